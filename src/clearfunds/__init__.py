@@ -1,0 +1,1 @@
+"""Debt-accounting flow control for pub/sub servers in Trio."""
