@@ -1,0 +1,83 @@
+"""The fixed header of an MQTT packet: one byte of type and flags, then the remaining length.
+
+The remaining length is a base-128 number, least significant group first, in one to four bytes
+(MQTT 3.1.1, section 2.2.3). These helpers work on `bytes` at an offset, so that a stream is
+parsed in place.
+"""
+
+from .._errors import LocalProtocolError, RemoteProtocolError
+
+#: The largest remaining length that four bytes can say (section 2.2.3): 256 MiB - 1.
+MAX_REMAINING_LENGTH = 268_435_455
+
+#: What a packet may take in all, fixed header included, unless told otherwise. The wire format
+#: allows 256 MiB, which one connection could make this process hold; EMQX allows 1 MiB by
+#: default. 2 MiB lets payloads of a whole MiB pass with their headers.
+DEFAULT_MAX_PACKET_SIZE = 2 << 20
+
+_ONE_BYTE_LENGTHS = tuple(bytes([n]) for n in range(128))
+
+
+def encode_remaining_length(length: int) -> bytes:
+    """Encode `length` in as few bytes as possible.
+
+    Raises:
+        LocalProtocolError: if it does not fit into four bytes.
+    """
+    if 0 <= length < 128:
+        return _ONE_BYTE_LENGTHS[length]
+    if not 0 <= length <= MAX_REMAINING_LENGTH:
+        raise LocalProtocolError(
+            f"a packet of {length} bytes cannot be sent: the remaining length goes up to "
+            f"{MAX_REMAINING_LENGTH} (section 2.2.3); send a smaller payload"
+        )
+    encoded = bytearray()
+    while length >= 128:
+        encoded.append(length & 127 | 128)
+        length >>= 7
+    encoded.append(length)
+    return bytes(encoded)
+
+
+def find_frame(
+    buffer: bytes, position: int, max_packet_size: int = MAX_REMAINING_LENGTH + 5
+) -> tuple[int, int] | None:
+    """Find where the body of the packet at `position` begins and where it ends.
+
+    The end may lie beyond the end of `buffer`: that much of the packet has not come yet.
+
+    Returns:
+        (start of the body, end of the packet), or None while the fixed header is incomplete.
+
+    Raises:
+        RemoteProtocolError: if the remaining length takes more than four bytes (section 2.2.3),
+            or the packet, fixed header included, is larger than `max_packet_size`.
+    """
+    available = len(buffer)
+    at = position + 1
+    if at >= available:
+        return None
+    length = buffer[at]
+    at += 1
+    if length >= 128:
+        length &= 127
+        for shift in (7, 14, 21):
+            if at >= available:
+                return None
+            group = buffer[at]
+            at += 1
+            length |= (group & 127) << shift
+            if group < 128:
+                break
+        else:
+            raise RemoteProtocolError(
+                "the remaining length takes more than four bytes (section 2.2.3); "
+                "this is not an MQTT packet"
+            )
+    end = at + length
+    if end - position > max_packet_size:
+        raise RemoteProtocolError(
+            f"a packet of {end - position} bytes is announced, at most {max_packet_size} are "
+            "accepted here; send smaller payloads or raise the limit on the packet size"
+        )
+    return at, end

@@ -1,0 +1,764 @@
+"""The fourteen control packets of MQTT 3.1.1 as values, and their wire format.
+
+Rules:
+
+1. `decode` accepts what the specification calls well-formed and nothing else; every refusal is a
+   `RemoteProtocolError` that names the broken statement, in the numbering of the standard of
+   29 October 2014 (`[MQTT-3.3.1-4]`), or the section where no statement has a number.
+2. Two refusals are owed an answer before the connection is closed; they are an
+   `UnacceptableConnectError`, which carries the return code of the CONNACK.
+3. `encode` refuses to make anything that `decode` would refuse (`LocalProtocolError`), so that
+   `decode(encode(packet)) == packet` for whatever it does make.
+4. Limits of this process (size, depth of topics, numbers of things) are not looked at here.
+
+Strings are `str`; what the specification calls binary data, the password included, is `bytes`.
+QoS is a plain int: these objects are made for each message, and an enum costs more than it tells.
+"""
+
+import enum
+import struct
+from collections.abc import Callable
+from typing import ClassVar, TypeAlias
+
+import attrs
+
+from .._errors import LocalProtocolError, RemoteProtocolError
+from ._frames import encode_remaining_length
+from ._topics import MAX_STRING_BYTES, topic_filter_fault, topic_name_fault
+
+PROTOCOL_NAME = "MQTT"
+PROTOCOL_LEVEL = 4
+
+#: SUBACK's return code for a filter that was not granted (section 3.9.3).
+SUBSCRIPTION_FAILED = 0x80
+
+
+class ConnectReturnCode(enum.IntEnum):
+    """What a CONNACK says (section 3.2.2.3, table 3.1)."""
+
+    ACCEPTED = 0
+    UNACCEPTABLE_PROTOCOL_LEVEL = 1
+    IDENTIFIER_REJECTED = 2
+    SERVER_UNAVAILABLE = 3
+    BAD_USER_NAME_OR_PASSWORD = 4
+    NOT_AUTHORIZED = 5
+
+
+class UnacceptableConnectError(RemoteProtocolError):
+    """A CONNECT that must be answered before the connection is closed.
+
+    Attributes:
+        return_code: what the CONNACK is to say: `UNACCEPTABLE_PROTOCOL_LEVEL` [MQTT-3.1.2-2] or
+            `IDENTIFIER_REJECTED` [MQTT-3.1.3-8].
+    """
+
+    def __init__(self, message: str, return_code: ConnectReturnCode) -> None:
+        super().__init__(message)
+        self.return_code = return_code
+
+
+@attrs.frozen
+class Will:
+    """What the server is to publish if the client goes without saying goodbye."""
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+
+
+@attrs.frozen
+class Connect:
+    """Section 3.1. An empty `client_id` asks the server to make one up; `keep_alive` in seconds."""
+
+    client_id: str = ""
+    clean_session: bool = True
+    keep_alive: int = 0
+    username: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    protocol_name: str = PROTOCOL_NAME
+    protocol_level: int = PROTOCOL_LEVEL
+
+    kind: ClassVar[int] = 1
+
+
+@attrs.frozen
+class ConnAck:
+    """Section 3.2. `return_code` is one of `ConnectReturnCode`."""
+
+    session_present: bool
+    return_code: int
+
+    kind: ClassVar[int] = 2
+
+
+@attrs.frozen
+class Publish:
+    """Section 3.3. `packet_id` is 0 exactly when `qos` is 0: then the wire carries none."""
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+
+    kind: ClassVar[int] = 3
+
+
+@attrs.frozen
+class PubAck:
+    """Section 3.4: a QoS 1 publication has been accepted."""
+
+    packet_id: int
+
+    kind: ClassVar[int] = 4
+
+
+@attrs.frozen
+class PubRec:
+    """Section 3.5: a QoS 2 publication has been received (first answer)."""
+
+    packet_id: int
+
+    kind: ClassVar[int] = 5
+
+
+@attrs.frozen
+class PubRel:
+    """Section 3.6: the sender of a QoS 2 publication will not send it again."""
+
+    packet_id: int
+
+    kind: ClassVar[int] = 6
+
+
+@attrs.frozen
+class PubComp:
+    """Section 3.7: a QoS 2 publication is complete (last answer)."""
+
+    packet_id: int
+
+    kind: ClassVar[int] = 7
+
+
+@attrs.frozen
+class Subscribe:
+    """Section 3.8. `filters` holds pairs of (topic filter, highest QoS wanted)."""
+
+    packet_id: int
+    filters: tuple[tuple[str, int], ...]
+
+    kind: ClassVar[int] = 8
+
+
+@attrs.frozen
+class SubAck:
+    """Section 3.9. One code a filter: the QoS granted, or `SUBSCRIPTION_FAILED`."""
+
+    packet_id: int
+    return_codes: tuple[int, ...]
+
+    kind: ClassVar[int] = 9
+
+
+@attrs.frozen
+class Unsubscribe:
+    """Section 3.10."""
+
+    packet_id: int
+    filters: tuple[str, ...]
+
+    kind: ClassVar[int] = 10
+
+
+@attrs.frozen
+class UnsubAck:
+    """Section 3.11."""
+
+    packet_id: int
+
+    kind: ClassVar[int] = 11
+
+
+@attrs.frozen
+class PingReq:
+    """Section 3.12."""
+
+    kind: ClassVar[int] = 12
+
+
+@attrs.frozen
+class PingResp:
+    """Section 3.13."""
+
+    kind: ClassVar[int] = 13
+
+
+@attrs.frozen
+class Disconnect:
+    """Section 3.14: the client goes, and its will is not to be published."""
+
+    kind: ClassVar[int] = 14
+
+
+Packet: TypeAlias = (
+    Connect
+    | ConnAck
+    | Publish
+    | PubAck
+    | PubRec
+    | PubRel
+    | PubComp
+    | Subscribe
+    | SubAck
+    | Unsubscribe
+    | UnsubAck
+    | PingReq
+    | PingResp
+    | Disconnect
+)
+
+KIND_NAMES = (
+    "reserved type 0",
+    "CONNECT",
+    "CONNACK",
+    "PUBLISH",
+    "PUBACK",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "SUBACK",
+    "UNSUBSCRIBE",
+    "UNSUBACK",
+    "PINGREQ",
+    "PINGRESP",
+    "DISCONNECT",
+    "reserved type 15",
+)
+
+# Table 2.2: the four low bits of the first byte. PUBLISH alone has flags that vary.
+_PUBLISH_FLAGS = tuple(
+    flags for flags in range(16) if flags >> 1 & 3 != 3 and not (flags & 8 and not flags & 6)
+)
+_FLAGS: dict[int, tuple[int, ...]] = {
+    kind: _PUBLISH_FLAGS if kind == 3 else (2,) if kind in (6, 8, 10) else (0,)
+    for kind in range(1, 15)
+}
+
+#: Every first byte that a well-formed packet can have.
+FIRST_BYTES = frozenset(kind << 4 | flags for kind, values in _FLAGS.items() for flags in values)
+
+_FLAG_STATEMENTS = {
+    6: "[MQTT-3.6.1-1]",
+    8: "[MQTT-3.8.1-1]",
+    10: "[MQTT-3.10.1-1]",
+    14: "[MQTT-3.14.1-1]",
+}
+
+
+def first_byte_fault(first_byte: int) -> str | None:
+    """Say what is wrong with the first byte of a packet, or None when it is a legal one."""
+    if first_byte in FIRST_BYTES:
+        return None
+    kind, flags = first_byte >> 4, first_byte & 15
+    name = KIND_NAMES[kind]
+    if kind not in _FLAGS:
+        return (
+            f"packet type {kind} is reserved (section 2.2.1, table 2.1); is the peer speaking MQTT?"
+        )
+    if kind == Publish.kind:
+        if flags >> 1 & 3 == 3:
+            return "PUBLISH with both QoS bits set; QoS is 0, 1 or 2 [MQTT-3.3.1-4]"
+        return "PUBLISH with DUP set and QoS 0; clear DUP [MQTT-3.3.1-2]"
+    statement = _FLAG_STATEMENTS.get(kind, "[MQTT-2.2.2-1]")
+    return (
+        f"{name} with flags {flags:#06b} instead of {_FLAGS[kind][0]:#06b} "
+        f"{statement}[MQTT-2.2.2-2]; is the peer speaking MQTT?"
+    )
+
+
+# --- from packets to bytes ------------------------------------------------------------------
+
+
+def encode(packet: Packet) -> bytes:
+    """Encode one packet, fixed header included.
+
+    Raises:
+        LocalProtocolError: if the packet's fields are not what the specification allows.
+    """
+    return _ENCODERS[packet.kind](packet)
+
+
+def encode_publish(
+    topic: str,
+    payload: bytes,
+    qos: int = 0,
+    retain: bool = False,
+    dup: bool = False,
+    packet_id: int = 0,
+) -> bytes:
+    """Encode a PUBLISH without making the packet first; otherwise as `encode`."""
+    if fault := topic_name_fault(topic):
+        raise LocalProtocolError(fault)
+    name = _string("topic name", topic)
+    if qos == 0:
+        if dup or packet_id:
+            raise LocalProtocolError(
+                "a PUBLISH of QoS 0 has neither DUP nor a packet identifier "
+                "[MQTT-3.3.1-2][MQTT-2.3.1-5]"
+            )
+        return b"".join(
+            (
+                b"\x31" if retain else b"\x30",
+                encode_remaining_length(len(name) + len(payload)),
+                name,
+                payload,
+            )
+        )
+    _check_qos("PUBLISH", qos)
+    identifier = _packet_id("PUBLISH", packet_id)
+    return b"".join(
+        (
+            bytes((0x30 | dup << 3 | qos << 1 | retain,)),
+            encode_remaining_length(len(name) + 2 + len(payload)),
+            name,
+            identifier,
+            payload,
+        )
+    )
+
+
+def _encode_packet_publish(packet: Publish) -> bytes:
+    return encode_publish(
+        packet.topic, packet.payload, packet.qos, packet.retain, packet.dup, packet.packet_id
+    )
+
+
+def _encode_connect(packet: Connect) -> bytes:
+    if packet.protocol_name != PROTOCOL_NAME or packet.protocol_level != PROTOCOL_LEVEL:
+        raise LocalProtocolError(
+            f"only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL} can be sent, not "
+            f"{packet.protocol_name!r} level {packet.protocol_level}"
+        )
+    if not packet.client_id and not packet.clean_session:
+        raise LocalProtocolError(
+            "an empty client identifier needs clean_session=True [MQTT-3.1.3-7]"
+        )
+    if not 0 <= packet.keep_alive <= 65_535:
+        raise LocalProtocolError(
+            f"keep_alive of {packet.keep_alive} s is not within 0 to 65535 (section 3.1.2.10)"
+        )
+    if packet.password is not None and packet.username is None:
+        raise LocalProtocolError("a password needs a user name [MQTT-3.1.2-22]")
+    flags = packet.clean_session << 1
+    fields = [_string("client identifier", packet.client_id)]
+    if packet.will is not None:
+        will = packet.will
+        if fault := topic_name_fault(will.topic):
+            raise LocalProtocolError(f"will: {fault}")
+        _check_qos("will", will.qos)
+        flags |= 4 | will.qos << 3 | will.retain << 5
+        fields.append(_string("will topic", will.topic))
+        fields.append(_binary("will message", will.payload))
+    if packet.username is not None:
+        flags |= 0x80
+        fields.append(_string("user name", packet.username))
+    if packet.password is not None:
+        flags |= 0x40
+        fields.append(_binary("password", packet.password))
+    fixed = struct.pack("!H4sBBH", 4, b"MQTT", PROTOCOL_LEVEL, flags, packet.keep_alive)
+    return _frame(0x10, fixed + b"".join(fields))
+
+
+def _encode_connack(packet: ConnAck) -> bytes:
+    if packet.return_code not in _CONNECT_RETURN_CODES:
+        raise LocalProtocolError(
+            f"CONNACK return code {packet.return_code} is reserved (section 3.2.2.3)"
+        )
+    if packet.session_present and packet.return_code:
+        raise LocalProtocolError("a CONNACK that refuses has session present 0 [MQTT-3.2.2-4]")
+    return bytes((0x20, 2, packet.session_present, packet.return_code))
+
+
+_Acknowledgement: TypeAlias = PubAck | PubRec | PubRel | PubComp | UnsubAck
+
+
+def _encode_acknowledgement(packet: _Acknowledgement) -> bytes:
+    kind = packet.kind
+    first_byte = kind << 4 | _FLAGS[kind][0]
+    return bytes((first_byte, 2)) + _packet_id(KIND_NAMES[kind], packet.packet_id)
+
+
+def _encode_subscribe(packet: Subscribe) -> bytes:
+    if not packet.filters:
+        raise LocalProtocolError("a SUBSCRIBE needs at least one topic filter [MQTT-3.8.3-3]")
+    fields = [_packet_id("SUBSCRIBE", packet.packet_id)]
+    for topic_filter, qos in packet.filters:
+        if fault := topic_filter_fault(topic_filter):
+            raise LocalProtocolError(fault)
+        _check_qos("SUBSCRIBE", qos)
+        fields.append(_string("topic filter", topic_filter))
+        fields.append(bytes((qos,)))
+    return _frame(0x82, b"".join(fields))
+
+
+def _encode_suback(packet: SubAck) -> bytes:
+    if not packet.return_codes:
+        raise LocalProtocolError("a SUBACK needs a return code for each filter [MQTT-3.8.4-5]")
+    if not _SUBACK_CODES.issuperset(packet.return_codes):
+        raise LocalProtocolError(
+            f"SUBACK return codes are 0, 1, 2 and 0x80, not {packet.return_codes} [MQTT-3.9.3-2]"
+        )
+    return _frame(0x90, _packet_id("SUBACK", packet.packet_id) + bytes(packet.return_codes))
+
+
+def _encode_unsubscribe(packet: Unsubscribe) -> bytes:
+    if not packet.filters:
+        raise LocalProtocolError("an UNSUBSCRIBE needs at least one topic filter [MQTT-3.10.3-2]")
+    fields = [_packet_id("UNSUBSCRIBE", packet.packet_id)]
+    for topic_filter in packet.filters:
+        if fault := topic_filter_fault(topic_filter):
+            raise LocalProtocolError(fault)
+        fields.append(_string("topic filter", topic_filter))
+    return _frame(0xA2, b"".join(fields))
+
+
+def _encode_empty(packet: PingReq | PingResp | Disconnect) -> bytes:
+    return bytes((packet.kind << 4, 0))
+
+
+_CONNECT_RETURN_CODES = frozenset(int(code) for code in ConnectReturnCode)
+_SUBACK_CODES = frozenset((0, 1, 2, SUBSCRIPTION_FAILED))
+
+
+def _frame(first_byte: int, body: bytes) -> bytes:
+    return b"".join((bytes((first_byte,)), encode_remaining_length(len(body)), body))
+
+
+def _string(what: str, value: str) -> bytes:
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError as exc:
+        raise LocalProtocolError(
+            f"{what} cannot be written as UTF-8: {exc.reason} [MQTT-1.5.3-1]"
+        ) from None
+    if b"\0" in encoded:
+        raise LocalProtocolError(f"{what} contains U+0000 [MQTT-1.5.3-2]")
+    return _binary(what, encoded)
+
+
+def _binary(what: str, value: bytes) -> bytes:
+    if len(value) > MAX_STRING_BYTES:
+        raise LocalProtocolError(
+            f"{what} of {len(value)} bytes is longer than {MAX_STRING_BYTES} (section 1.5.3)"
+        )
+    return len(value).to_bytes(2, "big") + value
+
+
+def _packet_id(what: str, packet_id: int) -> bytes:
+    if not 1 <= packet_id <= 65_535:
+        raise LocalProtocolError(
+            f"{what} needs a packet identifier from 1 to 65535, not {packet_id} [MQTT-2.3.1-1]"
+        )
+    return packet_id.to_bytes(2, "big")
+
+
+def _check_qos(what: str, qos: int) -> None:
+    if qos not in (0, 1, 2):
+        raise LocalProtocolError(f"{what}: QoS is 0, 1 or 2, not {qos} [MQTT-3.3.1-4]")
+
+
+# --- from bytes to packets ------------------------------------------------------------------
+
+
+def decode(first_byte: int, body: bytes) -> Packet:
+    """Decode one packet from its first byte and what follows the remaining length.
+
+    Raises:
+        UnacceptableConnectError: if a CONNECT must be refused with a return code.
+        RemoteProtocolError: if the packet is malformed in any other way.
+    """
+    if fault := first_byte_fault(first_byte):
+        raise RemoteProtocolError(fault)
+    return _DECODERS[first_byte >> 4](first_byte, body)
+
+
+def _decode_publish(first_byte: int, body: bytes) -> Publish:
+    if len(body) < 2:
+        raise RemoteProtocolError("PUBLISH ends before its topic name [MQTT-3.3.2-1]")
+    at = 2 + (body[0] << 8 | body[1])
+    if at > len(body):
+        raise RemoteProtocolError("PUBLISH ends in the middle of its topic name [MQTT-3.3.2-1]")
+    try:
+        topic = body[2:at].decode()
+    except UnicodeDecodeError as exc:
+        raise _ill_formed("PUBLISH", "topic name", exc, "[MQTT-3.3.2-1]") from None
+    if "\0" in topic:
+        raise RemoteProtocolError("PUBLISH: its topic name contains U+0000 [MQTT-1.5.3-2]")
+    if fault := topic_name_fault(topic):
+        raise RemoteProtocolError(f"PUBLISH: {fault}")
+    qos = first_byte >> 1 & 3
+    packet_id = 0
+    if qos:
+        if len(body) < at + 2:
+            raise RemoteProtocolError(
+                f"PUBLISH of QoS {qos} ends before its packet identifier [MQTT-2.3.1-1]"
+            )
+        packet_id = body[at] << 8 | body[at + 1]
+        at += 2
+        if packet_id == 0:
+            raise RemoteProtocolError(
+                f"PUBLISH of QoS {qos} has packet identifier 0; use 1 to 65535 [MQTT-2.3.1-1]"
+            )
+    return Publish(topic, body[at:], qos, bool(first_byte & 1), bool(first_byte & 8), packet_id)
+
+
+def _decode_connect(first_byte: int, body: bytes) -> Connect:
+    reader = _Reader("CONNECT", body)
+    name = reader.binary("protocol name", "[MQTT-3.1.2-1]")
+    if name not in (b"MQTT", b"MQIsdp"):
+        raise RemoteProtocolError(
+            f"CONNECT names the protocol {name[:32]!r}, not b'MQTT' [MQTT-3.1.2-1]"
+        )
+    level = reader.byte("protocol level", "(section 3.1.2.2)")
+    # What follows belongs to another version's format from here on: do not look at it.
+    if name == b"MQIsdp" or level != PROTOCOL_LEVEL:
+        raise UnacceptableConnectError(
+            f"CONNECT asks for protocol {name.decode()} level {level}; only MQTT level "
+            f"{PROTOCOL_LEVEL} (MQTT 3.1.1) is spoken here [MQTT-3.1.2-2]",
+            ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL,
+        )
+    flags = reader.byte("connect flags", "(section 3.1.2.3)")
+    if flags & 1:
+        raise RemoteProtocolError("CONNECT has its reserved flag set [MQTT-3.1.2-3]")
+    if flags & 0x40 and not flags & 0x80:
+        raise RemoteProtocolError("CONNECT has a password but no user name [MQTT-3.1.2-22]")
+    will_qos = flags >> 3 & 3
+    will_retain = bool(flags & 0x20)
+    if not flags & 4:
+        if will_qos:
+            raise RemoteProtocolError("CONNECT has a will QoS but no will [MQTT-3.1.2-13]")
+        if will_retain:
+            raise RemoteProtocolError("CONNECT has will retain but no will [MQTT-3.1.2-15]")
+    elif will_qos == 3:
+        raise RemoteProtocolError("CONNECT has a will QoS of 3 [MQTT-3.1.2-14]")
+    keep_alive = reader.uint16("keep alive", "(section 3.1.2.10)")
+    client_id = reader.string("client identifier", "[MQTT-3.1.3-3]", "[MQTT-3.1.3-4]")
+    will = None
+    if flags & 4:
+        topic = reader.string("will topic", "[MQTT-3.1.2-9]", "[MQTT-3.1.3-10]")
+        if fault := topic_name_fault(topic):
+            raise RemoteProtocolError(f"CONNECT: will: {fault}")
+        will = Will(topic, reader.binary("will message", "[MQTT-3.1.2-9]"), will_qos, will_retain)
+    username = password = None
+    if flags & 0x80:
+        username = reader.string("user name", "[MQTT-3.1.2-19]", "[MQTT-3.1.3-11]")
+    if flags & 0x40:
+        password = reader.binary("password", "[MQTT-3.1.2-21]")
+    reader.finish("[MQTT-3.1.4-1]")
+    clean_session = bool(flags & 2)
+    if not client_id and not clean_session:
+        raise UnacceptableConnectError(
+            "CONNECT has an empty client identifier and clean session 0; name the client or set "
+            "clean session [MQTT-3.1.3-8]",
+            ConnectReturnCode.IDENTIFIER_REJECTED,
+        )
+    return Connect(client_id, clean_session, keep_alive, username, password, will)
+
+
+def _decode_connack(first_byte: int, body: bytes) -> ConnAck:
+    if len(body) != 2:
+        raise RemoteProtocolError(f"CONNACK has {len(body)} bytes instead of 2 (section 3.2.1)")
+    acknowledge_flags, return_code = body
+    if acknowledge_flags & 0xFE:
+        raise RemoteProtocolError(
+            f"CONNACK has reserved flags {acknowledge_flags:#04x} set (section 3.2.2.1)"
+        )
+    if return_code not in _CONNECT_RETURN_CODES:
+        raise RemoteProtocolError(
+            f"CONNACK has the reserved return code {return_code} (section 3.2.2.3)"
+        )
+    if acknowledge_flags and return_code:
+        raise RemoteProtocolError("CONNACK refuses and says session present [MQTT-3.2.2-4]")
+    return ConnAck(bool(acknowledge_flags), return_code)
+
+
+def _acknowledgement_decoder(
+    make: Callable[[int], _Acknowledgement], name: str
+) -> Callable[[int, bytes], _Acknowledgement]:
+    def decode_acknowledgement(first_byte: int, body: bytes) -> _Acknowledgement:
+        if len(body) != 2:
+            raise RemoteProtocolError(
+                f"{name} has {len(body)} bytes instead of 2, the packet identifier [MQTT-2.3.1-6]"
+            )
+        packet_id = body[0] << 8 | body[1]
+        if packet_id == 0:
+            raise RemoteProtocolError(f"{name} has packet identifier 0 [MQTT-2.3.1-1]")
+        return make(packet_id)
+
+    return decode_acknowledgement
+
+
+def _decode_subscribe(first_byte: int, body: bytes) -> Subscribe:
+    reader = _Reader("SUBSCRIBE", body)
+    packet_id = reader.packet_id()
+    filters: list[tuple[str, int]] = []
+    while not reader.at_end:
+        topic_filter = reader.topic_filter("[MQTT-3.8.3-1]")
+        qos = reader.byte("requested QoS", "[MQTT-3.8.3-3]")
+        if qos > 2:
+            raise RemoteProtocolError(
+                f"SUBSCRIBE asks for QoS {qos:#04x}; it is 0, 1 or 2 and the other bits are "
+                "reserved [MQTT-3.8.3-4]"
+            )
+        filters.append((topic_filter, qos))
+    if not filters:
+        raise RemoteProtocolError("SUBSCRIBE has no topic filter [MQTT-3.8.3-3]")
+    return Subscribe(packet_id, tuple(filters))
+
+
+def _decode_suback(first_byte: int, body: bytes) -> SubAck:
+    reader = _Reader("SUBACK", body)
+    packet_id = reader.packet_id()
+    return_codes = tuple(body[2:])
+    if not return_codes:
+        raise RemoteProtocolError("SUBACK has no return code [MQTT-3.8.4-5]")
+    if not _SUBACK_CODES.issuperset(return_codes):
+        raise RemoteProtocolError("SUBACK has a reserved return code [MQTT-3.9.3-2]")
+    return SubAck(packet_id, return_codes)
+
+
+def _decode_unsubscribe(first_byte: int, body: bytes) -> Unsubscribe:
+    reader = _Reader("UNSUBSCRIBE", body)
+    packet_id = reader.packet_id()
+    filters: list[str] = []
+    while not reader.at_end:
+        filters.append(reader.topic_filter("[MQTT-3.10.3-1]"))
+    if not filters:
+        raise RemoteProtocolError("UNSUBSCRIBE has no topic filter [MQTT-3.10.3-2]")
+    return Unsubscribe(packet_id, tuple(filters))
+
+
+def _empty_decoder(
+    packet: PingReq | PingResp | Disconnect, section: str
+) -> Callable[[int, bytes], Packet]:
+    def decode_empty(first_byte: int, body: bytes) -> Packet:
+        if body:
+            raise RemoteProtocolError(
+                f"{KIND_NAMES[packet.kind]} has {len(body)} bytes after its fixed header; "
+                f"it has none ({section})"
+            )
+        return packet
+
+    return decode_empty
+
+
+class _Reader:
+    """Takes one field after another from the body of a packet."""
+
+    __slots__ = ("_at", "_body", "_packet")
+
+    def __init__(self, packet: str, body: bytes) -> None:
+        self._packet = packet
+        self._body = body
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._body)
+
+    def byte(self, what: str, statement: str) -> int:
+        return self._take(1, what, statement)[0]
+
+    def uint16(self, what: str, statement: str) -> int:
+        return int.from_bytes(self._take(2, what, statement), "big")
+
+    def packet_id(self) -> int:
+        packet_id = self.uint16("packet identifier", "[MQTT-2.3.1-1]")
+        if packet_id == 0:
+            raise RemoteProtocolError(
+                f"{self._packet} has packet identifier 0; use 1 to 65535 [MQTT-2.3.1-1]"
+            )
+        return packet_id
+
+    def binary(self, what: str, statement: str) -> bytes:
+        return self._take(self.uint16(what, statement), what, statement)
+
+    def string(self, what: str, absent: str, ill_formed: str) -> str:
+        """Take a UTF-8 string; the two statements: it must be there, it must be UTF-8."""
+        encoded = self.binary(what, absent)
+        try:
+            value = encoded.decode()
+        except UnicodeDecodeError as exc:
+            raise _ill_formed(self._packet, what, exc, ill_formed) from None
+        if "\0" in value:
+            raise RemoteProtocolError(f"{self._packet}: its {what} contains U+0000 [MQTT-1.5.3-2]")
+        return value
+
+    def topic_filter(self, statement: str) -> str:
+        topic_filter = self.string("topic filter", statement, statement)
+        if fault := topic_filter_fault(topic_filter):
+            raise RemoteProtocolError(f"{self._packet}: {fault}")
+        return topic_filter
+
+    def finish(self, statement: str) -> None:
+        if not self.at_end:
+            raise RemoteProtocolError(
+                f"{self._packet} has {len(self._body) - self._at} bytes after its last field "
+                f"{statement}"
+            )
+
+    def _take(self, length: int, what: str, statement: str) -> bytes:
+        start, self._at = self._at, self._at + length
+        if self._at > len(self._body):
+            raise RemoteProtocolError(f"{self._packet} ends before or in its {what} {statement}")
+        return self._body[start : self._at]
+
+
+def _ill_formed(
+    packet: str, what: str, exc: UnicodeDecodeError, statement: str
+) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"{packet}: its {what} is not well-formed UTF-8: {exc.reason} at byte {exc.start} "
+        f"[MQTT-1.5.3-1]{statement}"
+    )
+
+
+# `Any` would be the honest parameter type: each function takes the one class of its place.
+_ENCODERS: tuple[Callable[..., bytes], ...] = (
+    _encode_empty,  # type 0 does not exist; no packet has it
+    _encode_connect,
+    _encode_connack,
+    _encode_packet_publish,
+    _encode_acknowledgement,
+    _encode_acknowledgement,
+    _encode_acknowledgement,
+    _encode_acknowledgement,
+    _encode_subscribe,
+    _encode_suback,
+    _encode_unsubscribe,
+    _encode_acknowledgement,
+    _encode_empty,
+    _encode_empty,
+    _encode_empty,
+)
+
+_DECODERS: dict[int, Callable[[int, bytes], Packet]] = {
+    1: _decode_connect,
+    2: _decode_connack,
+    3: _decode_publish,
+    4: _acknowledgement_decoder(PubAck, "PUBACK"),
+    5: _acknowledgement_decoder(PubRec, "PUBREC"),
+    6: _acknowledgement_decoder(PubRel, "PUBREL"),
+    7: _acknowledgement_decoder(PubComp, "PUBCOMP"),
+    8: _decode_subscribe,
+    9: _decode_suback,
+    10: _decode_unsubscribe,
+    11: _acknowledgement_decoder(UnsubAck, "UNSUBACK"),
+    12: _empty_decoder(PingReq(), "section 3.12"),
+    13: _empty_decoder(PingResp(), "section 3.13"),
+    14: _empty_decoder(Disconnect(), "section 3.14"),
+}

@@ -1,0 +1,119 @@
+"""What a topic name and a topic filter may look like (MQTT 3.1.1, section 4.7).
+
+Rules:
+
+1. The faults found here are described, not raised: the same string is a `RemoteProtocolError`
+   when a peer sent it and a `LocalProtocolError` when this side was about to.
+2. What the specification forbids (`topic_name_fault`, `topic_filter_fault`) is kept apart from
+   what this process does not care to carry (`TopicLimits`): the first ends a connection, the
+   second may also be answered with a SUBACK of 0x80.
+3. Nothing is normalised [MQTT-4.7.3-4].
+"""
+
+import attrs
+
+#: The longest UTF-8 string that the wire format can carry [MQTT-4.7.3-3].
+MAX_STRING_BYTES = 65_535
+
+_SHARED_PREFIX = "$share/"
+
+
+def topic_name_fault(topic: str) -> str | None:
+    """Say what makes `topic` unfit to publish to, or None when it is a legal topic name."""
+    if not topic:
+        return "a topic name must have at least one character [MQTT-4.7.3-1]"
+    if "+" in topic or "#" in topic:
+        return (
+            f"topic name {_shown(topic)} contains a wildcard; publish to one topic without "
+            "'+' and '#' [MQTT-3.3.2-2]"
+        )
+    if "\0" in topic:
+        return f"topic name {_shown(topic)} contains U+0000 [MQTT-4.7.3-2]"
+    return None
+
+
+def topic_filter_fault(topic_filter: str) -> str | None:
+    """Say what makes `topic_filter` malformed, or None when it is a legal topic filter."""
+    if not topic_filter:
+        return "a topic filter must have at least one character [MQTT-4.7.3-1]"
+    if "\0" in topic_filter:
+        return f"topic filter {_shown(topic_filter)} contains U+0000 [MQTT-4.7.3-2]"
+    hash_at = topic_filter.find("#")
+    if hash_at >= 0:
+        if hash_at != len(topic_filter) - 1:
+            return (
+                f"topic filter {_shown(topic_filter)} has a '#' before its end; '#' must be the "
+                "last character [MQTT-4.7.1-2]"
+            )
+        if hash_at > 0 and topic_filter[hash_at - 1] != "/":
+            return (
+                f"topic filter {_shown(topic_filter)} has a '#' beside other characters; it must "
+                "be a level of its own [MQTT-4.7.1-2]"
+            )
+    if "+" in topic_filter:
+        for level in topic_filter.split("/"):
+            if "+" in level and level != "+":
+                return (
+                    f"topic filter {_shown(topic_filter)} has a '+' beside other characters; it "
+                    "must be a level of its own [MQTT-4.7.1-3]"
+                )
+    return None
+
+
+@attrs.frozen
+class TopicLimits:
+    """How long and how deep a topic may be before this process refuses to carry it.
+
+    Both limits exist because a topic is kept: as a key of the route cache, as a path in the tree
+    of subscriptions, as the name of a retained message.
+
+    Attributes:
+        max_length: in bytes of UTF-8. The wire format allows 65,535; the public clouds allow 256
+            (AWS IoT Core, Azure IoT Hub). 4,096, as long as a path on Linux (PATH_MAX), leaves
+            room for everything seen in practice.
+        max_levels: parts between slashes. 128, as EMQX's `max_topic_levels`; mosquitto has 200
+            built in.
+    """
+
+    max_length: int = 4_096
+    max_levels: int = 128
+
+    def name_fault(self, topic: str) -> str | None:
+        """Say which limit the topic name exceeds, or None when it is within both."""
+        return self._fault("topic name", topic)
+
+    def filter_fault(self, topic_filter: str) -> str | None:
+        """Say why this process does not grant the filter, or None when it does.
+
+        Besides the limits this refuses `$share/...`: shared subscriptions came with MQTT 5, and
+        to take the filter literally, as 3.1.1 would have it, would be a subscription that never
+        matches anything while the client believes it shares a load.
+        """
+        if topic_filter.startswith(_SHARED_PREFIX):
+            return (
+                f"topic filter {_shown(topic_filter)} asks for a shared subscription, which MQTT "
+                "3.1.1 does not have; subscribe to the part after the group's name"
+            )
+        return self._fault("topic filter", topic_filter)
+
+    def _fault(self, what: str, topic: str) -> str | None:
+        # A character takes at most four bytes, so most topics need not be encoded to be measured.
+        if len(topic) * 4 > self.max_length:
+            length = len(topic.encode("utf-8", "surrogatepass"))
+            if length > self.max_length:
+                return (
+                    f"{what} {_shown(topic)} is {length} bytes long; at most {self.max_length} "
+                    "are allowed here"
+                )
+        levels = topic.count("/") + 1
+        if levels > self.max_levels:
+            return (
+                f"{what} {_shown(topic)} has {levels} levels; at most {self.max_levels} are "
+                "allowed here"
+            )
+        return None
+
+
+def _shown(topic: str) -> str:
+    """Quote `topic` for a message, cut so that a peer cannot fill a log with one line."""
+    return repr(topic) if len(topic) <= 80 else f"{topic[:77]!r}..."
