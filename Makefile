@@ -1,0 +1,72 @@
+# Everything a newcomer needs is behind one of these; `make` alone lists them.
+#
+# The environment lives in .venv. Each set of dependencies has a stamp of its own, so that
+# `make demo` installs no test tools and no linters; a changed pyproject.toml reinstalls.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+# pip need not look for a newer pip, nor ask anybody anything.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+# The pyright wheel brings pyright and (with its nodejs extra) node: nothing is downloaded on a run.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-long lint bench clean
+
+help: ## list the targets
+	@echo "make TARGET [PYTHON=python3.12] [ARGS=...]"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.relay ## publish a month of flights through a relay and watch who owes, holds and waits
+	$(BIN)/clearfunds demo $(ARGS)
+
+test: $(VENV)/.test ## run the tests (ARGS="-k ledger" chooses some)
+	$(BIN)/python -m pytest -rs -m "not long" $(ARGS)
+
+test-long: $(VENV)/.test ## run the tests that take minutes
+	$(BIN)/python -m pytest -rs -m long $(ARGS)
+
+lint: $(VENV)/.lint ## ruff, mypy and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: $(VENV)/.relay ## measure fan-out beside the brokers that are installed
+	$(BIN)/python benchmarks/fanout.py $(ARGS)
+
+clean: ## remove the environment, caches and build products
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian packs ensurepip apart (python3-venv), and a venv made without it is a broken one; so both
+# the version and ensurepip are looked at before anything is made.
+$(VENV)/.python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "clearfunds: there is no $(PYTHON) here; install Python 3.11 or newer," \
+	       "or name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "clearfunds: $(PYTHON) is $$($(PYTHON) -V 2>&1); Python 3.11 or newer is needed:" \
+	       "name one with make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "clearfunds: $(PYTHON) cannot make a virtual environment;" \
+	       "on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.relay: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[relay]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/.lint: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[lint]'
+	@touch $@

@@ -1,0 +1,240 @@
+"""The one-way order of the folders, relative imports, no I/O: read off the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: From the bottom up: a layer imports itself and what stands before it.
+LAYERS = ("accounts", "dataspace", "transports")
+NO_IO = ("accounts", "dataspace")
+IO_MODULES = frozenset(
+    {
+        *("asyncio", "fcntl", "ftplib", "h11", "http", "io", "mmap", "multiprocessing", "os"),
+        *("pathlib", "prometheus_client", "select", "selectors", "shutil", "signal", "smtplib"),
+        *("socket", "socketserver", "sqlite3", "ssl", "subprocess", "tempfile", "urllib"),
+    }
+)
+IO_BUILTINS = frozenset({"input", "open", "print"})
+#: What these two may have of Trio: ways to wait, to be cancelled and to say so. Nothing that
+#: reads, writes, listens, spawns or sleeps.
+TRIO_NAMES = frozenset(
+    {
+        *("BrokenResourceError", "BusyResourceError", "Cancelled", "ClosedResourceError"),
+        *("CapacityLimiter", "Condition", "EndOfChannel", "Event", "Lock", "Semaphore"),
+        *("WouldBlock", "abc", "current_time", "fail_after", "move_on_after", "CancelScope"),
+        *("lowlevel.ParkingLot", "lowlevel.cancel_shielded_checkpoint", "lowlevel.checkpoint"),
+        *("lowlevel.checkpoint_if_cancelled", "lowlevel.current_task"),
+    }
+)
+#: The modules below `transports/` that may wait; all others there are plain functions.
+TRIO_MODULES = ("accounts/", "dataspace/_mailbox.py")
+
+SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+
+
+def imported(tree: ast.AST, module: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Return (line, name) of all that is imported; own modules start with `clearfunds.`.
+
+    `module` is where the source stands below the package: `("accounts", "_account")`.
+    """
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.append((node.lineno, node.module or ""))
+        elif isinstance(node, ast.ImportFrom):
+            base = ("clearfunds", *module)[: -node.level]
+            if node.module is not None:
+                found.append((node.lineno, ".".join((*base, node.module))))
+            else:
+                found += [(node.lineno, ".".join((*base, alias.name))) for alias in node.names]
+    return found
+
+
+def absolute_imports(tree: ast.AST) -> list[tuple[int, str]]:
+    """Return (line, name) of the own modules that are imported by their full names."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        else:
+            continue
+        own = ("clearfunds", *LAYERS)
+        found += [(node.lineno, name) for name in names if name.split(".")[0] in own]
+    return found
+
+
+def trio_names(tree: ast.AST) -> list[tuple[int, str]]:
+    """Return (line, dotted name) of all that is taken from Trio, annotations apart."""
+    found: list[tuple[int, str]] = []
+    inner: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "trio":
+            prefix = (node.module or "").split(".")[1:]
+            found += [(node.lineno, ".".join([*prefix, alias.name])) for alias in node.names]
+        elif isinstance(node, ast.Attribute) and node not in inner:
+            parts: list[str] = []
+            value: ast.expr = node
+            while isinstance(value, ast.Attribute):
+                parts.append(value.attr)
+                value = value.value
+                inner.add(value)
+            if isinstance(value, ast.Name) and value.id == "trio":
+                parts.reverse()
+                wanted = parts[:2] if parts[0] == "lowlevel" else parts[:1]
+                found.append((node.lineno, ".".join(wanted)))
+    return found
+
+
+def upward(tree: ast.AST, module: tuple[str, ...]) -> list[str]:
+    """Say which imports go against the order of the layers."""
+    rank = LAYERS.index(module[0])
+    wrong: list[str] = []
+    for line, name in imported(tree, module):
+        parts = name.split(".")
+        if parts[0] != "clearfunds":
+            continue
+        if len(parts) == 1 or parts[1] not in LAYERS:
+            wrong.append(f"line {line}: {name} is above all layers")
+        elif LAYERS.index(parts[1]) > rank:
+            wrong.append(f"line {line}: {name} is above {module[0]}")
+    return wrong
+
+
+def in_and_output(tree: ast.AST, path: str) -> list[str]:
+    """Say what does I/O here."""
+    wrong = [
+        f"line {line}: import of {name}"
+        for line, name in imported(tree, tuple(path.removesuffix(".py").split("/")))
+        if name.split(".")[0] in IO_MODULES
+    ]
+    wrong += [
+        f"line {node.lineno}: call of {node.func.id}()"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in IO_BUILTINS
+    ]
+    taken = trio_names(tree)
+    if taken and not path.startswith(TRIO_MODULES):
+        wrong += [f"line {line}: trio.{name} where nobody waits" for line, name in taken]
+    else:
+        wrong += [
+            f"line {line}: trio.{name} is not a way to wait"
+            for line, name in taken
+            if name not in TRIO_NAMES
+        ]
+    return wrong
+
+
+def unmarked_exports(tree: ast.AST) -> list[str]:
+    """Say which re-exports of an `__init__` checkers would take for private."""
+    return [
+        f"line {node.lineno}: from {'.' * node.level}{node.module or ''} import {alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level > 0
+        for alias in node.names
+        if alias.asname != alias.name
+    ]
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def place(path: Path) -> tuple[str, ...]:
+    return path.relative_to(ROOT).with_suffix("").parts
+
+
+def label(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=label)
+def test_imports_point_one_way(path: Path) -> None:
+    assert upward(parse(path), place(path)) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=label)
+def test_own_code_is_imported_relatively(path: Path) -> None:
+    assert absolute_imports(parse(path)) == []
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if place(p)[0] in NO_IO], ids=label)
+def test_no_input_or_output(path: Path) -> None:
+    assert in_and_output(parse(path), label(path)) == []
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.name == "__init__.py"], ids=label)
+def test_exports_are_marked_as_such(path: Path) -> None:
+    assert unmarked_exports(parse(path)) == []
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_folder_with_sources_is_a_package(layer: str) -> None:
+    assert (ROOT / layer / "__init__.py").is_file()
+    for path in (ROOT / layer).rglob("*.py"):
+        assert (path.parent / "__init__.py").is_file()
+
+
+def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
+    for folder in ("src/clearfunds", "tests", "examples", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for line, name in imported(parse(path), ("elsewhere",)):
+                assert name.split(".")[0] not in LAYERS, f"{label(path)} line {line}"
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "wrong"),
+    [
+        (("accounts", "_a"), "from ..dataspace import Mailbox", 1),
+        (("accounts", "_a"), "from .. import transports", 1),
+        (("accounts", "_a"), "from ._b import B", 0),
+        (("dataspace", "_a"), "from ..accounts._b import B", 0),
+        (("dataspace", "_a"), "def f():\n    from ..transports.mqtt import B", 1),
+        (("transports", "mqtt", "_a"), "from ..._cli import B", 1),
+        (("transports", "mqtt", "_a"), "from .. import _cli", 0),  # transports' own _cli
+        (("transports", "mqtt", "_a"), "from ...accounts import B", 0),
+    ],
+)
+def test_the_check_of_the_order_finds_what_is_wrong(
+    module: tuple[str, ...], source: str, wrong: int
+) -> None:
+    assert len(upward(ast.parse(source), module)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "wrong"),
+    [
+        ("accounts/_a.py", "import socket", 1),
+        ("accounts/_a.py", "import os.path", 1),
+        ("accounts/_a.py", "from http import client", 1),
+        ("accounts/_a.py", "import math, collections.abc", 0),
+        ("accounts/_a.py", "open('x')", 1),
+        ("accounts/_a.py", "ledger.open('x')", 0),
+        ("accounts/_a.py", "import trio\ntrio.Event()\ntrio.lowlevel.ParkingLot()", 0),
+        ("accounts/_a.py", "import trio\nawait_ = trio.socket.socket()", 1),
+        ("accounts/_a.py", "import trio\ntrio.lowlevel.wait_readable(1)", 1),
+        ("accounts/_a.py", "from trio import open_nursery", 1),
+        ("dataspace/_index.py", "import trio\ntrio.Event()", 1),
+        ("dataspace/_mailbox.py", "import trio\ntrio.Event()", 0),
+    ],
+)
+def test_the_check_for_io_finds_what_is_wrong(path: str, source: str, wrong: int) -> None:
+    assert len(in_and_output(ast.parse(source), path)) == wrong
+
+
+def test_the_check_of_exports_finds_what_is_wrong() -> None:
+    assert unmarked_exports(ast.parse("from ._a import A as A, B as B\nimport math")) == []
+    assert len(unmarked_exports(ast.parse("from ._a import A, B as C"))) == 2
+    assert len(unmarked_exports(ast.parse("from ._a import *"))) == 1
+
+
+def test_the_check_of_relative_imports_finds_what_is_wrong() -> None:
+    source = "import clearfunds.accounts\nfrom accounts import A\nfrom ..accounts import A"
+    assert [line for line, _ in absolute_imports(ast.parse(source))] == [1, 2]
