@@ -1,0 +1,10 @@
+"""The relay's pages: a small HTTP/1.1 server, metrics, health and the ledger.
+
+Needs h11, of the extra `relay`; nothing else in the package imports this folder.
+"""
+
+from ._messages import Handler as Handler
+from ._messages import Request as Request
+from ._messages import Response as Response
+from ._server import HttpLimits as HttpLimits
+from ._server import serve_http as serve_http
