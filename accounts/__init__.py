@@ -1,0 +1,39 @@
+"""Who owes what: accounts, loans, turns, limits and the ledger. No I/O.
+
+Every event is on some account from the moment it is queued until its holder is done with it; what
+is sent while handling an event is charged to that event's account; readers wait for clear funds
+before they read more.
+"""
+
+from ._account import Account as Account
+from ._errors import AccountError as AccountError
+from ._errors import AuditError as AuditError
+from ._errors import ClosedAccountError as ClosedAccountError
+from ._errors import NotALoanError as NotALoanError
+from ._errors import QuotaExceededError as QuotaExceededError
+from ._errors import SelfWaitError as SelfWaitError
+from ._errors import SettledError as SettledError
+from ._holder import DEFAULT_PATIENCE as DEFAULT_PATIENCE
+from ._holder import Holder as Holder
+from ._holder import LoanQueue as LoanQueue
+from ._holder import StuckPolicy as StuckPolicy
+from ._ledger import Ledger as Ledger
+from ._limit import DEFAULT_LIMIT_BYTES as DEFAULT_LIMIT_BYTES
+from ._limit import DEFAULT_LIMIT_ITEMS as DEFAULT_LIMIT_ITEMS
+from ._limit import NO_LIMIT as NO_LIMIT
+from ._limit import Limit as Limit
+from ._loan import LoanedItem as LoanedItem
+from ._measure import measure as measure
+from ._outcome import Outcome as Outcome
+from ._patience import Stuck as Stuck
+from ._patience import overdue as overdue
+from ._patience import watch_patience as watch_patience
+from ._standing import Quota as Quota
+from ._standing import Standing as Standing
+from ._statistics import AccountStatistics as AccountStatistics
+from ._statistics import HolderStatistics as HolderStatistics
+from ._statistics import Holding as Holding
+from ._statistics import LedgerStatistics as LedgerStatistics
+from ._turn import Router as Router
+from ._turn import Turn as Turn
+from ._turn import commit_run as commit_run

@@ -1,0 +1,407 @@
+"""An account: what one source owes.
+
+A small state machine, for each account and its readers:
+
+    open --(a reader looks, and the debt is above the limit)--> throttled
+    throttled --(a repayment brings the debt to the lower mark or below)--> open
+
+It is looked at by those who bring work in, before they read (rule 5), not by those who borrow: a
+fan-out far above the limit is admitted, and then waited for. Readers go on when the account and all
+its ancestors are open, first come first served; who comes new stands behind those who wait
+(`_waiters.py` has the rules of the line).
+
+A closed account that still owes is `closing` until it is paid off; opening its name again takes
+over the debt (rule 14).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._errors import ClosedAccountError
+from ._limit import UNLIMITED, Limit
+from ._loan import LoanedItem
+from ._measure import measure
+from ._outcome import Outcome
+from ._standing import Standing
+from ._statistics import AccountStatistics
+from ._turn import Turn
+from ._waiters import Waiter, WaitQueue
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from ._holder import Holder
+    from ._ledger import Ledger
+
+    T = TypeVar("T")
+
+MAX_BLAMED = 64
+"""How many holders an account's statement names; the rest are summed up as `OTHERS`. As many as an
+operator reads, and a bound on what peers with ever new names can make grow."""
+
+OTHERS = "(others)"
+"""Who is blamed when the statement is full."""
+
+
+def add_blame(blame: dict[str, float], holder: str, seconds: float) -> None:
+    """Add `seconds` to what `holder` is blamed for, keeping the record bounded."""
+    if holder not in blame and len(blame) >= MAX_BLAMED:
+        holder = OTHERS
+    blame[holder] = blame.get(holder, 0.0) + seconds
+
+
+class Account:
+    """A running total of unfinished work done on behalf of one source.
+
+    Made by `Ledger.open`. The amounts are for reading only; they change by `borrow` and `repay`,
+    which loans and turns call: sending goes through those.
+
+    Attributes:
+        name: What an operator knows it by.
+        parent: The account above it, or None. Its debt counts there too (rule 13).
+        ledger: The books it is in.
+        debt_items: Events unfinished on its behalf, its descendants' included.
+        debt_bytes: Their bytes.
+        peak_items: The highest `debt_items` so far.
+        peak_bytes: The highest `debt_bytes` so far.
+        borrowed_items: Events ever charged to it directly.
+        borrowed_bytes: Their bytes.
+        throttled: Whether it is above its limit and has not yet come down to its lower mark.
+        waits: How often a reader of this account had to wait.
+    """
+
+    __slots__ = (
+        "__weakref__", "blame", "blame_mark", "borrowed_bytes", "borrowed_items", "chain",
+        "children", "debt_bytes", "debt_items", "gated", "ledger", "limited", "line", "low_bytes",
+        "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent",
+        "peak_bytes", "peak_items", "readers", "throttled", "waited", "waits",
+    )  # fmt: skip
+
+    def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
+        self.ledger = ledger
+        self.name = name
+        self.parent = parent
+        self.chain: tuple[Account, ...] = (self, *(parent.chain if parent is not None else ()))
+        self.debt_items = 0
+        self.debt_bytes = 0
+        self.peak_items = 0
+        self.peak_bytes = 0
+        self.borrowed_items = 0
+        self.borrowed_bytes = 0
+        self.children = 0
+        self.opens = 1
+        self.throttled = False
+        # Whether a reader has to look closer: throttled, or somebody stands in line.
+        self.gated = False
+        self.line: WaitQueue | None = None
+        self.readers: list[Waiter] | None = None
+        self.waits = 0
+        self.waited = 0.0
+        self.blame: dict[str, float] | None = None
+        self.blame_mark = 0.0
+        self.own_limit = limit
+        self.mark_items, self.mark_bytes, self.low_items, self.low_bytes = limit.marks()
+        self.limited: tuple[Account, ...] = ()
+        self._find_limited()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Account {self.name}: {self.state}, owes {self.debt_items} items and "
+            f"{self.debt_bytes} bytes, {self.waiting} waiting>"
+        )
+
+    # -- the limit ------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> Limit:
+        """What its readers may owe; setting it takes effect at once, waking readers if it rose."""
+        return self.own_limit
+
+    @limit.setter
+    def limit(self, limit: Limit) -> None:
+        if limit == self.own_limit:
+            return
+        self.own_limit = limit
+        self.mark_items, self.mark_bytes, self.low_items, self.low_bytes = limit.marks()
+        # What is above the new limit is found by the next reader that looks.
+        self._reopen_if_clear()
+        self.ledger.limits_changed(self)
+
+    def _find_limited(self) -> None:
+        # Only accounts with a limit are looked at before each read.
+        self.limited = tuple(
+            a for a in self.chain if a.mark_items < UNLIMITED or a.mark_bytes < UNLIMITED or a.gated
+        )
+
+    def refresh_limited(self) -> None:
+        """Look again which accounts of the chain have a limit. For `Ledger.limits_changed`."""
+        self._find_limited()
+
+    @property
+    def state(self) -> str:
+        """`clear`, `owing`, `throttled` or `closing`."""
+        if self.opens <= 0:
+            return "closing"
+        if self.throttled:
+            return "throttled"
+        return "owing" if self.debt_items or self.debt_bytes else "clear"
+
+    @property
+    def waiting(self) -> int:
+        """How many readers of this account wait now, here or at an ancestor."""
+        return len(self.readers) if self.readers else 0
+
+    def room(self) -> tuple[int, int]:
+        """Return (items, bytes) that may still be borrowed before its readers have to wait.
+
+        The least over the account and its ancestors; negative when the debt is above the limit.
+        Rule 9 cuts a run of events with it: `1 + room // price` of them are admitted.
+        """
+        items = nbytes = UNLIMITED
+        for account in self.limited:
+            left = account.mark_items - account.debt_items
+            if left < items:
+                items = left
+            left = account.mark_bytes - account.debt_bytes
+            if left < nbytes:
+                nbytes = left
+        return items, nbytes
+
+    # -- borrowing and repaying -----------------------------------------------------------------
+
+    def borrow(self, items: int, nbytes: int) -> None:
+        """Raise the debt, here and at every ancestor. Never blocks (rule 5); makes no loan.
+
+        For loans, turns and holders; what is borrowed without a loan in a holder's hands is found
+        by the next audit.
+
+        Raises:
+            ClosedAccountError: If the account was closed and has been paid off.
+        """
+        if self.opens <= 0 and not self.debt_items and not self.debt_bytes:
+            msg = f"account {self.name} is closed; open it again to send on its behalf"
+            raise ClosedAccountError(msg)
+        self.borrowed_items += items
+        self.borrowed_bytes += nbytes
+        account: Account | None = self
+        while account is not None:
+            account.debt_items = debt = account.debt_items + items
+            if debt > account.peak_items:
+                account.peak_items = debt
+            account.debt_bytes = debt = account.debt_bytes + nbytes
+            if debt > account.peak_bytes:
+                account.peak_bytes = debt
+            account = account.parent
+
+    def repay(
+        self,
+        items: int,
+        nbytes: int,
+        outcome: Outcome = Outcome.DELIVERED,
+        holder: Holder | None = None,
+    ) -> None:
+        """Lower the debt, here and at every ancestor, and let waiting readers go on.
+
+        For loans and holders. `holder` is who finished it, for the record of who was waited on.
+        """
+        ledger = self.ledger
+        ledger.repaid_items[outcome] += items
+        ledger.repaid_bytes[outcome] += nbytes
+        account: Account | None = self
+        while account is not None:
+            account.debt_items = left = account.debt_items - items
+            account.debt_bytes -= nbytes
+            if account.gated:
+                account._repaid_while_waited_for(holder)
+            if not left and account.opens <= 0 and not account.debt_bytes:
+                ledger.fold(account)
+            account = account.parent
+
+    def _repaid_while_waited_for(self, holder: Holder | None) -> None:
+        if self.line is not None and len(self.line):
+            now = self.ledger.clock()
+            if self.blame is None:
+                self.blame = {}
+            name = "(no holder)" if holder is None else holder.name
+            add_blame(self.blame, name, now - self.blame_mark)
+            self.blame_mark = now
+        self._reopen_if_clear()
+
+    def _reopen_if_clear(self) -> None:
+        if (
+            self.throttled
+            and self.debt_items <= self.low_items
+            and self.debt_bytes <= self.low_bytes
+        ):
+            self.throttled = False
+            self.gated = self.line is not None and len(self.line) > 0
+            if self.line is not None:
+                self.line.wake_head()
+
+    # -- loans and turns ------------------------------------------------------------------------
+
+    def lend(self, item: T, *, items: int = 1, nbytes: int | None = None) -> LoanedItem[T]:
+        """Return a loan of `item` charged to this account; until a holder takes it, it is loose."""
+        return LoanedItem(self, item, items, measure(item) if nbytes is None else nbytes)
+
+    def turn(self, event: object = None, *, items: int = 1, nbytes: int | None = None) -> Turn:
+        """Return a root turn: what handling `event`, which has just come in, causes.
+
+        While the turn is open this account owes for its input: `items` items and `nbytes` bytes
+        (default: what `measure(event)` says, 0 for no event), held by the ledger's `router`.
+        """
+        if nbytes is None:
+            nbytes = 0 if event is None else measure(event)
+        return Turn(self, items, nbytes)
+
+    def standing(self) -> Standing:
+        """Return this owner's quota of standing state: assertions, retained messages (rule 16)."""
+        return self.ledger.standing_of(self.name)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    async def ensure_clear_funds(self) -> None:
+        """Wait while this account, or an ancestor, is above its limit. Call it before reading.
+
+        Returns at once, *without a checkpoint*, when the funds are clear: readers checkpoint once a
+        read anyway, and this is called more often. (It departs from Trio's habit: 0.1 us against
+        3.6 us.) Otherwise it waits until the debt is at or below the lower mark; all waiters go on,
+        in the order in which they came, each after looking again (rule 6).
+
+        Cancellation: nothing is owed and no place in the line is kept afterwards.
+
+        Raises:
+            SelfWaitError: Inside an open loan or turn whose debt it would wait for.
+        """
+        ledger = self.ledger
+        if ledger.inside:
+            ledger.refuse_inside(self)
+        for account in self.limited:
+            if (
+                account.debt_items > account.mark_items
+                or account.debt_bytes > account.mark_bytes
+                or account.gated
+            ):
+                break
+        else:
+            return
+        await self._wait_for_clear_funds()
+
+    async def _wait_for_clear_funds(self) -> None:
+        ledger = self.ledger
+        waiter = Waiter(ledger.next_ticket(), self, ledger.clock())
+        if self._closed_to(waiter) is None:
+            return
+        self.waits += 1
+        if self.readers is None:
+            self.readers = []
+        self.readers.append(waiter)
+        try:
+            while True:
+                closed = self._closed_to(waiter)
+                if closed is None:
+                    return
+                if waiter.at is not closed:
+                    if waiter.at is not None:
+                        waiter.at._step_out(waiter)
+                    closed._step_in(waiter)
+                waiter.event = ledger.new_event()
+                await waiter.event.wait()
+        finally:
+            if waiter.at is not None:
+                waiter.at._step_out(waiter)
+            self.readers.remove(waiter)
+            self.waited += ledger.clock() - waiter.since
+            if waiter.blame:
+                if self.blame is None:
+                    self.blame = {}
+                for name, seconds in waiter.blame.items():
+                    add_blame(self.blame, name, seconds)
+
+    def _closed_to(self, waiter: Waiter) -> Account | None:
+        """Return the first account of the chain that does not let this waiter through."""
+        for account in self.chain:
+            if (
+                account.debt_items > account.mark_items or account.debt_bytes > account.mark_bytes
+            ) and not account.throttled:
+                account.throttled = account.gated = True
+            if account.throttled or (
+                account.line is not None and account.line.has_before(waiter.ticket)
+            ):
+                return account
+        return None
+
+    def _step_in(self, waiter: Waiter) -> None:
+        if self.line is None:
+            self.line = WaitQueue()
+        if not len(self.line):
+            self.blame_mark = self.ledger.clock()
+        self.line.join(waiter)
+        self.gated = True
+        waiter.at = self
+        waiter.blame_before = dict(self.blame or {}) if self is not waiter.account else {}
+
+    def _step_out(self, waiter: Waiter) -> None:
+        line = self.line
+        assert line is not None
+        line.leave(waiter)
+        waiter.at = None
+        if self is not waiter.account and self.blame:
+            # What an ancestor's holders kept this reader waiting for belongs on its statement too.
+            for name, seconds in self.blame.items():
+                stretch = seconds - waiter.blame_before.get(name, 0.0)
+                if stretch > 0:
+                    waiter.blame[name] = waiter.blame.get(name, 0.0) + stretch
+        self.gated = self.throttled or len(line) > 0
+        if not self.throttled:
+            line.wake_head()
+
+    # -- closing --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close one opening of this account; safe to call for each `Ledger.open` once.
+
+        What it owes stays owed, by this name, until it is paid off; then the account is folded
+        into the ledger's totals and forgotten.
+        """
+        if self.opens <= 0:
+            return
+        self.opens -= 1
+        if not self.opens and not self.debt_items and not self.debt_bytes:
+            self.ledger.fold(self)
+
+    def __enter__(self) -> Account:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def statistics(self) -> AccountStatistics:
+        """Return the statement of this account."""
+        now = self.ledger.clock()
+        running = [now - w.since for w in self.readers or ()]
+        standing = self.ledger.standings.get(self.name)
+        limit = self.own_limit
+        return AccountStatistics(
+            name=self.name,
+            parent=None if self.parent is None else self.parent.name,
+            state=self.state,
+            debt_items=self.debt_items,
+            debt_bytes=self.debt_bytes,
+            peak_items=self.peak_items,
+            peak_bytes=self.peak_bytes,
+            limit_items=limit.items,
+            limit_bytes=limit.bytes,
+            low_items=None if limit.items is None else self.low_items,
+            low_bytes=None if limit.bytes is None else self.low_bytes,
+            borrowed_items=self.borrowed_items,
+            borrowed_bytes=self.borrowed_bytes,
+            waiting=len(running),
+            waiting_seconds=max(running, default=0.0),
+            waits=self.waits,
+            waited_seconds=self.waited + sum(running),
+            blame=dict(self.blame or {}),
+            standing_items=0 if standing is None else standing.items,
+            standing_bytes=0 if standing is None else standing.bytes,
+        )

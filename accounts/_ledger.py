@@ -1,0 +1,406 @@
+"""The ledger: all accounts and holders of one process, and whether they agree (rules 8 and 15)."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import trio
+
+from ._account import Account
+from ._errors import AccountError, AuditError, SelfWaitError
+from ._holder import Holder
+from ._limit import Limit
+from ._loan import LoanedItem
+from ._outcome import Outcome
+from ._standing import Quota, Standing
+from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
+from ._turn import Turn
+
+LOOSE = "(loose)"
+"""The holder's name, in the matrix, of loans that no holder has taken yet."""
+
+STATES = ("clear", "owing", "throttled", "closing")
+
+
+class Router(Holder):
+    """Who holds the input of turns while they are open. It is always told of, never given up."""
+
+    kind = "router"
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """Refuse: the router routes, it keeps nothing."""
+        raise AssertionError
+
+    def ready(self) -> None:
+        """Do nothing."""
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """Yield nothing: an open turn's input is counted by the ledger."""
+        return iter(())
+
+    def give_up(self, why: str) -> None:
+        """Do nothing: a turn does not wait."""
+
+
+def _current_task() -> trio.lowlevel.Task | None:
+    try:
+        return trio.lowlevel.current_task()
+    except RuntimeError:  # no event loop: the engine is plain functions
+        return None
+
+
+class Ledger:
+    """All accounts and holders of one process.
+
+    Args:
+        clock: Returns seconds that never go back; `trio.current_time` for tests with a mock clock.
+        quota: How much standing state each owner may have.
+
+    Attributes:
+        accounts: Every account that is open, or still being paid off, by name.
+        holders: Every registered holder.
+        turns: Every open turn.
+        router: The holder of what open turns handle.
+        repaid_items: Events ever repaid, indexed by `Outcome`.
+        repaid_bytes: Bytes ever repaid, indexed by `Outcome`.
+        leaked_loans: Loans that the garbage collector found outstanding.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, quota: Quota | None = None
+    ) -> None:
+        self.clock = clock
+        self.quota = Quota() if quota is None else quota
+        self.accounts: dict[str, Account] = {}
+        self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self.turns: set[Turn] = set()
+        self.loose: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
+        # Appended to by finalizers, in any thread: a deque's append is atomic.
+        self.leaked: deque[tuple[Account, int, int, str | None]] = deque()
+        self.leaked_loans = 0
+        self.repaid_items = [0] * len(Outcome)
+        self.repaid_bytes = [0] * len(Outcome)
+        self.standings: dict[str, Standing] = {}
+        # Which tasks are inside a loan's or a turn's block, and whose.
+        self.inside: dict[trio.lowlevel.Task, list[Account]] = {}
+        self._tickets = count()
+        self._folded_items = 0
+        self._folded_bytes = 0
+        self._folded_waits = 0
+        self._folded_waited = 0.0
+        self.router = Router(self, "router")
+
+    # -- accounts -------------------------------------------------------------------------------
+
+    def open(
+        self, name: str, *, limit: Limit | None = None, parent: Account | None = None
+    ) -> Account:
+        """Open the account called `name`, or open it once more.
+
+        A name that is still known, because it is in use or because what it caused is still being
+        paid off, gives the same account with its debt (rule 14); each opening wants its own
+        `Account.close`. A `limit` that is given replaces the account's (default: `Limit()`).
+
+        Raises:
+            AccountError: If it is known under another parent.
+        """
+        account = self.accounts.get(name)
+        if account is None:
+            account = Account(self, name, Limit() if limit is None else limit, parent)
+            self.accounts[name] = account
+            if parent is not None:
+                parent.children += 1
+            return account
+        if account.parent is not parent:
+            old = "no parent" if account.parent is None else account.parent.name
+            new = "no parent" if parent is None else parent.name
+            msg = f"account {name} is under {old}; close it before opening it under {new}"
+            raise AccountError(msg)
+        account.opens += 1
+        if limit is not None:
+            account.limit = limit
+        return account
+
+    def fold(self, account: Account) -> None:
+        """Forget an account that is closed and paid off; its totals stay in the ledger's."""
+        if account.children or self.accounts.get(account.name) is not account:
+            return
+        del self.accounts[account.name]
+        self._folded_items += account.borrowed_items
+        self._folded_bytes += account.borrowed_bytes
+        self._folded_waits += account.waits
+        self._folded_waited += account.waited
+        parent = account.parent
+        if parent is not None:
+            parent.children -= 1
+            if not parent.children and parent.opens <= 0 and not parent.debt_items:
+                self.fold(parent)
+
+    def limits_changed(self, changed: Account) -> None:
+        """Let every account below `changed` know that it has a limit now, or none any more."""
+        for account in self.accounts.values():
+            if changed in account.chain:
+                account.refresh_limited()
+
+    def standing_of(self, owner: str) -> Standing:
+        """Return the standing state of `owner`, which outlives the owner's accounts (rule 16)."""
+        standing = self.standings.get(owner)
+        if standing is None:
+            if len(self.standings) > 2 * len(self.accounts) + 1024:
+                # Owners that have nothing standing any more are forgotten now and then.
+                for name in [n for n, s in self.standings.items() if not s.items]:
+                    del self.standings[name]
+            standing = self.standings[owner] = Standing(owner, self.quota)
+        return standing
+
+    # -- holders --------------------------------------------------------------------------------
+
+    def register(self, holder: Holder) -> None:
+        """Count what `holder` has in its hands from now on, for as long as it lives."""
+        self.holders.add(holder)
+
+    def unregister(self, holder: Holder) -> None:
+        """Stop counting a holder that is closed and empty."""
+        self.holders.discard(holder)
+
+    # -- for accounts, loans and turns ----------------------------------------------------------
+
+    def next_ticket(self) -> int:
+        """Draw a place in the line of those who wait."""
+        return next(self._tickets)
+
+    def new_event(self) -> trio.Event:
+        """Return an event for one wait."""
+        return trio.Event()
+
+    def enter(self, account: Account) -> None:
+        """Note that the current task is inside a block of a loan or turn of `account`."""
+        task = _current_task()
+        if task is not None:
+            self.inside.setdefault(task, []).append(account)
+
+    def leave(self, account: Account) -> None:
+        """Note that a block of a loan or turn of `account` has been left, by whichever task."""
+        task = _current_task()
+        if task is None:
+            return
+        accounts = self.inside.get(task)
+        if accounts is not None and account in accounts:
+            accounts.remove(account)
+            if not accounts:
+                del self.inside[task]
+
+    def refuse_inside(self, account: Account) -> None:
+        """Raise if the current task is inside a block whose debt `account` would wait for.
+
+        Raises:
+            SelfWaitError: If so. Only sources wait (rule 5).
+        """
+        task = _current_task()
+        if task is None:
+            return
+        for open_account in self.inside.get(task, ()):
+            if any(a in open_account.chain for a in account.limited or (account,)):
+                msg = (
+                    f"ensure_clear_funds() of {account.name} inside an open loan or turn of "
+                    f"{open_account.name} would wait for itself; end the block first"
+                )
+                raise SelfWaitError(msg)
+
+    def drain(self) -> None:
+        """Repay what the garbage collector found outstanding, as `leaked`.
+
+        Called by turns and by the audit.
+
+        Warns:
+            ResourceWarning: For each such loan, once the books are right.
+        """
+        found: list[str] = []
+        while self.leaked:
+            account, items, nbytes, holder = self.leaked.popleft()
+            self.leaked_loans += 1
+            account.repay(items, nbytes, Outcome.LEAKED)
+            where = "before any holder took it" if holder is None else f"held by {holder}"
+            found.append(
+                f"a loan of {account.name} ({items} items, {nbytes} bytes), {where}, was never "
+                "settled; use it as a context manager, or call settle()"
+            )
+        for message in found:
+            warnings.warn(message, ResourceWarning, stacklevel=3)
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def held(self) -> Iterator[tuple[str, LoanedItem[Any]]]:
+        """Yield (holder's name, loan) for everything that is physically held."""
+        for holder in list(self.holders):
+            for loan in holder.loans():
+                yield holder.name, loan
+        for loan in list(self.loose):
+            if loan.items:
+                yield LOOSE, loan
+
+    def matrix(self) -> list[Holding]:
+        """Return who holds whose debt, the largest first; computed from what holders hold."""
+        now = self.clock()
+        cells: dict[tuple[str, str], list[float]] = {}
+        for holder, loan in self.held():
+            cell = cells.setdefault((loan.account.name, holder), [0, 0, now])
+            cell[0] += loan.items
+            cell[1] += loan.bytes
+            cell[2] = min(cell[2], loan.opened)
+        for turn in self.turns:
+            cell = cells.setdefault((turn.account.name, self.router.name), [0, 0, now])
+            cell[0] += turn.input_items
+            cell[1] += turn.input_bytes
+            cell[2] = min(cell[2], turn.opened)
+        rows = [
+            Holding(account, holder, int(items), int(nbytes), now - opened)
+            for (account, holder), (items, nbytes, opened) in cells.items()
+        ]
+        rows.sort(key=lambda row: (-row.items, -row.bytes, row.account, row.holder))
+        return rows
+
+    def holder_statistics(self, holder: Holder) -> HolderStatistics:
+        """Return what `holder` has in its hands."""
+        now = self.clock()
+        items = nbytes = loans = 0
+        oldest = now
+        for loan in holder.loans():
+            items += loan.items
+            nbytes += loan.bytes
+            loans += 1
+            oldest = min(oldest, loan.opened)
+        return HolderStatistics(
+            name=holder.name,
+            kind=holder.kind,
+            items=items,
+            bytes=nbytes,
+            loans=loans,
+            oldest_seconds=now - oldest,
+            idle_seconds=now - holder.progressed_at if loans else 0.0,
+            patience=holder.patience,
+            policy=str(holder.policy),
+        )
+
+    def account_statistics(self) -> list[AccountStatistics]:
+        """Return the statement of every account."""
+        return [account.statistics() for account in self.accounts.values()]
+
+    def statistics(self) -> LedgerStatistics:
+        """Return the totals."""
+        now = self.clock()
+        states = dict.fromkeys(STATES, 0)
+        debt_items = debt_bytes = top = waiting = 0
+        borrowed_items, borrowed_bytes = self._folded_items, self._folded_bytes
+        waits, waited = self._folded_waits, self._folded_waited
+        for account in self.accounts.values():
+            states[account.state] += 1
+            if account.parent is None:
+                debt_items += account.debt_items
+                debt_bytes += account.debt_bytes
+            top = max(top, account.debt_items)
+            borrowed_items += account.borrowed_items
+            borrowed_bytes += account.borrowed_bytes
+            waits += account.waits
+            waited += account.waited
+            if account.readers:
+                waiting += len(account.readers)
+                waited += sum(now - w.since for w in account.readers)
+        return LedgerStatistics(
+            accounts=states,
+            holders=len(self.holders),
+            debt_items=debt_items,
+            debt_bytes=debt_bytes,
+            top_debt_items=top,
+            borrowed_items=borrowed_items,
+            borrowed_bytes=borrowed_bytes,
+            repaid_items={o.label: self.repaid_items[o] for o in Outcome},
+            repaid_bytes={o.label: self.repaid_bytes[o] for o in Outcome},
+            waiting=waiting,
+            waits=waits,
+            waited_seconds=waited,
+            leaked_loans=self.leaked_loans,
+            standing_items=sum(s.items for s in self.standings.values()),
+            standing_bytes=sum(s.bytes for s in self.standings.values()),
+        )
+
+    # -- the audit ------------------------------------------------------------------------------
+
+    def discrepancies(self) -> tuple[str, ...]:
+        """Return a sentence for everything that does not balance; empty when all does (rule 8).
+
+        Walks what every holder physically holds (rule 15), so it costs time in proportion to the
+        loans outstanding.
+        """
+        self.drain()
+        found: list[str] = []
+        owed: dict[Account, list[int]] = {}
+        seen: dict[int, str] = {}
+
+        def charge(account: Account, items: int, nbytes: int) -> None:
+            for each in account.chain:
+                amounts = owed.setdefault(each, [0, 0])
+                amounts[0] += items
+                amounts[1] += nbytes
+
+        for holder, loan in self.held():
+            if not isinstance(loan, LoanedItem):  # pyright: ignore[reportUnnecessaryIsInstance]
+                found.append(f"{holder} holds {loan!r}, which is not a loan")
+            elif id(loan) in seen:
+                found.append(f"{loan!r} is held twice: by {seen[id(loan)]} and by {holder}")
+            elif loan.items < 1 or loan.bytes < 0:
+                found.append(f"{holder} holds {loan!r}, which has nothing outstanding")
+            else:
+                seen[id(loan)] = holder
+                charge(loan.account, loan.items, loan.bytes)
+        for holder in list(self.holders):
+            surplus = holder.surplus()
+            if surplus is not None:
+                found.append(f"{holder.name} holds {surplus[0]} {surplus[1]} that no loan covers")
+        for turn in self.turns:
+            charge(turn.account, turn.input_items, turn.input_bytes)
+        for account in {*self.accounts.values(), *owed}:
+            items, nbytes = owed.get(account, (0, 0))
+            if (items, nbytes) != (account.debt_items, account.debt_bytes):
+                found.append(
+                    f"account {account.name} owes {account.debt_items} items and "
+                    f"{account.debt_bytes} bytes, but holders have {items} items and {nbytes} "
+                    "bytes of its"
+                )
+            if self.accounts.get(account.name) is not account:
+                found.append(f"account {account.name} is not in the ledger, but has loans")
+        found.extend(self._totals_discrepancies())
+        return tuple(found)
+
+    def _totals_discrepancies(self) -> Iterator[str]:
+        roots = [a for a in self.accounts.values() if a.parent is None]
+        for unit, folded, repaid in (
+            ("items", self._folded_items, self.repaid_items),
+            ("bytes", self._folded_bytes, self.repaid_bytes),
+        ):
+            borrowed = folded + sum(getattr(a, f"borrowed_{unit}") for a in self.accounts.values())
+            debt = sum(getattr(a, f"debt_{unit}") for a in roots)
+            if borrowed - sum(repaid) != debt:
+                yield (
+                    f"{borrowed} {unit} were borrowed and {sum(repaid)} repaid, but {debt} are owed"
+                )
+
+    def audit(self) -> None:
+        """Check that the books balance: for each account, its debt is the sum of its live loans;
+        in all, what was borrowed and not repaid is what is owed.
+
+        Raises:
+            AuditError: If they do not, with a sentence for each discrepancy.
+
+        Warns:
+            ResourceWarning: For each loan that was found leaked.
+        """  # noqa: D205
+        found = self.discrepancies()
+        if found:
+            raise AuditError(found)

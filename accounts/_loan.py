@@ -1,0 +1,193 @@
+"""A loan: one or more events on their way to one holder, charged to one account."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import trio
+
+from ._errors import SettledError
+from ._outcome import Outcome
+from ._turn import Turn
+
+if TYPE_CHECKING:
+    from ._account import Account
+    from ._holder import Holder
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+def outcome_of(exc: BaseException | None) -> Outcome:
+    """Return how work ended that was left with `exc`: well, cancelled, or by an error."""
+    if exc is None:
+        return Outcome.DELIVERED
+    if isinstance(exc, trio.Cancelled):
+        return Outcome.CANCELLED
+    if isinstance(exc, BaseExceptionGroup):
+        # A nursery wraps what it was left with: it is a cancellation if nothing else is inside.
+        group = cast("BaseExceptionGroup[BaseException]", exc)
+        if group.split(trio.Cancelled)[1] is None:
+            return Outcome.CANCELLED
+    return Outcome.REJECTED
+
+
+class LoanedItem(Generic[T_co]):
+    """One or more events charged to the account that caused them, until their holder is done.
+
+    Making one borrows; `settle` repays, as does the end of a `with` block::
+
+        with loan as events:
+            for event in events:
+                with loan.turn() as turn:  # charged to loan.account: the ultimate cause
+                    turn.publish(dataspace, answer(event))
+
+    Left normally, the block ends the loan as `delivered`; by an exception as `rejected`, by a
+    cancellation as `cancelled`. A loan that is collected while it is outstanding is repaid as
+    `leaked`, with a `ResourceWarning` (rule 12).
+
+    It covers `items` events; where `item` is a list, they are a contiguous range of its account's
+    publications in order, and `settle(n)` and `split(n)` mean its first n. A list may have fewer
+    entries than `items` while its entries stand for several events each (see `Holder`).
+
+    Attributes:
+        account: Who owes for it: the ultimate cause, however many steps back.
+        item: What was lent.
+        items: Events not yet repaid; 0 when the loan has ended.
+        bytes: Bytes not yet repaid.
+        holder: Where it is, or None while only its maker has it.
+        opened: When it was made, on the ledger's clock, in seconds.
+    """
+
+    __slots__ = ("__weakref__", "account", "bytes", "holder", "item", "items", "opened")
+
+    def __init__(
+        self,
+        account: Account,
+        item: T_co,
+        items: int = 1,
+        nbytes: int = 0,
+        holder: Holder | None = None,
+        opened: float | None = None,
+        *,
+        charged: bool = False,
+    ) -> None:
+        # `charged` is for the commit of a turn, which borrows for all its deliveries at once.
+        self.items = 0
+        if not charged:
+            if items < 1 or nbytes < 0:
+                msg = (
+                    f"a loan covers at least one item and no negative bytes, not {items}, {nbytes}"
+                )
+                raise ValueError(msg)
+            account.borrow(items, nbytes)
+            if holder is None:
+                account.ledger.loose.add(self)
+        self.account = account
+        self.item = item
+        self.items = items
+        self.bytes = nbytes
+        self.holder = holder
+        self.opened = account.ledger.clock() if opened is None else opened
+
+    def __repr__(self) -> str:
+        where = "nobody else" if self.holder is None else self.holder.name
+        state = f"{self.items} items, {self.bytes} bytes" if self.items else "settled"
+        return f"<LoanedItem of {self.account.name} at {where}: {state}>"
+
+    def __del__(self) -> None:
+        # In the middle of anything, in any thread: only append; the next turn or audit drains.
+        if self.items:
+            self.account.ledger.leaked.append(
+                (self.account, self.items, self.bytes, self.holder and self.holder.name)
+            )
+
+    def held_by(self, holder: Holder) -> None:
+        """Note that the loan is in the hands of `holder` from now on."""
+        if self.holder is None:
+            self.account.ledger.loose.discard(self)
+        self.holder = holder
+
+    def settle(
+        self, n: int | None = None, outcome: Outcome = Outcome.DELIVERED, nbytes: int | None = None
+    ) -> None:
+        """Repay the first `n` items (None: all that is left) with `outcome`.
+
+        Bytes are repaid in proportion unless `nbytes` says how many these items were; whatever
+        rounding leaves is repaid with the last item.
+
+        Raises:
+            SettledError: If fewer than `n` items (or `nbytes` bytes) are outstanding.
+        """
+        items = self.items
+        if n is None:
+            n = items
+        if n < 1 or n > items:
+            msg = f"cannot settle {n} of {items} outstanding items of a loan of {self.account.name}"
+            raise SettledError(msg)
+        if n == items:
+            nbytes = self.bytes
+        elif nbytes is None:
+            nbytes = self.bytes * n // items
+        elif not 0 <= nbytes <= self.bytes:
+            msg = f"cannot settle {nbytes} of {self.bytes} outstanding bytes"
+            raise SettledError(msg)
+        self.items = items - n
+        self.bytes -= nbytes
+        holder = self.holder
+        if holder is not None:
+            holder.settled()
+        self.account.repay(n, nbytes, outcome, holder)
+
+    def split(self, n: int, nbytes: int | None = None) -> LoanedItem[list[Any]]:
+        """Take the first `n` items out, as a loan of its own; what is owed stays the same.
+
+        Raises:
+            SettledError: If it does not cover more than `n` items.
+            TypeError: If `item` is not a list with an entry for each item.
+        """
+        items = self.items
+        if not 0 < n < items:
+            msg = f"cannot split {n} items off a loan of {items}"
+            raise SettledError(msg)
+        if not isinstance(self.item, list) or len(cast("list[Any]", self.item)) != items:
+            msg = "only a loan of a list with one entry for each item can be split"
+            raise TypeError(msg)
+        entries = cast("list[Any]", self.item)
+        if nbytes is None:
+            nbytes = self.bytes * n // items
+        first = entries[:n]
+        del entries[:n]
+        self.items = items - n
+        self.bytes -= nbytes
+        part = LoanedItem(self.account, first, n, nbytes, self.holder, self.opened, charged=True)
+        if self.holder is None:
+            self.account.ledger.loose.add(part)
+        return part
+
+    def turn(self) -> Turn:
+        """Return a turn of this loan's account: what it sends, the ultimate cause pays (rule 2).
+
+        It borrows nothing for its input, which this loan covers.
+        """
+        if not self.items:
+            msg = f"{self!r} has ended; nothing more can be caused by it"
+            raise SettledError(msg)
+        return Turn(self.account, 0, 0)
+
+    def __enter__(self) -> T_co:
+        if not self.items:
+            msg = f"{self!r} has ended"
+            raise SettledError(msg)
+        self.account.ledger.enter(self.account)
+        return self.item
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.account.ledger.leave(self.account)
+        if self.items:  # else it was settled in the block
+            self.settle(outcome=outcome_of(exc))

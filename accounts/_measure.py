@@ -1,0 +1,48 @@
+"""How many bytes an event is charged for when nobody says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, cast
+
+import attrs
+
+ATOM_BYTES = 8
+"""What a number, a truth value or anything without a length of its own is charged for."""
+
+MAX_DEPTH = 8
+"""How deep a nested event is looked into; what lies deeper counts as one atom."""
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    return tuple(f.name for f in attrs.fields(cls)) if attrs.has(cls) else None
+
+
+def measure(event: object, depth: int = MAX_DEPTH) -> int:
+    """Return the bytes that `event` is charged for: the lengths of its bytes and texts.
+
+    Bytes-like objects and `str` count by length, anything else without parts counts
+    `ATOM_BYTES`; tuples, lists, sets, mappings and attrs instances are the sum of their parts.
+    An object with an integer attribute `nbytes` (a `memoryview`, an array, a `Batch`) is believed.
+    It is an estimate that is proportional to what the event keeps in memory, not its
+    `sys.getsizeof`.
+    """
+    if isinstance(event, (bytes, str, bytearray)):
+        return len(event)
+    nbytes = getattr(event, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    if depth <= 0:
+        return ATOM_BYTES
+    if isinstance(event, (tuple, list, frozenset, set)):
+        parts = cast("tuple[object, ...]", event)
+        return ATOM_BYTES + sum(measure(part, depth - 1) for part in parts)
+    if isinstance(event, Mapping):
+        pairs = cast("Mapping[Any, Any]", event).items()
+        return ATOM_BYTES + sum(measure(k, depth - 1) + measure(v, depth - 1) for k, v in pairs)
+    names = _field_names(type(event))
+    if names:
+        return ATOM_BYTES + sum(measure(getattr(event, name), depth - 1) for name in names)
+    return ATOM_BYTES

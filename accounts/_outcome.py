@@ -1,0 +1,34 @@
+"""Why a loan ended."""
+
+import enum
+
+
+class Outcome(enum.IntEnum):
+    """Why a loan ended; every loan ends in exactly one of these for each of its items.
+
+    Integers, so that counting an outcome is one list index in the hot path.
+    """
+
+    DELIVERED = 0
+    """Handed over: the kernel has the bytes, or the worker's block ended well."""
+    ACKED = 1
+    """The consumer acknowledged it."""
+    REJECTED = 2
+    """The handler raised."""
+    CANCELLED = 3
+    """The handler was cancelled, or its connection ended while the loan was under way."""
+    EXPIRED = 4
+    """It outlived its time to live."""
+    DROPPED = 5
+    """Its holder was gone, or its holder's policy dropped it."""
+    STORED = 6
+    """It is safely on disk, and owed there by another account."""
+    WRITTEN_OFF = 7
+    """Given up unfinished: its holder made no progress for longer than its patience."""
+    LEAKED = 8
+    """Nobody finished it: the garbage collector found it outstanding."""
+
+    @property
+    def label(self) -> str:
+        """The name in metrics, logs and JSON, as `delivered`."""
+        return self.name.lower()

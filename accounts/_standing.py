@@ -1,0 +1,67 @@
+"""Standing state is a quota, not debt (rule 16).
+
+Retained messages and assertions stay until somebody takes them back. As debt they would throttle
+their owner for ever; uncharged they would grow without bound. So each owner has a quota of its own
+for them. It is known by the owner's name and outlives the owner's connections, as retained
+messages do.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ._errors import QuotaExceededError
+
+DEFAULT_STANDING_ITEMS = 100_000
+"""One owner's assertions and retained messages: a tenth of the million that one relay of a few
+GiB can keep."""
+
+DEFAULT_STANDING_BYTES = 64 << 20
+"""64 MiB: eight times the default limit of an account's debt."""
+
+
+@attrs.frozen(slots=True)
+class Quota:
+    """How much standing state one owner may have."""
+
+    items: int | None = DEFAULT_STANDING_ITEMS
+    """Assertions and retained messages, or None for no limit."""
+    bytes: int | None = DEFAULT_STANDING_BYTES
+    """Bytes, or None for no limit."""
+
+
+@attrs.define(slots=True, eq=False)
+class Standing:
+    """What one owner has standing."""
+
+    owner: str
+    quota: Quota
+    items: int = 0
+    bytes: int = 0
+
+    def take(self, items: int, nbytes: int) -> None:
+        """Count `items` more and `nbytes` more (either may be negative in a replacement).
+
+        Raises:
+            QuotaExceededError: If that would exceed the quota; nothing is counted then.
+        """
+        quota = self.quota
+        after_items, after_bytes = self.items + items, self.bytes + nbytes
+        if items > 0 and quota.items is not None and after_items > quota.items:
+            msg = (
+                f"{self.owner} may keep {quota.items} assertions and retained messages and has "
+                f"{self.items}; take some back, or raise the quota"
+            )
+            raise QuotaExceededError(msg)
+        if nbytes > 0 and quota.bytes is not None and after_bytes > quota.bytes:
+            msg = (
+                f"{self.owner} may keep {quota.bytes} bytes of assertions and retained messages, "
+                f"has {self.bytes} and asks for {nbytes} more; take some back, or raise the quota"
+            )
+            raise QuotaExceededError(msg)
+        self.items, self.bytes = after_items, after_bytes
+
+    def release(self, items: int, nbytes: int) -> None:
+        """Count what was taken back."""
+        self.items -= items
+        self.bytes -= nbytes

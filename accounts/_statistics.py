@@ -1,0 +1,130 @@
+"""What the books say, as values that do not change any more."""
+
+import attrs
+
+
+@attrs.frozen(slots=True)
+class AccountStatistics:
+    """The statement of one account."""
+
+    name: str
+    """What an operator knows it by."""
+    parent: str | None
+    """The name of the account above it."""
+    state: str
+    """`clear` (owes nothing), `owing`, `throttled` (its readers wait) or `closing` (closed and
+    still being paid off)."""
+    debt_items: int
+    """Events unfinished on its behalf, its descendants' included."""
+    debt_bytes: int
+    """Bytes unfinished on its behalf, its descendants' included."""
+    peak_items: int
+    """The highest `debt_items` so far."""
+    peak_bytes: int
+    """The highest `debt_bytes` so far."""
+    limit_items: int | None
+    """The debt in events above which its readers wait."""
+    limit_bytes: int | None
+    """The debt in bytes above which its readers wait."""
+    low_items: int | None
+    """The debt in events at or below which they go on."""
+    low_bytes: int | None
+    """The debt in bytes at or below which they go on."""
+    borrowed_items: int
+    """Events ever charged to it directly."""
+    borrowed_bytes: int
+    """Bytes ever charged to it directly."""
+    waiting: int
+    """Readers of this account that wait now, here or at an ancestor."""
+    waiting_seconds: float
+    """How long the longest of them has waited so far."""
+    waits: int
+    """How often a reader of this account had to wait."""
+    waited_seconds: float
+    """For how long in all, the waits that still go on included."""
+    blame: dict[str, float]
+    """Seconds waited by holder: each stretch of a wait counts for the holder whose repayment
+    ended it. Ended waits, and the ended stretches of those that go on."""
+    standing_items: int
+    """Assertions and retained messages it owns."""
+    standing_bytes: int
+    """Their bytes."""
+
+
+@attrs.frozen(slots=True)
+class HolderStatistics:
+    """What one holder has in its hands."""
+
+    name: str
+    """What an operator knows it by."""
+    kind: str
+    """`mailbox`, `outlet`, `router`, ..."""
+    items: int
+    """Events it holds, whoever owes for them."""
+    bytes: int
+    """Bytes it holds."""
+    loans: int
+    """Loans it holds."""
+    oldest_seconds: float
+    """The age of the oldest of them, 0.0 when it holds none."""
+    idle_seconds: float
+    """Seconds since it last made progress, 0.0 when it holds none."""
+    patience: float
+    """Seconds without progress, while others wait on it, after which its policy applies."""
+    policy: str
+    """`wait` or `disconnect`."""
+
+
+@attrs.frozen(slots=True)
+class Holding:
+    """One cell of the matrix: who holds how much of whose debt."""
+
+    account: str
+    """Whose debt."""
+    holder: str
+    """Who holds it."""
+    items: int
+    """Events."""
+    bytes: int
+    """Bytes."""
+    oldest_seconds: float
+    """The age of the oldest loan among them."""
+
+
+@attrs.frozen(slots=True)
+class LedgerStatistics:
+    """All accounts in a few numbers; constant size however many accounts there are.
+
+    The totals never fall when an account is closed.
+    """
+
+    accounts: dict[str, int]
+    """How many accounts are in each state of `AccountStatistics.state`."""
+    holders: int
+    """How many holders are registered."""
+    debt_items: int
+    """Events unfinished, over all accounts."""
+    debt_bytes: int
+    """Bytes unfinished, over all accounts."""
+    top_debt_items: int
+    """The highest debt of any one account."""
+    borrowed_items: int
+    """Events ever borrowed."""
+    borrowed_bytes: int
+    """Bytes ever borrowed."""
+    repaid_items: dict[str, int]
+    """Events ever repaid, by outcome."""
+    repaid_bytes: dict[str, int]
+    """Bytes ever repaid, by outcome."""
+    waiting: int
+    """Readers that wait now."""
+    waits: int
+    """How often a reader had to wait."""
+    waited_seconds: float
+    """For how long in all, the waits that still go on included."""
+    leaked_loans: int
+    """Loans that the garbage collector found outstanding."""
+    standing_items: int
+    """Assertions and retained messages, of all owners."""
+    standing_bytes: int
+    """Their bytes."""

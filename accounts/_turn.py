@@ -1,0 +1,214 @@
+"""A turn: what handling one event causes; committed whole or not at all (rule 4).
+
+Theory of operation. Inside its block a turn only takes notes. The commit, which does not await,
+has two phases. First every noted action is applied in order: it resolves who is concerned, and may
+change state, and says how to undo that; if one raises, what was applied is undone in reverse and
+nothing has been sent. Then, which cannot fail, every delivery is charged and handed over; only then
+is the turn's own input repaid (rule 3: children before parent, so debt never touches zero in the
+middle of a chain), and at last the holders are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from ._errors import SettledError
+from ._measure import measure
+from ._outcome import Outcome
+
+if TYPE_CHECKING:
+    from ._account import Account
+    from ._holder import Holder
+
+
+class Router(Protocol):
+    """What `Turn.publish` publishes to: a dataspace."""
+
+    def route(self, turn: Turn, event: Any, nbytes: int | None) -> None:
+        """Call `turn.deliver` for each holder that `event` concerns. Called at the commit."""
+        ...
+
+
+class Turn:
+    """What handling one event causes, charged to `account`. A context manager, not reusable::
+
+        with account.turn(event) as turn:
+            turn.publish(dataspace, event)
+
+    Leaving the block commits; leaving it by an exception discards everything that was noted, and
+    the turn's input is repaid as `rejected`, or `cancelled`. There should be no `await` in the
+    block: what is noted would wait for it.
+
+    Attributes:
+        account: Who pays.
+        input_items: Events this turn handles, charged to `account` while it is open; the holder
+            is the ledger's `router`. 0 where a loan covers the input.
+        input_bytes: Their bytes.
+        opened: When it began, on the ledger's clock.
+    """
+
+    __slots__ = (
+        "__weakref__", "_actions", "_deliveries", "_state", "_undo",
+        "account", "input_bytes", "input_items", "opened",
+    )  # fmt: skip
+
+    def __init__(self, account: Account, items: int, nbytes: int) -> None:
+        self.account = account
+        self.input_items = items
+        self.input_bytes = nbytes
+        self.opened = 0.0
+        self._actions: list[Callable[[Turn], None]] = []
+        self._deliveries: list[tuple[Holder, Any, int, int]] = []
+        self._undo: list[Callable[[], None]] = []
+        self._state = "new"
+
+    def __repr__(self) -> str:
+        return f"<Turn of {self.account.name}: {self._state}, {len(self._actions)} actions>"
+
+    def __enter__(self) -> Turn:
+        if self._state != "new":
+            msg = f"{self!r} cannot be entered again; make another one"
+            raise SettledError(msg)
+        account = self.account
+        ledger = account.ledger
+        if ledger.leaked:
+            ledger.drain()
+        if self.input_items:
+            account.borrow(self.input_items, self.input_bytes)
+        ledger.enter(account)
+        ledger.turns.add(self)
+        self.opened = ledger.clock()
+        self._state = "open"
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is not None:
+            outcome = Outcome.CANCELLED if isinstance(exc, trio.Cancelled) else Outcome.REJECTED
+            self._end(outcome)
+            return
+        try:
+            self._apply()
+        except BaseException:
+            self._end(Outcome.REJECTED)
+            raise
+        touched = self._hand_over()
+        self._end(Outcome.DELIVERED)
+        for holder in touched:
+            holder.ready()
+
+    # -- noting ---------------------------------------------------------------------------------
+
+    def publish(self, router: Router, event: Any, *, nbytes: int | None = None) -> None:
+        """Note that `event` is to be published in `router`, a dataspace, at the commit.
+
+        It costs each holder that it reaches one item and `nbytes` bytes (default: what
+        `measure(event)` says).
+
+        Raises:
+            SettledError: If the turn is not open.
+        """
+        self.act(lambda turn: router.route(turn, event, nbytes))
+
+    def send(self, holder: Holder, item: Any, *, items: int = 1, nbytes: int | None = None) -> None:
+        """Note that `item` goes to one `holder`, without routing.
+
+        Raises:
+            SettledError: If the turn is not open.
+        """
+        size = measure(item) if nbytes is None else nbytes
+        self.act(lambda turn: turn.deliver(holder, item, items, size))
+
+    def act(self, action: Callable[[Turn], None]) -> None:
+        """Note an action for the commit: it calls `deliver` and `on_undo` of the turn it is given.
+
+        It must not await, and must not raise after it has changed state that it did not give an
+        undo for.
+
+        Raises:
+            SettledError: If the turn is not open.
+        """
+        if self._state != "open":
+            msg = f"{self!r} is not open; send from inside its `with` block"
+            raise SettledError(msg)
+        self._actions.append(action)
+
+    # -- for actions, at the commit -------------------------------------------------------------
+
+    def deliver(self, holder: Holder, item: Any, items: int, nbytes: int) -> None:
+        """Deliver to one holder, once every action has been applied."""
+        self._deliveries.append((holder, item, items, nbytes))
+
+    def on_undo(self, undo: Callable[[], None]) -> None:
+        """Register how to undo a change of state, if a later action fails."""
+        self._undo.append(undo)
+
+    # -- the commit -----------------------------------------------------------------------------
+
+    def _apply(self) -> None:
+        self._state = "committing"
+        try:
+            for action in self._actions:
+                action(self)
+        except BaseException:
+            self._deliveries.clear()
+            while self._undo:
+                self._undo.pop()()
+            raise
+
+    def _hand_over(self) -> Iterable[Holder]:
+        account, now = self.account, self.opened
+        touched: dict[Holder, None] = {}
+        for holder, item, items, nbytes in self._deliveries:
+            account.borrow(items, nbytes)
+            holder.hold(account, item, items, nbytes, now)
+            touched[holder] = None
+        return touched
+
+    def _end(self, outcome: Outcome) -> None:
+        self._state = "ended"
+        account = self.account
+        ledger = account.ledger
+        ledger.leave(account)
+        ledger.turns.discard(self)
+        items, nbytes = self.input_items, self.input_bytes
+        self.input_items = self.input_bytes = 0
+        self._actions.clear()
+        self._deliveries.clear()
+        self._undo.clear()
+        if items:
+            account.repay(items, nbytes, outcome, ledger.router)
+
+
+def commit_run(
+    account: Account, holders: Collection[Holder], item: Any, items: int, nbytes: int
+) -> None:
+    """Do a whole root turn in one step: one run of validated events, for holders already known.
+
+    The same books as ::
+
+        with account.turn(items=items, nbytes=nbytes) as turn:
+            for holder in holders:
+                turn.send(holder, item, items=items, nbytes=nbytes)
+
+    but for `Holder.ready`, which is the caller's to call, once for all the runs of a read: in
+    between nobody can look, so what one turn would borrow piece by piece is borrowed at once. The
+    peak is the same: the input and all its children (rule 3).
+    """
+    ledger = account.ledger
+    if ledger.leaked:
+        ledger.drain()
+    now = ledger.clock()
+    each = len(holders) + 1
+    account.borrow(items * each, nbytes * each)
+    for holder in holders:
+        holder.hold(account, item, items, nbytes, now)
+    account.repay(items, nbytes, Outcome.DELIVERED, ledger.router)

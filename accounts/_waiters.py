@@ -1,0 +1,64 @@
+"""Readers that wait for clear funds, in order.
+
+Rules of this file:
+1. Every waiter has a ticket, drawn when it began to wait; lower tickets go first, everywhere.
+2. A waiter stands in the queue of exactly one account at a time: the first of its chain (its own
+   account, then the ancestors) that is closed to it.
+3. Only the head of a queue is ever woken. It looks again; when it goes on, or is cancelled, or has
+   to stand elsewhere, it wakes the next, if the account is still open. So all wake, in order
+   (rule 6), though Trio runs the tasks of one batch in no particular order; and each sees what the
+   one before it has borrowed.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+if TYPE_CHECKING:
+    from ._account import Account
+
+
+@attrs.define(slots=True, eq=False)
+class Waiter:
+    """One reader that waits."""
+
+    ticket: int
+    account: Account
+    since: float
+    event: trio.Event = attrs.field(factory=trio.Event)
+    at: Account | None = None
+    blame_before: dict[str, float] = attrs.field(factory=dict[str, float])
+    blame: dict[str, float] = attrs.field(factory=dict[str, float])
+
+
+class WaitQueue:
+    """The readers that wait at one account."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: list[Waiter] = []
+
+    def __len__(self) -> int:
+        return len(self.waiters)
+
+    def has_before(self, ticket: int) -> bool:
+        """Whether somebody with an earlier ticket stands here."""
+        return bool(self.waiters) and self.waiters[0].ticket < ticket
+
+    def join(self, waiter: Waiter) -> None:
+        """Stand in line, at the place of the ticket."""
+        insort(self.waiters, waiter, key=lambda w: w.ticket)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Stand in line no more."""
+        self.waiters.remove(waiter)
+
+    def wake_head(self) -> None:
+        """Let the first look again."""
+        if self.waiters:
+            self.waiters[0].event.set()
