@@ -1,0 +1,380 @@
+"""One MQTT connection without any I/O: bytes in, packets out, and who may say what when.
+
+Rules:
+
+1. No input makes `next_packet` raise anything but `RemoteProtocolError`; after one the connection
+   is closed and says the same again.
+2. How the input was cut into pieces changes neither the packets nor the error.
+3. A packet is refused at the first byte that tells that it will be: a wrong type is not waited
+   for, an oversized packet is not collected.
+4. The input held is at most one incomplete packet and what came with its last piece; collecting it
+   takes time in proportion to its size, in however many pieces it comes.
+
+Theory of operation. `buffer` is the last thing received, unchanged, and `position` is how far it
+has been parsed. Only a packet cut in two by the end of a read is ever copied: joined to the next
+read when that completes it, collected in a `bytearray` when it does not. Others in this package may
+advance `position` themselves over whole packets that they understand (the server does so with runs
+of QoS 0 publications); they must leave it at the start of a packet.
+
+Who may say what is a table: the first byte of a packet tells its type and its flags, and for each
+role and state there is a set of the first bytes that are welcome.
+
+    server:  AWAITING_CONNECT --CONNECT received--> AWAITING_CONNACK --CONNACK 0 sent--> CONNECTED
+    client:  AWAITING_CONNECT --CONNECT sent--> AWAITING_CONNACK --CONNACK 0 received--> CONNECTED
+    both:    CONNACK with another code, DISCONNECT, an error --> CLOSED
+"""
+
+import enum
+from typing import Final, Literal, TypeAlias
+
+from .._errors import LocalProtocolError, RemoteProtocolError
+from ._frames import DEFAULT_MAX_PACKET_SIZE, find_frame
+from ._packets import (
+    FIRST_BYTES,
+    KIND_NAMES,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    UnacceptableConnectError,
+    UnsubAck,
+    Unsubscribe,
+    decode,
+    encode,
+    first_byte_fault,
+)
+from ._topics import TopicLimits
+
+
+class Role(enum.Enum):
+    """Which side of the connection this is."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class State(enum.Enum):
+    """How far the connection has come."""
+
+    AWAITING_CONNECT = "awaiting CONNECT"
+    AWAITING_CONNACK = "awaiting CONNACK"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+class NeedData(enum.Enum):
+    """The type of `NEED_DATA`, an enum so that type checkers narrow on `is NEED_DATA`."""
+
+    NEED_DATA = "NEED_DATA"
+
+    def __repr__(self) -> str:
+        return "NEED_DATA"
+
+
+#: What `Connection.next_packet` returns when the input holds no further whole packet.
+NEED_DATA: Final = NeedData.NEED_DATA
+_NeedDataType: TypeAlias = Literal[NeedData.NEED_DATA]
+
+_EITHER_WAY = (Publish, PubAck, PubRec, PubRel, PubComp)
+_FROM_CLIENT = (Connect, *_EITHER_WAY, Subscribe, Unsubscribe, PingReq, Disconnect)
+_FROM_SERVER = (ConnAck, *_EITHER_WAY, SubAck, UnsubAck, PingResp)
+
+
+def _first_bytes(kinds: tuple[type[Packet], ...], without: type[Packet]) -> frozenset[int]:
+    numbers = {packet.kind for packet in kinds if packet is not without}
+    return frozenset(byte for byte in FIRST_BYTES if byte >> 4 in numbers)
+
+
+_NOTHING: frozenset[int] = frozenset()
+
+# What may come in, as first bytes. A server that has read CONNECT decides on it before it reads
+# on, so that nothing is processed that it may yet have to refuse [MQTT-3.1.4-5].
+_WELCOME: dict[tuple[Role, State], frozenset[int]] = {
+    (Role.SERVER, State.AWAITING_CONNECT): frozenset({0x10}),
+    (Role.SERVER, State.AWAITING_CONNACK): _NOTHING,
+    (Role.SERVER, State.CONNECTED): _first_bytes(_FROM_CLIENT, without=Connect),
+    (Role.SERVER, State.CLOSED): _NOTHING,
+    (Role.CLIENT, State.AWAITING_CONNECT): _NOTHING,
+    (Role.CLIENT, State.AWAITING_CONNACK): frozenset({0x20}),
+    (Role.CLIENT, State.CONNECTED): _first_bytes(_FROM_SERVER, without=ConnAck),
+    (Role.CLIENT, State.CLOSED): _NOTHING,
+}
+
+# What may go out, as classes. A client need not wait for CONNACK (section 3.1.4, non-normative).
+_SENDABLE: dict[tuple[Role, State], frozenset[type[Packet]]] = {
+    (Role.SERVER, State.AWAITING_CONNECT): frozenset(),
+    (Role.SERVER, State.AWAITING_CONNACK): frozenset({ConnAck}),
+    (Role.SERVER, State.CONNECTED): frozenset(_FROM_SERVER) - {ConnAck},
+    (Role.SERVER, State.CLOSED): frozenset(),
+    (Role.CLIENT, State.AWAITING_CONNECT): frozenset({Connect}),
+    (Role.CLIENT, State.AWAITING_CONNACK): frozenset(_FROM_CLIENT) - {Connect},
+    (Role.CLIENT, State.CONNECTED): frozenset(_FROM_CLIENT) - {Connect},
+    (Role.CLIENT, State.CLOSED): frozenset(),
+}
+
+#: No CONNECT is larger: a fixed header of five bytes, ten bytes of variable header, five strings
+#: (section 3.1). Whoever has not even said who it is cannot make a server hold more than this.
+MAX_CONNECT_SIZE = 5 + 10 + 5 * (2 + 65_535)
+
+
+class Connection:
+    """The protocol of one connection, for either side.
+
+    Attributes:
+        role: which side this is.
+        state: how far the connection has come.
+        max_packet_size: the largest packet accepted, in bytes, fixed header included.
+        buffer: the input being parsed. For this package only.
+        position: where in `buffer` the next packet starts. For this package only.
+    """
+
+    __slots__ = (
+        "_collected",
+        "_disconnected",
+        "_fault",
+        "_missing",
+        "_sendable",
+        "_size_limit",
+        "_topic_limits",
+        "_welcome",
+        "buffer",
+        "max_packet_size",
+        "position",
+        "role",
+        "state",
+    )
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
+        topic_limits: TopicLimits | None = None,
+    ) -> None:
+        """Make a connection that has neither sent nor received anything.
+
+        Args:
+            role: which side this is.
+            max_packet_size: the largest packet accepted, in bytes, fixed header included.
+            topic_limits: what the topics that the peer publishes to, its will's included, must keep
+                within; by default whatever fits into a packet. Filters of subscriptions are not
+                looked at: they can be refused one by one, in the SUBACK.
+        """
+        self.role = role
+        self.max_packet_size = max_packet_size
+        self.buffer = b""
+        self.position = 0
+        self._topic_limits = topic_limits
+        # Bytes that the packet at `position`, or the one being collected, still lacks; 0: unknown.
+        self._missing = 0
+        self._collected: bytearray | None = None
+        self._fault: RemoteProtocolError | None = None
+        self._disconnected = False
+        self._enter(State.AWAITING_CONNECT)
+
+    def __repr__(self) -> str:
+        return (
+            f"<mqtt.Connection {self.role.value}, {self.state.value}, "
+            f"{self.unparsed_bytes} bytes unparsed>"
+        )
+
+    @property
+    def unparsed_bytes(self) -> int:
+        """How much input is held. When the peer has closed its side: what it cut off."""
+        collected = 0 if self._collected is None else len(self._collected)
+        return collected + len(self.buffer) - self.position
+
+    def receive_data(self, data: bytes) -> None:
+        """Take what has been read from the peer; `next_packet` gives what is in it.
+
+        Never raises, and copies nothing unless a packet is cut in two by the end of a read. Take
+        out what is complete before the next call, or the input held grows by what is given here.
+        """
+        if self.state is State.CLOSED and not self._disconnected:
+            return
+        if self._collected is not None:
+            self._collected += data
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            self.buffer = bytes(self._collected)
+            self.position = 0
+            self._collected = None
+            self._missing = 0
+        elif self.position >= len(self.buffer):
+            self.buffer = data
+            self.position = 0
+            self._missing = 0
+        elif self._missing > len(data):
+            self._collected = bytearray(memoryview(self.buffer)[self.position :])
+            self._collected += data
+            self._missing -= len(data)
+            self.buffer = b""
+            self.position = 0
+        else:
+            self.buffer = self.buffer[self.position :] + data
+            self.position = 0
+            self._missing = 0
+
+    def next_packet(self) -> Packet | _NeedDataType:
+        """Take the next packet out of the input.
+
+        Returns:
+            A packet, or `NEED_DATA`. A connection that was closed from this side says `NEED_DATA`
+            for ever: what was still on its way is dropped.
+
+        Raises:
+            UnacceptableConnectError: a CONNECT that is to be answered with a CONNACK of the
+                exception's return code; `send` takes that one packet more.
+            RemoteProtocolError: the peer broke the protocol; close the connection.
+            LocalProtocolError: a server asked for the next packet before it answered CONNECT.
+        """
+        buffer = self.buffer
+        position = self.position
+        if position >= len(buffer) or buffer[position] not in self._welcome:
+            return self._without_packet()
+        try:
+            frame = find_frame(buffer, position, self._size_limit)
+            if frame is None:
+                return NEED_DATA
+            start, end = frame
+            if end > len(buffer):
+                self._missing = end - len(buffer)
+                return NEED_DATA
+            packet = decode(buffer[position], buffer[start:end])
+            if self._topic_limits is not None:
+                self._check_topic(packet, self._topic_limits)
+        except RemoteProtocolError as exc:
+            self._fail(exc)
+            raise
+        self.position = end
+        if packet.kind in _TURNING_POINTS:
+            self._received(packet)
+        return packet
+
+    def send(self, packet: Packet) -> bytes:
+        """Encode a packet for the peer and note what it changes.
+
+        Raises:
+            LocalProtocolError: if the packet is malformed, or not one that this side may send now.
+        """
+        if type(packet) not in self._sendable:
+            raise LocalProtocolError(self._unsendable(packet))
+        if self._fault is not None and not (isinstance(packet, ConnAck) and packet.return_code):
+            raise LocalProtocolError(f"this CONNECT has to be refused: {self._fault}")
+        encoded = encode(packet)
+        match packet:
+            case Connect():
+                self._enter(State.AWAITING_CONNACK)
+            case ConnAck(return_code=0):
+                self._enter(State.CONNECTED)
+            case ConnAck() | Disconnect():
+                self.close()
+            case _:
+                pass
+        return encoded
+
+    def close(self) -> None:
+        """Note that this side has closed the connection; drops the input. Idempotent."""
+        self._enter(State.CLOSED)
+        self._drop_input()
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._welcome = _WELCOME[self.role, state]
+        self._sendable = _SENDABLE[self.role, state]
+        self._size_limit = self.max_packet_size
+        if state is State.AWAITING_CONNECT:
+            self._size_limit = min(self.max_packet_size, MAX_CONNECT_SIZE)
+
+    def _drop_input(self) -> None:
+        self.buffer = b""
+        self.position = 0
+        self._collected = None
+        self._missing = 0
+
+    def _received(self, packet: Packet) -> None:
+        match packet:
+            case Connect():
+                self._enter(State.AWAITING_CONNACK)
+            case ConnAck(return_code=0):
+                self._enter(State.CONNECTED)
+            case ConnAck():
+                self.close()
+            case _:
+                # What follows a DISCONNECT is kept in `buffer`: it is an error to be reported.
+                self._enter(State.CLOSED)
+                self._disconnected = True
+
+    def _check_topic(self, packet: Packet, limits: TopicLimits) -> None:
+        if isinstance(packet, Publish):
+            fault = limits.name_fault(packet.topic)
+        elif isinstance(packet, Connect) and packet.will is not None:
+            fault = limits.name_fault(packet.will.topic)
+        else:
+            return
+        if fault:
+            raise RemoteProtocolError(f"{KIND_NAMES[packet.kind]}: {fault}")
+
+    def _fail(self, fault: RemoteProtocolError) -> None:
+        self._fault = fault
+        self._drop_input()
+        # A CONNECT refused with a return code is still owed its CONNACK.
+        owed = isinstance(fault, UnacceptableConnectError)
+        self._enter(State.AWAITING_CONNACK if owed else State.CLOSED)
+
+    def _without_packet(self) -> _NeedDataType:
+        """Answer for `next_packet` when there is no input, or none that has a place here."""
+        if self._fault is not None:
+            raise self._fault
+        if self.role is Role.SERVER and self.state is State.AWAITING_CONNACK:
+            raise LocalProtocolError("answer CONNECT with CONNACK before reading on")
+        if self.position >= len(self.buffer):
+            return NEED_DATA
+        fault = RemoteProtocolError(self._unwelcome_fault(self.buffer[self.position]))
+        self._fail(fault)
+        raise fault
+
+    def _unwelcome_fault(self, first_byte: int) -> str:
+        if self._disconnected:
+            return (
+                "the client sent more after its DISCONNECT; it must close the connection "
+                "[MQTT-3.14.4-2]"
+            )
+        if fault := first_byte_fault(first_byte):
+            return fault
+        name = KIND_NAMES[first_byte >> 4]
+        if self.role is Role.SERVER:
+            if self.state is State.AWAITING_CONNECT:
+                return f"the first packet is {name}, not CONNECT [MQTT-3.1.0-1]"
+            if name == "CONNECT":
+                return "a second CONNECT on the same connection [MQTT-3.1.0-2]"
+            return f"{name} came from a client; only servers send it (section 2.2.1, table 2.1)"
+        if self.state is State.AWAITING_CONNECT:
+            return f"the server sent {name} before it was sent CONNECT (section 3.1)"
+        if self.state is State.AWAITING_CONNACK:
+            return f"the server's first packet is {name}, not CONNACK [MQTT-3.2.0-1]"
+        if name == "CONNACK":
+            return "a second CONNACK on the same connection (section 3.2)"
+        return f"{name} came from a server; only clients send it (section 2.2.1, table 2.1)"
+
+    def _unsendable(self, packet: Packet) -> str:
+        name = KIND_NAMES[packet.kind]
+        if self.state is State.CLOSED:
+            return f"cannot send {name}: the connection is closed [MQTT-3.14.4-2]"
+        kinds = _FROM_CLIENT if self.role is Role.CLIENT else _FROM_SERVER
+        if type(packet) not in kinds:
+            return f"cannot send {name}: a {self.role.value} does not send it (table 2.1)"
+        return f"cannot send {name} while {self.state.value} [MQTT-3.1.0-1][MQTT-3.2.0-1]"
+
+
+_TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind})
