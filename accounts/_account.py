@@ -16,7 +16,7 @@ over the debt (rule 14).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ._errors import ClosedAccountError
 from ._limit import UNLIMITED, Limit
@@ -371,7 +371,7 @@ class Account:
         if not self.opens and not self.debt_items and not self.debt_bytes:
             self.ledger.fold(self)
 
-    def __enter__(self) -> Account:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -25,7 +25,7 @@ from ._turn import Turn
 LOOSE = "(loose)"
 """The holder's name, in the matrix, of loans that no holder has taken yet."""
 
-STATES = ("clear", "owing", "throttled", "closing")
+STATES: tuple[str, ...] = ("clear", "owing", "throttled", "closing")
 
 
 class Router(Holder):
@@ -295,7 +295,7 @@ class Ledger:
     def statistics(self) -> LedgerStatistics:
         """Return the totals."""
         now = self.clock()
-        states = dict.fromkeys(STATES, 0)
+        states: dict[str, int] = dict.fromkeys(STATES, 0)
         debt_items = debt_bytes = top = waiting = 0
         borrowed_items, borrowed_bytes = self._folded_items, self._folded_bytes
         waits, waited = self._folded_waits, self._folded_waited

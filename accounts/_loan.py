@@ -150,10 +150,10 @@ class LoanedItem(Generic[T_co]):
         if not 0 < n < items:
             msg = f"cannot split {n} items off a loan of {items}"
             raise SettledError(msg)
-        if not isinstance(self.item, list) or len(cast("list[Any]", self.item)) != items:
+        entries = cast("list[Any]", self.item)
+        if not isinstance(cast("object", entries), list) or len(entries) != items:
             msg = "only a loan of a list with one entry for each item can be split"
             raise TypeError(msg)
-        entries = cast("list[Any]", self.item)
         if nbytes is None:
             nbytes = self.bytes * n // items
         first = entries[:n]

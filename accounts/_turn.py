@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import trio
 
@@ -69,7 +69,7 @@ class Turn:
     def __repr__(self) -> str:
         return f"<Turn of {self.account.name}: {self._state}, {len(self._actions)} actions>"
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> Self:
         if self._state != "new":
             msg = f"{self!r} cannot be entered again; make another one"
             raise SettledError(msg)
