@@ -39,27 +39,30 @@ class Standing:
     items: int = 0
     bytes: int = 0
 
-    def take(self, items: int, nbytes: int) -> None:
-        """Count `items` more and `nbytes` more (either may be negative in a replacement).
+    def check(self, items: int, nbytes: int) -> None:
+        """See whether `items` more and `nbytes` more are allowed.
 
         Raises:
-            QuotaExceededError: If that would exceed the quota; nothing is counted then.
+            QuotaExceededError: If not.
         """
         quota = self.quota
-        after_items, after_bytes = self.items + items, self.bytes + nbytes
-        if items > 0 and quota.items is not None and after_items > quota.items:
+        if items > 0 and quota.items is not None and self.items + items > quota.items:
             msg = (
                 f"{self.owner} may keep {quota.items} assertions and retained messages and has "
                 f"{self.items}; take some back, or raise the quota"
             )
             raise QuotaExceededError(msg)
-        if nbytes > 0 and quota.bytes is not None and after_bytes > quota.bytes:
+        if nbytes > 0 and quota.bytes is not None and self.bytes + nbytes > quota.bytes:
             msg = (
                 f"{self.owner} may keep {quota.bytes} bytes of assertions and retained messages, "
                 f"has {self.bytes} and asks for {nbytes} more; take some back, or raise the quota"
             )
             raise QuotaExceededError(msg)
-        self.items, self.bytes = after_items, after_bytes
+
+    def add(self, items: int, nbytes: int) -> None:
+        """Count what has come to stand, without a check: for the undoing of a removal, too."""
+        self.items += items
+        self.bytes += nbytes
 
     def release(self, items: int, nbytes: int) -> None:
         """Count what was taken back."""

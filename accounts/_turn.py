@@ -63,7 +63,7 @@ class Turn:
         self.opened = 0.0
         self._actions: list[Callable[[Turn], None]] = []
         self._deliveries: list[tuple[Holder, Any, int, int]] = []
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
         self._state = "new"
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ class Turn:
         """Deliver to one holder, once every action has been applied."""
         self._deliveries.append((holder, item, items, nbytes))
 
-    def on_undo(self, undo: Callable[[], None]) -> None:
+    def on_undo(self, undo: Callable[[], object]) -> None:
         """Register how to undo a change of state, if a later action fails."""
         self._undo.append(undo)
 

@@ -1,0 +1,424 @@
+"""The dataspace: who gets what.
+
+Syndicate's semantics. Messages are routed once, to whom they concern at that moment; assertions
+are state with an owner, and a bag by value: observers see the first of equal assertions appear and
+the last go; a new observer is told what already stands, in the same turn. To observe is itself an
+assertion (`Observe`), which can be observed.
+
+Everything happens in turns, at their commit: if the turn fails, nothing of it ever happened.
+Routing is synchronous, in the publisher's turn: there is no task and no queue of the router's own.
+
+Source: syndicate-rs, dataspace.rs and skeleton.rs; MQTT 3.1.1 for topics and retained messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Hashable
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import attrs
+
+from ..accounts import Account, Holder, Ledger, Turn, commit_run, measure
+from ._errors import DataspaceError, NotAssertedError
+from ._events import Asserted, Batch, Observe, Publication, Retracted
+from ._index import Endpoint, PatternIndex, matches
+from ._pattern import Pattern, Skeleton, captured, compile_pattern
+from ._retained import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, RetainedStore
+from ._routes import DEFAULT_CACHED_ROUTES, Route, Routes, Subscription
+from ._topics import TopicFilter
+
+
+@attrs.define(slots=True, eq=False)
+class Assertion:
+    """A handle on one assertion; `Dataspace.retract` takes it back."""
+
+    value: Any
+    owner: Account
+    nbytes: int
+    standing: bool = False
+    """Whether it is in the dataspace now."""
+
+
+@attrs.define(slots=True, eq=False)
+class Observation:
+    """A handle on one observation; `Dataspace.unobserve` ends it."""
+
+    pattern: Pattern | TopicFilter
+    holder: Holder
+    assertion: Assertion
+    skeleton: Skeleton | None = None
+    subscription: Subscription | None = None
+
+
+@attrs.frozen(slots=True)
+class DataspaceStatistics:
+    """A dataspace in numbers."""
+
+    assertions: int
+    """Distinct values that are asserted now."""
+    observations: int
+    """Patterns that are observed now, topic filters not counted."""
+    shapes: int
+    """Distinct shapes among them: the cost of routing a value grows with these."""
+    subscriptions: int
+    """Topic filters that are observed now."""
+    cached_routes: int
+    """Topics whose route is known."""
+    retained: int
+    """Topics with a retained value."""
+    retained_bytes: int
+    """Bytes of their topics and payloads."""
+    published: int
+    """Messages and publications ever routed."""
+    deliveries: int
+    """Copies of them that were handed to holders."""
+    unrouted: int
+    """Of those published, how many concerned nobody."""
+
+
+class Dataspace:
+    """Routes what turns publish to the holders whom it concerns.
+
+    Args:
+        ledger: The books.
+        cached_routes: How many topics' routes to keep.
+        max_retained: How many topics may have a retained value.
+        max_retained_bytes: How many bytes of topics and payloads may be retained.
+
+    Attributes:
+        routes: Subscriptions to topics, for transports that route runs of publications.
+        retained: The retained publications.
+        published: Messages and publications ever routed.
+        deliveries: Copies handed to holders.
+        unrouted: Of those published, how many concerned nobody.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        cached_routes: int = DEFAULT_CACHED_ROUTES,
+        max_retained: int = DEFAULT_MAX_RETAINED,
+        max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES,
+    ) -> None:
+        self.ledger = ledger
+        self.routes = Routes(cached_routes)
+        self.retained = RetainedStore(max_retained, max_retained_bytes)
+        self.published = 0
+        self.deliveries = 0
+        self.unrouted = 0
+        self._index = PatternIndex()
+        self._observations = 0
+        # The bag: how many assertions of this value stand.
+        self._bag: dict[Hashable, int] = {}
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def route(self, turn: Turn, event: Any, nbytes: int | None = None) -> None:
+        """Route `event` to whom it concerns now; for `Turn.publish`, at its commit.
+
+        A `Publication` goes to subscribers of its topic, and to observers whose patterns match it
+        as a value; so does each of a `Batch`. One with `retain` becomes its topic's value.
+
+        Raises:
+            QuotaExceededError: If it would be retained and its account's quota does not allow it.
+        """
+        if isinstance(event, Publication):
+            self._route_publication(turn, event, nbytes)
+        elif isinstance(event, Batch):
+            for publication in event.events():
+                self._route_publication(turn, publication, None)
+        else:
+            if isinstance(event, (Asserted, Retracted)):
+                msg = f"{event!r} cannot be published; only a dataspace says what is the case"
+                raise DataspaceError(msg)
+            self._count(turn, self._route_value(turn, event, nbytes))
+
+    def route_run(self, account: Account, batch: Batch, holders: Collection[Holder]) -> None:
+        """Route a run of QoS 0 publications whose `Route.plain` holders are known, in one step.
+
+        A whole root turn, but for `Holder.ready`, which is the caller's: see
+        `clearfunds.accounts.commit_run`. Not while `looks_into_publications`.
+        """
+        commit_run(account, holders, batch, batch.count, batch.nbytes)
+        self.published += batch.count
+        if holders:
+            self.deliveries += batch.count * len(holders)
+        else:
+            self.unrouted += batch.count
+
+    @property
+    def looks_into_publications(self) -> bool:
+        """Whether some observer's pattern might match a publication beyond its topic."""
+        return self._index.may_concern(Publication)
+
+    def _route_publication(self, turn: Turn, event: Publication, nbytes: int | None) -> None:
+        size = event.nbytes if nbytes is None else nbytes
+        if event.retain:
+            turn.on_undo(self.retained.set(event, turn.account.standing()))
+            # To those who already subscribe it is news [MQTT-3.3.1-9].
+            event = attrs.evolve(event, retain=False)
+        route = self.routes.of(event.topic)
+        if event.qos:
+            plain = attrs.evolve(event, qos=0)
+            for holder in route.unacked.holders:
+                turn.deliver(holder, plain, 1, size)
+            for holder in route.acked.holders:
+                turn.deliver(holder, event, 1, size)
+            reached = len(route.unacked.holders) + len(route.acked.holders)
+        else:
+            for holder in route.plain.holders:
+                turn.deliver(holder, event, 1, size)
+            reached = len(route.plain.holders)
+        if self.looks_into_publications:
+            reached += self._route_value(turn, event, size)
+        self._count(turn, reached)
+
+    def _route_value(self, turn: Turn, value: Any, nbytes: int | None) -> int:
+        reached = 0
+        size = -1 if nbytes is None else nbytes
+        for endpoint, shown in self._index.matching(value):
+            if size < 0:
+                size = measure(value)
+            for observation in endpoint.observers:
+                turn.deliver(cast("Observation", observation).holder, shown, 1, size)
+                reached += 1
+        return reached
+
+    def _count(self, turn: Turn, reached: int) -> None:
+        self.published += 1
+        self.deliveries += reached
+        self.unrouted += not reached
+        turn.on_undo(partial(self._uncount, reached))
+
+    def _uncount(self, reached: int) -> None:
+        self.published -= 1
+        self.deliveries -= reached
+        self.unrouted -= not reached
+
+    # -- assertions -----------------------------------------------------------------------------
+
+    def assert_(self, turn: Turn, value: Hashable) -> Assertion:
+        """Note that `value` is to be the case from the commit of `turn` on, until it is retracted.
+
+        It stands on the quota of the turn's account (rule 16); telling the observers is charged as
+        debt. Equal values are one to observers, who see the first come and the last go.
+
+        Raises:
+            TypeError: If `value` is not hashable; at the commit, `QuotaExceededError`.
+        """
+        hash(value)
+        assertion = Assertion(value, turn.account, measure(value))
+        turn.act(partial(self._assert, assertion=assertion))
+        return assertion
+
+    def retract(self, turn: Turn, assertion: Assertion) -> None:
+        """Note that `assertion` is to go, at the commit of `turn`, which pays for telling so.
+
+        At the commit, NotAssertedError if it is not in the dataspace.
+        """
+        turn.act(partial(self._retract, assertion=assertion))
+
+    @contextmanager
+    def asserted(self, account: Account, value: Hashable) -> Generator[Assertion]:
+        """Assert `value` for as long as the block lasts; `account` pays for both ends of it."""
+        with account.turn(value) as turn:
+            assertion = self.assert_(turn, value)
+        try:
+            yield assertion
+        finally:
+            with account.turn(value) as turn:
+                self.retract(turn, assertion)
+
+    def _assert(self, turn: Turn, assertion: Assertion) -> None:
+        value = assertion.value
+        standing = assertion.owner.standing()
+        standing.check(1, assertion.nbytes)
+        standing.add(1, assertion.nbytes)
+        assertion.standing = True
+        count = self._bag.get(value, 0)
+        self._bag[value] = count + 1
+        turn.on_undo(partial(self._take_out, assertion))
+        if not count:
+            self._tell(turn, value, assertion.nbytes, 1)
+
+    def _retract(self, turn: Turn, assertion: Assertion) -> None:
+        if not assertion.standing:
+            msg = f"{assertion.value!r} has been retracted already, or its turn failed"
+            raise NotAssertedError(msg)
+        self._take_out(assertion)
+        turn.on_undo(partial(self._put_back, assertion))
+        if assertion.value not in self._bag:
+            self._tell(turn, assertion.value, assertion.nbytes, -1)
+
+    def _take_out(self, assertion: Assertion) -> None:
+        assertion.standing = False
+        assertion.owner.standing().release(1, assertion.nbytes)
+        left = self._bag[assertion.value] - 1
+        if left:
+            self._bag[assertion.value] = left
+        else:
+            del self._bag[assertion.value]
+
+    def _put_back(self, assertion: Assertion) -> None:
+        assertion.standing = True
+        assertion.owner.standing().add(1, assertion.nbytes)
+        self._bag[assertion.value] = self._bag.get(assertion.value, 0) + 1
+
+    def _tell(self, turn: Turn, value: Any, nbytes: int, change: int) -> None:
+        """Tell observers that `value` has appeared (change 1) or gone (-1)."""
+        for endpoint, shown in self._index.matching(value):
+            count = endpoint.shown.get(shown, 0) + change
+            self._show(endpoint, shown, count)
+            turn.on_undo(partial(self._show, endpoint, shown, count - change))
+            if change > 0 and count == 1:
+                event: Asserted | Retracted = Asserted(shown)
+            elif change < 0 and count == 0:
+                event = Retracted(shown)
+            else:
+                continue  # other assertions show just the same of themselves
+            for observation in endpoint.observers:
+                turn.deliver(cast("Observation", observation).holder, event, 1, nbytes)
+
+    @staticmethod
+    def _show(endpoint: Endpoint, shown: Hashable, count: int) -> None:
+        if count:
+            endpoint.shown[shown] = count
+        else:
+            del endpoint.shown[shown]
+
+    # -- observing ------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        turn: Turn,
+        pattern: object,
+        holder: Holder,
+        *,
+        acked: Holder | None = None,
+        replay: bool = True,
+    ) -> Observation:
+        """Note that `holder` is to be told of what matches `pattern`, from the commit on.
+
+        It is told of messages as they are (or the tuple of what the pattern captures of them), and
+        of assertions as `Asserted` and `Retracted`; of what already stands in the same turn, which
+        the turn's account pays for. A `TopicFilter` observes publications; retained ones come
+        first, with `retain` set, unless `replay` is false.
+
+        Args:
+            turn: The turn at whose commit it begins.
+            pattern: See `clearfunds.dataspace.compile_pattern`, or a `TopicFilter`.
+            holder: Whom to tell.
+            acked: For a `TopicFilter`: who takes publications of QoS 1 and 2 instead.
+            replay: For a `TopicFilter`: whether to tell of what is retained.
+
+        Raises:
+            PatternError: If `pattern` cannot be one.
+        """
+        compiled = pattern if isinstance(pattern, TopicFilter) else compile_pattern(pattern)
+        value = Observe(compiled)
+        assertion = Assertion(value, turn.account, measure(value))
+        observation = Observation(compiled, holder, assertion)
+        if isinstance(compiled, TopicFilter):
+            observation.subscription = Subscription(compiled, holder, acked)
+            turn.act(partial(self._subscribe, observation=observation, replay=replay))
+        else:
+            turn.act(partial(self._observe, observation=observation, pattern=compiled))
+        turn.act(partial(self._assert, assertion=assertion))
+        return observation
+
+    def unobserve(self, turn: Turn, observation: Observation) -> None:
+        """Note that `observation` is to end at the commit of `turn`; nobody is told of retractions.
+
+        At the commit, NotAssertedError if it has ended already.
+        """
+        turn.act(partial(self._retract, assertion=observation.assertion))
+        turn.act(partial(self._unobserve, observation=observation))
+
+    @contextmanager
+    def observed(
+        self, account: Account, pattern: object, holder: Holder, *, replay: bool = True
+    ) -> Generator[Observation]:
+        """Let `holder` observe `pattern` for as long as the block lasts; `account` pays.
+
+        The arguments are those of `observe`.
+        """
+        with account.turn() as turn:
+            observation = self.observe(turn, pattern, holder, replay=replay)
+        try:
+            yield observation
+        finally:
+            with account.turn() as turn:
+                self.unobserve(turn, observation)
+
+    def _subscribe(self, turn: Turn, observation: Observation, *, replay: bool) -> None:
+        subscription = observation.subscription
+        assert subscription is not None
+        self.routes.subscribe(subscription)
+        turn.on_undo(partial(self.routes.unsubscribe, subscription))
+        if replay:
+            for publication in self.retained.matching(subscription.filter.text):
+                turn.deliver(observation.holder, publication, 1, publication.nbytes)
+
+    def _observe(self, turn: Turn, observation: Observation, pattern: Pattern) -> None:
+        endpoint, skeleton = self._index.add(pattern, observation)
+        observation.skeleton = skeleton
+        self._observations += 1
+        turn.on_undo(partial(self._drop_observation, observation))
+        if len(endpoint.observers) == 1:
+            # Nobody looked for this before: find what stands already.
+            for value in self._bag:
+                if matches(skeleton, value):
+                    shown = captured(skeleton.captures, value)
+                    endpoint.shown[shown] = endpoint.shown.get(shown, 0) + 1
+        for shown in endpoint.shown:
+            turn.deliver(observation.holder, Asserted(shown), 1, measure(shown))
+
+    def _unobserve(self, turn: Turn, observation: Observation) -> None:
+        subscription = observation.subscription
+        if subscription is not None:
+            self.routes.unsubscribe(subscription)
+            turn.on_undo(partial(self.routes.subscribe, subscription))
+            return
+        shown = self._drop_observation(observation)
+        turn.on_undo(partial(self._restore_observation, observation, shown))
+
+    def _drop_observation(self, observation: Observation) -> dict[Hashable, int]:
+        skeleton = observation.skeleton
+        assert skeleton is not None
+        shown = self._index.remove(skeleton, observation).shown
+        self._observations -= 1
+        return shown
+
+    def _restore_observation(self, observation: Observation, shown: dict[Hashable, int]) -> None:
+        assert isinstance(observation.pattern, Pattern)
+        endpoint, _ = self._index.add(observation.pattern, observation)
+        endpoint.shown.update(shown)
+        self._observations += 1
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def assertions(self) -> Collection[Hashable]:
+        """Return the distinct values that are asserted now."""
+        return self._bag.keys()
+
+    def route_of(self, topic: str) -> Route:
+        """Return whom a publication on `topic` concerns now."""
+        return self.routes.of(topic)
+
+    def statistics(self) -> DataspaceStatistics:
+        """Return the dataspace in numbers."""
+        return DataspaceStatistics(
+            assertions=len(self._bag),
+            observations=self._observations,
+            shapes=len(self._index),
+            subscriptions=len(self.routes),
+            cached_routes=self.routes.cached,
+            retained=len(self.retained),
+            retained_bytes=self.retained.nbytes,
+            published=self.published,
+            deliveries=self.deliveries,
+            unrouted=self.unrouted,
+        )

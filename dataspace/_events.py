@@ -1,0 +1,83 @@
+"""What observers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from ._pattern import Pattern
+from ._topics import TopicFilter
+
+
+@attrs.frozen(slots=True)
+class Asserted:
+    """Something is the case from now on (or already is, to a new observer)."""
+
+    value: Any
+    """The assertion, or the tuple of what the observer's pattern captures of it."""
+
+
+@attrs.frozen(slots=True)
+class Retracted:
+    """Something is no longer the case: the last assertion that showed this has gone."""
+
+    value: Any
+    """The same value that was `Asserted`."""
+
+
+@attrs.frozen(slots=True)
+class Observe:
+    """The assertion that somebody observes `pattern`; it can be observed itself."""
+
+    pattern: Pattern | TopicFilter
+
+
+@attrs.frozen(slots=True)
+class Publication:
+    """One message on a topic, as MQTT has it."""
+
+    topic: str
+    """The topic name: no wildcards."""
+    payload: bytes
+    """Application data, never looked into unless a pattern does."""
+    qos: int = 0
+    """0 at most once, 1 at least once, 2 exactly once: as it was published."""
+    retain: bool = False
+    """To a dataspace: keep it as the topic's value (an empty payload removes it). To an observer:
+    it is such a kept value, from before the observation."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it is charged for: the bytes of its topic and its payload, as they travel."""
+        return len(self.topic.encode()) + len(self.payload)
+
+
+class Batch:
+    """A run of publications that all go to the same holders, as the bytes in which they came.
+
+    Who takes bytes as they are takes `raw`; who looks at the publications calls `events()`.
+
+    Attributes:
+        raw: Whole frames, in order.
+        count: How many.
+        nbytes: `len(raw)`.
+    """
+
+    __slots__ = ("_explode", "count", "nbytes", "raw")
+
+    def __init__(
+        self, raw: bytes, count: int, explode: Callable[[bytes], Iterable[Publication]]
+    ) -> None:
+        self.raw = raw
+        self.count = count
+        self.nbytes = len(raw)
+        self._explode = explode
+
+    def __repr__(self) -> str:
+        return f"<Batch of {self.count} publications, {self.nbytes} bytes>"
+
+    def events(self) -> Iterable[Publication]:
+        """Return its publications, decoded anew at each call."""
+        return self._explode(self.raw)

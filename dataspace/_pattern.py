@@ -1,0 +1,230 @@
+"""Patterns: what concerns an observer, and what it wants to see of it.
+
+Syndicate's pattern language, in Python's manners. A pattern is made from plain values::
+
+    Reading                             # any instance of an attrs class
+    match(Reading, sensor="roof")       # with this constant in that field
+    match(Reading, celsius=capture())   # shows the observer only what is captured
+    ("says", ANY, capture())            # a tuple that begins like this
+    {"kind": "alarm"}                   # a mapping with this in it
+    TopicFilter("flights/+/UA")         # MQTT's wildcards
+
+Matching is *open*, as Syndicate's is: more fields, entries or keys than the pattern names do not
+matter. Constants are atoms, compared by type and value (1 is neither True nor 1.0). A pattern
+without a `capture()` shows the whole event; one with captures shows a tuple of them, depth first,
+the outer before the inner.
+
+Source: syndicate-rs, pattern.rs and the schema dataspacePatterns.prs (discard, bind, lit, group).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, cast
+
+import attrs
+
+from ._errors import PatternError
+
+ATOMS = (str, bytes, int, float, bool, type(None))
+"""What a constant may be; the same as Preserves' atoms but for symbols."""
+
+
+class Pattern:
+    """A compiled pattern: `Discard`, `Capture`, `Literal` or `Group`. Hashable, comparable."""
+
+    __slots__ = ()
+
+
+@attrs.frozen(slots=True)
+class Discard(Pattern):
+    """Anything, and it is not looked at."""
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+@attrs.frozen(slots=True)
+class Capture(Pattern):
+    """What `pattern` matches, shown to the observer."""
+
+    pattern: Pattern
+
+
+@attrs.frozen(slots=True)
+class Literal(Pattern):
+    """This very atom; its type is part of its identity, as 1 == True in Python."""
+
+    type: type
+    value: Hashable
+
+
+@attrs.frozen(slots=True)
+class Group(Pattern):
+    """A compound of type `type` whose entries match.
+
+    `entries` are (key, pattern): a field's name for an attrs class, an index for a tuple, a key
+    for a mapping. An entry must be there, even where its pattern is `ANY`.
+    """
+
+    type: type
+    entries: tuple[tuple[Hashable, Pattern], ...]
+
+
+ANY = Discard()
+"""Anything, without looking at it."""
+
+
+def capture(pattern: object = ANY) -> Capture:
+    """Show the observer what stands here, if it matches `pattern`."""
+    return Capture(compile_pattern(pattern))
+
+
+def match(cls: type, **fields: object) -> Group:
+    """Match instances of the attrs class `cls` whose named fields match.
+
+    Raises:
+        PatternError: If `cls` is not an attrs class, or has no such field.
+    """
+    if not attrs.has(cls):
+        msg = f"match() wants an attrs class, not {cls!r}; decorate it with @attrs.frozen"
+        raise PatternError(msg)
+    known = [f.name for f in attrs.fields(cls)]
+    for name in fields:
+        if name not in known:
+            msg = f"{cls.__name__} has no field {name!r}; it has {', '.join(known)}"
+            raise PatternError(msg)
+    ordered = [(name, compile_pattern(fields[name])) for name in known if name in fields]
+    return Group(cls, tuple(ordered))
+
+
+def compile_pattern(pattern: object) -> Pattern:
+    """Return `pattern`, made of plain values, as a `Pattern`.
+
+    Raises:
+        PatternError: If some part of it cannot be one.
+    """
+    if isinstance(pattern, Pattern):
+        return pattern
+    if isinstance(pattern, type):
+        if attrs.has(pattern):
+            return Group(pattern, ())
+        msg = f"the class {pattern.__name__} is not an attrs class; use ANY, a constant or match()"
+        raise PatternError(msg)
+    if isinstance(pattern, ATOMS):
+        return Literal(type(pattern), pattern)
+    if isinstance(pattern, tuple):
+        parts = cast("tuple[object, ...]", pattern)
+        return Group(tuple, tuple((i, compile_pattern(p)) for i, p in enumerate(parts)))
+    if isinstance(pattern, Mapping):
+        pairs = cast("Mapping[Hashable, object]", pattern)
+        entries = [(key, compile_pattern(p)) for key, p in pairs.items()]
+        # In one order, so that equal patterns are equal and captures come in a known order.
+        return Group(dict, tuple(sorted(entries, key=lambda e: (type(e[0]).__name__, repr(e[0])))))
+    if attrs.has(type(pattern)):
+        values = {f.name: getattr(pattern, f.name) for f in attrs.fields(type(pattern))}
+        return match(type(pattern), **values)
+    msg = f"{pattern!r} cannot be a pattern; use ANY, capture(), match(), a class or a constant"
+    raise PatternError(msg)
+
+
+# -- what a pattern looks at --------------------------------------------------------------------
+
+Path = tuple[Hashable, ...]
+MISSING: Any = object()
+
+
+@attrs.frozen(slots=True)
+class Shape:
+    """Where a pattern looks: patterns of one shape share a table (`_index.py`)."""
+
+    groups: tuple[tuple[Path, type, tuple[Hashable, ...]], ...]
+    """Compounds that must be there: (where, of what type, with which entries at least)."""
+    constants: tuple[Path, ...]
+    """Where the constants stand."""
+
+
+@attrs.frozen(slots=True)
+class Skeleton:
+    """A pattern taken apart: its shape, its constants, and what it captures."""
+
+    shape: Shape
+    constants: tuple[tuple[type, Hashable], ...]
+    captures: tuple[Path, ...]
+    """Where the captures stand; () for "show the whole"."""
+
+
+def take_apart(pattern: Pattern) -> Skeleton:
+    """Return what `pattern` looks at, which values it wants there, and what it shows."""
+    groups: list[tuple[Path, type, tuple[Hashable, ...]]] = []
+    constants: list[tuple[Path, tuple[type, Hashable]]] = []
+    captures: list[Path] = []
+
+    def walk(part: Pattern, path: Path) -> None:
+        if isinstance(part, Capture):
+            captures.append(path)
+            walk(part.pattern, path)
+        elif isinstance(part, Literal):
+            constants.append((path, (part.type, part.value)))
+        elif isinstance(part, Group):
+            groups.append((path, part.type, tuple(key for key, _ in part.entries)))
+            for key, inner in part.entries:
+                walk(inner, (*path, key))
+
+    walk(pattern, ())
+    return Skeleton(
+        Shape(tuple(groups), tuple(path for path, _ in constants)),
+        tuple(value for _, value in constants),
+        tuple(captures),
+    )
+
+
+def look_up(value: Any, path: Path) -> Any:
+    """Return what stands at `path` in `value`, or `MISSING`."""
+    for key in path:
+        value = entry(value, key)
+        if value is MISSING:
+            return MISSING
+    return value
+
+
+def entry(value: Any, key: Any) -> Any:
+    """Return the field, entry or key of one compound, or `MISSING`."""
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        return items[key] if isinstance(key, int) and 0 <= key < len(items) else MISSING
+    if isinstance(value, Mapping):
+        return cast("Mapping[Any, Any]", value).get(key, MISSING)
+    if isinstance(key, str) and attrs.has(type(value)):
+        return getattr(value, key, MISSING)
+    return MISSING
+
+
+def is_group(value: Any, type_: type) -> bool:
+    """Whether `value` is a compound of the type that a group wants."""
+    if type_ is dict:
+        return isinstance(value, Mapping)
+    return type(value) is type_
+
+
+def fits(shape: Shape, value: Any) -> bool:
+    """Whether every compound of the shape is there, with its entries."""
+    for path, type_, keys in shape.groups:
+        part = look_up(value, path)
+        if part is MISSING or not is_group(part, type_):
+            return False
+        if any(entry(part, key) is MISSING for key in keys):
+            return False
+    return True
+
+
+def constants_of(shape: Shape, value: Any) -> Iterator[tuple[type, Hashable]]:
+    """Yield what stands where the shape has its constants, each with its type."""
+    for path in shape.constants:
+        part = look_up(value, path)
+        yield (type(part), part) if isinstance(part, ATOMS) else (object, None)
+
+
+def captured(captures: tuple[Path, ...], value: Any) -> Any:
+    """Return what an observer is shown of `value`: the whole, or a tuple of the captures."""
+    return tuple(look_up(value, path) for path in captures) if captures else value

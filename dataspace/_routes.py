@@ -1,0 +1,147 @@
+"""Who subscribes to a topic, and the cache that makes asking one dictionary look-up."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from ..accounts import Holder
+from ._topics import FilterIndex, TopicFilter, TopicIndex
+
+DEFAULT_CACHED_ROUTES = 65_536
+"""Topics whose route is kept: at about 1 KiB each, 64 MiB at the most."""
+
+
+@attrs.frozen(slots=True, eq=False)
+class Subscription:
+    """One holder's interest in one topic filter."""
+
+    filter: TopicFilter
+    holder: Holder
+    """Who takes what is published with QoS 0, and everything if `acked` is None."""
+    acked: Holder | None = None
+    """Who takes what the consumer is to acknowledge: publications with QoS 1 or 2, if granted."""
+
+
+@attrs.frozen(slots=True, eq=False, weakref_slot=True)
+class Destinations:
+    """A set of holders; two topics with the same subscribers have the very same `Destinations`.
+
+    So a run of publications may go on from one topic to the next, while it concerns the same
+    holders, with one comparison.
+    """
+
+    holders: tuple[Holder, ...]
+
+
+@attrs.frozen(slots=True, eq=False)
+class Route:
+    """Whom a topic concerns, each holder once however many of its filters match [MQTT-3.3.5-1]."""
+
+    topic: str
+    plain: Destinations
+    """Who takes a publication with QoS 0."""
+    unacked: Destinations
+    """Who takes a publication with a higher QoS as if it had QoS 0."""
+    acked: Destinations
+    """Who takes it to be acknowledged."""
+
+
+class Routes:
+    """Subscriptions, and the routes of the topics lately published to.
+
+    The cache is kept right by removing, at each change of a subscription, just the routes of the
+    topics that its filter matches: the cached topics are in an index by topic.
+    """
+
+    def __init__(self, cached: int = DEFAULT_CACHED_ROUTES) -> None:
+        self._filters: FilterIndex[Subscription] = FilterIndex()
+        self._capacity = cached
+        self._cached: TopicIndex[Route] = TopicIndex()
+        self._by_topic: dict[str, Route] = {}
+        # The keys of one protocol's own, as bytes with a length, to spare the decoding.
+        self.by_key: dict[bytes, Route] = {}
+        self._key_of: dict[str, bytes] = {}
+        self._interned: weakref.WeakValueDictionary[tuple[Holder, ...], Destinations] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def __len__(self) -> int:
+        """Return how many subscriptions there are."""
+        return len(self._filters)
+
+    @property
+    def cached(self) -> int:
+        """How many routes are cached."""
+        return len(self._by_topic)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Add a subscription."""
+        self._filters.add(subscription.filter.text, subscription)
+        self._forget(subscription.filter)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Remove a subscription.
+
+        Raises:
+            KeyError: If it is not there.
+        """
+        self._filters.remove(subscription.filter.text, subscription)
+        self._forget(subscription.filter)
+
+    def of(self, topic: str) -> Route:
+        """Return the route of a topic."""
+        route = self._by_topic.get(topic)
+        if route is None:
+            route = self._find(topic)
+            if len(self._by_topic) >= self._capacity:
+                self._drop(next(iter(self._by_topic)))
+            self._by_topic[topic] = route
+            self._cached.set(topic, route)
+        return route
+
+    def of_key(self, key: bytes, topic_of: Callable[[bytes], str]) -> Route:
+        """Return the route of a topic by a protocol's own key for it, and remember the key.
+
+        `topic_of(key)` is called for a key that is not in `by_key`; it may raise.
+        """
+        route = self.by_key.get(key)
+        if route is None:
+            topic = topic_of(key)
+            route = self.of(topic)
+            self.by_key[key] = route
+            self._key_of[topic] = key
+        return route
+
+    def _find(self, topic: str) -> Route:
+        granted: dict[Holder, Holder | None] = {}
+        for subscription in self._filters.matching(topic):
+            # The highest QoS among a holder's overlapping filters counts [MQTT-3.3.5-1].
+            granted[subscription.holder] = subscription.acked or granted.get(subscription.holder)
+        return Route(
+            topic,
+            self._intern(granted),
+            self._intern(holder for holder, acked in granted.items() if acked is None),
+            self._intern(acked for acked in granted.values() if acked is not None),
+        )
+
+    def _intern(self, holders: Iterable[Holder]) -> Destinations:
+        # Sorted, so that the order in which filters were found does not tell sets apart.
+        key = tuple(sorted(holders, key=id))
+        destinations = self._interned.get(key)
+        if destinations is None:
+            destinations = self._interned[key] = Destinations(key)
+        return destinations
+
+    def _forget(self, topic_filter: TopicFilter) -> None:
+        for route in list(self._cached.matching(topic_filter.text)):
+            self._drop(route.topic)
+
+    def _drop(self, topic: str) -> None:
+        del self._by_topic[topic]
+        self._cached.discard(topic)
+        key = self._key_of.pop(topic, None)
+        if key is not None:
+            del self.by_key[key]
