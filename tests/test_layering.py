@@ -12,20 +12,20 @@ NO_IO = ("accounts", "dataspace")
 IO_MODULES = frozenset(
     {
         *("asyncio", "fcntl", "ftplib", "h11", "http", "io", "mmap", "multiprocessing", "os"),
-        *("pathlib", "prometheus_client", "select", "selectors", "shutil", "signal", "smtplib"),
+        *("pathlib", "select", "selectors", "shutil", "signal", "smtplib"),
         *("socket", "socketserver", "sqlite3", "ssl", "subprocess", "tempfile", "urllib"),
     }
 )
 IO_BUILTINS = frozenset({"input", "open", "print"})
 #: What these two may have of Trio: ways to wait, to be cancelled and to say so. Nothing that
-#: reads, writes, listens, spawns or sleeps.
+#: reads, writes, listens or spawns.
 TRIO_NAMES = frozenset(
     {
         *("BrokenResourceError", "BusyResourceError", "Cancelled", "ClosedResourceError"),
         *("CapacityLimiter", "Condition", "EndOfChannel", "Event", "Lock", "Semaphore"),
         *("WouldBlock", "abc", "current_time", "fail_after", "move_on_after", "CancelScope"),
         *("lowlevel.ParkingLot", "lowlevel.cancel_shielded_checkpoint", "lowlevel.checkpoint"),
-        *("lowlevel.checkpoint_if_cancelled", "lowlevel.current_task"),
+        *("lowlevel.Task", "lowlevel.checkpoint_if_cancelled", "lowlevel.current_task", "sleep"),
     }
 )
 #: The modules below `transports/` that may wait; all others there are plain functions.
