@@ -365,7 +365,7 @@ class Ledger:
                 found.append(f"{holder.name} holds {surplus[0]} {surplus[1]} that no loan covers")
         for turn in self.turns:
             charge(turn.account, turn.input_items, turn.input_bytes)
-        for account in {*self.accounts.values(), *owed}:
+        for account in dict.fromkeys((*self.accounts.values(), *owed)):
             items, nbytes = owed.get(account, (0, 0))
             if (items, nbytes) != (account.debt_items, account.debt_bytes):
                 found.append(
