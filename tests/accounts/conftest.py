@@ -1,0 +1,137 @@
+"""What the tests of accounts share: a holder, and a ledger that has to balance at the end."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from clearfunds.accounts import (
+    DEFAULT_PATIENCE,
+    Account,
+    Ledger,
+    LoanedItem,
+    LoanQueue,
+    Outcome,
+    StuckPolicy,
+)
+
+
+class Box(LoanQueue):
+    """A holder that keeps what it gets until a test takes it: the smallest mailbox there is."""
+
+    __slots__ = ("_arrivals", "given_up", "heard", "in_hand")
+
+    kind = "box"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        name: str,
+        *,
+        patience: float = DEFAULT_PATIENCE,
+        policy: StuckPolicy = StuckPolicy.DISCONNECT,
+    ) -> None:
+        super().__init__(ledger, name, patience=patience, policy=policy)
+        self.heard = 0
+        self.given_up: list[str] = []
+        self.in_hand: weakref.WeakSet[LoanedItem[list[Any]]] = weakref.WeakSet()
+        self._arrivals = trio.lowlevel.ParkingLot()
+
+    def ready(self) -> None:
+        self.heard += 1
+        self._arrivals.unpark_all()
+
+    def take(self) -> LoanedItem[list[Any]]:
+        """Take the oldest loan out of the queue; the box counts as its holder until it ends."""
+        loan = self.queue.popleft()
+        self.in_hand.add(loan)
+        return loan
+
+    async def receive(self) -> LoanedItem[list[Any]]:
+        """Take the oldest loan, waiting for it; a checkpoint before anything is taken."""
+        await trio.lowlevel.checkpoint()
+        while not self.queue:
+            await self._arrivals.park()
+        return self.take()
+
+    def work(self, n: int = 1) -> None:
+        """Finish the `n` oldest events that are queued."""
+        while n:
+            loan = self.queue[0]
+            done = min(n, loan.items)
+            loan.settle(done)
+            n -= done
+            if not loan.items:
+                self.queue.popleft()
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        yield from self.queue
+        yield from [loan for loan in self.in_hand if loan.items]
+
+    @property
+    def items(self) -> int:
+        """Events that are here, by what the loans say."""
+        return sum(loan.items for loan in self.loans())
+
+    def close(self) -> None:
+        self.closed = True
+        self.settle_all(Outcome.DROPPED)
+
+    def give_up(self, why: str) -> None:
+        self.given_up.append(why)
+        self.closed = True
+        for loan in list(self.loans()):
+            if loan.items:
+                loan.settle(outcome=Outcome.WRITTEN_OFF)
+        self.queue.clear()
+
+
+def boxes(ledger: Ledger, n: int, prefix: str = "O") -> list[Box]:
+    """Return `n` boxes called `O1`, `O2`, ... as the seed's example has them."""
+    return [Box(ledger, f"{prefix}{i}") for i in range(1, n + 1)]
+
+
+def publish(account: Account, holders: list[Box], *, items: int = 1, nbytes: int = 0) -> None:
+    """Do a root turn that sends one thing to each of `holders`."""
+    with account.turn(items=items, nbytes=nbytes) as turn:
+        for holder in holders:
+            turn.send(holder, b"", items=items, nbytes=nbytes)
+
+
+def owed(account: Account) -> tuple[int, int]:
+    """What an account owes, in items and bytes."""
+    return account.debt_items, account.debt_bytes
+
+
+def balance(ledger: Ledger) -> None:
+    """Audit a ledger whose leaked loans are not what the test is about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        ledger.audit()
+
+
+def run_seeded(
+    scenario: Callable[[], Any], seed: int, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> Any:
+    """Run an async function in a loop of its own, whose scheduling `seed` decides.
+
+    Trio shuffles each batch of tasks with a private generator. Where a later Trio has it no more,
+    the order is still random, only not the same in each run.
+    """
+    import random
+
+    monkeypatch.setattr("trio._core._run._r", random.Random(seed), raising=False)
+    return trio.run(scenario, **options)
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """A ledger on the loop-independent clock; it has to balance when the test is over (rule 8)."""
+    ledger = Ledger()
+    yield ledger
+    balance(ledger)
