@@ -1,0 +1,508 @@
+"""One publisher, N subscribers: the relay beside mosquitto, NATS and Redis, in the same run.
+
+The figure to look at is the server's CPU seconds per million deliveries, as a ratio to a peer's in
+the same pass: deliveries a second depend on the machine, on what else runs on it, and on the
+generator. Passes are interleaved (each regime with each server in turn, then again), every
+measurement gets a fresh server, and the tables show medians with their spread.
+
+    python benchmarks/fanout.py                        # all regimes, all servers found, 3 passes
+    python benchmarks/fanout.py --regimes pipelined-9 --seconds 1
+    python benchmarks/fanout.py --check --json results.json
+
+README.md beside this file says what each regime means, and what to distrust.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if not __package__:  # run as a file: the root is not yet where modules are looked for
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.loadgen import GeneratorError, Load, Measurement, build, run
+from benchmarks.servers import PEERS, AnyServer, CommandServer, Relay, ServerError, pinned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+
+@dataclasses.dataclass(frozen=True)
+class Regime:
+    """A kind of traffic."""
+
+    name: str
+    meaning: str
+    subscribers: int
+    payload: tuple[int, int] = (200, 200)
+    topics: int = 1
+    wildcard: bool = False
+    in_flight: int | None = None
+    """Messages in flight, each a write of its own; None: pipelined, as deep as the server bears."""
+
+    def load(self, server: AnyServer, seconds: float) -> Load:
+        """Return this traffic as ``server`` gets it."""
+        return Load(
+            protocol=server.protocol,
+            subscribers=self.subscribers,
+            window=self.in_flight or server.windows.of(self.subscribers),
+            payload=self.payload,
+            topics=self.topics,
+            wildcard=self.wildcard,
+            single=self.in_flight is not None,
+            seconds=seconds,
+        )
+
+
+REGIMES = {
+    regime.name: regime
+    for regime in (
+        Regime("pipelined-1", "200 bytes, one topic, writes of up to 64 KiB", 1),
+        Regime("pipelined-9", "the same, nine subscribers", 9),
+        Regime("pipelined-100", "the same, a hundred subscribers", 100),
+        Regime("random-9", "50 to 400 bytes at random", 9, payload=(50, 400)),
+        Regime("topics8-9", "eight topics, alternating message by message", 9, topics=8),
+        Regime(
+            "topics8-wild-9", "the same, subscribed to by one wildcard", 9, topics=8, wildcard=True
+        ),
+        Regime("inflight32-9", "32 messages in flight, one write each", 9, in_flight=32),
+        Regime("one-9", "one message in flight", 9, in_flight=1),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """The CPU per delivery that the relay may take at most, as a ratio to a peer's."""
+
+    regime: str
+    peer: str
+    ratio: float
+
+
+BUDGETS = (
+    Budget("pipelined-1", "mosquitto", 0.08),
+    Budget("pipelined-1", "nats", 2.0),
+    Budget("pipelined-9", "mosquitto", 0.04),
+    Budget("pipelined-9", "nats", 1.2),
+    Budget("pipelined-100", "mosquitto", 0.04),
+    Budget("pipelined-100", "nats", 1.2),
+    Budget("random-9", "nats", 2.0),
+    Budget("topics8-9", "nats", 2.0),
+    Budget("one-9", "mosquitto", 1.4),
+)
+
+
+# ---- Measuring -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Cores:
+    """Where the server and the generator run: a core each, if there are two."""
+
+    server: int | None
+    generator: int | None
+
+    @classmethod
+    def choose(cls) -> Cores:
+        """Take the first two cores this process may use."""
+        usable = sorted(os.sched_getaffinity(0))
+        return cls(usable[0], usable[1]) if len(usable) > 1 else cls(None, None)
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        if self.server is None:
+            return "server and generator share the only core: distrust every figure"
+        return f"server on core {self.server}, generator on core {self.generator}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One measurement, and what was measured."""
+
+    number: int
+    """Of the pass, from 1."""
+
+    regime: str
+    server: str
+    measurement: Measurement
+
+
+@dataclasses.dataclass
+class Results:
+    """All samples of a run, and what could not be measured."""
+
+    samples: list[Sample] = dataclasses.field(default_factory=list[Sample])
+    failures: list[str] = dataclasses.field(default_factory=list[str])
+
+    def of(self, regime: str, server: str) -> list[Measurement]:
+        """Return the measurements of one server in one regime."""
+        return [
+            sample.measurement
+            for sample in self.samples
+            if sample.regime == regime and sample.server == server
+        ]
+
+    def cpu_ratios(self, regime: str, server: str, peer: str) -> list[float]:
+        """Return CPU per delivery of ``server`` over ``peer``'s, pass by pass."""
+        cost = {
+            (sample.server, sample.number): sample.measurement.cpu_seconds_per_million
+            for sample in self.samples
+            if sample.regime == regime
+        }
+        passes = sorted({number for name, number in cost if name == server})
+        return [
+            cost[server, number] / cost[peer, number]
+            for number in passes
+            if cost.get((peer, number), 0.0) > 0
+        ]
+
+
+def measure(regime: Regime, server: AnyServer, seconds: float, cores: Cores) -> Measurement:
+    """Start the server, put the regime's load on it, stop it.
+
+    Raises:
+        ServerError: It did not start or stop as it should.
+        GeneratorError: Nothing could be measured.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="fanout-") as scratch,
+        server.running(Path(scratch), cores.server) as running,
+        pinned(cores.generator),
+    ):
+        return run(regime.load(server, seconds), port=running.port, pid=running.pid)
+
+
+def measure_all(
+    regimes: list[Regime],
+    servers: list[AnyServer],
+    passes: int,
+    seconds: float,
+    cores: Cores,
+    report: Callable[[str], None],
+) -> Results:
+    """Measure everything, interleaved; a measurement that fails is noted and left out."""
+    results = Results()
+    for number in range(1, passes + 1):
+        for regime in regimes:
+            # Nobody is always first: who follows whom changes from pass to pass.
+            turn = number % len(servers)
+            for server in servers[turn:] + servers[:turn]:
+                what = f"pass {number}, {regime.name}, {server.name}"
+                try:
+                    found = measure(regime, server, seconds, cores)
+                except (GeneratorError, ServerError) as error:
+                    results.failures.append(f"{what}: {error}")
+                    report(f"{what}: FAILED: {error}")
+                    continue
+                results.samples.append(Sample(number, regime.name, server.name, found))
+                report(
+                    f"{what}: {found.deliveries_per_second:,.0f} deliveries/s, "
+                    f"{found.cpu_seconds_per_million:.3f} CPU s per M"
+                    + ("" if found.whole else " (NOT ALL ARRIVED)")
+                )
+    return results
+
+
+@contextlib.contextmanager
+def progress(total: int) -> Generator[Callable[[str], None]]:
+    """Give a function that reports one finished step on stderr: a bar where rich is installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        yield lambda text: print(text, file=sys.stderr, flush=True)
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("measuring", total=total)
+
+        def report(text: str) -> None:
+            bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            bar.advance(task)
+
+        yield report
+
+
+# ---- Reporting -----------------------------------------------------------------------------------
+
+
+def middle(values: Iterable[float], form: str) -> str:
+    """Return the median and, if there are several values, their spread: ``4.2 (3.9-4.6)``."""
+    ordered = sorted(values)
+    if not ordered:
+        return "-"
+    median = f"{statistics.median(ordered):{form}}"
+    if len(ordered) == 1:
+        return median
+    return f"{median} ({ordered[0]:{form}}-{ordered[-1]:{form}})"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["-"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def results_table(results: Results, regimes: list[Regime], servers: list[AnyServer]) -> str:
+    """Return what was measured, a row for each regime and server."""
+    head = [
+        "regime",
+        "server",
+        "deliveries/s",
+        "CPU s per M deliveries",
+        "user",
+        "x mosquitto",
+        "x NATS",
+        "server share",
+        "generator share",
+        "RSS MB, before and peak",
+        "lost",
+    ]
+    rows: list[list[str]] = []
+    for regime in regimes:
+        for server in servers:
+            found = results.of(regime.name, server.name)
+            if not found:
+                continue
+            ratios = [
+                middle(results.cpu_ratios(regime.name, server.name, peer), ".3f")
+                if peer != server.name
+                else "1"
+                for peer in ("mosquitto", "nats")
+            ]
+            user = sum(m.cpu_user_seconds for m in found) / sum(m.cpu_seconds for m in found)
+            before = statistics.median(m.rss_before_mb for m in found)
+            peak = max(m.rss_peak_mb for m in found)
+            rows.append(
+                [
+                    regime.name,
+                    server.name,
+                    middle((m.deliveries_per_second for m in found), ",.0f"),
+                    middle((m.cpu_seconds_per_million for m in found), ".3f"),
+                    f"{user:.0%}",
+                    *ratios,
+                    middle((m.server_share for m in found), ".2f"),
+                    middle((m.generator_share for m in found), ".2f"),
+                    f"{before:.0f}, {peak:.0f}",
+                    str(sum(m.lost for m in found)),
+                ]
+            )
+    return table(head, rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What became of a budget."""
+
+    budget: Budget
+    ratio: float | None
+    """The median over the passes; None: not measured."""
+
+    @property
+    def word(self) -> str:
+        """One word for the table."""
+        if self.ratio is None:
+            return "not measured"
+        return "held" if self.ratio <= self.budget.ratio else "MISSED"
+
+
+def judge(results: Results) -> list[Verdict]:
+    """Hold the relay's ratios against the budgets."""
+    verdicts: list[Verdict] = []
+    for budget in BUDGETS:
+        ratios = results.cpu_ratios(budget.regime, "relay", budget.peer)
+        verdicts.append(Verdict(budget, statistics.median(ratios) if ratios else None))
+    return verdicts
+
+
+def verdicts_table(verdicts: list[Verdict]) -> str:
+    """Return the budgets and what became of them."""
+    rows = [
+        [
+            verdict.budget.regime,
+            f"at most {verdict.budget.ratio:g} x {verdict.budget.peer}",
+            "-" if verdict.ratio is None else f"{verdict.ratio:.3f}",
+            verdict.word,
+        ]
+        for verdict in verdicts
+    ]
+    return table(["regime", "budget of CPU per delivery", "measured", "verdict"], rows)
+
+
+def machine() -> dict[str, str]:
+    """Describe the machine, as far as it matters to the figures."""
+    model = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return {
+        "cpu": model,
+        "cores": str(len(os.sched_getaffinity(0))),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "trio": importlib.metadata.version("trio"),
+        "load before": f"{os.getloadavg()[0]:.2f}",
+    }
+
+
+# ---- The command line ----------------------------------------------------------------------------
+
+
+def positive(text: str) -> float:
+    """Read a positive number."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description="Server CPU per delivery: the relay beside mosquitto, NATS and Redis.",
+        epilog="regimes: " + "; ".join(f"{r.name}: {r.meaning}" for r in REGIMES.values()),
+    )
+    parser.add_argument("--passes", type=int, default=3, help="how often all is measured (3)")
+    parser.add_argument(
+        "--seconds", type=positive, default=3.0, help="of publishing in a measurement (3)"
+    )
+    parser.add_argument(
+        "--regimes", default=",".join(REGIMES), help="names, separated by commas (all)"
+    )
+    names = ["relay", *(peer.name for peer in PEERS)]
+    parser.add_argument(
+        "--servers", default=",".join(names), help=f"names, separated by commas ({','.join(names)})"
+    )
+    parser.add_argument(
+        "--relay-command",
+        metavar="COMMAND",
+        help="measure another MQTT server in the relay's place: a command line with {port} in it",
+    )
+    parser.add_argument(
+        "--relay-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="give `clearfunds relay` a further option, as in --relay-option=--limit-items=1000",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if the relay misses a budget"
+    )
+    arguments = parser.parse_args()
+    if arguments.passes < 1:
+        parser.error("--passes: at least 1")
+    for option, known in (("regimes", list(REGIMES)), ("servers", names)):
+        chosen = [word for word in getattr(arguments, option).split(",") if word]
+        for word in chosen:
+            if word not in known:
+                parser.error(f"--{option}: {word} is not one of {', '.join(known)}")
+        if not chosen:
+            parser.error(f"--{option}: none given")
+        setattr(arguments, option, [word for word in known if word in chosen])
+    return arguments
+
+
+def choose_servers(arguments: argparse.Namespace) -> list[AnyServer]:
+    """Return the chosen servers that are here; say on stderr which are not."""
+    relay: AnyServer = Relay(options=tuple(arguments.relay_option))
+    if arguments.relay_command:
+        relay = CommandServer(arguments.relay_command)
+    servers: list[AnyServer] = []
+    for server in (relay, *PEERS):
+        if server.name not in arguments.servers:
+            continue
+        if (missing := server.missing()) is not None:
+            print(missing, file=sys.stderr)
+        else:
+            servers.append(server)
+    if not servers:
+        sys.exit("fanout: none of the chosen servers is here, so there is nothing to measure.")
+    return servers
+
+
+def write_json(
+    path: Path, about: dict[str, Any], results: Results, verdicts: list[Verdict]
+) -> None:
+    """Write everything that was measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        **about,
+        "samples": [dataclasses.asdict(sample) for sample in results.samples],
+        "failures": results.failures,
+        "budgets": [
+            {**dataclasses.asdict(v.budget), "measured": v.ratio, "verdict": v.word}
+            for v in verdicts
+        ],
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def exit_status(results: Results, verdicts: list[Verdict], *, check: bool) -> int:
+    """Return 1 when something failed or, with ``--check``, was not as it has to be."""
+    wrong = [f"could not be measured: {failure}" for failure in results.failures]
+    if check:
+        missed = [v for v in verdicts if v.word == "MISSED"]
+        wrong += [f"budget missed: {v.budget.regime}, x {v.budget.peer}" for v in missed]
+        if all(v.ratio is None for v in verdicts):
+            wrong.append("no budget could be judged: it takes the relay and a peer")
+        wrong += [
+            f"{sample.regime}, pass {sample.number}: not everything arrived from the relay"
+            for sample in results.samples
+            if sample.server == "relay" and not sample.measurement.whole
+        ]
+    for line in wrong:
+        print(f"fanout: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """Measure, report, judge."""
+    arguments = parse_arguments()
+    try:
+        build()
+    except GeneratorError as error:
+        sys.exit(f"fanout: {error}")
+    servers = choose_servers(arguments)
+    regimes = [REGIMES[name] for name in arguments.regimes]
+    cores = Cores.choose()
+    about: dict[str, Any] = {
+        "machine": machine(),
+        "pinning": str(cores),
+        "servers": {server.name: server.version() for server in servers},
+        "passes": arguments.passes,
+        "seconds": arguments.seconds,
+    }
+
+    steps = arguments.passes * len(regimes) * len(servers)
+    with progress(steps) as report:
+        results = measure_all(regimes, servers, arguments.passes, arguments.seconds, cores, report)
+    verdicts = judge(results)
+
+    print("## Fan-out: one publisher, N subscribers\n")
+    print("; ".join(f"{name} {value}" for name, value in about["machine"].items()))
+    print("; ".join(f"{name}: {version}" for name, version in about["servers"].items()))
+    print(f"{cores}; passes: {arguments.passes}, interleaved; seconds: {arguments.seconds:g}")
+    print("Medians (least-most); ratios are of CPU per delivery, within a pass.\n")
+    print(results_table(results, regimes, servers))
+    print("\n### Budgets of the relay\n")
+    print(verdicts_table(verdicts))
+    if arguments.json is not None:
+        write_json(arguments.json, about, results, verdicts)
+    return exit_status(results, verdicts, check=arguments.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

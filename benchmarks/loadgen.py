@@ -1,0 +1,169 @@
+"""The load generator, from Python: compile it on demand, run it, read what it measured.
+
+As a command (``python benchmarks/loadgen.py --protocol mqtt --port 1883 ...``) it builds the
+generator if need be and hands over to it; ``--help`` lists its options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name("loadgen.c")
+BINARY = Path(__file__).with_name("loadgen")
+
+
+class GeneratorError(Exception):
+    """The generator could not be built, or could not measure; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What to put on a server."""
+
+    protocol: str
+    """``mqtt``, ``nats`` or ``redis``."""
+
+    subscribers: int
+    window: int
+    """Messages in flight to the slowest subscriber, at most."""
+
+    payload: tuple[int, int] = (200, 200)
+    """Bytes of payload, least and most."""
+
+    topics: int = 1
+    wildcard: bool = False
+    """Subscribe once with a wildcard, not to each topic by name."""
+
+    single: bool = False
+    """Each message is a write of its own."""
+
+    seconds: float = 3.0
+
+    def arguments(self) -> list[str]:
+        """Return the generator's options for this load."""
+        least, most = self.payload
+        options = {
+            "protocol": self.protocol,
+            "subscribers": self.subscribers,
+            "window": self.window,
+            "payload": f"{least}:{most}",
+            "topics": self.topics,
+            "seconds": self.seconds,
+        }
+        flags = {"wildcard": self.wildcard, "single": self.single}
+        return [
+            *(f"--{name}={value}" for name, value in options.items()),
+            *(f"--{name}" for name, given in flags.items() if given),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What the generator measured in one run: the fields of its JSON that the tables use."""
+
+    deliveries_per_second: float
+    cpu_seconds_per_million: float
+    """User and system time of the server and its children, per million deliveries."""
+
+    cpu_seconds: float
+    cpu_user_seconds: float
+    cpu_system_seconds: float
+    server_share: float
+    """CPU seconds of the server per second of the run."""
+
+    generator_share: float
+    """The same of the generator: near 1, the figures are about the generator."""
+
+    seconds: float
+    published: int
+    delivered: int
+    lost: int
+    """Deliveries that never came, over the whole run, warm-up included."""
+
+    surplus: int
+    reordered: int
+    altered: int
+    subscribers_closed: int
+    publisher_closed: bool
+    rss_before_mb: float
+    rss_peak_mb: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything that was published reached every subscriber, once."""
+        wrong = self.lost + self.surplus + self.reordered + self.altered + self.subscribers_closed
+        return wrong == 0 and not self.publisher_closed
+
+    @classmethod
+    def from_json(cls, text: str) -> Measurement:
+        """Read the generator's line of JSON."""
+        found: dict[str, Any] = json.loads(text)
+        return cls(**{field.name: found[field.name] for field in dataclasses.fields(cls)})
+
+
+def build() -> Path:
+    """Compile the generator unless it is newer than its source; return where it is.
+
+    Raises:
+        GeneratorError: There is no C compiler, or it refused the source.
+    """
+    if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return BINARY
+    compiler = os.environ.get("CC") or shutil.which("cc")
+    if compiler is None:
+        raise GeneratorError(
+            "no C compiler: the load generator is a C program that is compiled when it is first "
+            "needed. Install one (Debian: apt install gcc libc6-dev) or set CC."
+        )
+    # Renamed into place, so that two builds at once do not run each other's half-written file.
+    fresh = BINARY.with_name(f"loadgen.{os.getpid()}.tmp")
+    command = [compiler, "-std=gnu11", "-O2", "-Wall", "-o", str(fresh), str(SOURCE)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise GeneratorError(f"cannot run the C compiler {compiler}: {error}") from error
+    if done.returncode != 0:
+        fresh.unlink(missing_ok=True)
+        raise GeneratorError(f"{compiler} could not compile {SOURCE}:\n{done.stderr}")
+    fresh.replace(BINARY)
+    return BINARY
+
+
+def run(load: Load, *, port: int, pid: int) -> Measurement:
+    """Put ``load`` on the server at ``port`` whose process is ``pid``.
+
+    The generator inherits the affinity of the caller.
+
+    Raises:
+        GeneratorError: Nothing could be measured. (Losses are not errors: see ``Measurement``.)
+    """
+    command = [str(build()), *load.arguments(), f"--port={port}", f"--pid={pid}"]
+    # Warm-up, the run, and a drain of a few seconds: beyond that the generator itself is stuck.
+    timeout = load.seconds + 60
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        raise GeneratorError(f"the load generator was still running after {timeout:g} s") from error
+    if not done.stdout:
+        raise GeneratorError(done.stderr.strip() or f"loadgen ended with {done.returncode}")
+    return Measurement.from_json(done.stdout)
+
+
+def main() -> None:
+    """Build the generator and become it."""
+    try:
+        binary = build()
+    except GeneratorError as error:
+        sys.exit(f"loadgen: {error}")
+    os.execv(binary, [str(binary), *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

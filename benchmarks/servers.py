@@ -1,0 +1,324 @@
+"""The servers that are measured: how each is found, configured, started and stopped.
+
+Every server is started afresh for every measurement, with its own defaults but for its port, its
+directory and persistence (off everywhere), on one core that it has to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import os
+import selectors
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+START_SECONDS = 15.0
+STOP_SECONDS = 10.0
+
+# Debian installs servers where an ordinary user's PATH does not look.
+SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+
+
+class ServerError(Exception):
+    """A server could not be started, or did not end as it should; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A server that accepts connections."""
+
+    port: int
+    pid: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """How many messages the generator may have in flight to a server's slowest subscriber.
+
+    A window has to be deep enough that the server is never idle, and no deeper than what it holds
+    for a subscriber without dropping messages or cutting the subscriber off.
+    """
+
+    few: int
+    """With at most nine subscribers."""
+
+    many: int
+    """With more."""
+
+    reason: str
+
+    def of(self, subscribers: int) -> int:
+        """Return the window for that many subscribers."""
+        return self.few if subscribers <= 9 else self.many
+
+
+DEEP = Windows(
+    few=8000,
+    many=2000,
+    reason="deep enough to keep the server busy; at 100 subscribers 2000 messages in flight to "
+    "each are 40 MB already",
+)
+SHALLOW = Windows(
+    few=500,
+    many=500,
+    reason="mosquitto drops QoS 0 messages for a subscriber that has 1000 of them queued "
+    "(max_queued_messages)",
+)
+
+
+@contextlib.contextmanager
+def pinned(core: int | None) -> Generator[None]:
+    """Let the processes started inside run on ``core`` alone (None: wherever they like).
+
+    A child inherits the affinity of the thread that starts it, and so do all its threads; set
+    afterwards, from outside, it would miss the threads that were already there.
+    """
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def free_port() -> int:
+    """Return a TCP port on loopback that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def accepts(port: int) -> bool:
+    """Say whether somebody accepts connections on this port of loopback."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def last_lines(log: Path, count: int = 5) -> str:
+    """Return the end of a log, to be shown in an error message."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """A server program that takes its port on the command line or in a file."""
+
+    name: str
+    protocol: str
+    program: str
+    arguments: Callable[[Path, int], list[str]]
+    """From an empty directory and a port to the program's arguments."""
+
+    version_argument: str
+    windows: Windows
+
+    def missing(self) -> str | None:
+        """Say in a sentence what is missing to run this server; None if nothing is."""
+        if shutil.which(self.program, path=SEARCH_PATH) is None:
+            return f"{self.name} is left out: there is no {self.program} on the PATH."
+        return None
+
+    def version(self) -> str:
+        """Return what the program says about its version."""
+        found = shutil.which(self.program, path=SEARCH_PATH) or self.program
+        done = subprocess.run(
+            [found, self.version_argument], capture_output=True, text=True, check=False
+        )
+        return (done.stdout or done.stderr).splitlines()[0].strip()
+
+    @contextlib.contextmanager
+    def running(self, scratch: Path, core: int | None) -> Generator[Running]:
+        """Start the server, wait until it accepts connections; stop it at the end of the block.
+
+        Raises:
+            ServerError: It did not start, or did not end within ``STOP_SECONDS`` of SIGTERM.
+        """
+        port = free_port()
+        found = shutil.which(self.program, path=SEARCH_PATH) or self.program
+        command = [found, *self.arguments(scratch, port)]
+        with started(self.name, command, scratch, core) as process:
+            deadline = time.monotonic() + START_SECONDS
+            while not accepts(port):
+                if process.poll() is not None:
+                    raise ServerError(f"{self.name} ended with {process.returncode} at its start")
+                if time.monotonic() > deadline:
+                    raise ServerError(f"{self.name} did not accept connections on port {port}")
+                time.sleep(0.02)
+            yield Running(port, process.pid)
+
+
+@contextlib.contextmanager
+def started(
+    name: str, command: list[str], scratch: Path, core: int | None, *, piped: bool = False
+) -> Generator[subprocess.Popen[bytes]]:
+    """Run ``command`` with its output in a log (stdout in a pipe, if ``piped``), then end it.
+
+    Raises:
+        ServerError: It cannot be run, or did not end within ``STOP_SECONDS`` of SIGTERM; and those
+            of the block, with the end of the log added.
+    """
+    log = scratch / f"{name}.log"
+    with log.open("wb") as output, pinned(core):
+        stdout = subprocess.PIPE if piped else output
+        try:
+            process = subprocess.Popen(command, stdout=stdout, stderr=output)
+        except OSError as error:
+            raise ServerError(f"cannot run {command[0]}: {error}") from error
+    try:
+        yield process
+    except ServerError as error:
+        process.kill()
+        process.communicate()
+        raise ServerError(f"{error}; the end of its log:\n{last_lines(log)}") from error
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    process.terminate()
+    try:
+        process.communicate(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise ServerError(
+            f"{name} was still running {STOP_SECONDS:g} s after SIGTERM; "
+            f"the end of its log:\n{last_lines(log)}"
+        ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandServer:
+    """Any MQTT server, started by a command line in which ``{port}`` stands for its port."""
+
+    command: str
+    name: str = "relay"
+    protocol: str = "mqtt"
+    windows: Windows = DEEP
+
+    def missing(self) -> str | None:
+        """Return None: whether the command can be run is seen when it is."""
+        return None
+
+    def version(self) -> str:
+        """Return the command, which is all that is known about it."""
+        return f"started by `{self.command}`"
+
+    @contextlib.contextmanager
+    def running(self, scratch: Path, core: int | None) -> Generator[Running]:
+        """Start the command; as ``Server.running``."""
+        program, *arguments = shlex.split(self.command)
+
+        def with_port(_scratch: Path, port: int) -> list[str]:
+            return [word.replace("{port}", str(port)) for word in arguments]
+
+        server = Server(self.name, self.protocol, program, with_port, "", self.windows)
+        with server.running(scratch, core) as running:
+            yield running
+
+
+@dataclasses.dataclass(frozen=True)
+class Relay:
+    """The clearfunds relay of this checkout, with its default limits."""
+
+    name: str = "relay"
+    protocol: str = "mqtt"
+    windows: Windows = DEEP
+    options: tuple[str, ...] = ()
+    """Further options of ``clearfunds relay``."""
+
+    def missing(self) -> str | None:
+        """Say in a sentence what is missing to run the relay; None if nothing is."""
+        check = [sys.executable, "-m", "clearfunds", "relay", "--help"]
+        done = subprocess.run(check, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            return f"the relay is left out: `python -m clearfunds relay` does not run ({reason})."
+        return None
+
+    def version(self) -> str:
+        """Return the version of clearfunds."""
+        return f"clearfunds {importlib.metadata.version('clearfunds')}"
+
+    @contextlib.contextmanager
+    def running(self, scratch: Path, core: int | None) -> Generator[Running]:
+        """Start the relay, and read from its stdout where it listens and when it is ready.
+
+        Raises:
+            ServerError: It did not become ready, did not end, or ended with a status but 0.
+        """
+        listen = ["--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "clearfunds", "relay", *listen, *self.options]
+        with started(self.name, command, scratch, core, piped=True) as process:
+            assert process.stdout is not None
+            yield Running(self._port(process.stdout), process.pid)
+        if process.returncode != 0:
+            raise ServerError(
+                f"the relay ended with status {process.returncode} after SIGTERM; "
+                f"the end of its log:\n{last_lines(scratch / f'{self.name}.log')}"
+            )
+
+    def _port(self, stdout: IO[bytes]) -> int:
+        """Read JSON lines up to ``{"ready": true}``; return the port of the MQTT listener."""
+        port: int | None = None
+        for line in lines_until(stdout, time.monotonic() + START_SECONDS):
+            said: dict[str, Any] = json.loads(line)
+            if str(said.get("listening", "")).startswith("mqtt+tcp://"):
+                port = int(said["listening"].rpartition(":")[2])
+            if said.get("ready") and port is not None:
+                return port
+        raise ServerError("the relay did not say that it is ready")
+
+
+def lines_until(stream: IO[bytes], deadline: float) -> Iterator[bytes]:
+    """Yield the lines of a pipe until it ends or time is up."""
+    pending = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while selector.select(max(0.0, deadline - time.monotonic())):
+            data = os.read(stream.fileno(), 65536)
+            if not data:
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            yield from lines
+
+
+def _mosquitto_arguments(scratch: Path, port: int) -> list[str]:
+    config = scratch / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n")
+    return ["-c", str(config)]
+
+
+def _nats_arguments(_scratch: Path, port: int) -> list[str]:
+    return ["--addr", "127.0.0.1", "--port", str(port)]
+
+
+def _redis_arguments(scratch: Path, port: int) -> list[str]:
+    settings = {"port": str(port), "bind": "127.0.0.1", "dir": str(scratch), "appendonly": "no"}
+    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    return [*words, "--save", ""]
+
+
+MOSQUITTO = Server("mosquitto", "mqtt", "mosquitto", _mosquitto_arguments, "-h", SHALLOW)
+NATS = Server("nats", "nats", "nats-server", _nats_arguments, "--version", DEEP)
+REDIS = Server("redis", "redis", "redis-server", _redis_arguments, "--version", DEEP)
+PEERS = (MOSQUITTO, NATS, REDIS)
+AnyServer = Server | CommandServer | Relay

@@ -1,0 +1,116 @@
+"""benchmarks/fanout.py as a user runs it: what it prints, what it writes, how it exits.
+
+Figures are not judged here (a busy machine would), only that they are there and that the verdicts
+follow from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None, reason="the load generator is compiled, and there is no cc here"
+)
+needs_mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto", path=SBIN) is None, reason="mosquitto is not installed"
+)
+
+
+def fanout(*options: str, folder: Path = FOLDER, **environment: str) -> tuple[int, str, str]:
+    """Run it; return its exit status, stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, str(folder / "fanout.py"), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+QUICK = ("--passes=1", "--seconds=0.2", "--regimes=pipelined-1")
+
+
+@needs_compiler
+@needs_mosquitto
+def test_a_run_prints_a_table_and_writes_every_sample(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "results.json"
+    status, printed, complaint = fanout(*QUICK, "--servers=mosquitto", f"--json={path}")
+    assert status == 0, complaint
+    (row,) = [line for line in printed.splitlines() if line.startswith("| pipelined-1 | mosquitto")]
+    assert row.endswith("| 0 |"), "nothing is lost"
+    written: dict[str, Any] = json.loads(path.read_text())
+    (sample,) = written["samples"]
+    assert (sample["number"], sample["regime"], sample["server"]) == (1, "pipelined-1", "mosquitto")
+    assert sample["measurement"]["delivered"] > 0
+    assert "mosquitto version" in written["servers"]["mosquitto"]
+    assert {"cpu", "cores", "kernel", "python", "trio"} <= written["machine"].keys()
+    assert {budget["verdict"] for budget in written["budgets"]} == {"not measured"}
+
+
+@needs_compiler
+@needs_mosquitto
+def test_a_check_of_nothing_does_not_pass() -> None:
+    status, _, complaint = fanout(*QUICK, "--servers=mosquitto", "--check")
+    assert status == 1
+    assert "no budget could be judged" in complaint
+
+
+@needs_compiler
+@needs_mosquitto
+def test_a_missed_budget_is_named_and_fails_the_check() -> None:
+    # mosquitto in the relay's place takes as much CPU as mosquitto: far more than it may.
+    program = shutil.which("mosquitto", path=SBIN)
+    options = (*QUICK, "--servers=relay,mosquitto", f"--relay-command={program} -p {{port}}")
+    status, printed, complaint = fanout(*options, "--check")
+    assert status == 1
+    assert "budget missed: pipelined-1, x mosquitto" in complaint
+    assert "| pipelined-1 | at most 0.08 x mosquitto |" in printed
+    assert "MISSED" in printed
+    status, printed, _ = fanout(*options)
+    assert status == 0, "without --check a miss is only shown"
+    assert "MISSED" in printed
+
+
+@needs_compiler
+def test_a_server_that_does_not_start_is_reported_and_fails_the_run() -> None:
+    status, _, complaint = fanout(*QUICK, "--servers=relay", "--relay-command=false {port}")
+    assert status == 1
+    assert "pass 1, pipelined-1, relay: relay ended with 1 at its start" in complaint
+
+
+def test_without_a_compiler_it_says_so(tmp_path: Path) -> None:
+    for name in ("fanout.py", "loadgen.py", "loadgen.c", "servers.py"):
+        (tmp_path / "benchmarks").mkdir(exist_ok=True)
+        shutil.copy(FOLDER / name, tmp_path / "benchmarks")
+    status, printed, complaint = fanout(folder=tmp_path / "benchmarks", CC="", PATH="/nowhere")
+    assert (status, printed) == (1, "")
+    assert "no C compiler" in complaint
+    assert "Traceback" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("--regimes=pipelined-7", "pipelined-7 is not one of pipelined-1, "),
+        ("--servers=kafka", "kafka is not one of relay, mosquitto"),
+        ("--passes=0", "at least 1"),
+        ("--seconds=-1", "not positive"),
+    ],
+)
+def test_a_wrong_option_is_refused(option: str, complaint: str) -> None:
+    status, _, said = fanout(option)
+    assert status == 2
+    assert complaint in said

@@ -1,0 +1,447 @@
+"""The load generator tells the truth: against real servers, and against ones that cheat.
+
+Every figure in benchmarks/ rests on its counting, so the counting is tested from both sides:
+nothing is missing where a real server delivers everything, and whatever a server of our own
+drops, repeats, swaps, alters or cuts off is reported as exactly that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+LOADGEN = Path(__file__).parents[2] / "benchmarks" / "loadgen.py"
+SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Compile the generator once, where there is a compiler."""
+    if shutil.which("cc") is None:
+        pytest.skip("the load generator is a C program, and there is no cc here to compile it")
+    subprocess.run([sys.executable, str(LOADGEN), "--help"], check=True, capture_output=True)
+
+
+async def generate(port: int, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Run the generator; return its exit status, what it printed (parsed), and its stderr."""
+    done = await trio.run_process(
+        [sys.executable, str(LOADGEN), f"--port={port}", *options],
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+    )
+    found: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
+    return done.returncode, found, done.stderr.decode()
+
+
+# ---- Real servers --------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def mosquitto(scratch: Path, port: int) -> list[str]:
+    config = scratch / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n")
+    return ["mosquitto", "-c", str(config)]
+
+
+def nats(_scratch: Path, port: int) -> list[str]:
+    return ["nats-server", "--addr", "127.0.0.1", "--port", str(port)]
+
+
+def redis(scratch: Path, port: int) -> list[str]:
+    where = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(scratch)]
+    return ["redis-server", *where, "--save", "", "--appendonly", "no"]
+
+
+SERVERS: dict[str, Callable[[Path, int], list[str]]] = {
+    "mqtt": mosquitto,
+    "nats": nats,
+    "redis": redis,
+}
+
+
+class Server(NamedTuple):
+    """A server that accepts connections."""
+
+    protocol: str
+    port: int
+    pid: int
+
+
+@contextlib.contextmanager
+def running(protocol: str, scratch: Path, prefix: tuple[str, ...] = ()) -> Generator[Server]:
+    """Start the real server for a protocol, or skip the test."""
+    port = free_port()
+    program, *arguments = SERVERS[protocol](scratch, port)
+    found = shutil.which(program, path=SBIN)
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    with (scratch / "log").open("wb") as log:
+        process = subprocess.Popen([*prefix, found, *arguments], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert process.poll() is None, (scratch / "log").read_text()
+                assert time.monotonic() < deadline, f"{program} does not listen"
+                time.sleep(0.02)
+        yield Server(protocol, port, process.pid)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Server]:
+    """Start a real server, once for each protocol."""
+    with running(request.param, tmp_path) as found:
+        yield found
+
+
+LOADS = {
+    "pipelined": ("--payload=200",),
+    "sizes, topics": ("--payload=8:3000", "--topics=8"),
+    "wildcard, cut anywhere": ("--payload=50:400", "--topics=8", "--wildcard", "--chunk=77"),
+    "one in flight": ("--window=1", "--single", "--topics=3"),
+}
+
+
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
+async def test_a_real_server_delivers_everything_in_order(
+    server: Server, load: tuple[str, ...]
+) -> None:
+    status, found, complaint = await generate(
+        server.port,
+        f"--protocol={server.protocol}",
+        f"--pid={server.pid}",
+        "--subscribers=3",
+        "--seconds=0.4",
+        "--warmup=0.1",
+        "--window=500",
+        *load,
+        "--verify",
+    )
+    assert (status, complaint) == (0, "")
+    assert found["total_published"] > 100
+    assert found["total_delivered"] == 3 * found["total_published"]
+    assert 0 < found["delivered"] < found["total_delivered"], "the warm-up is not measured"
+    assert found["lost"] == found["surplus"] == found["reordered"] == found["altered"] == 0
+    assert 0 < found["generator_share"] < 1.1
+    assert found["rss_peak_mb"] >= found["rss_before_mb"] > 1
+    split = found["cpu_user_seconds"] + found["cpu_system_seconds"]
+    assert found["cpu_seconds"] == pytest.approx(split, abs=0.011)
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Generator[Server]:
+    """Start a shell that starts a broker; give the shell, which itself does nothing."""
+    script = '"$@" & child=$!; trap "kill $child" TERM; wait; wait'
+    with running("mqtt", tmp_path, ("sh", "-c", script, "sh")) as found:
+        yield found
+
+
+async def test_the_time_of_the_servers_children_is_counted(child: Server) -> None:
+    status, found, _ = await generate(
+        child.port, "--protocol=mqtt", f"--pid={child.pid}", "--seconds=0.5", "--window=500"
+    )
+    assert status == 0
+    assert found["cpu_seconds"] > 0.05
+
+
+# ---- Servers that cheat --------------------------------------------------------------------------
+
+
+class FakeBroker:
+    """As much of an MQTT server as the generator needs, with a fault of our choice.
+
+    ``deliver(subscriber, number, frame)`` says what to write in place of the frame: ``number``
+    counts the publications, from 0.
+    """
+
+    def __init__(self, deliver: Callable[[int, int, bytes], list[bytes]]) -> None:
+        self.deliver = deliver
+        self.subscribers: list[trio.SocketStream] = []
+        self.published = 0
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        pending = b""
+        try:
+            async for data in stream:
+                pending += data
+                while (end := self.frame_end(pending)) is not None:
+                    frame, pending = pending[:end], pending[end:]
+                    await self.take(stream, frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    @staticmethod
+    def frame_end(data: bytes) -> int | None:
+        size = 0
+        for index, digit in enumerate(data[1:5]):
+            size |= (digit & 0x7F) << 7 * index
+            if digit < 0x80:
+                end = 2 + index + size
+                return end if end <= len(data) else None
+        return None
+
+    async def take(self, stream: trio.SocketStream, frame: bytes) -> None:
+        match frame[0]:
+            case 0x10:
+                await stream.send_all(b"\x20\x02\x00\x00")
+            case 0x82:
+                self.subscribers.append(stream)
+                await stream.send_all(b"\x90\x03" + frame[2:4] + b"\x00")
+            case 0x30:
+                number, self.published = self.published, self.published + 1
+                for index, subscriber in enumerate(self.subscribers):
+                    for answer in self.deliver(index, number, frame):
+                        if answer == HANG_UP:
+                            await subscriber.aclose()
+                        else:
+                            await subscriber.send_all(answer)
+            case other:
+                raise AssertionError(f"an unexpected packet: {other:#x}")
+
+
+HANG_UP = b""
+
+
+async def cheated(
+    deliver: Callable[[int, int, bytes], list[bytes]], *options: str
+) -> tuple[int, dict[str, Any], str]:
+    """Run the generator for 300 messages against a FakeBroker; return what it says."""
+    broker = FakeBroker(deliver)
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port: int = listener.socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, broker.handle, [listener])
+        with trio.fail_after(30):
+            answer = await generate(
+                port,
+                "--protocol=mqtt",
+                "--subscribers=3",
+                "--messages=300",
+                "--window=20",
+                "--payload=50:400",
+                "--warmup=0",
+                "--seconds=20",
+                "--drain=0.5",
+                *options,
+            )
+        nursery.cancel_scope.cancel()
+    return answer
+
+
+def faults(found: dict[str, Any]) -> dict[str, int]:
+    """Return what is wrong, without what is not."""
+    names = ("lost", "surplus", "reordered", "altered", "subscribers_closed")
+    return {name: found[name] for name in names if found[name]}
+
+
+@pytest.mark.parametrize("verify", [(), ("--verify",)], ids=["counting", "verifying"])
+async def test_an_honest_fake_is_found_honest(verify: tuple[str, ...]) -> None:
+    status, found, _ = await cheated(lambda _s, _n, frame: [frame], *verify)
+    assert (status, faults(found)) == (0, {})
+    assert (found["published"], found["delivered"]) == (300, 900)
+    assert found["cpu_seconds"] is None, "without --pid there is nobody whose CPU it could be"
+
+
+@pytest.mark.parametrize("verify", [(), ("--verify",)], ids=["counting", "verifying"])
+async def test_one_dropped_delivery_is_one_lost(verify: tuple[str, ...]) -> None:
+    def drop(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        return [] if (subscriber, number) == (1, 100) else [frame]
+
+    status, found, _ = await cheated(drop, *verify)
+    assert (status, faults(found)) == (1, {"lost": 1})
+    assert found["delivered"] == 899
+
+
+async def test_the_last_delivery_is_waited_for_and_missed_when_it_does_not_come() -> None:
+    def drop(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        return [] if number == 299 else [frame]
+
+    status, found, _ = await cheated(drop)
+    assert (status, faults(found)) == (1, {"lost": 3})
+
+
+async def test_a_repeated_delivery_is_a_surplus() -> None:
+    def repeat(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        return [frame, frame] if (subscriber, number) == (2, 299) else [frame]
+
+    status, found, _ = await cheated(repeat)
+    assert (status, faults(found)) == (1, {"surplus": 1})
+    status, found, _ = await cheated(repeat, "--verify")
+    assert (status, faults(found)) == (1, {"surplus": 1, "reordered": 1})
+
+
+async def test_a_loss_made_up_by_a_repetition_is_seen_when_verifying() -> None:
+    def replace(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        if subscriber == 0 and number == 100:
+            return []
+        return [frame, frame] if subscriber == 0 and number == 200 else [frame]
+
+    status, found, _ = await cheated(replace, "--verify")
+    assert (status, faults(found)) == (1, {"reordered": 1})
+
+
+async def test_a_swap_is_reordering_within_a_topic_but_not_between_topics() -> None:
+    held: list[bytes] = []
+
+    def swap(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        if (subscriber, number) == (0, 100):
+            held.append(frame)
+            return []
+        return [frame, held.pop()] if (subscriber, number) == (0, 101) else [frame]
+
+    status, found, _ = await cheated(swap, "--verify")
+    assert (status, faults(found)) == (1, {"reordered": 1})
+    status, found, _ = await cheated(swap, "--verify", "--topics=2")
+    assert (status, faults(found)) == (0, {})
+
+
+async def test_an_altered_byte_is_seen_when_verifying() -> None:
+    def alter(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        if (subscriber, number) != (1, 100):
+            return [frame]
+        return [frame[:-1] + bytes([frame[-1] ^ 1])]
+
+    status, found, _ = await cheated(alter, "--verify")
+    assert (status, faults(found)) == (1, {"altered": 1})
+
+
+async def test_a_wrong_size_is_seen_when_counting() -> None:
+    # The payload of a message with a two-digit length loses its last byte, and says so itself.
+    def shorten(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        if (subscriber, number) != (1, 100):
+            return [frame]
+        body = frame[3:] if frame[1] & 0x80 else frame[2:]
+        size = len(body) - 1
+        return [frame[:1] + bytes([size & 0x7F | 0x80, size >> 7]) + body[:-1]]
+
+    status, found, _ = await cheated(shorten)
+    assert (status, faults(found)) == (1, {"altered": 1})
+
+
+async def test_a_subscriber_cut_off_is_reported_with_its_losses() -> None:
+    def cut(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        if subscriber == 1 and number >= 100:
+            return [HANG_UP] if number == 100 else []
+        return [frame]
+
+    status, found, _ = await cheated(cut)
+    assert (status, faults(found)) == (1, {"lost": 200, "subscribers_closed": 1})
+
+
+async def test_a_refusal_ends_the_run_and_is_shown() -> None:
+    def disconnect(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        return [b"\xe0\x00"] if number == 100 else [frame]
+
+    status, found, complaint = await cheated(disconnect)
+    assert (status, found) == (2, {})
+    assert "an unexpected frame" in complaint
+    assert "\\xe0" in complaint
+
+
+async def test_nobody_there_is_said_in_a_sentence() -> None:
+    status, found, complaint = await generate(free_port(), "--protocol=mqtt")
+    assert (status, found) == (2, {})
+    assert "cannot connect" in complaint
+
+
+# ---- A server that wants to know whether the publisher is alive ----------------------------------
+
+
+class FakeNats:
+    """As much of a NATS server as the generator needs; it pings the publisher all the time."""
+
+    def __init__(self) -> None:
+        self.subscriber: trio.SocketStream | None = None
+        self.pings = 0
+        self.pongs = 0
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        await stream.send_all(b'INFO {"server_id":"fake"}\r\n')
+        pending, publishing = b"", False
+        try:
+            async for data in stream:
+                pending += data
+                while b"\r\n" in pending:
+                    line, rest = pending.split(b"\r\n", 1)
+                    verb, *words = line.split(b" ")
+                    if verb == b"PUB":
+                        publishing = True
+                        size = int(words[1])
+                        if len(rest) < size + 2:
+                            break
+                        payload, rest = rest[: size + 2], rest[size + 2 :]
+                        assert payload.endswith(b"\r\n"), "something stands inside a frame"
+                        assert self.subscriber is not None
+                        header = b"MSG " + words[0] + b" 0 " + words[1] + b"\r\n"
+                        await self.subscriber.send_all(header + payload)
+                    else:
+                        await self.line(stream, verb)
+                    pending = rest
+                if publishing and self.pings < self.pongs + 2:
+                    self.pings += 1
+                    await stream.send_all(b"PING\r\n")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    async def line(self, stream: trio.SocketStream, verb: bytes) -> None:
+        match verb:
+            case b"CONNECT":
+                pass
+            case b"SUB":
+                self.subscriber = stream
+            case b"PING":
+                await stream.send_all(b"PONG\r\n")
+            case b"PONG":
+                self.pongs += 1
+            case other:
+                raise AssertionError(f"an unexpected line: {other!r}")
+
+
+async def test_pings_are_answered_between_messages_never_inside_one() -> None:
+    server = FakeNats()
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port: int = listener.socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, server.handle, [listener])
+        with trio.fail_after(30):
+            status, found, complaint = await generate(
+                port,
+                "--protocol=nats",
+                "--messages=500",
+                "--window=20",
+                "--chunk=77",
+                "--warmup=0",
+                "--seconds=20",
+                "--drain=0.5",
+                "--verify",
+            )
+        nursery.cancel_scope.cancel()
+    assert (status, faults(found), complaint) == (0, {}, "")
+    assert server.pongs > 10
