@@ -261,6 +261,17 @@ class Account:
 
     # -- waiting --------------------------------------------------------------------------------
 
+    def funds_are_clear(self) -> bool:
+        """Whether `ensure_clear_funds` would return at once."""
+        for account in self.limited:
+            if (
+                account.debt_items > account.mark_items
+                or account.debt_bytes > account.mark_bytes
+                or account.gated
+            ):
+                return False
+        return True
+
     async def ensure_clear_funds(self) -> None:
         """Wait while this account, or an ancestor, is above its limit. Call it before reading.
 
@@ -318,6 +329,7 @@ class Account:
                     self.blame = {}
                 for name, seconds in waiter.blame.items():
                     add_blame(self.blame, name, seconds)
+            ledger.fold(self)
 
     def _closed_to(self, waiter: Waiter) -> Account | None:
         """Return the first account of the chain that does not let this waiter through."""
@@ -368,8 +380,7 @@ class Account:
         if self.opens <= 0:
             return
         self.opens -= 1
-        if not self.opens and not self.debt_items and not self.debt_bytes:
-            self.ledger.fold(self)
+        self.ledger.fold(self)
 
     def __enter__(self) -> Self:
         return self

@@ -128,8 +128,19 @@ class Ledger:
         return account
 
     def fold(self, account: Account) -> None:
-        """Forget an account that is closed and paid off; its totals stay in the ledger's."""
-        if account.children or self.accounts.get(account.name) is not account:
+        """Forget an account if nothing is left of it; its totals stay in the ledger's.
+
+        Nothing is left when it is closed, owes nothing, has no accounts below it and no readers
+        that still wait.
+        """
+        if (
+            account.opens > 0
+            or account.debt_items
+            or account.debt_bytes
+            or account.children
+            or account.readers
+            or self.accounts.get(account.name) is not account
+        ):
             return
         del self.accounts[account.name]
         self._folded_items += account.borrowed_items
@@ -139,8 +150,7 @@ class Ledger:
         parent = account.parent
         if parent is not None:
             parent.children -= 1
-            if not parent.children and parent.opens <= 0 and not parent.debt_items:
-                self.fold(parent)
+            self.fold(parent)
 
     def limits_changed(self, changed: Account) -> None:
         """Let every account below `changed` know that it has a limit now, or none any more."""

@@ -375,6 +375,35 @@ def test_a_parent_closed_before_a_child_that_owes_nothing(ledger: Ledger) -> Non
     assert not ledger.accounts
 
 
+async def test_an_account_is_not_forgotten_while_its_reader_waits() -> None:
+    """Rule 8: what was waited is in the totals, which never fall."""
+    clock = MockClock()
+    ledger = Ledger(clock=clock.current_time)
+    server = ledger.open("server", limit=Limit(items=1, low_items=0))
+    account = ledger.open("a", limit=Limit(items=0), parent=server)
+    loan, of_server = account.lend(""), server.lend("", items=2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(account.ensure_clear_funds)
+        await wait_all_tasks_blocked()
+        account.close()
+        clock.jump(5)
+        assert ledger.statistics().waited_seconds == 5
+        loan.settle()
+        assert ledger.statistics().waited_seconds == 5
+        await wait_all_tasks_blocked()
+        # It owes nothing any more, and waits for its server's debt: still to be seen (rule 11).
+        assert ledger.statistics().waiting == 1
+        assert account.state == "closing"
+        with pytest.raises(ClosedAccountError):
+            account.lend("")
+        clock.jump(2)
+        of_server.settle()
+        assert ledger.statistics().waited_seconds == 7
+    assert list(ledger.accounts) == ["server"]
+    assert (ledger.statistics().waited_seconds, ledger.statistics().waits) == (7, 1)
+    ledger.audit()
+
+
 # -- the statement --------------------------------------------------------------------------------
 
 
