@@ -44,11 +44,16 @@ OTHERS = "(others)"
 """Who is blamed when the statement is full."""
 
 
-def add_blame(blame: dict[str, float], holder: str, seconds: float) -> None:
-    """Add `seconds` to what `holder` is blamed for, keeping the record bounded."""
+def add_blame(blame: dict[str, float], holder: str, seconds: float) -> str:
+    """Add `seconds` to what `holder` is blamed for; the record stays bounded.
+
+    Returns:
+        The name that it is recorded under.
+    """
     if holder not in blame and len(blame) >= MAX_BLAMED:
         holder = OTHERS
     blame[holder] = blame.get(holder, 0.0) + seconds
+    return holder
 
 
 class Account:
@@ -219,13 +224,17 @@ class Account:
             account = account.parent
 
     def _repaid_while_waited_for(self, holder: Holder | None) -> None:
-        if self.line is not None and len(self.line):
+        line = self.line
+        if line is not None and len(line):
             now = self.ledger.clock()
             if self.blame is None:
                 self.blame = {}
             name = "(no holder)" if holder is None else holder.name
-            add_blame(self.blame, name, now - self.blame_mark)
+            name = add_blame(self.blame, name, now - self.blame_mark)
             self.blame_mark = now
+            for waiter, before in line.joined.items():
+                waiter.blame[name] = waiter.blame.get(name, 0.0) - before
+            line.joined.clear()
         self._reopen_if_clear()
 
     def _reopen_if_clear(self) -> None:
@@ -347,8 +356,11 @@ class Account:
     def _step_in(self, waiter: Waiter) -> None:
         if self.line is None:
             self.line = WaitQueue()
+        now = self.ledger.clock()
         if not len(self.line):
-            self.blame_mark = self.ledger.clock()
+            self.blame_mark = now
+        elif self is not waiter.account:
+            self.line.joined[waiter] = now - self.blame_mark
         self.line.join(waiter)
         self.gated = True
         waiter.at = self
@@ -360,7 +372,8 @@ class Account:
         line.leave(waiter)
         waiter.at = None
         if self is not waiter.account and self.blame:
-            # What an ancestor's holders kept this reader waiting for belongs on its statement too.
+            # What an ancestor's holders kept this reader waiting for belongs on its statement too:
+            # what has been added there since it came, but for what `line.joined` took off.
             for name, seconds in self.blame.items():
                 stretch = seconds - waiter.blame_before.get(name, 0.0)
                 if stretch > 0:

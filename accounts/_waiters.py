@@ -38,10 +38,13 @@ class Waiter:
 class WaitQueue:
     """The readers that wait at one account."""
 
-    __slots__ = ("waiters",)
+    __slots__ = ("joined", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[Waiter] = []
+        # Who joined in the middle of a stretch, with the seconds of it that were over by then:
+        # for those the next repayment's holder is not to blame.
+        self.joined: dict[Waiter, float] = {}
 
     def __len__(self) -> int:
         return len(self.waiters)
@@ -57,6 +60,7 @@ class WaitQueue:
     def leave(self, waiter: Waiter) -> None:
         """Stand in line no more."""
         self.waiters.remove(waiter)
+        self.joined.pop(waiter, None)
 
     def wake_head(self) -> None:
         """Let the first look again."""

@@ -504,6 +504,33 @@ async def test_what_an_ancestors_holders_kept_it_waiting_for_is_on_its_statement
     of_b.work()
 
 
+async def test_nobody_is_blamed_for_what_was_over_when_the_reader_came() -> None:
+    """The later of two that wait for their server has not waited as long as the line exists."""
+    clock = MockClock()
+    ledger = Ledger(clock=clock.current_time)
+    server = ledger.open("server", limit=Limit(items=1, low_items=0))
+    a, b, c = (ledger.open(name, limit=NO_LIMIT, parent=server) for name in "abc")
+    first, second = boxes(ledger, 2)
+    publish(server, [first, second])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(a.ensure_clear_funds)
+        await wait_all_tasks_blocked()
+        clock.jump(9)
+        nursery.start_soon(b.ensure_clear_funds)
+        await wait_all_tasks_blocked()
+        clock.jump(1)
+        first.work()
+        clock.jump(2)
+        with trio.move_on_after(0):  # comes, and goes before anything is repaid
+            await c.ensure_clear_funds()
+        second.work()
+    assert a.statistics().blame == {first.name: 10.0, second.name: 2.0}
+    assert b.statistics().blame == {first.name: 1.0, second.name: 2.0}
+    assert c.statistics().blame == {}
+    assert server.statistics().blame == {first.name: 10.0, second.name: 2.0}
+    assert [x.statistics().waited_seconds for x in (a, b)] == [12.0, 3.0]
+
+
 def test_blame_is_bounded() -> None:
     blame: dict[str, float] = {}
     for i in range(1000):
