@@ -120,24 +120,33 @@ class Account:
 
     @property
     def limit(self) -> Limit:
-        """What its readers may owe; setting it takes effect at once, waking readers if it rose."""
+        """What its readers may owe. Setting it takes effect at once.
+
+        Readers that wait go on if the debt is at or below the new lower mark; those that would
+        have to wait now find out when they look next.
+        """
         return self.own_limit
 
     @limit.setter
     def limit(self, limit: Limit) -> None:
         if limit == self.own_limit:
             return
+        was_limited = self._is_limited()
         self.own_limit = limit
         self.mark_items, self.mark_bytes, self.low_items, self.low_bytes = limit.marks()
-        # What is above the new limit is found by the next reader that looks.
         self._reopen_if_clear()
-        self.ledger.limits_changed(self)
+        # Only a limit that is new, or no more, concerns the accounts below: what moves limits does
+        # so often, and there may be ten thousand of them.
+        if self._is_limited() != was_limited:
+            self.ledger.limits_changed(self)
+
+    def _is_limited(self) -> bool:
+        return self.mark_items < UNLIMITED or self.mark_bytes < UNLIMITED
 
     def _find_limited(self) -> None:
-        # Only accounts with a limit are looked at before each read.
-        self.limited = tuple(
-            a for a in self.chain if a.mark_items < UNLIMITED or a.mark_bytes < UNLIMITED or a.gated
-        )
+        # Only accounts with a limit are looked at before each read; and one that has lost it, while
+        # its line is let go: nobody overtakes.
+        self.limited = tuple(a for a in self.chain if a._is_limited() or a.gated)
 
     def refresh_limited(self) -> None:
         """Look again which accounts of the chain have a limit. For `Ledger.limits_changed`."""

@@ -193,6 +193,24 @@ def test_a_limit_below_gives_each_account_its_own_chain(ledger: Ledger) -> None:
     assert server.limit is NO_LIMIT
 
 
+def test_moving_a_limit_costs_the_same_however_many_accounts_are_below(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(ledger, "limits_changed", told.append)
+    server = ledger.open("server", limit=Limit(items=9))
+    for i in range(1, 5):
+        server.limit = Limit(items=i)
+        server.limit = Limit(items=None, bytes=i)
+    assert server.mark_bytes == 4
+    assert not told
+    server.limit = NO_LIMIT
+    server.limit = Limit(items=None, bytes=None)  # the same
+    assert told == [server]
+    server.limit = Limit(items=None, bytes=4)
+    assert told == [server, server]
+
+
 # -- waiting for oneself (rule 5) -----------------------------------------------------------------
 
 
