@@ -102,14 +102,16 @@ class Routes:
             self._cached.set(topic, route)
         return route
 
-    def of_key(self, key: bytes, topic_of: Callable[[bytes], str]) -> Route:
+    def of_key(self, key: bytes, topic_of: Callable[[bytes], str | None]) -> Route | None:
         """Return the route of a topic by a protocol's own key for it, and remember the key.
 
-        `topic_of(key)` is called for a key that is not in `by_key`; it may raise.
+        `topic_of(key)` is called for a key that is not in `by_key`; None from it is None from here.
         """
         route = self.by_key.get(key)
         if route is None:
             topic = topic_of(key)
+            if topic is None:
+                return None
             route = self.of(topic)
             self.by_key[key] = route
             self._key_of[topic] = key

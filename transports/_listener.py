@@ -1,0 +1,225 @@
+"""Where connections come in: TCP and Unix listeners by URL."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from urllib.parse import SplitResult, urlsplit
+
+import attrs
+import trio
+
+from ._errors import TransportError
+from ._link import Link
+
+logger = logging.getLogger("clearfunds.transports")
+
+BACKLOG = 4096
+"""Connections the kernel keeps until they are accepted; as Linux's own somaxconn."""
+
+ACCEPTS_A_STEP = 64
+"""How many connections are accepted before other tasks may run."""
+
+ACCEPT_PAUSE_SECONDS = 0.1
+"""The pause when there is no descriptor left to accept with, as `trio.serve_listeners` has it."""
+
+TRANSPORTS = ("tcp", "unix")
+
+
+class ListenError(TransportError, OSError):
+    """A listener cannot be opened; the message says which, why, and what to do."""
+
+
+class ListenURLError(TransportError, ValueError):
+    """Something is not a URL to listen on; the message says what to write."""
+
+
+@attrs.frozen(slots=True)
+class ListenURL:
+    """`protocol+tcp://host:port` or `protocol+unix:///path`, taken apart."""
+
+    protocol: str
+    transport: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, url: str, protocols: tuple[str, ...]) -> ListenURL:
+        """Take a URL apart.
+
+        Raises:
+            ListenURLError: If it is not one of these protocols over TCP or a Unix socket.
+        """
+        try:
+            parts = urlsplit(url)
+            return cls._from_parts(url, parts, protocols)
+        except ValueError as exc:
+            raise ListenURLError(f"cannot listen on {url!r}: {exc}") from exc
+
+    @classmethod
+    def _from_parts(cls, url: str, parts: SplitResult, protocols: tuple[str, ...]) -> ListenURL:
+        protocol, plus, transport = parts.scheme.partition("+")
+        if not plus or protocol not in protocols or transport not in TRANSPORTS:
+            known = ", ".join(f"{p}+{t}://" for p in protocols for t in TRANSPORTS)
+            raise ListenURLError(f"cannot listen on {url!r}: it must begin with one of {known}")
+        if transport == "unix":
+            if parts.netloc or not parts.path:
+                msg = f"cannot listen on {url!r}: write {protocol}+unix:///absolute/path"
+                raise ListenURLError(msg)
+            return cls(protocol, transport, path=parts.path)
+        if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+            msg = f"cannot listen on {url!r}: write {protocol}+tcp://host:port and nothing more"
+            raise ListenURLError(msg)
+        if parts.hostname is None or parts.port is None:
+            msg = f"cannot listen on {url!r}: write {protocol}+tcp://host:port (port 0: any free)"
+            raise ListenURLError(msg)
+        return cls(protocol, transport, parts.hostname, parts.port)
+
+    def __str__(self) -> str:
+        if self.transport == "unix":
+            return f"{self.protocol}+unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.protocol}+tcp://{host}:{self.port}"
+
+
+class Listener:
+    """One open listening socket.
+
+    Attributes:
+        url: Where it listens, with the real port.
+        sock: The socket; non-blocking.
+    """
+
+    def __init__(self, url: ListenURL, sock: socket.socket) -> None:
+        self.url = url
+        self.sock = sock
+
+    def __repr__(self) -> str:
+        return f"<Listener {self.url}>"
+
+    @property
+    def label(self) -> str:
+        """A short name for accounts and logs, as `mqtt:1883` or `mqtt:/run/relay.sock`."""
+        return f"{self.url.protocol}:{self.url.path or self.url.port}"
+
+    async def serve(self, handler: Callable[[Link], Awaitable[object]]) -> None:
+        """Accept for ever; run `handler(link)` in a task for each connection.
+
+        The tasks live in a nursery of this call's own, and so end with it. What a handler raises
+        ends this call: handlers deal with their peers' faults, and close the link.
+        """
+        async with trio.open_nursery() as nursery:
+            await self.accept_into(nursery, handler)
+
+    async def accept_into(
+        self, nursery: trio.Nursery, handler: Callable[[Link], Awaitable[object]]
+    ) -> None:
+        """Accept for ever; run `handler(link)` in `nursery` for each connection.
+
+        Cancelling this stops accepting and leaves the connections be.
+        """
+        while True:
+            await trio.lowlevel.wait_readable(self.sock)
+            for _ in range(ACCEPTS_A_STEP):
+                try:
+                    sock, address = self.sock.accept()
+                except BlockingIOError:
+                    break
+                except OSError as exc:
+                    if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                        logger.warning("%s: cannot accept for now: %s", self.url, exc)
+                        await trio.sleep(ACCEPT_PAUSE_SECONDS)
+                    break  # anything else concerns only the connection that has gone already
+                sock.setblocking(False)
+                if self.url.transport == "tcp":
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    peer = f"{address[0]}:{address[1]}"
+                else:
+                    peer = f"{self.url.path}#{sock.fileno()}"
+                nursery.start_soon(handler, Link(sock, peer), name=f"{self.label} {peer}")
+
+    def close(self) -> None:
+        """Stop listening; removes a Unix socket's file. Idempotent."""
+        if self.sock.fileno() < 0:
+            return
+        trio.lowlevel.notify_closing(self.sock)
+        self.sock.close()
+        if self.url.transport == "unix":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.url.path)
+
+
+async def open_listeners(url: ListenURL) -> list[Listener]:
+    """Open the listeners of one URL: one, or one for each address of its host.
+
+    Raises:
+        ListenError: If that cannot be done.
+    """
+    try:
+        if url.transport == "unix":
+            return [_listen_unix(url)]
+        found = await trio.socket.getaddrinfo(
+            url.host, url.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listeners: list[Listener] = []
+        for family, _, _, _, address in dict.fromkeys(found):
+            port = listeners[0].url.port if listeners else address[1]
+            listeners.append(_listen_tcp(url, family, (address[0], port, *address[2:])))
+    except OSError as exc:
+        hint = ""
+        if exc.errno == errno.EADDRINUSE:
+            hint = "; end the program that listens there, or choose another (port 0: any free)"
+        elif exc.errno == errno.EACCES:
+            hint = "; ports below 1024 and some folders are for the superuser"
+        raise ListenError(f"cannot listen on {url}: {exc.strerror or exc}{hint}") from exc
+    return listeners
+
+
+def _listen_tcp(url: ListenURL, family: int, address: tuple[object, ...]) -> Listener:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        return Listener(attrs.evolve(url, port=sock.getsockname()[1]), sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _listen_unix(url: ListenURL) -> Listener:
+    _remove_stale(url.path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(url.path)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        return Listener(url, sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket file that nobody listens on any more; leave anything else alone."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+    except FileNotFoundError:
+        return
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.connect(path)
+    except ConnectionRefusedError:
+        os.unlink(path)
+    finally:
+        probe.close()

@@ -1,0 +1,282 @@
+"""The relay: listeners, a dataspace, accounts and a page of metrics, in one process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from ..accounts import (
+    DEFAULT_LIMIT_BYTES,
+    DEFAULT_LIMIT_ITEMS,
+    DEFAULT_PATIENCE,
+    Ledger,
+    Limit,
+    StuckPolicy,
+    watch_patience,
+)
+from ..dataspace import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, Dataspace
+from ._flusher import Flusher, open_flusher
+from ._link import Link
+from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from .mqtt._server import MqttServer, MqttSettings
+from .mqtt._topics import TopicLimits
+
+if TYPE_CHECKING:
+    from .http import Pages, TransportCounts
+
+logger = logging.getLogger("clearfunds.relay")
+
+PROTOCOLS = ("mqtt",)
+
+SERVER_ACCOUNT = "server"
+"""The account above all connections' accounts."""
+
+DEFAULT_SERVER_LIMIT_BYTES = 256 << 20
+"""What all connections may owe together: 32 that are at their own limit."""
+
+_MQTT = MqttSettings()
+_TOPICS = TopicLimits()
+
+
+@attrs.frozen(kw_only=True)
+class RelaySettings:
+    """Everything that can be said about a relay. Times are in seconds."""
+
+    listen: tuple[str, ...] = ("mqtt+tcp://127.0.0.1:1883",)
+    """URLs: `mqtt+tcp://host:port` (port 0: any free) and `mqtt+unix:///path`."""
+    http: str | None = None
+    """`host:port` of the pages for Prometheus and for people, or None for none."""
+    limit_items: int | None = DEFAULT_LIMIT_ITEMS
+    """Events that one connection may owe before it is not read any more."""
+    limit_bytes: int | None = DEFAULT_LIMIT_BYTES
+    """Bytes that one connection may owe."""
+    server_limit_items: int | None = None
+    """Events that all connections may owe together."""
+    server_limit_bytes: int | None = DEFAULT_SERVER_LIMIT_BYTES
+    """Bytes that all connections may owe together."""
+    grace: float = 5.0
+    """How long a stop may take to send what is owed."""
+    patience: float = DEFAULT_PATIENCE
+    """How long a subscriber on whom others wait may make no progress."""
+    stuck: Literal["wait", "disconnect"] = "disconnect"
+    """What happens to it then."""
+    max_connections: int = _MQTT.max_connections
+    max_packet_size: int = _MQTT.max_packet_size
+    max_subscriptions: int = _MQTT.max_subscriptions
+    max_topic_length: int = _TOPICS.max_length
+    max_topic_levels: int = _TOPICS.max_levels
+    connect_timeout: float = _MQTT.connect_timeout
+    idle_timeout: float | None = _MQTT.idle_timeout
+    max_inflight: int = _MQTT.max_inflight
+    max_retained: int = DEFAULT_MAX_RETAINED
+    max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES
+
+
+@attrs.frozen
+class RelayAddresses:
+    """Where a relay can be reached."""
+
+    listening: tuple[str, ...]
+    """The URLs of its listeners, with the real ports."""
+    http: str | None
+    """The URL of its pages."""
+
+
+@attrs.frozen
+class RelayReport:
+    """How a relay ended."""
+
+    unflushed: tuple[str, ...]
+    """A sentence for each connection that did not get, or acknowledge, what it was owed."""
+
+
+class Relay:
+    """One relay; made by `serve_relay`, and what its pages show.
+
+    Attributes:
+        ledger: The books.
+        dataspace: Where its clients meet.
+        mqtt: Its MQTT side.
+        pages: What it shows over HTTP, if it does.
+    """
+
+    def __init__(self, settings: RelaySettings, flusher: Flusher) -> None:
+        self.settings = settings
+        self.ledger = Ledger()
+        self.dataspace = Dataspace(
+            self.ledger,
+            max_retained=settings.max_retained,
+            max_retained_bytes=settings.max_retained_bytes,
+        )
+        server = self.ledger.open(
+            SERVER_ACCOUNT,
+            limit=Limit(items=settings.server_limit_items, bytes=settings.server_limit_bytes),
+        )
+        self.mqtt = MqttServer(
+            self.dataspace,
+            flusher,
+            server,
+            MqttSettings(
+                limit=Limit(items=settings.limit_items, bytes=settings.limit_bytes),
+                max_connections=settings.max_connections,
+                max_packet_size=settings.max_packet_size,
+                max_subscriptions=settings.max_subscriptions,
+                topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
+                max_inflight=settings.max_inflight,
+                connect_timeout=settings.connect_timeout,
+                idle_timeout=settings.idle_timeout,
+                patience=settings.patience,
+                stuck=StuckPolicy(settings.stuck),
+            ),
+        )
+        self.pages: Pages | None = None
+
+    def counts(self) -> dict[str, TransportCounts]:
+        """Return what the sessions of each protocol have seen, for metrics."""
+        from .http import TransportCounts
+
+        counters, dataspace = self.mqtt.counters, self.dataspace
+        return {
+            "mqtt": TransportCounts(
+                connections=len(self.mqtt.open),
+                accepted_connections_total=counters.accepted,
+                refused_connections_total=counters.refused,
+                broken_connections_total=counters.protocol_errors,
+                silent_connections_total=counters.timeouts,
+                subscriptions=len(dataspace.routes),
+                messages_received_total=counters.received,
+                messages_rejected_total=counters.rejected,
+                messages_unroutable_total=dataspace.unrouted,
+                messages_delivered_total=dataspace.deliveries,
+                received_bytes_total=counters.received_bytes,
+                internal_errors_total=counters.internal_errors,
+            )
+        }
+
+    async def accept(self, listeners: list[Listener], connections: trio.Nursery) -> None:
+        """Accept on all listeners until cancelled; the connections live in `connections`."""
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                handler = self._handler(listener.label)
+                nursery.start_soon(listener.accept_into, connections, handler)
+
+    def _handler(self, label: str) -> Callable[[Link], Awaitable[None]]:
+        async def handle(link: Link) -> None:
+            await self.mqtt.handle(link, label)
+
+        return handle
+
+    def stop(self) -> None:
+        """Read no more; each connection ends when everything it is owed has been sent."""
+        if self.pages is not None:
+            self.pages.set_stopping()
+        self.mqtt.stopping = True
+        for session in list(self.mqtt.open):
+            session.cut("the relay stops")
+
+
+async def serve_relay(
+    settings: RelaySettings,
+    *,
+    task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
+    stop: trio.Event | None = None,
+) -> RelayReport:
+    """Run a relay until `stop` is set, or until cancelled.
+
+    Args:
+        settings: What it is to be like.
+        task_status: Told of the addresses once every listener is open.
+        stop: Ends it in an orderly way: nothing more is accepted or read, what is owed is sent
+            within `settings.grace` seconds, and then every connection is closed.
+
+    Cancellation: ends it at once; every connection is closed, and nothing is owed afterwards.
+
+    Raises:
+        ListenError: If a listener cannot be opened; none stays open then.
+    """
+    urls = [ListenURL.parse(url, PROTOCOLS) for url in settings.listen]
+    if not urls and settings.http is None:
+        raise ListenURLError("there is nothing to listen on; give at least one URL to listen on")
+    listeners: list[Listener] = []
+    try:
+        for url in urls:
+            listeners += await open_listeners(url)
+        async with open_flusher() as flusher:
+            relay = Relay(settings, flusher)
+            return await _run(relay, listeners, stop or trio.Event(), task_status)
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+async def _run(
+    relay: Relay,
+    listeners: list[Listener],
+    stop: trio.Event,
+    task_status: trio.TaskStatus[RelayAddresses],
+) -> RelayReport:
+    settings = relay.settings
+    async with trio.open_nursery() as background:
+        background.start_soon(relay.mqtt.keep_time)
+        background.start_soon(watch_patience, relay.ledger)
+        http: str | None = None
+        if settings.http is not None:
+            http = await background.start(_serve_pages, relay, settings.http)
+        async with trio.open_nursery() as connections:
+            accepting = trio.CancelScope()
+
+            async def accept() -> None:
+                with accepting:
+                    await relay.accept(listeners, connections)
+
+            connections.start_soon(accept)
+            if relay.pages is not None:
+                relay.pages.set_ready()
+            urls = tuple(str(listener.url) for listener in listeners)
+            logger.info("listening on %s", ", ".join(urls) or "nothing")
+            task_status.started(RelayAddresses(urls, http))
+            await stop.wait()
+            accepting.cancel()
+            for listener in listeners:
+                listener.close()
+            logger.info("stopping; sending what is owed, for at most %g s", settings.grace)
+            relay.stop()
+            connections.cancel_scope.deadline = trio.current_time() + settings.grace
+        background.cancel_scope.cancel()
+    return RelayReport(tuple(sorted(relay.mqtt.unflushed)))
+
+
+async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStatus[str]) -> None:
+    # Imported here: the pages need h11, which only the [relay] extra brings.
+    from .http import Pages, RelayCollector, serve_http
+
+    host, port = parse_address(address)
+    limits = {"connection": relay.mqtt.settings.limit, "server": relay.mqtt.account}
+    pages = Pages(relay.ledger, limits=limits, collectors=[RelayCollector(relay.counts)])
+    relay.pages = pages
+    async with trio.open_nursery() as nursery:
+        try:
+            urls: list[str] = await nursery.start(serve_http, pages.handlers(), host, port)
+        except OSError as exc:
+            raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
+        task_status.started(urls[0])
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Take `host:port` apart; an IPv6 host stands in brackets.
+
+    Raises:
+        ListenURLError: If it is not that.
+    """
+    try:
+        parts = urlsplit(f"//{address}")
+        if parts.hostname is not None and parts.port is not None and not parts.path:
+            return parts.hostname, parts.port
+    except ValueError:
+        pass
+    raise ListenURLError(f"cannot serve pages on {address!r}: write host:port (port 0: any free)")

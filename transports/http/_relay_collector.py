@@ -1,0 +1,93 @@
+"""The relay's connections and messages for Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from prometheus_client import Metric
+
+
+@attrs.frozen
+class TransportCounts:
+    """What one protocol's sessions have seen so far; what is not counted stays 0.
+
+    All but `connections` and `subscriptions` only ever rise.
+    """
+
+    connections: int = 0
+    """Connections open now."""
+    accepted_connections_total: int = 0
+    """Connections ever accepted."""
+    refused_connections_total: int = 0
+    """Connections turned away by a limit, or before they said who they are."""
+    broken_connections_total: int = 0
+    """Connections closed because the peer broke the protocol."""
+    silent_connections_total: int = 0
+    """Connections closed because the peer sent nothing for longer than was agreed."""
+    subscriptions: int = 0
+    """Subscriptions that stand now."""
+    messages_received_total: int = 0
+    """Messages published by peers."""
+    messages_rejected_total: int = 0
+    """Messages that were not routed: to reserved topics, or over a quota."""
+    messages_unroutable_total: int = 0
+    """Messages of those that concerned nobody."""
+    messages_delivered_total: int = 0
+    """Messages handed to peers, once for each peer."""
+    received_bytes_total: int = 0
+    """Bytes read from peers."""
+    internal_errors_total: int = 0
+    """Connections closed for a fault of the relay's own."""
+
+
+class RelayCollector(Collector):
+    """Serves the counts of each protocol, as `clearfunds_connections{transport="mqtt"}`.
+
+    Args:
+        read: returns the present counts by protocol. The protocols are few and known beforehand.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, TransportCounts]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metrics without reading anything; for the registry."""
+        return self._families({})
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counts, once for all metrics, and yield them."""
+        return self._families(self._read())
+
+    def _families(self, counts: Mapping[str, TransportCounts]) -> Iterator[Metric]:
+        for name, documentation in _METRICS.items():
+            # For a counter, prometheus_client adds `_total` to the name itself.
+            kind: Any = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            metric = kind(
+                f"clearfunds_{name.removesuffix('_total')}", documentation, labels=["transport"]
+            )
+            for transport, each in counts.items():
+                metric.add_metric([transport], getattr(each, name))
+            yield metric
+
+
+_METRICS: Final = {
+    "connections": "Connections open now.",
+    "accepted_connections_total": "Connections accepted.",
+    "refused_connections_total": "Connections turned away.",
+    "broken_connections_total": "Connections closed because the peer broke the protocol.",
+    "silent_connections_total": "Connections closed because the peer sent nothing for too long.",
+    "subscriptions": "Subscriptions that stand now.",
+    "messages_received_total": "Messages published by peers.",
+    "messages_rejected_total": "Messages not routed: to reserved topics, or over a quota.",
+    "messages_unroutable_total": "Messages published that concerned nobody.",
+    "messages_delivered_total": "Messages handed to peers, once for each peer.",
+    "received_bytes_total": "Bytes read from peers.",
+    "internal_errors_total": "Connections closed for a fault of the relay's own.",
+}

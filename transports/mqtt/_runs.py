@@ -1,0 +1,231 @@
+"""Runs: contiguous QoS 0 publications that go to the same holders, found without decoding them.
+
+A QoS 0 PUBLISH with no flag set leaves a server as it came in, so a run of them is forwarded as one
+slice of the buffer, whatever their sizes and topics, as long as they concern the same holders.
+
+Theory of operation. A frame's header (first byte, remaining length, topic) tells whom it concerns;
+what follows is payload, which may be anything. A frame that begins with exactly the header of the
+one before it needs no parsing: same length, same topic, valid. Where many such frames follow each
+other, their headers are compared column by column: `buffer[at::length]` is the same byte of each
+frame, so one comparison of a few hundred bytes does for a few hundred frames. Measured on 310
+frames of 205 bytes: 3 us, against 25 us frame by frame.
+
+Whatever is not plainly a whole, valid QoS 0 PUBLISH ends the run and is left to `Connection`, which
+says what is wrong with it: nothing is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+
+from ...dataspace import Destinations, Publication, Route
+
+PLAIN_PUBLISH = 0x30
+"""The first byte of a PUBLISH with QoS 0, without DUP and RETAIN."""
+
+PROBE = 4
+"""After this many equal headers in a row, columns are compared: below it, that costs more."""
+
+
+@attrs.frozen(slots=True)
+class Run:
+    """A run that was found at `Connection.position`."""
+
+    destinations: Destinations
+    """Whom all of it concerns."""
+    end: int
+    """Where it ends in the buffer."""
+    count: int
+    """How many publications it is."""
+    cut: bool
+    """Whether it was cut because there is no room for what follows it in the account."""
+
+
+def find_run(
+    buffer: bytes,
+    start: int,
+    routes: Mapping[bytes, Route],
+    resolve: Callable[[bytes], Route | None],
+    room: tuple[int, int],
+    max_packet_size: int,
+) -> Run | None:
+    """Find the longest run at `start` that the account has room for.
+
+    Each publication is looked at before it is admitted (rule 9): it is, while what the ones before
+    it cost leaves the debt at or below the limit. So k = 1 + room // price are, in items and bytes,
+    where one costs its input and a copy for each holder.
+
+    Args:
+        buffer: What was read.
+        start: Where a packet begins.
+        routes: Known routes, by the topic as it stands in the packet: two bytes of length, UTF-8.
+        resolve: Finds the route of another one; None leaves the packet to `Connection`.
+        room: What the account may still borrow before its readers wait; see `Account.room`.
+        max_packet_size: Larger packets are left to `Connection`.
+
+    Returns:
+        The run, with a count of 0 if there is no room at all; None if what stands at `start` is not
+        a whole, valid QoS 0 PUBLISH.
+    """
+    end = len(buffer)
+    position = start
+    count = 0
+    destinations: Destinations | None = None
+    room_items, room_bytes = room
+    max_count = last_start = 0
+    while end - position >= 2 and buffer[position] == PLAIN_PUBLISH:
+        length = buffer[position + 1]
+        at = position + 2
+        if length >= 128:
+            # Two bytes of length are by far the most common; the rest is for a loop.
+            if at >= end:
+                break
+            byte = buffer[at]
+            at += 1
+            length = (length & 127) | (byte & 127) << 7
+            shift = 14
+            while byte >= 128 and shift < 28 and at < end:
+                byte = buffer[at]
+                at += 1
+                length |= (byte & 127) << shift
+                shift += 7
+            if byte >= 128:
+                break
+        stop = at + length
+        if stop > end or length < 3 or stop - position > max_packet_size:
+            break
+        header_end = at + 2 + (buffer[at] << 8 | buffer[at + 1])
+        if header_end > stop:
+            break
+        key = buffer[at:header_end]
+        route = routes.get(key)
+        if route is None:
+            if count:
+                break  # what was found so far goes out first: this one may be refused
+            route = resolve(key)
+            if route is None:
+                return None
+        if route.plain is not destinations:
+            if count:
+                break
+            destinations = route.plain
+            price = len(destinations.holders) + 1
+            if room_items < 0 or room_bytes < 0:
+                return Run(destinations, start, 0, True)
+            max_count = 1 + room_items // price
+            last_start = start + room_bytes // price
+        if count >= max_count or position > last_start:
+            return Run(route.plain, position, count, True)
+        count += 1
+        frame = stop - position
+        header = buffer[position:header_end]
+        position = stop
+        # The frames that follow with this very header.
+        limit = min(
+            (end - position) // frame,
+            max_count - count,
+            (last_start - position) // frame + 1 if last_start >= position else 0,
+        )
+        if limit > 0:
+            equal = 0
+            probes = min(limit, PROBE)
+            while equal < probes and buffer.startswith(header, position):
+                equal += 1
+                position += frame
+            if equal == PROBE and limit > PROBE:
+                more = equal_headers(buffer, position, header, frame, limit - PROBE)
+                equal += more
+                position += more * frame
+            count += equal
+    if destinations is None:
+        return None
+    return Run(destinations, position, count, False)
+
+
+def equal_headers(buffer: bytes, position: int, header: bytes, frame: int, limit: int) -> int:
+    """Return how many frames of `frame` bytes from `position` on begin with `header`.
+
+    At most `limit`, which must fit into the buffer.
+    """
+    for place, byte in enumerate(header):
+        first = position + place
+        column = buffer[first : first + (limit - 1) * frame + 1 : frame]
+        limit -= len(column.lstrip(bytes((byte,))))
+        if not limit:
+            break
+    return limit
+
+
+def publications(raw: bytes) -> Iterator[Publication]:
+    """Decode a run that was found here, for those who look at publications."""
+    position = 0
+    end = len(raw)
+    while position < end:
+        at = position + 1
+        length = shift = 0
+        while True:
+            byte = raw[at]
+            at += 1
+            length |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        topic_end = at + 2 + (raw[at] << 8 | raw[at + 1])
+        position = at + length
+        yield Publication(raw[at + 2 : topic_end].decode(), raw[topic_end:position])
+
+
+def take_acknowledgements(buffer: bytes, start: int) -> tuple[list[tuple[int, int]], bytes, int]:
+    """Take what reduces debt, and pings, out of a connection's unparsed input (rule 10).
+
+    PUBACK, PUBREC, PUBREL, PUBCOMP and PINGREQ do not wait behind publications that do; all else
+    stays, in order.
+
+    Args:
+        buffer: Unparsed input, beginning with a packet.
+        start: From where on it has not been looked at before.
+
+    Returns:
+        (first byte, packet identifier or 0) of each packet taken, the buffer without them, and
+        where in that to go on next time: at the first packet that is not whole, or not valid.
+    """
+    taken: list[tuple[int, int]] = []
+    kept: list[bytes] = []
+    end = len(buffer)
+    position = keep_from = start
+    while end - position >= 2:
+        first = buffer[position]
+        length = shift = 0
+        at = position + 1
+        while True:
+            byte = buffer[at]
+            at += 1
+            length |= (byte & 127) << shift
+            shift += 7
+            if byte < 128 or at >= end or shift >= 28:
+                break
+        if byte >= 128 or at + length > end:
+            break
+        stop = at + length
+        if first in ACKNOWLEDGEMENTS and length == 2 and (buffer[at] or buffer[at + 1]):
+            taken.append((first, buffer[at] << 8 | buffer[at + 1]))
+        elif first == PING_REQUEST and not length:
+            taken.append((first, 0))
+        elif not 0x30 <= first < 0x40 and first not in (0x82, 0xA2):
+            break  # DISCONNECT, or something to be refused: in its turn
+        else:
+            position = stop
+            continue
+        kept.append(buffer[keep_from:position])
+        position = keep_from = stop
+    if not taken:
+        return taken, buffer, position
+    rest = b"".join((buffer[:start], *kept, buffer[keep_from:]))
+    return taken, rest, len(rest) - (end - position)
+
+
+PING_REQUEST = 0xC0
+ACKNOWLEDGEMENTS = frozenset({0x40, 0x50, 0x62, 0x70})
+"""The first bytes of PUBACK, PUBREC, PUBREL and PUBCOMP."""
