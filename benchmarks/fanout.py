@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 if not __package__:  # run as a file: the root is not yet where modules are looked for
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import profiling
 from benchmarks.loadgen import GeneratorError, Load, Measurement, build, run
 from benchmarks.servers import PEERS, AnyServer, CommandServer, Relay, ServerError, pinned
 
@@ -214,6 +215,22 @@ def measure_all(
     return results
 
 
+def profile(regime: Regime, server: AnyServer, seconds: float, cores: Cores) -> profiling.Profile:
+    """Put the regime's load on the server for a bit longer than py-spy samples it.
+
+    Raises:
+        ServerError, GeneratorError, profiling.ProfileError: It was not possible.
+    """
+    spy = profiling.find()
+    with tempfile.TemporaryDirectory(prefix="fanout-") as scratch:
+        output = Path(scratch) / "stacks"
+        with server.running(Path(scratch), cores.server) as running, pinned(cores.generator):
+            sampler = profiling.start(spy, running.pid, seconds, output)
+            # py-spy takes about a second until its first sample.
+            run(regime.load(server, seconds + 2), port=running.port, pid=running.pid)
+            return profiling.finish(sampler, output)
+
+
 @contextlib.contextmanager
 def progress(total: int) -> Generator[Callable[[str], None]]:
     """Give a function that reports one finished step on stderr: a bar where rich is installed."""
@@ -378,13 +395,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=positive, default=3.0, help="of publishing in a measurement (3)"
     )
-    parser.add_argument(
-        "--regimes", default=",".join(REGIMES), help="names, separated by commas (all)"
-    )
+    parser.add_argument("--regimes", help="names, separated by commas (all)")
     names = ["relay", *(peer.name for peer in PEERS)]
-    parser.add_argument(
-        "--servers", default=",".join(names), help=f"names, separated by commas ({','.join(names)})"
-    )
+    parser.add_argument("--servers", help=f"names, separated by commas ({','.join(names)})")
     parser.add_argument(
         "--relay-command",
         metavar="COMMAND",
@@ -397,6 +410,12 @@ def parse_arguments() -> argparse.Namespace:
         metavar="OPTION",
         help="give `clearfunds relay` a further option, as in --relay-option=--limit-items=1000",
     )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="instead, sample the relay under pipelined-9 (or --regimes) with py-spy, and show how "
+        "much of its time is the bookkeeping of debt",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 if the relay misses a budget"
@@ -404,8 +423,12 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.passes < 1:
         parser.error("--passes: at least 1")
+    if arguments.profile:
+        arguments.servers = "relay"
+        arguments.regimes = arguments.regimes or "pipelined-9"
     for option, known in (("regimes", list(REGIMES)), ("servers", names)):
-        chosen = [word for word in getattr(arguments, option).split(",") if word]
+        given: str | None = getattr(arguments, option)
+        chosen = known if given is None else [word for word in given.split(",") if word]
         for word in chosen:
             if word not in known:
                 parser.error(f"--{option}: {word} is not one of {', '.join(known)}")
@@ -468,6 +491,25 @@ def exit_status(results: Results, verdicts: list[Verdict], *, check: bool) -> in
     return 1 if wrong else 0
 
 
+def main_profile(arguments: argparse.Namespace, regimes: list[Regime], cores: Cores) -> int:
+    """Profile the relay and hold the bookkeeping's share against what it may take."""
+    (relay,) = choose_servers(arguments)
+    missed = False
+    for regime in regimes:
+        try:
+            found = profile(regime, relay, arguments.seconds, cores)
+        except (GeneratorError, ServerError, profiling.ProfileError) as error:
+            sys.exit(f"fanout: {regime.name} could not be profiled: {error}")
+        print(f"## {relay.name}, {regime.name}: {found.samples.total()} samples\n")
+        print(table(["share", "function", "file", "bookkeeping of debt"], found.rows()))
+        missed |= found.bookkeeping > profiling.BOOKKEEPING_SHARE
+        print(
+            f"\nBookkeeping of debt: {found.bookkeeping:.1%} of the samples, "
+            f"at most {profiling.BOOKKEEPING_SHARE:.0%} wanted at N=9, pipelined\n"
+        )
+    return 1 if missed and arguments.check else 0
+
+
 def main() -> int:
     """Measure, report, judge."""
     arguments = parse_arguments()
@@ -475,9 +517,11 @@ def main() -> int:
         build()
     except GeneratorError as error:
         sys.exit(f"fanout: {error}")
-    servers = choose_servers(arguments)
     regimes = [REGIMES[name] for name in arguments.regimes]
     cores = Cores.choose()
+    if arguments.profile:
+        return main_profile(arguments, regimes, cores)
+    servers = choose_servers(arguments)
     about: dict[str, Any] = {
         "machine": machine(),
         "pinning": str(cores),

@@ -1,0 +1,253 @@
+"""What the bookkeeping costs, operation by operation, in CPU time of this process.
+
+    python benchmarks/micro.py            # a table
+    python benchmarks/micro.py --check    # exit 1 if an operation costs more than it may
+
+Each figure is the median over `--repeats` samples of at least 50 ms; the garbage collector is left
+on, because loans are what it has to look at. The cost of the loop itself is in every figure; the
+first row says what it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from time import process_time
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from clearfunds.accounts import Account, Ledger, Limit, LoanQueue, Outcome, commit_run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+SAMPLE_SECONDS = 0.05
+FAN_OUT = 9
+
+
+@attrs.frozen
+class Case:
+    """Something to measure."""
+
+    name: str
+    loop: Callable[[int], Awaitable[None]]
+    """Does the operation that many times."""
+
+    operations: int = 1
+    """How many operations one turn of the loop is."""
+
+    budget_ns: float | None = None
+    """What one may cost."""
+
+
+class Box(LoanQueue):
+    """A holder that keeps what it gets until it is emptied."""
+
+    kind = "box"
+
+    def ready(self) -> None:
+        """Do nothing."""
+
+    def give_up(self, why: str) -> None:
+        """Write off what it held."""
+        self.settle_all(Outcome.WRITTEN_OFF)
+
+
+def open_chain(ledger: Ledger) -> Account:
+    """Open an account as the relay has them: a connection's, under a tenant's, under the server's.
+
+    The connection has the default limit and the server has one in bytes.
+    """
+    server = ledger.open("server", limit=Limit(items=None, bytes=256 << 20))
+    tenant = ledger.open("tenant", limit=Limit(items=None, bytes=None), parent=server)
+    return ledger.open("connection", parent=tenant)
+
+
+def looking(alone: Account, below: Account) -> list[Case]:
+    """Return the cases of looking whether the funds are clear."""
+
+    async def empty(n: int) -> None:
+        for _ in range(n):
+            pass
+
+    async def clear(n: int) -> None:
+        for _ in range(n):
+            await alone.ensure_clear_funds()
+
+    async def clear_below(n: int) -> None:
+        for _ in range(n):
+            await below.ensure_clear_funds()
+
+    async def room(n: int) -> None:
+        for _ in range(n):
+            below.room()
+
+    async def checkpoint(n: int) -> None:
+        for _ in range(n):
+            await trio.lowlevel.checkpoint()
+
+    return [
+        Case("empty loop", empty),
+        Case("ensure_clear_funds(), clear", clear, budget_ns=200),
+        Case(
+            "ensure_clear_funds(), clear, two limits in a chain of three",
+            clear_below,
+            budget_ns=200,
+        ),
+        Case("room(), two limits in a chain of three", room),
+        Case("trio.lowlevel.checkpoint(), to compare", checkpoint),
+    ]
+
+
+def borrowing(alone: Account, below: Account) -> list[Case]:
+    """Return the cases of borrowing and repaying, bare and by loans."""
+
+    async def bare(n: int) -> None:
+        for _ in range(n):
+            alone.borrow(1, 200)
+            alone.repay(1, 200)
+
+    async def bare_below(n: int) -> None:
+        for _ in range(n):
+            below.borrow(1, 200)
+            below.repay(1, 200)
+
+    async def loan(n: int) -> None:
+        for _ in range(n):
+            alone.lend(None, nbytes=200).settle()
+
+    async def block(n: int) -> None:
+        for _ in range(n):
+            with alone.lend(None, nbytes=200):
+                pass
+
+    return [
+        Case("borrow(), repay()", bare),
+        Case("borrow(), repay(), in a chain of three", bare_below),
+        Case("lend(), settle()", loan),
+        Case("with lend(): pass", block),
+    ]
+
+
+def fanning_out(ledger: Ledger, below: Account) -> list[Case]:
+    """Return the cases of delivering to nine holders, each of which then repays."""
+    boxes = [Box(ledger, f"box-{number}") for number in range(FAN_OUT)]
+
+    def settle() -> None:
+        for box in boxes:
+            box.settle_all(Outcome.DELIVERED)
+
+    async def turn(n: int) -> None:
+        for _ in range(n):
+            with below.turn(items=1, nbytes=200) as turn:
+                for box in boxes:
+                    turn.send(box, b"", nbytes=200)
+            settle()
+
+    async def run(n: int) -> None:
+        for _ in range(n):
+            commit_run(below, boxes, b"", 1, 200)
+            settle()
+
+    async def runs_that_join(n: int) -> None:
+        for _ in range(n):
+            for _ in range(50):
+                commit_run(below, boxes, b"", 1, 200)
+            settle()
+
+    async def long_run(n: int) -> None:
+        for _ in range(n):
+            commit_run(below, boxes, b"", 100, 20_000)
+            settle()
+
+    return [
+        Case("a delivery: a turn to nine holders, settled", turn, FAN_OUT),
+        Case("a delivery: a run of one to nine holders, settled", run, FAN_OUT),
+        Case("a delivery: 50 runs of one, joined, settled once", runs_that_join, 50 * FAN_OUT),
+        Case("a delivery: a run of 100 to nine holders, settled", long_run, 100 * FAN_OUT),
+    ]
+
+
+def waiting(ledger: Ledger) -> list[Case]:
+    """Return the case of a reader that has to wait, and is woken by a repayment."""
+    account = ledger.open("waits", limit=Limit(items=0, low_items=0))
+
+    async def wait(n: int) -> None:
+        async def read() -> None:
+            for _ in range(n):
+                account.borrow(1, 0)
+                await account.ensure_clear_funds()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            for _ in range(n):
+                while not account.waiting:
+                    await trio.lowlevel.checkpoint()
+                account.repay(1, 0)
+                await trio.lowlevel.checkpoint()
+
+    return [Case("ensure_clear_funds() that waits and is woken", wait)]
+
+
+async def measure(case: Case, repeats: int) -> list[float]:
+    """Return nanoseconds an operation, once for each sample, in order."""
+    count, seconds = 1, 0.0
+    while seconds < SAMPLE_SECONDS:
+        # Grow in steps: the first guesses are too short to be trusted.
+        count = max(2 * count, int(count * SAMPLE_SECONDS / seconds) if seconds > 0.001 else 0)
+        seconds = await timed(case, count)
+    samples = [await timed(case, count) for _ in range(repeats)]
+    return sorted(sample * 1e9 / count / case.operations for sample in samples)
+
+
+async def timed(case: Case, count: int) -> float:
+    """Return the CPU seconds of `count` turns of a loop."""
+    before = process_time()
+    await case.loop(count)
+    return process_time() - before
+
+
+async def measure_all(repeats: int) -> list[str]:
+    """Measure and print every case; return a sentence for each that costs more than it may."""
+    ledger = Ledger()
+    alone = ledger.open("alone")
+    below = open_chain(ledger)
+    cases = [
+        *looking(alone, below),
+        *borrowing(alone, below),
+        *fanning_out(ledger, below),
+        *waiting(ledger),
+    ]
+    print("| operation | ns, median | least | most | budget |")
+    print("| - | - | - | - | - |")
+    missed: list[str] = []
+    for case in cases:
+        samples = await measure(case, repeats)
+        median = statistics.median(samples)
+        budget = "" if case.budget_ns is None else f"{case.budget_ns:.0f}"
+        print(f"| {case.name} | {median:.1f} | {samples[0]:.1f} | {samples[-1]:.1f} | {budget} |")
+        if case.budget_ns is not None and median > case.budget_ns:
+            missed.append(f"{case.name}: {median:.0f} ns, at most {case.budget_ns:.0f}")
+    ledger.audit()
+    return missed
+
+
+def main() -> int:
+    """Read the command line; measure."""
+    parser = argparse.ArgumentParser(description="The cost of the bookkeeping, in CPU time.")
+    parser.add_argument("--repeats", type=int, default=7, help="samples of each operation (7)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a budget is missed")
+    arguments = parser.parse_args()
+    if arguments.repeats < 1:
+        parser.error("--repeats: at least 1")
+    missed = trio.run(measure_all, arguments.repeats)
+    for line in missed:
+        print(f"micro: budget missed: {line}", file=sys.stderr)
+    return 1 if missed and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
