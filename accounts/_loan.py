@@ -5,10 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-import trio
-
 from ._errors import SettledError
-from ._outcome import Outcome
+from ._outcome import Outcome, outcome_of
 from ._turn import Turn
 
 if TYPE_CHECKING:
@@ -16,20 +14,6 @@ if TYPE_CHECKING:
     from ._holder import Holder
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-def outcome_of(exc: BaseException | None) -> Outcome:
-    """Return how work ended that was left with `exc`: well, cancelled, or by an error."""
-    if exc is None:
-        return Outcome.DELIVERED
-    if isinstance(exc, trio.Cancelled):
-        return Outcome.CANCELLED
-    if isinstance(exc, BaseExceptionGroup):
-        # A nursery wraps what it was left with: it is a cancellation if nothing else is inside.
-        group = cast("BaseExceptionGroup[BaseException]", exc)
-        if group.split(trio.Cancelled)[1] is None:
-            return Outcome.CANCELLED
-    return Outcome.REJECTED
 
 
 class LoanedItem(Generic[T_co]):

@@ -1,6 +1,11 @@
 """Why a loan ended."""
 
+from __future__ import annotations
+
 import enum
+from typing import cast
+
+import trio
 
 
 class Outcome(enum.IntEnum):
@@ -32,3 +37,17 @@ class Outcome(enum.IntEnum):
     def label(self) -> str:
         """The name in metrics, logs and JSON, as `delivered`."""
         return self.name.lower()
+
+
+def outcome_of(exc: BaseException | None) -> Outcome:
+    """Return how work ended that was left with `exc`: well, cancelled, or by an error."""
+    if exc is None:
+        return Outcome.DELIVERED
+    if isinstance(exc, trio.Cancelled):
+        return Outcome.CANCELLED
+    if isinstance(exc, BaseExceptionGroup):
+        # Nurseries wrap what they are left with: it is a cancellation if nothing else is inside.
+        group = cast("BaseExceptionGroup[BaseException]", exc)
+        if group.split(trio.Cancelled)[1] is None:
+            return Outcome.CANCELLED
+    return Outcome.REJECTED

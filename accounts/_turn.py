@@ -14,11 +14,9 @@ from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import trio
-
 from ._errors import SettledError
 from ._measure import measure
-from ._outcome import Outcome
+from ._outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from ._account import Account
@@ -92,8 +90,7 @@ class Turn:
         traceback: TracebackType | None,
     ) -> None:
         if exc is not None:
-            outcome = Outcome.CANCELLED if isinstance(exc, trio.Cancelled) else Outcome.REJECTED
-            self._end(outcome)
+            self._end(outcome_of(exc))
             return
         try:
             self._apply()
