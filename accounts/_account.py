@@ -184,6 +184,16 @@ class Account:
 
     # -- borrowing and repaying -----------------------------------------------------------------
 
+    def check_open(self) -> None:
+        """See whether something may be charged to this account.
+
+        Raises:
+            ClosedAccountError: If it was closed and has been paid off.
+        """
+        if self.opens <= 0 and not self.debt_items and not self.debt_bytes:
+            msg = f"account {self.name} is closed; open it again to send on its behalf"
+            raise ClosedAccountError(msg)
+
     def borrow(self, items: int, nbytes: int) -> None:
         """Raise the debt, here and at every ancestor. Never blocks (rule 5); makes no loan.
 
@@ -193,9 +203,8 @@ class Account:
         Raises:
             ClosedAccountError: If the account was closed and has been paid off.
         """
-        if self.opens <= 0 and not self.debt_items and not self.debt_bytes:
-            msg = f"account {self.name} is closed; open it again to send on its behalf"
-            raise ClosedAccountError(msg)
+        if self.opens <= 0:
+            self.check_open()
         self.borrowed_items += items
         self.borrowed_bytes += nbytes
         account: Account | None = self

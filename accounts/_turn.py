@@ -97,8 +97,10 @@ class Turn:
         except BaseException:
             self._end(Outcome.REJECTED)
             raise
-        touched = self._hand_over()
-        self._end(Outcome.DELIVERED)
+        try:
+            touched = self._hand_over()
+        finally:
+            self._end(Outcome.DELIVERED)
         for holder in touched:
             holder.ready()
 
@@ -155,6 +157,8 @@ class Turn:
         try:
             for action in self._actions:
                 action(self)
+            if self._deliveries:
+                self.account.check_open()
         except BaseException:
             self._deliveries.clear()
             while self._undo:

@@ -210,6 +210,47 @@ def test_the_loan_that_was_handled_ends_with_its_turn(ledger: Ledger) -> None:
     there.work()
 
 
+async def test_a_turn_whose_account_is_gone_by_its_end_sends_nothing(ledger: Ledger) -> None:
+    """Rule 4: the loan was settled inside its turn, and nobody is left to charge."""
+    account = ledger.open("a")
+    here, there = boxes(ledger, 2)
+    publish(account, [here])
+    account.close()
+    loan = here.take()
+    undone: list[str] = []
+
+    def handle() -> None:
+        with loan.turn() as turn:
+            turn.act(lambda turn: turn.on_undo(lambda: undone.append("undone")))
+            turn.send(there, b"")
+            loan.settle()
+
+    with pytest.raises(ClosedAccountError):
+        handle()
+    assert undone == ["undone"]
+    assert not there.queue
+    assert not ledger.turns
+    assert not ledger.inside
+    with ledger.open("a") as again:
+        await again.ensure_clear_funds()
+
+
+async def test_a_holder_that_breaks_its_word_leaves_no_turn_open(ledger: Ledger) -> None:
+    """`Holder.hold` must not raise. If it does, its sender is not inside that turn for ever."""
+
+    class Broken(Box):
+        def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+            account.repay(items, nbytes, Outcome.DROPPED)
+            raise NotImplementedError
+
+    account = ledger.open("a")
+    with pytest.raises(NotImplementedError):
+        publish(account, [Broken(ledger, "broken")])
+    assert owed(account) == (0, 0)
+    assert not ledger.turns
+    await account.ensure_clear_funds()
+
+
 def test_a_malformed_57th_leaves_the_56_before_it(ledger: Ledger) -> None:
     """Rule 4: a turn is one packet."""
     account = ledger.open("a")
