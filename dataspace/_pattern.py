@@ -122,7 +122,8 @@ def compile_pattern(pattern: object) -> Pattern:
         # In one order, so that equal patterns are equal and captures come in a known order.
         return Group(dict, tuple(sorted(entries, key=lambda e: (type(e[0]).__name__, repr(e[0])))))
     if attrs.has(type(pattern)):
-        values = {f.name: getattr(pattern, f.name) for f in attrs.fields(type(pattern))}
+        fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(cast("Any", type(pattern)))
+        values = {f.name: getattr(pattern, f.name) for f in fields}
         return match(type(pattern), **values)
     msg = f"{pattern!r} cannot be a pattern; use ANY, capture(), match(), a class or a constant"
     raise PatternError(msg)
@@ -188,13 +189,13 @@ def look_up(value: Any, path: Path) -> Any:
     return value
 
 
-def entry(value: Any, key: Any) -> Any:
+def entry(value: object, key: Any) -> Any:
     """Return the field, entry or key of one compound, or `MISSING`."""
     if isinstance(value, tuple):
-        items = cast("tuple[Any, ...]", value)
+        items = cast("tuple[object, ...]", value)
         return items[key] if isinstance(key, int) and 0 <= key < len(items) else MISSING
     if isinstance(value, Mapping):
-        return cast("Mapping[Any, Any]", value).get(key, MISSING)
+        return cast("Mapping[object, object]", value).get(key, MISSING)
     if isinstance(key, str) and attrs.has(type(value)):
         return getattr(value, key, MISSING)
     return MISSING

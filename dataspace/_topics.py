@@ -223,9 +223,9 @@ class TopicIndex(Generic[V]):
                     if place > 0 or not name.startswith("$"):
                         stack.append((child, place + 1))
             else:
-                child = node.children.get(want)
-                if child is not None:
-                    stack.append((child, place + 1))
+                exact = node.children.get(want)
+                if exact is not None:
+                    stack.append((exact, place + 1))
 
 
 class _TopicNode(Generic[V]):
