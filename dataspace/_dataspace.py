@@ -21,9 +21,10 @@ from typing import Any, cast
 import attrs
 
 from ..accounts import Account, Holder, Ledger, Turn, commit_run, measure
+from ._bag import Bag, Entry, identity
 from ._errors import DataspaceError, NotAssertedError
 from ._events import Asserted, Batch, Observe, Publication, Retracted
-from ._index import Endpoint, PatternIndex, matches
+from ._index import Endpoint, PatternIndex, matches, type_wanted
 from ._pattern import Pattern, Skeleton, captured, compile_pattern
 from ._retained import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, RetainedStore
 from ._routes import DEFAULT_CACHED_ROUTES, Route, Routes, Subscription
@@ -37,6 +38,8 @@ class Assertion:
     value: Any
     owner: Account
     nbytes: int
+    key: Hashable
+    """The value's `identity`: which assertions are one to observers."""
     standing: bool = False
     """Whether it is in the dataspace now."""
 
@@ -111,8 +114,7 @@ class Dataspace:
         self.unrouted = 0
         self._index = PatternIndex()
         self._observations = 0
-        # The bag: how many assertions of this value stand.
-        self._bag: dict[Hashable, int] = {}
+        self._bag = Bag()
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -204,13 +206,14 @@ class Dataspace:
         """Note that `value` is to be the case from the commit of `turn` on, until it is retracted.
 
         It stands on the quota of the turn's account (rule 16); telling the observers is charged as
-        debt. Equal values are one to observers, who see the first come and the last go.
+        debt. Equal values of equal types are one to observers, who see the first come and the last
+        go.
 
         Raises:
             TypeError: If `value` is not hashable; at the commit, `QuotaExceededError`.
         """
         hash(value)
-        assertion = Assertion(value, turn.account, measure(value))
+        assertion = Assertion(value, turn.account, measure(value), identity(value))
         turn.act(partial(self._assert, assertion=assertion))
         return assertion
 
@@ -233,46 +236,42 @@ class Dataspace:
                 self.retract(turn, assertion)
 
     def _assert(self, turn: Turn, assertion: Assertion) -> None:
-        value = assertion.value
-        standing = assertion.owner.standing()
-        standing.check(1, assertion.nbytes)
-        standing.add(1, assertion.nbytes)
-        assertion.standing = True
-        count = self._bag.get(value, 0)
-        self._bag[value] = count + 1
+        assertion.owner.standing().check(1, assertion.nbytes)
+        entry = self._put_in(assertion)
         turn.on_undo(partial(self._take_out, assertion))
-        if not count:
-            self._tell(turn, value, assertion.nbytes, 1)
+        if entry.count == 1:
+            self._tell(turn, assertion, entry.value, 1)
 
     def _retract(self, turn: Turn, assertion: Assertion) -> None:
         if not assertion.standing:
             msg = f"{assertion.value!r} has been retracted already, or its turn failed"
             raise NotAssertedError(msg)
-        self._take_out(assertion)
-        turn.on_undo(partial(self._put_back, assertion))
-        if assertion.value not in self._bag:
-            self._tell(turn, assertion.value, assertion.nbytes, -1)
+        entry = self._take_out(assertion)
+        turn.on_undo(partial(self._put_in, assertion, entry))
+        if not entry.count:
+            self._tell(turn, assertion, entry.value, -1)
 
-    def _take_out(self, assertion: Assertion) -> None:
-        assertion.standing = False
-        assertion.owner.standing().release(1, assertion.nbytes)
-        left = self._bag[assertion.value] - 1
-        if left:
-            self._bag[assertion.value] = left
-        else:
-            del self._bag[assertion.value]
-
-    def _put_back(self, assertion: Assertion) -> None:
+    def _put_in(self, assertion: Assertion, entry: Entry | None = None) -> Entry:
+        entry = self._bag.add(assertion.key, assertion.value, entry)
         assertion.standing = True
         assertion.owner.standing().add(1, assertion.nbytes)
-        self._bag[assertion.value] = self._bag.get(assertion.value, 0) + 1
+        return entry
 
-    def _tell(self, turn: Turn, value: Any, nbytes: int, change: int) -> None:
+    def _take_out(self, assertion: Assertion) -> Entry:
+        entry = self._bag.remove(assertion.key, assertion.value)
+        assertion.standing = False
+        assertion.owner.standing().release(1, assertion.nbytes)
+        return entry
+
+    def _tell(self, turn: Turn, assertion: Assertion, value: Any, change: int) -> None:
         """Tell observers that `value` has appeared (change 1) or gone (-1)."""
         for endpoint, shown in self._index.matching(value):
-            count = endpoint.shown.get(shown, 0) + change
-            self._show(endpoint, shown, count)
-            turn.on_undo(partial(self._show, endpoint, shown, count - change))
+            key = identity(shown) if endpoint.captures else assertion.key
+            # What was told of first is what is told to have gone.
+            shown, before = endpoint.shown.get(key, (shown, 0))
+            count = before + change
+            self._show(endpoint, key, shown, count)
+            turn.on_undo(partial(self._show, endpoint, key, shown, before))
             if change > 0 and count == 1:
                 event: Asserted | Retracted = Asserted(shown)
             elif change < 0 and count == 0:
@@ -280,14 +279,15 @@ class Dataspace:
             else:
                 continue  # other assertions show just the same of themselves
             for observation in endpoint.observers:
-                turn.deliver(cast("Observation", observation).holder, event, 1, nbytes)
+                holder = cast("Observation", observation).holder
+                turn.deliver(holder, event, 1, assertion.nbytes)
 
     @staticmethod
-    def _show(endpoint: Endpoint, shown: Hashable, count: int) -> None:
+    def _show(endpoint: Endpoint, key: Hashable, shown: Any, count: int) -> None:
         if count:
-            endpoint.shown[shown] = count
+            endpoint.shown[key] = shown, count
         else:
-            del endpoint.shown[shown]
+            del endpoint.shown[key]
 
     # -- observing ------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class Dataspace:
         """
         compiled = pattern if isinstance(pattern, TopicFilter) else compile_pattern(pattern)
         value = Observe(compiled)
-        assertion = Assertion(value, turn.account, measure(value))
+        assertion = Assertion(value, turn.account, measure(value), identity(value))
         observation = Observation(compiled, holder, assertion)
         if isinstance(compiled, TopicFilter):
             observation.subscription = Subscription(compiled, holder, acked)
@@ -369,11 +369,13 @@ class Dataspace:
         turn.on_undo(partial(self._drop_observation, observation))
         if len(endpoint.observers) == 1:
             # Nobody looked for this before: find what stands already.
-            for value in self._bag:
+            for whole, value in self._bag.of_type(type_wanted(skeleton)):
                 if matches(skeleton, value):
                     shown = captured(skeleton.captures, value)
-                    endpoint.shown[shown] = endpoint.shown.get(shown, 0) + 1
-        for shown in endpoint.shown:
+                    key = identity(shown) if skeleton.captures else whole
+                    shown, count = endpoint.shown.get(key, (shown, 0))
+                    self._show(endpoint, key, shown, count + 1)
+        for shown, _ in endpoint.shown.values():
             turn.deliver(observation.holder, Asserted(shown), 1, measure(shown))
 
     def _unobserve(self, turn: Turn, observation: Observation) -> None:
@@ -385,14 +387,16 @@ class Dataspace:
         shown = self._drop_observation(observation)
         turn.on_undo(partial(self._restore_observation, observation, shown))
 
-    def _drop_observation(self, observation: Observation) -> dict[Hashable, int]:
+    def _drop_observation(self, observation: Observation) -> dict[Hashable, tuple[Any, int]]:
         skeleton = observation.skeleton
         assert skeleton is not None
         shown = self._index.remove(skeleton, observation).shown
         self._observations -= 1
         return shown
 
-    def _restore_observation(self, observation: Observation, shown: dict[Hashable, int]) -> None:
+    def _restore_observation(
+        self, observation: Observation, shown: dict[Hashable, tuple[Any, int]]
+    ) -> None:
         assert isinstance(observation.pattern, Pattern)
         endpoint, _ = self._index.add(observation.pattern, observation)
         endpoint.shown.update(shown)
@@ -402,7 +406,7 @@ class Dataspace:
 
     def assertions(self) -> Collection[Hashable]:
         """Return the distinct values that are asserted now."""
-        return self._bag.keys()
+        return list(self._bag)
 
     def route_of(self, topic: str) -> Route:
         """Return whom a publication on `topic` concerns now."""

@@ -11,11 +11,12 @@ Source: the idea is syndicate-rs's skeleton.rs; the arrangement is our own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import attrs
 
+from ._bag import type_of
 from ._pattern import (
     Path,
     Pattern,
@@ -35,8 +36,9 @@ class Endpoint:
     captures: tuple[Path, ...]
     observers: dict[Any, None] = attrs.field(factory=dict[Any, None])
     """In the order in which they came."""
-    shown: dict[Hashable, int] = attrs.field(factory=dict[Hashable, int])
-    """What of the assertions they have been shown, and how many assertions show just that."""
+    shown: dict[Hashable, tuple[Any, int]] = attrs.field(factory=dict[Hashable, tuple[Any, int]])
+    """What of the assertions they have been shown, by its identity, and how many assertions show
+    just that."""
 
 
 Constants = tuple[tuple[type, Hashable], ...]
@@ -57,7 +59,7 @@ class PatternIndex:
     def add(self, pattern: Pattern, observer: Any) -> tuple[Endpoint, Skeleton]:
         """Add an observer; return its endpoint, which may be new, and the pattern taken apart."""
         skeleton = take_apart(pattern)
-        tables = self._by_type.setdefault(_root(skeleton.shape), {})
+        tables = self._by_type.setdefault(type_wanted(skeleton), {})
         table = tables.setdefault(skeleton.shape, {})
         endpoints = table.setdefault(skeleton.constants, {})
         endpoint = endpoints.get(skeleton.captures)
@@ -68,7 +70,7 @@ class PatternIndex:
 
     def remove(self, skeleton: Skeleton, observer: Any) -> Endpoint:
         """Remove an observer, and every table that is empty now; return its endpoint."""
-        root = _root(skeleton.shape)
+        root = type_wanted(skeleton)
         tables = self._by_type[root]
         table = tables[skeleton.shape]
         endpoints = table[skeleton.constants]
@@ -90,7 +92,7 @@ class PatternIndex:
 
     def matching(self, value: Any) -> Iterator[tuple[Endpoint, Any]]:
         """Yield each endpoint that `value` concerns, with what its observers are shown of it."""
-        for root in (_type_of(value), None):
+        for root in (type_of(value), None):
             for shape, table in self._by_type.get(root, {}).items():
                 if fits(shape, value):
                     endpoints = table.get(tuple(constants_of(shape, value)))
@@ -105,10 +107,8 @@ def matches(skeleton: Skeleton, value: Any) -> bool:
     return fits(shape, value) and tuple(constants_of(shape, value)) == skeleton.constants
 
 
-def _root(shape: Shape) -> type | None:
-    # Groups are listed outermost first; without one at the root, any type may match.
-    return shape.groups[0][1] if shape.groups and shape.groups[0][0] == () else None
-
-
-def _type_of(value: object) -> type:
-    return dict if isinstance(value, Mapping) else type(value)
+def type_wanted(skeleton: Skeleton) -> type | None:
+    """Return the type of all events that the pattern can match; None if it may be any."""
+    # Groups and constants are listed outermost first.
+    groups = skeleton.shape.groups
+    return groups[0][1] if groups and groups[0][0] == () else None

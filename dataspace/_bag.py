@@ -1,0 +1,109 @@
+"""The bag: what is asserted, each value once, with how many assertions of it stand.
+
+Python says that 1, True and 1.0 are equal, patterns tell them apart; were they one here, observers
+would hear the one appear and the other go. So values are kept by their `identity`; and what
+appeared is what goes, whichever of the equal assertions is the last.
+
+They are kept by type, because a new observer is told of what stands, and its pattern says of which
+type that must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from types import NoneType
+from typing import Any, cast
+
+import attrs
+
+# Exactly these are equal to nothing of another type, so they stand for themselves.
+_PLAIN = frozenset({str, bytes, NoneType})
+
+
+def identity(value: object) -> Hashable:
+    """Return what is equal for equal values of equal types, all through; hashable in any case.
+
+    An attrs instance is its class and those of its fields that it compares. What is mutable counts
+    as what it holds now: who asserts it must not change it.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, (tuple, list)):
+        return (kind, *map(identity, cast("tuple[object, ...]", value)))
+    if isinstance(value, (frozenset, set)):
+        return (kind, frozenset(map(identity, cast("frozenset[object]", value))))
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value).items()
+        return (kind, frozenset((identity(key), identity(part)) for key, part in pairs))
+    if attrs.has(kind) and kind.__eq__ is not object.__eq__:
+        parts = ((f.eq_key, getattr(value, f.name, None)) for f in attrs.fields(kind) if f.eq)
+        return (kind, *(identity(key(part) if key else part) for key, part in parts))
+    try:
+        hash(value)
+    except TypeError:
+        return (kind, id(value))
+    return (kind, value)
+
+
+def type_of(value: object) -> type:
+    """Return the type by which `value` is found; all mappings count as one."""
+    return dict if isinstance(value, Mapping) else type(value)
+
+
+@attrs.define(slots=True, eq=False)
+class Entry:
+    """One value that stands."""
+
+    value: Any
+    """The first of the equal values that are asserted: this one was told of."""
+    count: int = 0
+    """How many assertions of it stand."""
+
+
+class Bag:
+    """Values by type and identity. Empty tables are removed."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[type, dict[Hashable, Entry]] = {}
+
+    def __len__(self) -> int:
+        """Return how many distinct values stand."""
+        return sum(len(entries) for entries in self._by_type.values())
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the distinct values."""
+        for entries in self._by_type.values():
+            for entry in entries.values():
+                yield entry.value
+
+    def of_type(self, type_: type | None) -> Iterator[tuple[Hashable, Any]]:
+        """Yield (identity, value) of what stands and is of this type; None is for any."""
+        types = list(self._by_type) if type_ is None else [type_]
+        for each in types:
+            for key, entry in self._by_type.get(each, {}).items():
+                yield key, entry.value
+
+    def add(self, key: Hashable, value: Any, entry: Entry | None = None) -> Entry:
+        """Count one more assertion of `value`, whose identity is `key`; return its entry.
+
+        `entry` is what `remove` returned, to undo that.
+        """
+        entries = self._by_type.setdefault(type_of(value), {})
+        found = entries.get(key)
+        if found is None:
+            found = entries[key] = Entry(value) if entry is None else entry
+        found.count += 1
+        return found
+
+    def remove(self, key: Hashable, value: Any) -> Entry:
+        """Count one assertion of `value` less, which must stand; return its entry."""
+        kind = type_of(value)
+        entries = self._by_type[kind]
+        entry = entries[key]
+        entry.count -= 1
+        if not entry.count:
+            del entries[key]
+            if not entries:
+                del self._by_type[kind]
+        return entry
