@@ -6,5 +6,9 @@ Needs h11, of the extra `relay`; nothing else in the package imports this folder
 from ._messages import Handler as Handler
 from ._messages import Request as Request
 from ._messages import Response as Response
+from ._name_pattern import NamePattern as NamePattern
+from ._pages import Pages as Pages
+from ._relay_collector import RelayCollector as RelayCollector
+from ._relay_collector import TransportCounts as TransportCounts
 from ._server import HttpLimits as HttpLimits
 from ._server import serve_http as serve_http

@@ -270,6 +270,27 @@ class _Session:
 
     async def _send_response(self, response: Response, request: Request | None) -> None:
         """Send an answer; without a request, it is the last one."""
+        body = response.body
+        bodiless = request is not None and request.method == "HEAD"
+        try:
+            head = self._head(response, last=request is None)
+            if isinstance(body, bytes):
+                if not bodiless:
+                    head += self._frame(h11.Data(data=body))
+                await self._send(head + self._frame(h11.EndOfMessage()))
+                return
+            await self._send(head)
+            if not bodiless:
+                await self._send_pieces(body)
+            await self._send(self._frame(h11.EndOfMessage()))
+        finally:
+            # An async generator that is left half-way is otherwise closed by the garbage
+            # collector, at a time of its own choosing.
+            aclose = getattr(body, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+    def _head(self, response: Response, *, last: bool) -> bytes:
         headers = [
             ("Content-Type", response.content_type),
             ("Cache-Control", "no-store"),
@@ -278,35 +299,17 @@ class _Session:
             ("Server", "clearfunds"),
             *response.headers,
         ]
-        body = response.body
-        if isinstance(body, bytes):
-            headers.append(("Content-Length", str(len(body))))
-        if request is None:
+        if isinstance(response.body, bytes):
+            headers.append(("Content-Length", str(len(response.body))))
+        if last:
             headers.append(("Connection", "close"))
-        head = self._frame(
+        return self._frame(
             h11.Response(
                 status_code=response.status,
                 headers=headers,
                 reason=HTTPStatus(response.status).phrase.encode("ascii"),
             )
         )
-        bodiless = request is not None and request.method == "HEAD"
-        if isinstance(body, bytes):
-            if not bodiless:
-                head += self._frame(h11.Data(data=body))
-            await self._send(head + self._frame(h11.EndOfMessage()))
-            return
-        try:
-            await self._send(head)
-            if not bodiless:
-                await self._send_pieces(body)
-        finally:
-            # An async generator that is left half-way is otherwise closed by the garbage
-            # collector, at a time of its own choosing.
-            aclose = getattr(body, "aclose", None)
-            if aclose is not None:
-                await aclose()
-        await self._send(self._frame(h11.EndOfMessage()))
 
     async def _send_pieces(self, body: AsyncIterator[bytes]) -> None:
         try:

@@ -1,0 +1,193 @@
+"""The audit, in steps: `Ledger.audit` for a relay that has no time to stand still.
+
+`Ledger.discrepancies` looks at everything at one instant, and holds the loop for more than a
+microsecond for each loan. Here the same books are walked with pauses, in which they go on moving;
+so an account is judged only if it did not move between the beginning of the walk and its
+judgement:
+
+1. Its marks (what it ever borrowed, what it owes) are the same then as they were at the beginning.
+   Borrowing only ever raises the first, so nothing was borrowed; and nothing was repaid, or it
+   would owe less.
+2. An account with children is judged only if no account moved at all, because what its children
+   borrow and repay may cancel out in its marks.
+3. A loan may go from one holder to another and be met twice, or not at all. So what does not
+   balance is looked at again, and told of only if each look finds the same.
+
+A ledger small enough is walked without a pause, and then all of it is judged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ...accounts import LoanedItem
+from ._holdings import BREATH_EVERY
+
+if TYPE_CHECKING:
+    from ...accounts import Account, Ledger
+    from ._pace import Pace
+
+LOOKS: Final = 3
+# How often the same discrepancy must be seen, where looking took time.
+
+DISCREPANCIES_MAX: Final = 100
+# Sentences told; a broken relay has one for each account.
+
+
+@attrs.frozen
+class AuditResult:
+    """Whether the books balance, as far as they could be judged."""
+
+    discrepancies: tuple[str, ...]
+    """A sentence for each thing that is wrong; at most a hundred, and how many more there are."""
+    judged: int
+    """Accounts whose debt was compared with what holders hold of it."""
+    moving: int
+    """Accounts that were borrowing and repaying too busily for that."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether nothing wrong was found."""
+        return not self.discrepancies
+
+
+async def audit(ledger: Ledger, pace: Pace) -> AuditResult:
+    """Walk the books in steps and say what is wrong with them.
+
+    On cancellation nothing has changed, but that leaked loans found on the way are repaid.
+    """
+    # A stretch of its own: the totals must be read in one, however many accounts there are.
+    await pace.pause()
+    look = _Look(ledger)
+    await look.walk(pace)
+    found = look.found
+    looks = 1
+    while found and look.paused and looks < LOOKS:
+        await pace.pause()
+        look = _Look(ledger)
+        await look.walk(pace)
+        found = [sentence for sentence in found if sentence in look.found]
+        looks += 1
+    if len(found) > DISCREPANCIES_MAX:
+        more = len(found) - DISCREPANCIES_MAX
+        found = [*found[:DISCREPANCIES_MAX], f"and {more} discrepancies more"]
+    return AuditResult(tuple(found), look.judged, look.moving)
+
+
+class _Look:
+    """One walk through the books."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        # Two dictionaries of numbers rather than one of pairs: see `Everybody`.
+        self._items: dict[Account, int] = {}
+        self._bytes: dict[Account, int] = {}
+        self.found: list[str] = []
+        self.judged = 0
+        self.moving = 0
+        self.paused = False
+
+    async def walk(self, pace: Pace) -> None:
+        ledger = self._ledger
+        pauses = pace.pauses
+        # What the garbage collector found is owed and held by nobody until it is drained.
+        ledger.drain()
+        self._compare_totals()
+        marks: dict[Account, tuple[int, int, int, int]] = {}
+        for number, account in enumerate(list(ledger.accounts.values())):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            marks[account] = _marks(account)
+        await self._count_held(pace)
+        # What accounts owe for themselves is owed by their ancestors too (rule 13).
+        own_bytes = dict(self._bytes)
+        for number, (account, items) in enumerate(list(self._items.items())):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            # An ancestor may have loans of its own, so the amounts are those of before this loop.
+            for ancestor in account.chain[1:]:
+                self._add(ancestor, items, own_bytes[account])
+        await self._judge(marks, pace)
+        self.paused = pace.pauses > pauses
+
+    def _compare_totals(self) -> None:
+        totals = self._ledger.statistics()
+        for unit, borrowed, repaid, debt in (
+            ("items", totals.borrowed_items, totals.repaid_items, totals.debt_items),
+            ("bytes", totals.borrowed_bytes, totals.repaid_bytes, totals.debt_bytes),
+        ):
+            difference = borrowed - sum(repaid.values()) - debt
+            if difference:
+                self.found.append(
+                    f"{abs(difference)} {unit} {'more' if difference > 0 else 'fewer'} were "
+                    "borrowed than were repaid or are owed"
+                )
+
+    async def _count_held(self, pace: Pace) -> None:
+        ledger = self._ledger
+        for holder in list(ledger.holders):
+            await pace.breathe()
+            loans: list[Any] = list(holder.loans())
+            for number, loan in enumerate(loans):
+                if not number % BREATH_EVERY:
+                    await pace.breathe()
+                if isinstance(loan, LoanedItem):
+                    self._add(loan.account, loan.items, loan.bytes)
+                else:
+                    self.found.append(f"{holder.name} holds {loan!r}, which is not a loan")
+            surplus = holder.surplus()
+            if surplus is not None:
+                self.found.append(
+                    f"{holder.name} holds {surplus[0]} {surplus[1]} that no loan covers"
+                )
+        for loan in list(ledger.loose):
+            self._add(loan.account, loan.items, loan.bytes)
+        for turn in list(ledger.turns):
+            self._add(turn.account, turn.input_items, turn.input_bytes)
+
+    def _add(self, account: Account, items: int, nbytes: int) -> None:
+        self._items[account] = self._items.get(account, 0) + items
+        self._bytes[account] = self._bytes.get(account, 0) + nbytes
+
+    async def _judge(self, marks: dict[Account, tuple[int, int, int, int]], pace: Pace) -> None:
+        parents: list[Account] = []
+        moved = any(account not in marks for account in self._ledger.accounts.values())
+        for number, (account, mark) in enumerate(marks.items()):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            if _marks(account) != mark:
+                moved = True
+                self.moving += 1
+            elif account.children:
+                parents.append(account)
+            else:
+                self._compare(account)
+        if moved:
+            self.moving += len(parents)
+        else:
+            for account in parents:
+                self._compare(account)
+        for account in self._items:
+            known = self._ledger.accounts.get(account.name)
+            if known is not account and account.debt_items:
+                self.found.append(f"account {account.name} is not in the ledger, but has loans")
+
+    def _compare(self, account: Account) -> None:
+        self.judged += 1
+        items, nbytes = self._items.get(account, 0), self._bytes.get(account, 0)
+        if (items, nbytes) != (account.debt_items, account.debt_bytes):
+            self.found.append(
+                f"account {account.name} owes {account.debt_items} items and {account.debt_bytes} "
+                f"bytes, but holders have {items} items and {nbytes} bytes of its"
+            )
+
+
+def _marks(account: Account) -> tuple[int, int, int, int]:
+    return (
+        account.borrowed_items,
+        account.borrowed_bytes,
+        account.debt_items,
+        account.debt_bytes,
+    )

@@ -1,0 +1,57 @@
+"""Prometheus's text format, written piece by piece.
+
+prometheus_client writes a whole page at once, which is right for pages of constant size; a page
+with a line for each account must let the loop go on in between.
+
+https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+# NUL ends the input for Prometheus's lexer, wherever it stands.
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"', "\0": "\ufffd"})
+
+
+@attrs.frozen
+class Family:
+    """One metric: its name, whether it is a gauge or a counter, and what it means."""
+
+    name: str
+    """As it stands in the samples: a counter's ends with `_total`."""
+    documentation: str
+    kind: str = "gauge"
+
+    def head(self) -> str:
+        """The two lines before its samples."""
+        text = self.documentation.replace("\\", "\\\\").replace("\n", "\\n")
+        return f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
+
+    def sample(self, labels: str, value: float) -> str:
+        """One line, with labels as `format_labels` gives them."""
+        return f"{self.name}{labels} {format_value(value)}\n"
+
+
+def format_labels(labels: Mapping[str, str]) -> str:
+    """Write labels, escaped, with their braces."""
+    return "{%s}" % ",".join(  # noqa: UP031 - braces around braces are hard to read
+        [f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()]
+    )
+
+
+def format_value(value: float) -> str:
+    """Write a number as Go reads it."""
+    if isinstance(value, int):
+        return str(value)
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)

@@ -1,0 +1,108 @@
+"""Who holds whose debt, found by walking what holders physically hold (rule 15), in steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ...accounts import LoanedItem
+from ...accounts._ledger import LOOSE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...accounts import Holder, Ledger
+    from ._pace import Pace
+
+BREATH_EVERY: Final = 64
+# Rows between two looks at the clock.
+
+
+@attrs.frozen
+class Hands:
+    """All holders of one name. Names are the operator's, and nothing keeps them apart."""
+
+    name: str
+    kind: str
+    holders: list[Holder]
+
+
+@attrs.define
+class Cell:
+    """How much of one account's debt one pair of hands holds."""
+
+    opened: float
+    """When the oldest of the loans was made, on the ledger's clock."""
+    items: int = 0
+    bytes: int = 0
+    loans: int = 0
+
+    def add(self, items: int, nbytes: int, opened: float) -> None:
+        """Add one loan."""
+        self.items += items
+        self.bytes += nbytes
+        self.loans += 1
+        self.opened = min(self.opened, opened)
+
+
+class Everybody:
+    """Everybody who may hold debt: the holders, the router, and nobody (`(loose)`).
+
+    Their `Hands` are made as they are iterated over. Ten thousand of them kept would be enough new
+    objects to set off a full garbage collection, which takes longer than any step of ours.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._first: dict[str, Holder] = {}
+        self._more: dict[str, list[Holder]] = {}
+        self._loose = bool(ledger.loose)
+
+    @classmethod
+    async def of(cls, ledger: Ledger, pace: Pace) -> Everybody:
+        """Look who is there, in steps."""
+        everybody = cls(ledger)
+        for number, holder in enumerate(list(ledger.holders)):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            if everybody._first.setdefault(holder.name, holder) is not holder:
+                everybody._more.setdefault(holder.name, []).append(holder)
+        return everybody
+
+    def __iter__(self) -> Iterator[Hands]:
+        for name, holder in self._first.items():
+            yield Hands(name, holder.kind, [holder, *self._more.get(name, ())])
+        if self._loose:
+            yield Hands(LOOSE, "loose", [])
+
+
+async def cells_of(hands: Hands, ledger: Ledger, pace: Pace) -> dict[str, Cell]:
+    """Return what `hands` hold, by the name of the account that owes for it."""
+    cells: dict[str, Cell] = {}
+    for holder in hands.holders:
+        # A holder's list of loans may not change while it is walked, hence the copy; a loan that
+        # has been settled when its turn comes has nothing outstanding any more.
+        loans: list[Any] = list(holder.loans())
+        for number, loan in enumerate(loans):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            # What is not a loan is the audit's to tell of (rule 15).
+            if isinstance(loan, LoanedItem) and loan.items:
+                _add(cells, loan.account.name, loan.items, loan.bytes, loan.opened)
+        if holder is ledger.router:
+            for turn in list(ledger.turns):
+                if turn.input_items:
+                    name = turn.account.name
+                    _add(cells, name, turn.input_items, turn.input_bytes, turn.opened)
+    if hands.name == LOOSE:
+        for loan in list(ledger.loose):
+            if loan.items:
+                _add(cells, loan.account.name, loan.items, loan.bytes, loan.opened)
+    return cells
+
+
+def _add(cells: dict[str, Cell], account: str, items: int, nbytes: int, opened: float) -> None:
+    cell = cells.get(account)
+    if cell is None:
+        cell = cells[account] = Cell(opened)
+    cell.add(items, nbytes, opened)

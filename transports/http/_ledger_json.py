@@ -1,0 +1,192 @@
+"""`/ledger.json`: everything the ledger knows, for people and programs.
+
+One object, written in pieces, a line for each row. Each row is read at one instant; the page as a
+whole is read at one instant only while the ledger is small.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from json import JSONEncoder
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ._audit import audit
+from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ...accounts import AccountStatistics, Ledger
+    from ._pace import Pace
+
+CONTENT_TYPE: Final = "application/json"
+
+PIECE_CHARACTERS: Final = 32768
+
+# One for all rows: json.dumps with options makes a new one for each call. Numbers that are not
+# finite are not JSON; they are kept out by `_finite`.
+_encode: Final = JSONEncoder(allow_nan=False, separators=(", ", ": ")).encode
+
+
+@attrs.define
+class _Page:
+    """Text on its way out."""
+
+    text: list[str] = attrs.field(factory=list[str])
+    characters: int = 0
+    rows: int = 0
+
+    def write(self, text: str) -> None:
+        self.text.append(text)
+        self.characters += len(text)
+
+    def row(self, row: Any) -> None:
+        """Write an element of a list."""
+        self.write(("\n  " if not self.rows else ",\n  ") + _encode(row))
+        self.rows += 1
+
+    def begin(self, name: str) -> None:
+        """Begin a list."""
+        self.write(f",\n{_encode(name)}: [")
+        self.rows = 0
+
+    def end(self) -> None:
+        """End it."""
+        self.write("\n]" if self.rows else "]")
+
+    @property
+    def full(self) -> bool:
+        """Whether there is enough for a piece."""
+        return self.characters >= PIECE_CHARACTERS
+
+    def take(self) -> bytes:
+        """Take what was written."""
+        data = "".join(self.text).encode("ascii")
+        self.text.clear()
+        self.characters = 0
+        return data
+
+
+async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None]:
+    """Write the page, in pieces."""
+    page = _Page()
+    # A stretch of its own: the totals must be read in one, however many accounts there are.
+    await pace.pause()
+    page.write(f'{{"time": {_encode(datetime.now(UTC).isoformat(timespec="milliseconds"))}')
+    page.write(f',\n"totals": {_encode(_totals(ledger))}')
+    page.begin("accounts")
+    for number, account in enumerate(list(ledger.accounts.values())):
+        if not number % BREATH_EVERY:
+            await pace.breathe()
+        page.row(_account_row(account.statistics()))
+        if page.full:
+            yield page.take()
+    page.end()
+    everybody = await Everybody.of(ledger, pace)
+    page.begin("holders")
+    for hands in everybody:
+        await pace.breathe()
+        page.row(_holder_row(hands, await cells_of(hands, ledger, pace), ledger.clock()))
+        if page.full:
+            yield page.take()
+    page.end()
+    page.begin("matrix")
+    for hands in everybody:
+        cells = await cells_of(hands, ledger, pace)
+        now = ledger.clock()
+        for debtor, cell in cells.items():
+            await pace.breathe()
+            page.row(
+                {
+                    "account": debtor,
+                    "holder": hands.name,
+                    "items": cell.items,
+                    "bytes": cell.bytes,
+                    "oldest_seconds": round(now - cell.opened, 6),
+                }
+            )
+            if page.full:
+                yield page.take()
+    page.end()
+    result = await audit(ledger, pace)
+    page.write(
+        ',\n"audit": '
+        + _encode(
+            {
+                "balanced": result.balanced,
+                "discrepancies": result.discrepancies,
+                "accounts_judged": result.judged,
+                "accounts_moving": result.moving,
+            }
+        )
+        + "}\n"
+    )
+    yield page.take()
+
+
+def _totals(ledger: Ledger) -> dict[str, Any]:
+    totals = ledger.statistics()
+    return {
+        "accounts": totals.accounts,
+        "holders": totals.holders,
+        "debt": _amount(totals.debt_items, totals.debt_bytes),
+        "top_debt_items": totals.top_debt_items,
+        "borrowed": _amount(totals.borrowed_items, totals.borrowed_bytes),
+        "repaid": {
+            outcome: _amount(items, totals.repaid_bytes[outcome])
+            for outcome, items in totals.repaid_items.items()
+        },
+        "waiting_readers": totals.waiting,
+        "waits": totals.waits,
+        "waited_seconds": round(totals.waited_seconds, 6),
+        "leaked_loans": totals.leaked_loans,
+        "standing": _amount(totals.standing_items, totals.standing_bytes),
+    }
+
+
+def _account_row(statement: AccountStatistics) -> dict[str, Any]:
+    return {
+        "name": statement.name,
+        "parent": statement.parent,
+        "state": statement.state,
+        "debt": _amount(statement.debt_items, statement.debt_bytes),
+        "peak": _amount(statement.peak_items, statement.peak_bytes),
+        "limit": _amount(statement.limit_items, statement.limit_bytes),
+        "low": _amount(statement.low_items, statement.low_bytes),
+        "borrowed": _amount(statement.borrowed_items, statement.borrowed_bytes),
+        "waiting_readers": statement.waiting,
+        "waiting_seconds": round(statement.waiting_seconds, 6),
+        "waits": statement.waits,
+        "waited_seconds": round(statement.waited_seconds, 6),
+        "blame": {name: round(seconds, 6) for name, seconds in statement.blame.items()},
+        "standing": _amount(statement.standing_items, statement.standing_bytes),
+    }
+
+
+def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, Any]:
+    held = cells.values()
+    holders = hands.holders
+    return {
+        "name": hands.name,
+        "kind": hands.kind,
+        "held": _amount(sum([cell.items for cell in held]), sum([cell.bytes for cell in held])),
+        "loans": sum([cell.loans for cell in held]),
+        "oldest_seconds": round(max([now - cell.opened for cell in held], default=0.0), 6),
+        # Who holds nothing is not failing to make progress.
+        "idle_seconds": round(
+            max([now - h.progressed_at for h in holders], default=0.0) if held else 0.0, 6
+        ),
+        "patience": _finite(min([h.patience for h in holders], default=None)),
+        "policy": str(holders[0].policy) if holders else None,
+    }
+
+
+def _amount(items: int | None, nbytes: int | None) -> dict[str, int | None]:
+    return {"items": items, "bytes": nbytes}
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or math.isinf(value) else value

@@ -1,0 +1,188 @@
+"""The relay's pages, as handlers for `serve_http`."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final, Self
+
+import trio
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from ...accounts._collector import DebtCollector
+from . import _exposition, _ledger_json
+from ._detailed import DetailedQuery, write_detailed
+from ._ledger_json import write_ledger
+from ._messages import Handler, Request, Response
+from ._pace import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+
+    from prometheus_client import Metric
+
+    from ...accounts import Account, Ledger, Limit
+
+LONG_PAGES_MAX: Final = 4
+# Pages with a row for each account that are under way at once. Each takes the loop for a
+# millisecond at a time, so together they stay below 5 ms; and each keeps its rows in memory.
+
+
+class Pages:
+    """What can be looked at of a relay: metrics, the ledger, and whether it is well.
+
+    - `/metrics`: totals for Prometheus, as many series however many accounts there are.
+    - `/metrics/detailed?family=account,holder,matrix,blame&account=REGEX&holder=REGEX&limit=N`: a
+      series for each account, each holder, each who-holds-whose-debt, each who-waited-on-whom.
+    - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
+    - `/healthz`: 200 while the loop turns.
+    - `/readyz`: 200 while the relay takes connections, else 503.
+
+    The patterns are regular expressions that a whole name must match (see `NamePattern` for what
+    they may contain). No page needs the loop for more than a few milliseconds at a time.
+
+    Args:
+        ledger: The books that are shown.
+        limits: What bounds debt, by level, shown beside it: see `DebtCollector`.
+        collectors: What else `/metrics` serves, as a `RelayCollector`.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        limits: Mapping[str, Limit | Account] | None = None,
+        collectors: Iterable[Collector] = (),
+    ) -> None:
+        self._ledger = ledger
+        # A registry refuses two collectors that would serve the same name.
+        registry = CollectorRegistry()
+        self._collectors: list[Collector] = [
+            DebtCollector(ledger, limits),
+            *collectors,
+            _BuildInfo(),
+            ProcessCollector(registry=None),
+        ]
+        for collector in self._collectors:
+            registry.register(collector)
+        self._one_scrape = trio.Lock()
+        self._long_pages = 0
+        self._state = "starting"
+
+    def set_ready(self) -> None:
+        """From now on the relay takes connections."""
+        self._state = "ready"
+
+    def set_stopping(self) -> None:
+        """From now on the relay takes no more connections."""
+        self._state = "stopping"
+
+    def handlers(self) -> dict[str, Handler]:
+        """The pages by path, for `serve_http`."""
+        return {
+            "/metrics": self.metrics,
+            "/metrics/detailed": self.detailed,
+            "/ledger.json": self.ledger_json,
+            "/healthz": self.healthz,
+            "/readyz": self.readyz,
+        }
+
+    async def metrics(self, request: Request) -> Response:
+        """Serve the totals; cancellation leaves nothing behind."""
+        text: list[bytes] = []
+        # One scrape after the other: many at once would each take their time in the same turn of
+        # the loop, and nothing else would come in between.
+        async with self._one_scrape:
+            for collector in self._collectors:
+                await trio.lowlevel.checkpoint()
+                families = list(collector.collect())  # All of it read at one instant.
+                await trio.lowlevel.checkpoint()
+                text.append(generate_latest(_Collected(families)))
+        return Response(b"".join(text), content_type=_exposition.CONTENT_TYPE)
+
+    async def detailed(self, request: Request) -> Response:
+        """Serve what was asked for, a series for each account or holder."""
+        try:
+            query = DetailedQuery.parse(request.query)
+        except ValueError as error:
+            return Response.sentence(400, str(error))
+        return self._long(write_detailed(self._ledger, query, Pace()), _exposition.CONTENT_TYPE)
+
+    async def ledger_json(self, request: Request) -> Response:
+        """Serve the whole ledger."""
+        return self._long(write_ledger(self._ledger, Pace()), _ledger_json.CONTENT_TYPE)
+
+    async def healthz(self, request: Request) -> Response:
+        """Say that the loop turns: it has just come by here."""
+        return Response.sentence(200, "The relay is alive.")
+
+    async def readyz(self, request: Request) -> Response:
+        """Say whether the relay takes connections."""
+        status = 200 if self._state == "ready" else 503
+        return Response.sentence(status, f"The relay is {self._state}.")
+
+    def _long(self, pieces: AsyncGenerator[bytes, None], content_type: str) -> Response:
+        if self._long_pages >= LONG_PAGES_MAX:
+            return Response.sentence(
+                503,
+                f"{LONG_PAGES_MAX} pages of this kind are under way already; try again.",
+                ("Retry-After", "1"),
+            )
+        return Response(_LongPage(pieces, self), content_type=content_type)
+
+    def count_long_page(self, change: int) -> None:
+        """Note that a long page has begun or ended."""
+        self._long_pages += change
+
+
+class _LongPage:
+    """The pieces of a page, counted among those under way until it is closed.
+
+    Not in the generator itself, whose `finally` is not reached if it is closed before its first
+    piece was asked for, as for HEAD.
+    """
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], pages: Pages) -> None:
+        self._pieces = pieces
+        self._pages: Pages | None = pages
+        pages.count_long_page(+1)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        if self._pages is not None:
+            self._pages.count_long_page(-1)
+            self._pages = None
+        await self._pieces.aclose()
+
+
+class _Collected(Collector):
+    """What has been collected already, to be written down."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+class _BuildInfo(Collector):
+    """Which version this is."""
+
+    def __init__(self) -> None:
+        try:
+            number = version("clearfunds")
+        except PackageNotFoundError:
+            number = "unknown"
+        self._labels = {"version": number}
+
+    def describe(self) -> Iterator[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("clearfunds_build", "Which version this is.", self._labels)
