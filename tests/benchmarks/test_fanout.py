@@ -92,10 +92,11 @@ def test_a_server_that_does_not_start_is_reported_and_fails_the_run() -> None:
 
 
 def test_without_a_compiler_it_says_so(tmp_path: Path) -> None:
-    for name in ("fanout.py", "loadgen.py", "loadgen.c", "servers.py"):
-        (tmp_path / "benchmarks").mkdir(exist_ok=True)
-        shutil.copy(FOLDER / name, tmp_path / "benchmarks")
-    status, printed, complaint = fanout(folder=tmp_path / "benchmarks", CC="", PATH="/nowhere")
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    for source in (*FOLDER.glob("*.py"), FOLDER / "loadgen.c"):
+        shutil.copy(source, folder)
+    status, printed, complaint = fanout(folder=folder, CC="", PATH="/nowhere")
     assert (status, printed) == (1, "")
     assert "no C compiler" in complaint
     assert "Traceback" not in complaint
@@ -114,3 +115,41 @@ def test_a_wrong_option_is_refused(option: str, complaint: str) -> None:
     status, _, said = fanout(option)
     assert status == 2
     assert complaint in said
+
+
+# What py-spy writes: a line for each stack, outermost frame first, and how often it was seen.
+STACKS = """\
+<module> (/env/bin/clearfunds:8);Session.run (/src/clearfunds/transports/_relay.py:88);\
+Outlet.flush (/src/clearfunds/transports/_outlet.py:190);sock_send (/build/socketmodule.c:4213);\
+send (/usr/lib/libc.so.6) 60
+<module> (/env/bin/clearfunds:8);commit_run (/src/clearfunds/accounts/_turn.py:240);\
+Account.borrow (/src/clearfunds/accounts/_account.py:196) 8
+<module> (/env/bin/clearfunds:8);Outlet.hold (/src/clearfunds/transports/_outlet.py:120);\
+list_append (/usr/lib/libpython3.11.so.1.0) 2
+<module> (/env/bin/clearfunds:8);run (/env/lib/site-packages/trio/_core/_run.py:2535) 10
+"""
+
+
+def test_a_profile_is_put_down_to_the_innermost_python_function_or_the_system_call() -> None:
+    script = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]);"
+        "from benchmarks.profiling import Profile, read;"
+        "profile = Profile(read(sys.stdin.read()));"
+        "print(json.dumps([profile.bookkeeping, profile.rows()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(FOLDER.parent)],
+        input=STACKS,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [
+        0.125,
+        [
+            ["75.0%", "send", "(system)", ""],
+            ["12.5%", "run", "trio/_core/_run.py", ""],
+            ["10.0%", "Account.borrow", "accounts/_account.py", "yes"],
+            ["2.5%", "Outlet.hold", "transports/_outlet.py", "yes"],
+        ],
+    ]
