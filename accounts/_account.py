@@ -277,9 +277,15 @@ class Account:
 
         While the turn is open this account owes for its input: `items` items and `nbytes` bytes
         (default: what `measure(event)` says, 0 for no event), held by the ledger's `router`.
+
+        Raises:
+            ValueError: If that is not at least one item and no negative bytes (rule 1).
         """
         if nbytes is None:
             nbytes = 0 if event is None else measure(event)
+        if items < 1 or nbytes < 0:
+            msg = f"a turn handles at least one item and no negative bytes, not {items}, {nbytes}"
+            raise ValueError(msg)
         return Turn(self, items, nbytes)
 
     def standing(self) -> Standing:

@@ -147,7 +147,7 @@ class Turn:
         self._deliveries.append((holder, item, items, nbytes))
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Register how to undo a change of state, if a later action fails."""
+        """Register how to undo a change of state, if a later action fails; it must not raise."""
         self._undo.append(undo)
 
     # -- the commit -----------------------------------------------------------------------------
@@ -161,9 +161,18 @@ class Turn:
                 self.account.check_open()
         except BaseException:
             self._deliveries.clear()
-            while self._undo:
-                self._undo.pop()()
+            self._undo_all()
             raise
+
+    def _undo_all(self) -> None:
+        failures: list[BaseException] = []
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except BaseException as exc:  # noqa: BLE001 (the rest has to be undone too)
+                failures.append(exc)
+        if failures:
+            raise BaseExceptionGroup("a failed turn could not be undone", failures)
 
     def _hand_over(self) -> Iterable[Holder]:
         account, now = self.account, self.opened

@@ -45,6 +45,13 @@ def test_the_input_is_owed_while_the_turn_is_open(ledger: Ledger) -> None:
     assert "ended" in repr(turn)
 
 
+@pytest.mark.parametrize(("items", "nbytes"), [(0, 0), (0, 5), (-1, 5), (1, -1)])
+def test_a_root_turn_is_never_free(ledger: Ledger, items: int, nbytes: int) -> None:
+    """Rule 1: there is no way to send without an account."""
+    with pytest.raises(ValueError, match=f"at least one item .*, not {items}, {nbytes}"):
+        ledger.open("a").turn(items=items, nbytes=nbytes)
+
+
 def test_children_are_borrowed_before_the_input_is_repaid(ledger: Ledger) -> None:
     """Rule 3: the debt never touches zero in the middle of a chain."""
     account = ledger.open("a")
@@ -183,6 +190,27 @@ def test_an_action_that_raises_undoes_what_was_done(ledger: Ledger) -> None:
     assert state == ["a", "b", "not b", "not a"]
     assert (box.items, box.heard, owed(account)) == (0, 0, (0, 0))
     assert ledger.repaid_items[Outcome.REJECTED] == 1
+
+
+def test_all_is_undone_even_if_a_part_of_that_fails(ledger: Ledger) -> None:
+    account = ledger.open("a")
+    undone: list[str] = []
+
+    def act(turn: Turn) -> None:
+        turn.on_undo(lambda: undone.append("first"))
+        turn.on_undo(lambda: undone[99])
+        turn.on_undo(lambda: undone.append("last"))
+        raise ValueError("the cause")
+
+    def handle() -> None:
+        with account.turn() as turn:
+            turn.act(act)
+
+    with pytest.RaisesGroup(IndexError) as caught:
+        handle()
+    assert isinstance(caught.value.__context__, ValueError)
+    assert undone == ["last", "first"]
+    assert not ledger.turns
 
 
 def test_the_loan_that_was_handled_ends_with_its_turn(ledger: Ledger) -> None:
