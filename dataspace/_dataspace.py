@@ -384,23 +384,21 @@ class Dataspace:
             self.routes.unsubscribe(subscription)
             turn.on_undo(partial(self.routes.subscribe, subscription))
             return
-        shown = self._drop_observation(observation)
-        turn.on_undo(partial(self._restore_observation, observation, shown))
+        endpoint = self._drop_observation(observation)
+        turn.on_undo(partial(self._restore_observation, observation, endpoint))
 
-    def _drop_observation(self, observation: Observation) -> dict[Hashable, tuple[Any, int]]:
+    def _drop_observation(self, observation: Observation) -> Endpoint:
         skeleton = observation.skeleton
         assert skeleton is not None
-        shown = self._index.remove(skeleton, observation).shown
         self._observations -= 1
-        return shown
+        return self._index.remove(skeleton, observation)
 
-    def _restore_observation(
-        self, observation: Observation, shown: dict[Hashable, tuple[Any, int]]
-    ) -> None:
-        assert isinstance(observation.pattern, Pattern)
-        endpoint, _ = self._index.add(observation.pattern, observation)
-        endpoint.shown.update(shown)
+    def _restore_observation(self, observation: Observation, endpoint: Endpoint) -> None:
+        skeleton = observation.skeleton
+        assert skeleton is not None
         self._observations += 1
+        # The very same endpoint: what is undone next may be what it showed.
+        self._index.put(skeleton, observation, endpoint)
 
     # -- looking --------------------------------------------------------------------------------
 

@@ -59,14 +59,16 @@ class PatternIndex:
     def add(self, pattern: Pattern, observer: Any) -> tuple[Endpoint, Skeleton]:
         """Add an observer; return its endpoint, which may be new, and the pattern taken apart."""
         skeleton = take_apart(pattern)
+        return self.put(skeleton, observer, Endpoint(skeleton.captures)), skeleton
+
+    def put(self, skeleton: Skeleton, observer: Any, endpoint: Endpoint) -> Endpoint:
+        """Add an observer; return its endpoint, which is `endpoint` if there is none yet."""
         tables = self._by_type.setdefault(type_wanted(skeleton), {})
         table = tables.setdefault(skeleton.shape, {})
         endpoints = table.setdefault(skeleton.constants, {})
-        endpoint = endpoints.get(skeleton.captures)
-        if endpoint is None:
-            endpoint = endpoints[skeleton.captures] = Endpoint(skeleton.captures)
+        endpoint = endpoints.setdefault(skeleton.captures, endpoint)
         endpoint.observers[observer] = None
-        return endpoint, skeleton
+        return endpoint
 
     def remove(self, skeleton: Skeleton, observer: Any) -> Endpoint:
         """Remove an observer, and every table that is empty now; return its endpoint."""

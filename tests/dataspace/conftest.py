@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import attrs
@@ -36,6 +36,13 @@ class RefusedError(Exception):
 def refuse(turn: Turn) -> NoReturn:
     """Make the commit fail: `turn.act(refuse)`."""
     raise RefusedError
+
+
+def commit(account: Account, *notes: Callable[[Turn], object]) -> None:
+    """Do a turn of `account` that notes these things."""
+    with account.turn() as turn:
+        for note in notes:
+            note(turn)
 
 
 def told(mailbox: Mailbox) -> list[Any]:
