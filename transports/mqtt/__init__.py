@@ -1,5 +1,10 @@
 """MQTT 3.1.1: packets, a core without I/O that both sides share, and a small client."""
 
+from ._client import MqttClient as MqttClient
+from ._client import MqttClientStatistics as MqttClientStatistics
+from ._client_errors import ConnectionLostError as ConnectionLostError
+from ._client_errors import ConnectRefusedError as ConnectRefusedError
+from ._client_errors import SubscriptionRefusedError as SubscriptionRefusedError
 from ._connection import NEED_DATA as NEED_DATA
 from ._connection import Connection as Connection
 from ._connection import NeedData as NeedData
@@ -8,6 +13,7 @@ from ._connection import State as State
 from ._frames import DEFAULT_MAX_PACKET_SIZE as DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import AwaitingRelease as AwaitingRelease
 from ._identifiers import PacketIds as PacketIds
+from ._open import open_mqtt as open_mqtt
 from ._packets import SUBSCRIPTION_FAILED as SUBSCRIPTION_FAILED
 from ._packets import ConnAck as ConnAck
 from ._packets import Connect as Connect

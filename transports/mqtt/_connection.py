@@ -138,6 +138,7 @@ class Connection:
     """
 
     __slots__ = (
+        "_clean_session",
         "_collected",
         "_disconnected",
         "_fault",
@@ -179,6 +180,7 @@ class Connection:
         self._collected: bytearray | None = None
         self._fault: RemoteProtocolError | None = None
         self._disconnected = False
+        self._clean_session = True
         self._enter(State.AWAITING_CONNECT)
 
     def __repr__(self) -> str:
@@ -253,12 +255,12 @@ class Connection:
             packet = decode(buffer[position], buffer[start:end])
             if self._topic_limits is not None:
                 self._check_topic(packet, self._topic_limits)
+            self.position = end
+            if packet.kind in _TURNING_POINTS:
+                self._received(packet)
         except RemoteProtocolError as exc:
             self._fail(exc)
             raise
-        self.position = end
-        if packet.kind in _TURNING_POINTS:
-            self._received(packet)
         return packet
 
     def send(self, packet: Packet) -> bytes:
@@ -271,9 +273,12 @@ class Connection:
             raise LocalProtocolError(self._unsendable(packet))
         if self._fault is not None and not (isinstance(packet, ConnAck) and packet.return_code):
             raise LocalProtocolError(f"this CONNECT has to be refused: {self._fault}")
+        if isinstance(packet, ConnAck) and packet.session_present and self._clean_session:
+            raise LocalProtocolError(_SESSION_FAULT)
         encoded = encode(packet)
         match packet:
             case Connect():
+                self._clean_session = packet.clean_session
                 self._enter(State.AWAITING_CONNACK)
             case ConnAck(return_code=0):
                 self._enter(State.CONNECTED)
@@ -305,7 +310,10 @@ class Connection:
     def _received(self, packet: Packet) -> None:
         match packet:
             case Connect():
+                self._clean_session = packet.clean_session
                 self._enter(State.AWAITING_CONNACK)
+            case ConnAck(session_present=True) if self._clean_session:
+                raise RemoteProtocolError(_SESSION_FAULT)
             case ConnAck(return_code=0):
                 self._enter(State.CONNECTED)
             case ConnAck():
@@ -376,5 +384,7 @@ class Connection:
             return f"cannot send {name}: a {self.role.value} does not send it (table 2.1)"
         return f"cannot send {name} while {self.state.value} [MQTT-3.1.0-1][MQTT-3.2.0-1]"
 
+
+_SESSION_FAULT = "CONNACK says session present, but a clean session was asked for [MQTT-3.2.2-1]"
 
 _TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind})

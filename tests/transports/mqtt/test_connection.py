@@ -170,6 +170,20 @@ def test_nothing_is_sent_before_its_time() -> None:
         server.send(Publish("t"))
 
 
+def test_session_present_is_for_those_who_asked_for_their_session() -> None:
+    present = ConnAck(session_present=True, return_code=0)
+    client, server = Connection(Role.CLIENT), Connection(Role.SERVER)
+    server.receive_data(client.send(Connect("c", clean_session=False)))
+    server.next_packet()
+    assert packets(client, server.send(present)) == [present]
+    server = Connection(Role.SERVER)
+    server.receive_data(encode(Connect("c", clean_session=True)))
+    server.next_packet()
+    with pytest.raises(LocalProtocolError, match=r"MQTT-3\.2\.2-1"):
+        server.send(present)
+    server.send(ACCEPTED)
+
+
 def test_a_malformed_packet_of_our_own_leaves_the_connection_as_it_was() -> None:
     client = Connection(Role.CLIENT)
     with pytest.raises(LocalProtocolError):

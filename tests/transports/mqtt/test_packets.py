@@ -142,6 +142,7 @@ MALFORMED_TO_CLIENT = {
     "reserved acknowledge flags": ("section 3.2.2.1", b"\x20\2\2\0"),
     "reserved return code": ("section 3.2.2.3", b"\x20\2\0\6"),
     "CONNACK of three bytes": ("section 3.2.1", b"\x20\3\0\0\0"),
+    "a session where a clean one was asked for": ("MQTT-3.2.2-1", b"\x20\2\1\0"),
     "refused, session present": ("MQTT-3.2.2-4", b"\x20\2\1\5"),
     "second CONNACK": ("section 3.2)", b"\x20\2\0\0\x20\2\0\0"),
     "no SUBACK code": ("MQTT-3.8.4-5", b"\x20\2\0\0\x90\2\0\1"),

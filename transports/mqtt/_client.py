@@ -1,0 +1,661 @@
+"""A small MQTT 3.1.1 client on Trio.
+
+Rules:
+
+1. Nothing here grows without bound: what is received and not yet taken, what is sent and not yet
+   written, and what is published and not yet acknowledged each have a limit, and whoever would
+   exceed one waits.
+2. A client that is not iterated over stops reading its socket once its buffer is full, so that the
+   server, and through it whoever publishes, waits for the consumer.
+3. Leaving `open_mqtt` normally finishes what was begun and says DISCONNECT; leaving it by an
+   exception says nothing, so that the server publishes the will.
+4. A lost connection is an exception in whoever calls the client next, never an exception group.
+
+Theory of operation. Three tasks live in a nursery inside the `async with` block. The *reader* hands
+publications to a deque and acknowledgements to whoever waits for them. The *writer* sends what has
+been put into the send buffer since it last looked: all that the other tasks said during one pass of
+the scheduler leaves in one write. The *keeper* sends PINGREQ when nothing else was sent.
+
+Calls that only fill the send buffer do not checkpoint while there is room in it. That departs from
+Trio's habit, and is what batches small publications: a checkpoint after each would make each a
+write of its own, at some thirty times the cost. A filled buffer always makes its publisher wait,
+so no task holds the thread for longer than it takes to fill 64 KiB.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import attrs
+import trio
+
+from .._errors import LocalProtocolError, RemoteProtocolError
+from ._client_errors import ConnectionLostError, SubscriptionRefusedError
+from ._connection import NEED_DATA, Connection
+from ._identifiers import AwaitingRelease, PacketIds
+from ._inbox import Inbox
+from ._packets import (
+    SUBSCRIPTION_FAILED,
+    Disconnect,
+    Packet,
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+    encode,
+    encode_publish,
+)
+from ._send_buffer import SendBuffer
+
+#: What one read takes at most.
+READ_SIZE = 1 << 16
+#: After so many messages taken without waiting, `receive` lets the other tasks run.
+_MESSAGES_A_CHECKPOINT = 64
+#: A client pings after this part of its keep-alive: the rest is for the way to the server.
+_PING_AFTER = 0.75
+#: How long, in seconds, a server is given to close a connection that was said goodbye to.
+_CLOSE_PATIENCE = 2.0
+
+_PINGREQ: Final = encode(PingReq())
+
+
+@attrs.frozen
+class MqttClientStatistics:
+    """What a client holds at the moment."""
+
+    buffered_messages: int
+    """Publications received that nobody has taken yet."""
+    buffered_bytes: int
+    """Bytes of their topics and payloads."""
+    reading: bool
+    """Whether the socket is being read; False while the buffer of messages is full."""
+    inflight: int
+    """Publications of QoS 1 and 2 that have not been acknowledged to the end."""
+    unsent_bytes: int
+    """Bytes that wait for the stream to take them."""
+
+
+@attrs.define(eq=False)
+class _Inflight:
+    """A publication of our own with QoS 1 or 2 on its way."""
+
+    qos: int
+    released: bool = False
+    finished: bool = False
+    waiter: trio.Event | None = None
+
+
+@attrs.define(eq=False)
+class _Request:
+    """A SUBSCRIBE or UNSUBSCRIBE that waits for its answer."""
+
+    answer: type[SubAck] | type[UnsubAck]
+    filters: int
+    return_codes: tuple[int, ...] = ()
+    finished: bool = False
+    waiter: trio.Event | None = None
+
+
+class MqttClient:
+    """A connected client; `open_mqtt` makes one.
+
+    Iterating over it gives the publications that the server sends, each as a `Publish`. Several
+    tasks may use one client at once, also to iterate: each message goes to one of them.
+
+    Attributes:
+        client_id: the name this client gave itself; empty if it asked the server to choose.
+        session_present: whether the server had kept a session for it [MQTT-3.2.2-2].
+    """
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        connection: Connection,
+        *,
+        client_id: str,
+        session_present: bool,
+        keep_alive: int,
+        ping_timeout: float,
+        max_buffered: int,
+        max_buffered_bytes: int,
+        max_inflight: int,
+    ) -> None:
+        """Make a client of a connection that CONNACK has accepted; `open_mqtt` does."""
+        self.client_id = client_id
+        self.session_present = session_present
+        self._stream = stream
+        self._connection = connection
+
+        self._inbox = Inbox(max_buffered, max_buffered_bytes)
+        self._reading = True
+        self._taken_in_a_row = 0
+        self._awaiting_release = AwaitingRelease(limit=65_535)
+        self._untaken_qos2: set[int] = set()
+
+        self._send = SendBuffer()
+
+        # On its way. A place in the window is handed over to who waits first, not freed.
+        self._ids = PacketIds()
+        self._inflight: dict[int, _Inflight] = {}
+        self._requests: dict[int, _Request] = {}
+        if max_inflight < 1:
+            raise ValueError(f"a window of {max_inflight} publications lets none of QoS 1 or 2 go")
+        self._window_free = max_inflight
+        self._window = trio.lowlevel.ParkingLot()
+
+        self._keep_alive = keep_alive
+        self._ping_timeout = ping_timeout
+        self._pinged_at: float | None = None
+
+        self._lost: str | None = None
+        self._lost_by: BaseException | None = None
+        self._leaving = False
+        self._disconnected = False
+        self._ended = trio.Event()
+
+    def __repr__(self) -> str:
+        condition = "lost" if self._lost else "disconnected" if self._leaving else "connected"
+        return (
+            f"<MqttClient {self.client_id!r} {condition}, {len(self._inbox)} messages buffered, "
+            f"{len(self._inflight)} in flight>"
+        )
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start the tasks of this client; `open_mqtt` does. They end when they are cancelled."""
+        nursery.start_soon(self._read)
+        nursery.start_soon(self._write)
+        if self._keep_alive:
+            nursery.start_soon(self._keep)
+
+    def statistics(self) -> MqttClientStatistics:
+        """Return what this client holds at the moment."""
+        return MqttClientStatistics(
+            buffered_messages=len(self._inbox),
+            buffered_bytes=self._inbox.bytes_held,
+            reading=self._reading,
+            inflight=len(self._inflight),
+            unsent_bytes=self._send.unwritten,
+        )
+
+    # --- publishing -------------------------------------------------------------------------
+
+    def publish_nowait(
+        self, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False
+    ) -> None:
+        """Put a publication into the send buffer, or raise if it would have to wait.
+
+        Its acknowledgement is not waited for; see `flush`.
+
+        Raises:
+            trio.WouldBlock: the window of unacknowledged publications or the send buffer is full.
+            LocalProtocolError: the topic or the QoS is not valid, or this client has disconnected.
+            ConnectionLostError: the connection is lost.
+        """
+        if self._lost is not None or self._leaving:
+            self._raise_unusable()
+        if not self._send.has_room or (qos and self._window_free <= 0):
+            raise trio.WouldBlock
+        if qos == 0:
+            self._send.put(encode_publish(topic, payload, 0, retain))
+        else:
+            self._window_free -= 1
+            self._begin(topic, payload, qos, retain)
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        wait: bool = True,
+    ) -> None:
+        """Publish one message.
+
+        With `wait` this returns when the publication is finished: with QoS 0 when the stream has
+        taken it, with QoS 1 when PUBACK has come, with QoS 2 when PUBCOMP has. Without, it returns
+        as soon as there is room for it in the window of unacknowledged publications and in the send
+        buffer, so that many can be on their way at once; it then checkpoints only if it has to
+        wait. `flush` waits for all of them.
+
+        Cancellation: a publication is either not begun, or it is sent as a whole and its handshake
+        is completed in the background. Which of the two cannot be told from the cancellation;
+        to publish again may publish twice.
+
+        Raises:
+            LocalProtocolError: the topic or the QoS is not valid, or this client has disconnected.
+            ConnectionLostError: the connection is lost; the server may or may not have got it.
+        """
+        if qos == 0:
+            await self._wait_for_room()
+            self._send.put(encode_publish(topic, payload, 0, retain))
+            if wait:
+                await self._wait_written()
+            return
+        await self._take_place()
+        try:
+            await self._wait_for_room()
+        except BaseException:
+            self._give_place()
+            raise
+        inflight = self._begin(topic, payload, qos, retain)
+        if wait:
+            await self._wait_finished(inflight)
+
+    async def flush(self) -> None:
+        """Wait until all that was published so far is finished, as `publish` with `wait` would be.
+
+        Answers to what the server sent are written then, too. While nobody takes messages and the
+        buffer of messages is full, acknowledgements are not read and this waits as well.
+
+        Cancellation: harmless, only the waiting ends.
+
+        Raises:
+            ConnectionLostError: the connection is lost; some may not have reached the server.
+        """
+        await self._wait_written()
+        for inflight in tuple(self._inflight.values()):
+            await self._wait_finished(inflight)
+
+    # --- subscribing ------------------------------------------------------------------------
+
+    async def subscribe(
+        self, filters: str | Iterable[str | tuple[str, int]], qos: int = 0
+    ) -> tuple[int, ...]:
+        """Subscribe to one topic filter or to several in one packet.
+
+        Args:
+            filters: a filter, or several; each may be a pair of its own with the QoS wanted.
+            qos: the highest QoS wanted where a filter does not say.
+
+        Returns:
+            the QoS granted for each filter, which may be lower [MQTT-3.8.4-6].
+
+        Cancellation: the subscription may have been made or may still be made; messages for it
+        may come.
+
+        Raises:
+            SubscriptionRefusedError: the server refused a filter; the others stand.
+            LocalProtocolError: a filter or a QoS is not valid, or this client has disconnected.
+            ConnectionLostError: the connection was lost before SUBACK came.
+        """
+        listed = (filters,) if isinstance(filters, str) else tuple(filters)
+        pairs = tuple((item, qos) if isinstance(item, str) else item for item in listed)
+        request = _Request(SubAck, len(pairs))
+        await self._ask(request, lambda packet_id: Subscribe(packet_id, pairs))
+        if SUBSCRIPTION_FAILED in request.return_codes:
+            raise SubscriptionRefusedError(
+                {
+                    name: None if code == SUBSCRIPTION_FAILED else code
+                    for (name, _), code in zip(pairs, request.return_codes, strict=True)
+                }
+            )
+        return request.return_codes
+
+    async def unsubscribe(self, filters: str | Iterable[str]) -> None:
+        """End subscriptions; messages from before UNSUBACK came may still be buffered.
+
+        Cancellation: the subscriptions may have ended or may still end.
+
+        Raises:
+            LocalProtocolError: a filter is not valid, or this client has disconnected.
+            ConnectionLostError: the connection was lost before UNSUBACK came.
+        """
+        names = (filters,) if isinstance(filters, str) else tuple(filters)
+        request = _Request(UnsubAck, len(names))
+        await self._ask(request, lambda packet_id: Unsubscribe(packet_id, names))
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def __aiter__(self) -> "MqttClient":
+        return self
+
+    async def __anext__(self) -> Publish:
+        try:
+            return await self.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+    async def receive(self) -> Publish:
+        """Take the next message that the server has sent.
+
+        A message of QoS 1 is acknowledged, and for one of QoS 2 its handshake is begun, at the
+        moment it is taken. While at least `max_buffered` messages or `max_buffered_bytes` wait to
+        be taken the socket is not read: then neither acknowledgements of what this client
+        publishes arrive, nor answers to its pings (which are not missed meanwhile). One read
+        is dealt with as a whole, so the buffer may exceed its limits by what 64 KiB hold, or by
+        one packet where that is larger; acknowledgements in it get through.
+
+        Takes what is there without a checkpoint, but checkpoints at least once in 64 messages.
+
+        Cancellation: no message is lost; whoever calls next gets it.
+
+        Raises:
+            trio.EndOfChannel: this client has disconnected. What was not taken until then is
+                dropped, unacknowledged.
+            ConnectionLostError: the connection is lost and what had been received before is taken.
+        """
+        if not self._inbox or self._taken_in_a_row >= _MESSAGES_A_CHECKPOINT:
+            self._taken_in_a_row = 0
+            await trio.lowlevel.checkpoint()
+        self._taken_in_a_row += 1
+        while True:
+            if not self._inbox:
+                if self._leaving:
+                    raise trio.EndOfChannel
+                if self._lost is not None:
+                    self._raise_unusable()
+                await self._inbox.arrived.park()
+            elif self._inbox[0].qos and not self._send.has_room_for_answers:
+                await self._send.room.park()
+            else:
+                return self._take()
+
+    def receive_nowait(self) -> Publish:
+        """Take the next message if there is one, otherwise as `receive`.
+
+        Raises:
+            trio.WouldBlock: there is none yet, or it cannot be acknowledged yet.
+            trio.EndOfChannel: as `receive`.
+            ConnectionLostError: as `receive`.
+        """
+        if not self._inbox:
+            if self._leaving:
+                raise trio.EndOfChannel
+            if self._lost is not None:
+                self._raise_unusable()
+            raise trio.WouldBlock
+        if self._inbox[0].qos and not self._send.has_room_for_answers:
+            raise trio.WouldBlock
+        return self._take()
+
+    # --- leaving ----------------------------------------------------------------------------
+
+    async def disconnect(self) -> None:
+        """Finish what was published, say DISCONNECT and wait for the server to close.
+
+        From the call on, nothing more can be published, and messages are dropped instead of
+        buffered, so that acknowledgements get through. The server is given two seconds to close
+        the connection: one closed from this side with input unread could take with it what the
+        server has not read yet. Leaving `open_mqtt` normally calls this; a second call does
+        nothing.
+
+        Cancellation: the connection may be left without DISCONNECT; the server then publishes the
+        will.
+
+        Raises:
+            ConnectionLostError: the connection was lost first.
+        """
+        if self._disconnected:
+            return
+        if self._lost is not None:
+            self._raise_unusable()
+        self._leaving = True
+        self._inbox.clear()
+        self._window.unpark_all()
+        self._send.room.unpark_all()
+        await self.flush()
+        if not self._disconnected:
+            self._disconnected = True
+            self._send.put(self._connection.send(Disconnect()))
+        await self._wait_written()
+        with trio.move_on_after(_CLOSE_PATIENCE):
+            await self._ended.wait()
+
+    # --- inside: sending --------------------------------------------------------------------
+
+    def _begin(self, topic: str, payload: bytes, qos: int, retain: bool) -> _Inflight:
+        """Send a publication whose place in the window has been taken."""
+        packet_id = None
+        try:
+            packet_id = self._ids.allocate()
+            self._send.put(encode_publish(topic, payload, qos, retain, False, packet_id))
+        except BaseException:
+            if packet_id is not None:
+                self._ids.release(packet_id)
+            self._give_place()
+            raise
+        inflight = self._inflight[packet_id] = _Inflight(qos)
+        return inflight
+
+    async def _take_place(self) -> None:
+        if self._lost is not None or self._leaving:
+            self._raise_unusable()
+        if self._window_free > 0:
+            self._window_free -= 1
+            return
+        await self._window.park()
+        if self._lost is not None or self._leaving:
+            self._raise_unusable()
+
+    def _give_place(self) -> None:
+        if self._window:
+            self._window.unpark()
+        else:
+            self._window_free += 1
+
+    async def _wait_for_room(self) -> None:
+        while True:
+            if self._lost is not None or self._leaving:
+                self._raise_unusable()
+            if self._send.has_room:
+                return
+            await self._send.room.park()
+
+    async def _wait_written(self) -> None:
+        if not await self._send.wait_written():
+            self._raise_unusable()
+
+    async def _wait_finished(self, waiting: "_Inflight | _Request") -> None:
+        if not waiting.finished and not self._ended.is_set():
+            if waiting.waiter is None:
+                waiting.waiter = trio.Event()
+            await waiting.waiter.wait()
+        if not waiting.finished:
+            self._raise_unusable()
+
+    async def _ask(self, request: _Request, make: Callable[[int], Packet]) -> None:
+        await self._wait_for_room()
+        packet_id = self._ids.allocate()
+        try:
+            self._send.put(self._connection.send(make(packet_id)))
+        except BaseException:
+            self._ids.release(packet_id)
+            raise
+        self._requests[packet_id] = request
+        await self._wait_finished(request)
+
+    def _raise_unusable(self) -> None:
+        if self._lost is not None:
+            raise ConnectionLostError(self._lost) from self._lost_by
+        raise LocalProtocolError("this client has disconnected; open another [MQTT-3.14.4-2]")
+
+    # --- inside: receiving ------------------------------------------------------------------
+
+    def _take(self) -> Publish:
+        message = self._inbox.take()
+        if message.qos and self._lost is None:
+            if message.qos == 1:
+                self._send.put(encode(PubAck(message.packet_id)))
+            else:
+                self._untaken_qos2.discard(message.packet_id)
+                self._send.put(encode(PubRec(message.packet_id)))
+        return message
+
+    def _must_not_read(self) -> bool:
+        if not self._send.has_room_for_answers:
+            return True
+        return not self._leaving and self._inbox.full
+
+    def _handle(self, packet: Packet) -> None:
+        match packet:
+            case Publish():
+                self._handle_publish(packet)
+            case PubAck() | PubComp():
+                self._finish(packet)
+            case PubRec():
+                inflight = self._inflight.get(packet.packet_id)
+                if inflight is not None:
+                    if inflight.qos != 2:
+                        raise _mismatch(packet, inflight)
+                    inflight.released = True
+                # Also for an unknown one: the server waits for it [MQTT-4.3.3-1].
+                self._send.put(encode(PubRel(packet.packet_id)))
+            case PubRel():
+                self._awaiting_release.release(packet.packet_id)
+                self._send.put(encode(PubComp(packet.packet_id)))
+            case SubAck() | UnsubAck():
+                self._finish_request(packet)
+            case _:
+                pass  # PINGRESP: that something came is what counts; see `_read`.
+
+    def _handle_publish(self, publish: Publish) -> None:
+        if self._leaving:
+            return
+        if publish.qos == 2:
+            if not self._awaiting_release.add(publish.packet_id):
+                # A duplicate [MQTT-4.3.3-2]. If its first is still in the buffer, its PUBREC is to
+                # come when that is taken; else the PUBREC must have been lost.
+                if publish.packet_id not in self._untaken_qos2:
+                    self._send.put(encode(PubRec(publish.packet_id)))
+                return
+            self._untaken_qos2.add(publish.packet_id)
+        self._inbox.put(publish)
+
+    def _finish(self, packet: PubAck | PubComp) -> None:
+        inflight = self._inflight.get(packet.packet_id)
+        if inflight is None:
+            return
+        if (inflight.qos == 1) is not isinstance(packet, PubAck) or (
+            inflight.qos == 2 and not inflight.released
+        ):
+            raise _mismatch(packet, inflight)
+        del self._inflight[packet.packet_id]
+        self._ids.release(packet.packet_id)
+        inflight.finished = True
+        if inflight.waiter is not None:
+            inflight.waiter.set()
+        self._give_place()
+
+    def _finish_request(self, packet: SubAck | UnsubAck) -> None:
+        request = self._requests.get(packet.packet_id)
+        if request is None or type(packet) is not request.answer:
+            raise RemoteProtocolError(
+                f"the server sent {type(packet).__name__.upper()} for packet identifier "
+                f"{packet.packet_id}, which awaits none [MQTT-2.3.1-7]"
+            )
+        if isinstance(packet, SubAck):
+            if len(packet.return_codes) != request.filters:
+                raise RemoteProtocolError(
+                    f"the server answered {request.filters} topic filters with "
+                    f"{len(packet.return_codes)} return codes [MQTT-3.8.4-5]"
+                )
+            request.return_codes = packet.return_codes
+        del self._requests[packet.packet_id]
+        self._ids.release(packet.packet_id)
+        request.finished = True
+        if request.waiter is not None:
+            request.waiter.set()
+
+    def _end(self, what: str, cause: BaseException | None = None) -> None:
+        """Note that the connection has ended, and wake all who wait for anything of it."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        # Once DISCONNECT is written, the server's closing is what was asked for.
+        if not self._disconnected or self._send.unwritten:
+            self._lost = what
+            self._lost_by = cause
+        self._send.close()
+        unfinished: list[_Inflight | _Request] = [
+            *self._inflight.values(),
+            *self._requests.values(),
+        ]
+        for waiting in unfinished:
+            if waiting.waiter is not None:
+                waiting.waiter.set()
+        self._inbox.arrived.unpark_all()
+        self._window.unpark_all()
+
+    # --- inside: the tasks ------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Run the reader until the connection ends."""
+        connection = self._connection
+        try:
+            while True:
+                while (packet := connection.next_packet()) is not NEED_DATA:
+                    self._handle(packet)
+                self._reading = False
+                while self._must_not_read():
+                    if self._send.has_room_for_answers:
+                        await self._inbox.wait_drained()
+                    else:
+                        await self._send.room.park()
+                    # The time during which nothing was read does not count as silence.
+                    if self._pinged_at is not None:
+                        self._pinged_at = trio.current_time()
+                self._reading = True
+                data = await self._stream.receive_some(READ_SIZE)
+                if not data:
+                    break
+                self._pinged_at = None
+                connection.receive_data(bytes(data))
+        except RemoteProtocolError as exc:
+            self._end(f"the server broke the protocol: {exc}", exc)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            self._end("the connection broke", exc)
+        else:
+            cut_off = connection.unparsed_bytes
+            self._end(
+                "the server closed the connection"
+                + (f" in the middle of a packet, after {cut_off} bytes of it" if cut_off else "")
+            )
+
+    async def _write(self) -> None:
+        """Run the writer until the connection ends."""
+        try:
+            await self._send.run(self._stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            self._end("the connection broke", exc)
+
+    async def _keep(self) -> None:
+        """Run the keeper: ping when nothing else was sent, miss the answer when it does not come.
+
+        [MQTT-3.1.2-23]. While a write has not been taken, or nothing is read because nobody takes
+        messages, the server's silence says nothing: it may be slowing this client down.
+        """
+        interval = self._keep_alive * _PING_AFTER
+        while not self._ended.is_set():
+            now = trio.current_time()
+            if self._pinged_at is not None:
+                if self._send.writing or not self._reading:
+                    self._pinged_at = now
+                elif now - self._pinged_at >= self._ping_timeout:
+                    self._end(
+                        f"the server has not answered a ping for {self._ping_timeout:g} s "
+                        "(section 3.12.4)"
+                    )
+                    return
+            if not self._send.writing and now - self._send.last_written >= interval:
+                self._send.put(_PINGREQ)
+                if self._pinged_at is None:
+                    self._pinged_at = now
+            wake_at = self._send.last_written + interval
+            if wake_at <= now:
+                wake_at = now + interval
+            if self._pinged_at is not None:
+                wake_at = min(wake_at, self._pinged_at + self._ping_timeout)
+            await trio.sleep_until(wake_at)
+
+
+def _mismatch(packet: PubAck | PubRec | PubComp, inflight: _Inflight) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the server answered a publication of QoS {inflight.qos} with "
+        f"{type(packet).__name__.upper()} out of turn (section 4.3)"
+    )

@@ -1,0 +1,168 @@
+"""`open_mqtt`: a client for the length of an `async with` block, with its tasks and its socket."""
+
+import contextlib
+from collections.abc import AsyncGenerator, Generator
+
+import trio
+
+from .._errors import TransportError
+from ._client import READ_SIZE, MqttClient
+from ._client_errors import ConnectionLostError, ConnectRefusedError
+from ._connection import NEED_DATA, Connection, Role
+from ._frames import DEFAULT_MAX_PACKET_SIZE
+from ._packets import ConnAck, Connect, ConnectReturnCode, Will
+
+
+@contextlib.asynccontextmanager
+async def open_mqtt(
+    stream_or_host: trio.abc.Stream | str,
+    port: int | None = None,
+    *,
+    client_id: str = "",
+    clean_session: bool = True,
+    keep_alive: int = 60,
+    username: str | None = None,
+    password: bytes | str | None = None,
+    will: Will | None = None,
+    max_buffered: int = 1_000,
+    max_buffered_bytes: int = 8 << 20,
+    max_inflight: int = 20,
+    max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
+    connect_timeout: float = 10.0,
+    ping_timeout: float | None = None,
+) -> AsyncGenerator[MqttClient, None]:
+    """Connect to an MQTT server, for the length of an `async with` block.
+
+    Leaving the block normally is `MqttClient.disconnect`: what was published is finished first.
+    Leaving it by an exception or a cancellation closes the connection without DISCONNECT, so that
+    the server publishes the will; what had not been written is gone. Either way no task and no
+    socket is left, and exceptions come out as they are, not in a group.
+
+    Args:
+        stream_or_host: a connected stream, which is closed at the end, or a host name or address.
+        port: the TCP port, if a host is given; 1883 by default.
+        client_id: the name of this client; empty asks the server to make one up.
+        clean_session: whether to forget, at the start and at the end, what the server keeps for
+            this client. This client itself keeps nothing from one connection to the next.
+        keep_alive: the seconds of silence after which the server may give this client up; 0 for
+            never. A ping is sent after three quarters of it.
+        username: the user's name.
+        password: the user's password; a `str` is sent as UTF-8.
+        will: what the server is to publish when the connection ends without DISCONNECT.
+        max_buffered: how many messages may wait to be taken before the socket is no longer read.
+        max_buffered_bytes: how many bytes of topics and payloads may, likewise.
+        max_inflight: how many publications of QoS 1 and 2 may be unacknowledged at once; further
+            ones wait. 20, as mosquitto's `max_inflight_messages`: it ends a connection that has
+            more of QoS 2 begun. More keeps a pipelined sender busy, where the server has room.
+        max_packet_size: the largest packet accepted from the server, in bytes.
+        connect_timeout: seconds until CONNACK must have come, connecting included.
+        ping_timeout: seconds without a byte from the server after which an unanswered ping means
+            that it is gone; as long as `keep_alive` by default.
+
+    Raises:
+        ConnectRefusedError: the server refused, and said why.
+        ConnectionLostError: the connection ended before CONNACK, or before the block did.
+        RemoteProtocolError: what answers does not speak MQTT.
+        LocalProtocolError: the arguments make no valid CONNECT.
+        ValueError: a buffer or the window has no place at all.
+        TransportError: there is no connection to that host and port, or no answer in time.
+    """
+    if isinstance(password, str):
+        password = password.encode()
+    connect = Connect(client_id, clean_session, keep_alive, username, password, will)
+    connection = Connection(Role.CLIENT, max_packet_size=max_packet_size)
+    hello = connection.send(connect)
+    stream, connack = await _establish(stream_or_host, port, connection, hello, connect_timeout)
+    try:
+        client = MqttClient(
+            stream,
+            connection,
+            client_id=client_id,
+            session_present=connack.session_present,
+            keep_alive=keep_alive,
+            ping_timeout=keep_alive if ping_timeout is None else ping_timeout,
+            max_buffered=max_buffered,
+            max_buffered_bytes=max_buffered_bytes,
+            max_inflight=max_inflight,
+        )
+        with _without_group():
+            async with trio.open_nursery() as nursery:
+                client.start(nursery)
+                yield client
+                await client.disconnect()
+                nursery.cancel_scope.cancel()
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+async def _establish(
+    stream_or_host: trio.abc.Stream | str,
+    port: int | None,
+    connection: Connection,
+    hello: bytes,
+    connect_timeout: float,
+) -> tuple[trio.abc.Stream, ConnAck]:
+    """Connect, say CONNECT and wait for a CONNACK that accepts; close the stream otherwise."""
+    stream = stream_or_host if isinstance(stream_or_host, trio.abc.Stream) else None
+    try:
+        with trio.move_on_after(connect_timeout):
+            if isinstance(stream_or_host, str):
+                stream = await _open_tcp(stream_or_host, 1883 if port is None else port)
+            assert stream is not None
+            return stream, await _greet(stream, connection, hello)
+    except BaseException:
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+        raise
+    where = "the stream" if stream_or_host is stream else f"{stream_or_host} port {port or 1883}"
+    if stream is not None:
+        await trio.aclose_forcefully(stream)
+    raise TransportError(f"no MQTT server answered on {where} within {connect_timeout:g} s")
+
+
+async def _open_tcp(host: str, port: int) -> trio.SocketStream:
+    try:
+        return await trio.open_tcp_stream(host, port)
+    except OSError as exc:
+        raise TransportError(f"cannot connect to {host} port {port}: {exc}") from exc
+
+
+async def _greet(stream: trio.abc.Stream, connection: Connection, hello: bytes) -> ConnAck:
+    try:
+        await stream.send_all(hello)
+        while (packet := connection.next_packet()) is NEED_DATA:
+            data = await stream.receive_some(READ_SIZE)
+            if not data:
+                raise ConnectionLostError(
+                    "the server closed the connection instead of answering CONNECT; it may not "
+                    "speak MQTT 3.1.1, or not to this client"
+                )
+            connection.receive_data(bytes(data))
+    except trio.BrokenResourceError as exc:
+        raise ConnectionLostError("the connection broke before CONNACK came") from exc
+    assert isinstance(packet, ConnAck)  # the connection lets nothing else pass first
+    if packet.return_code:
+        raise ConnectRefusedError(ConnectReturnCode(packet.return_code))
+    return packet
+
+
+@contextlib.contextmanager
+def _without_group() -> Generator[None, None, None]:
+    """Take the one exception that a nursery wraps into a group out of it again.
+
+    The tasks of a client raise nothing that is expected, so what comes out of its nursery is as
+    good as always what its block raised, and callers want to catch it by its own name.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        errors = [error for error in group.exceptions if not isinstance(error, trio.Cancelled)]
+        if len(errors) != 1:
+            raise
+        error = errors[0]
+    else:
+        return
+    try:
+        raise error
+    finally:
+        del error
