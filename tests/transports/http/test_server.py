@@ -307,6 +307,14 @@ async def test_a_second_head_has_a_limit_too() -> None:
         assert (await client.answer()).status == 408
 
 
+async def test_a_head_that_began_with_the_request_before_has_a_limit_too() -> None:
+    limits = HttpLimits(head_seconds=0.2, idle_seconds=60)
+    async with serving(PAGES, limits) as site, site.client() as client:
+        await client.send(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\nGET /hel")
+        assert (await client.answer()).status == 200
+        assert (await client.answer()).status == 408
+
+
 async def test_silent_and_idle_connections_are_closed_without_a_word() -> None:
     limits = HttpLimits(head_seconds=0.1, idle_seconds=0.2)
     async with serving(PAGES, limits) as site:
@@ -546,5 +554,33 @@ def test_limits_cannot_be_nought(option: str) -> None:
 
 
 def test_the_base_package_does_without_h11() -> None:
-    program = "import sys, clearfunds, clearfunds.accounts; sys.exit('h11' in sys.modules)"
+    program = (
+        "import sys, clearfunds.accounts, clearfunds.transports; sys.exit('h11' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("request_line", [b"GET /good", b"HEAD /good", b"GET /bad"])
+async def test_a_streamed_body_is_closed_whether_it_was_wanted_or_not(request_line: bytes) -> None:
+    closed: list[str] = []
+
+    class Body:
+        def __aiter__(self) -> Body:
+            return self
+
+        async def __anext__(self) -> bytes:
+            raise StopAsyncIteration
+
+        async def aclose(self) -> None:
+            closed.append("closed")
+
+    async def good(request: Request) -> Response:
+        return Response(Body())
+
+    async def bad(request: Request) -> Response:
+        return Response(Body(), headers=(("Bad\r\nName", "x"),))
+
+    async with serving({"/good": good, "/bad": bad}) as site, site.client() as client:
+        await client.send(request_line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await client.rest()
+    assert closed == ["closed"]
