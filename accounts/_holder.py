@@ -10,7 +10,7 @@ import abc
 import enum
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ._errors import NotALoanError
 from ._loan import LoanedItem
@@ -97,7 +97,12 @@ class LoanQueue(Holder):
     """A holder that keeps its loans in order of arrival; each loan's `item` is a list.
 
     Deliveries of one account that arrive in a row join one loan (`LoanedItem.item` grows), because
-    an object for each delivery costs three to seven times as much CPU.
+    an object for each delivery costs three to seven times as much CPU. A loan that has been taken
+    out of `queue` grows no more.
+
+    Attributes:
+        queue: What is here, the oldest first.
+        closed: Set it when nothing more is to be taken; what comes then is repaid as `dropped`.
     """
 
     __slots__ = ("closed", "queue")
@@ -117,6 +122,9 @@ class LoanQueue(Holder):
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Holder.hold`."""
         queue = self.queue
+        if self.closed:
+            account.repay(items, nbytes, Outcome.DROPPED, self)
+            return
         if queue:
             tail = queue[-1]
             if tail.account is account and tail.bytes < JOIN_BYTES:
@@ -124,9 +132,6 @@ class LoanQueue(Holder):
                 tail.items += items
                 tail.bytes += nbytes
                 return
-        elif self.closed:
-            account.repay(items, nbytes, Outcome.DROPPED, self)
-            return
         else:
             # A holder that held nothing was not failing to make progress.
             self.progressed_at = now
@@ -137,6 +142,7 @@ class LoanQueue(Holder):
 
         Raises:
             NotALoanError: If it is anything but a loan that is outstanding.
+            TypeError: If its `item` is not a list, which later deliveries could join.
         """
         if not isinstance(loan, LoanedItem):  # pyright: ignore[reportUnnecessaryIsInstance]
             msg = f"{self.name} holds loans only, not {loan!r}; make it a LoanedItem of an account"
@@ -144,6 +150,9 @@ class LoanQueue(Holder):
         if not loan.items:
             msg = f"{self.name} was given {loan!r}, which is already settled"
             raise NotALoanError(msg)
+        if not isinstance(cast("object", loan.item), list):
+            msg = f"{self.name} takes loans of lists, not of {loan.item!r}; lend a list of events"
+            raise TypeError(msg)
         loan.held_by(self)
         if self.closed:
             loan.settle(outcome=Outcome.DROPPED)
@@ -161,4 +170,6 @@ class LoanQueue(Holder):
         """Repay everything queued, with `outcome`."""
         queue = self.queue
         while queue:
-            queue.popleft().settle(outcome=outcome)
+            loan = queue.popleft()
+            if loan.items:  # else somebody has settled it where it was
+                loan.settle(outcome=outcome)
