@@ -47,7 +47,9 @@ class Mailbox(LoanQueue):
         self._given_up: str | None = None
 
     def __repr__(self) -> str:
-        return f"<Mailbox {self.name}: {len(self.queue)} loans queued, {len(self._taken)} taken>"
+        return (
+            f"<Mailbox {self.name}: {len(self.queue)} loans queued, {len(self._in_hand())} taken>"
+        )
 
     def ready(self) -> None:
         """See `Holder.ready`: wakes the consumer."""
@@ -57,9 +59,16 @@ class Mailbox(LoanQueue):
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`: what waits, and what was taken and is not settled."""
         yield from self.queue
-        for loan in list(self._taken):
-            if loan.items:
-                yield loan
+        yield from self._in_hand()
+
+    def _in_hand(self) -> list[LoanedItem[Any]]:
+        # One that was put into another holder is there now.
+        return [loan for loan in self._taken if loan.items and loan.holder is self]
+
+    def put(self, loan: LoanedItem[list[Any]]) -> None:
+        """See `LoanQueue.put`: what was taken may be put back, or into another mailbox."""
+        super().put(loan)
+        self._taken.discard(loan)
 
     async def receive(self) -> LoanedItem[list[Any]]:
         """Wait for the next loan and take it; its `item` is a list of events of one account.
@@ -127,9 +136,8 @@ class Mailbox(LoanQueue):
         """See `Holder.give_up`: also writes off what was taken and is not settled."""
         self._given_up = f"mailbox {self.name} was closed: {why}"
         self._close(Outcome.WRITTEN_OFF)
-        for loan in list(self._taken):
-            if loan.items:
-                loan.settle(outcome=Outcome.WRITTEN_OFF)
+        for loan in self._in_hand():
+            loan.settle(outcome=Outcome.WRITTEN_OFF)
 
     def _close(self, outcome: Outcome) -> None:
         self.closed = True
