@@ -88,8 +88,7 @@ class LoanedItem(Generic[T_co]):
 
     def held_by(self, holder: Holder) -> None:
         """Note that the loan is in the hands of `holder` from now on."""
-        if self.holder is None:
-            self.account.ledger.loose.discard(self)
+        self.account.ledger.loose.discard(self)
         self.holder = holder
 
     def settle(
@@ -98,7 +97,8 @@ class LoanedItem(Generic[T_co]):
         """Repay the first `n` items (None: all that is left) with `outcome`.
 
         Bytes are repaid in proportion unless `nbytes` says how many these items were; whatever
-        rounding leaves is repaid with the last item.
+        rounding leaves is repaid with the last item. `item` stays as it is: who settles a part
+        knows how far it has got.
 
         Raises:
             SettledError: If fewer than `n` items (or `nbytes` bytes) are outstanding.
@@ -126,8 +126,12 @@ class LoanedItem(Generic[T_co]):
     def split(self, n: int, nbytes: int | None = None) -> LoanedItem[list[Any]]:
         """Take the first `n` items out, as a loan of its own; what is owed stays the same.
 
+        The part has `nbytes` of the bytes (default: its share). It is loose until a holder takes
+        it (`LoanQueue.put`, `held_by`), also when this one is in a holder's hands; finishing it
+        counts as that holder's progress.
+
         Raises:
-            SettledError: If it does not cover more than `n` items.
+            SettledError: If it does not cover more than `n` items, or not `nbytes` bytes.
             TypeError: If `item` is not a list with an entry for each item.
         """
         items = self.items
@@ -140,13 +144,15 @@ class LoanedItem(Generic[T_co]):
             raise TypeError(msg)
         if nbytes is None:
             nbytes = self.bytes * n // items
+        elif not 0 <= nbytes <= self.bytes:
+            msg = f"cannot split {nbytes} bytes off a loan of {self.bytes}"
+            raise SettledError(msg)
         first = entries[:n]
         del entries[:n]
         self.items = items - n
         self.bytes -= nbytes
         part = LoanedItem(self.account, first, n, nbytes, self.holder, self.opened, charged=True)
-        if self.holder is None:
-            self.account.ledger.loose.add(part)
+        self.account.ledger.loose.add(part)
         return part
 
     def turn(self) -> Turn:
