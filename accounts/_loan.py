@@ -82,9 +82,9 @@ class LoanedItem(Generic[T_co]):
     def __del__(self) -> None:
         # In the middle of anything, in any thread: only append; the next turn or audit drains.
         if self.items:
-            self.account.ledger.leaked.append(
-                (self.account, self.items, self.bytes, self.holder and self.holder.name)
-            )
+            # A holder may have a length, and be false when it is empty.
+            name = None if self.holder is None else self.holder.name
+            self.account.ledger.leaked.append((self.account, self.items, self.bytes, name))
 
     def held_by(self, holder: Holder) -> None:
         """Note that the loan is in the hands of `holder` from now on."""

@@ -260,6 +260,20 @@ def test_a_leak_is_seen_at_the_next_turn(ledger: Ledger) -> None:
     assert account.debt_items == 0
 
 
+def test_a_leak_from_a_holder_that_has_a_length(ledger: Ledger) -> None:
+    class Sized(Box):
+        def __len__(self) -> int:
+            return len(self.queue)
+
+    account = ledger.open("a")
+    box = Sized(ledger, "sized")
+    publish(account, [box])
+    box.take()
+    assert [name for _, _, _, name in ledger.leaked] == ["sized"]
+    with pytest.warns(ResourceWarning, match="held by sized"):
+        ledger.audit()
+
+
 def test_a_settled_loan_leaks_nothing(ledger: Ledger) -> None:
     account = ledger.open("a")
     with account.lend(""):
