@@ -197,14 +197,19 @@ class Ledger:
 
     def leave(self, account: Account) -> None:
         """Note that a block of a loan or turn of `account` has been left, by whichever task."""
-        task = _current_task()
-        if task is None:
+        inside = self.inside
+        if not inside:
             return
-        accounts = self.inside.get(task)
-        if accounts is not None and account in accounts:
-            accounts.remove(account)
-            if not accounts:
-                del self.inside[task]
+        task = _current_task()
+        if task is None or account not in inside.get(task, ()):
+            # A block inside a generator may be left by another task than has entered it.
+            task = next((other for other in inside if account in inside[other]), None)
+            if task is None:
+                return
+        accounts = inside[task]
+        accounts.remove(account)
+        if not accounts:
+            del inside[task]
 
     def refuse_inside(self, account: Account) -> None:
         """Raise if the current task is inside a block whose debt `account` would wait for.

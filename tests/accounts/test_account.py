@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from clearfunds.accounts import (
     ClosedAccountError,
     Ledger,
     Limit,
+    LoanedItem,
     Outcome,
     SelfWaitError,
 )
@@ -272,6 +274,34 @@ async def test_another_task_is_not_affected(ledger: Ledger) -> None:
             assert account.waiting == 1
     assert went_on
     assert not ledger.inside
+
+
+async def test_a_block_may_be_left_by_another_task(ledger: Ledger) -> None:
+    """One in a generator, for example: the task that entered it is not inside for ever."""
+    account, other = ledger.open("a"), ledger.open("b")
+
+    def work(loan: LoanedItem[list[int]]) -> Iterator[int]:
+        with loan as events:
+            yield from events
+
+    running = [work(account.lend([1, 2], items=2)) for _ in range(2)]
+    assert [next(generator) for generator in running] == [1, 1]
+
+    async def finish(generator: Iterator[int]) -> None:
+        with other.lend(""):
+            assert list(generator) == [2]
+            with pytest.raises(SelfWaitError):
+                await other.ensure_clear_funds()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(finish, running[0])
+    with pytest.raises(SelfWaitError):
+        await account.ensure_clear_funds()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(finish, running[1])
+    await account.ensure_clear_funds()
+    assert not ledger.inside
+    assert account.debt_items == 0
 
 
 def test_blocks_work_without_an_event_loop(ledger: Ledger) -> None:
