@@ -9,6 +9,7 @@ import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable
+from typing import Self
 from urllib.parse import SplitResult, urlsplit
 
 import attrs
@@ -89,7 +90,7 @@ class ListenURL:
 
 
 class Listener:
-    """One open listening socket.
+    """One open listening socket; a context manager that closes it.
 
     Attributes:
         url: Where it listens, with the real port.
@@ -102,6 +103,12 @@ class Listener:
 
     def __repr__(self) -> str:
         return f"<Listener {self.url}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     @property
     def label(self) -> str:

@@ -208,7 +208,8 @@ async def serve_relay(
             listeners += await open_listeners(url)
         async with open_flusher() as flusher:
             relay = Relay(settings, flusher)
-            return await _run(relay, listeners, stop or trio.Event(), task_status)
+            ending = trio.Event() if stop is None else stop
+            return await _run(relay, listeners, ending, task_status)
     finally:
         for listener in listeners:
             listener.close()

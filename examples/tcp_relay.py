@@ -1,0 +1,116 @@
+"""A relay for a protocol of one's own, from the public API alone.
+
+    python examples/tcp_relay.py 127.0.0.1 7000
+
+A frame is a length (4 bytes, big-endian) and that many bytes: `S` and a topic filter to subscribe,
+or `P`, the topic, a zero byte and the payload to publish. What is published arrives, as the same
+frame, at every connection with a matching filter, the publisher's own included.
+
+Whoever publishes faster than its subscribers read is not read while its debt is above its limit.
+Ctrl-C ends it; every connection's account is printed when it closes.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import AsyncGenerator
+
+import trio
+
+from clearfunds.accounts import Account, Ledger, Limit, watch_patience
+from clearfunds.dataspace import Dataspace, Observation, Publication, TopicFilter
+from clearfunds.transports import Flusher, Link, ListenURL, Outlet, open_flusher, open_listeners
+
+LENGTH = struct.Struct(">I")
+MAX_FRAME = 1 << 20
+
+
+class Relay:
+    """What all connections share."""
+
+    def __init__(self, flusher: Flusher) -> None:
+        self.flusher = flusher
+        self.ledger = Ledger()
+        self.dataspace = Dataspace(self.ledger)
+
+    async def handle(self, link: Link) -> None:
+        """Serve one connection: its account pays for whatever it causes."""
+        account = self.ledger.open(f"tcp/{link.peer}", limit=Limit(items=1_000, bytes=4 << 20))
+        outlet = Outlet(
+            self.ledger, self.flusher, link.sock, account.name, frame=frame, on_broken=link.cut
+        )
+        observations: dict[str, Observation] = {}
+        why = "it left"
+        try:
+            with link.scope:
+                async for body in frames(link):
+                    self.obey(body, account, outlet, observations)
+                    # Clear funds before the next frame is read: this is the whole of flow control.
+                    await account.ensure_clear_funds()
+            why = link.why or why
+        except (OSError, ValueError) as exc:
+            why = str(exc)
+        finally:
+            with account.turn() as turn:
+                for observation in observations.values():
+                    self.dataspace.unobserve(turn, observation)
+            outlet.close()
+            print(f"{account} closed: {why}", flush=True)
+            account.close()
+            link.close()
+
+    def obey(
+        self, body: bytes, account: Account, outlet: Outlet, observations: dict[str, Observation]
+    ) -> None:
+        """Do what one frame says, in a turn: all or nothing, charged to this account."""
+        with account.turn(body) as turn:
+            if body[:1] == b"S":
+                wanted = TopicFilter(body[1:].decode())
+                if wanted.text not in observations:
+                    observations[wanted.text] = self.dataspace.observe(turn, wanted, outlet)
+            elif body[:1] == b"P":
+                topic, _, payload = body[1:].partition(b"\0")
+                turn.publish(self.dataspace, Publication(topic.decode(), payload))
+            else:
+                raise ValueError(f"a frame begins with S or P, not {body[:1]!r}")
+
+
+async def frames(link: Link) -> AsyncGenerator[bytes]:
+    """Yield the frames that come in; ValueError for one that is too large."""
+    buffer = bytearray()
+    while data := await link.receive():
+        buffer += data
+        while len(buffer) >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(buffer)
+            if not 1 <= size <= MAX_FRAME:
+                raise ValueError(f"a frame of {size} bytes; at most {MAX_FRAME} are allowed")
+            if len(buffer) < LENGTH.size + size:
+                break
+            body = bytes(buffer[LENGTH.size : LENGTH.size + size])
+            del buffer[: LENGTH.size + size]
+            yield body
+
+
+def frame(event: Publication) -> bytes:
+    """Make the bytes of one publication."""
+    body = b"P%b\0%b" % (event.topic.encode(), event.payload)
+    return LENGTH.pack(len(body)) + body
+
+
+async def main(host: str, port: int) -> None:
+    """Serve until cancelled."""
+    (listener,) = await open_listeners(ListenURL("relay", "tcp", host, port))
+    with listener:
+        async with open_flusher() as flusher, trio.open_nursery() as nursery:
+            relay = Relay(flusher)
+            nursery.start_soon(watch_patience, relay.ledger)  # nobody waits for ever in silence
+            print(f"listening on {listener.url}", flush=True)
+            await listener.serve(relay.handle)
+
+
+if __name__ == "__main__":
+    try:
+        trio.run(main, sys.argv[1], int(sys.argv[2]))
+    except* KeyboardInterrupt:
+        print("stopped")
