@@ -53,17 +53,24 @@ class Routes:
     """Subscriptions, and the routes of the topics lately published to.
 
     The cache is kept right by removing, at each change of a subscription, just the routes of the
-    topics that its filter matches: the cached topics are in an index by topic.
+    topics that its filter matches: the cached topics are in an index by topic. When it is full, the
+    route that was found first goes.
+
+    Raises:
+        ValueError: If less than one route is to be `cached`.
     """
 
     def __init__(self, cached: int = DEFAULT_CACHED_ROUTES) -> None:
+        if cached < 1:
+            msg = f"at least one route has to be cached, not {cached}"
+            raise ValueError(msg)
         self._filters: FilterIndex[Subscription] = FilterIndex()
         self._capacity = cached
         self._cached: TopicIndex[Route] = TopicIndex()
         self._by_topic: dict[str, Route] = {}
         # The keys of one protocol's own, as bytes with a length, to spare the decoding.
         self.by_key: dict[bytes, Route] = {}
-        self._key_of: dict[str, bytes] = {}
+        self._keys_of: dict[str, tuple[bytes, ...]] = {}
         self._interned: weakref.WeakValueDictionary[tuple[Holder, ...], Destinations] = (
             weakref.WeakValueDictionary()
         )
@@ -114,14 +121,18 @@ class Routes:
                 return None
             route = self.of(topic)
             self.by_key[key] = route
-            self._key_of[topic] = key
+            self._keys_of[topic] = (*self._keys_of.get(topic, ()), key)
         return route
 
     def _find(self, topic: str) -> Route:
         granted: dict[Holder, Holder | None] = {}
         for subscription in self._filters.matching(topic):
             # The highest QoS among a holder's overlapping filters counts [MQTT-3.3.5-1].
-            granted[subscription.holder] = subscription.acked or granted.get(subscription.holder)
+            acked = subscription.acked
+            if acked is None:
+                granted.setdefault(subscription.holder, None)
+            else:
+                granted[subscription.holder] = acked
         return Route(
             topic,
             self._intern(granted),
@@ -144,6 +155,5 @@ class Routes:
     def _drop(self, topic: str) -> None:
         del self._by_topic[topic]
         self._cached.discard(topic)
-        key = self._key_of.pop(topic, None)
-        if key is not None:
+        for key in self._keys_of.pop(topic, ()):
             del self.by_key[key]

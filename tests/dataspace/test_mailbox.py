@@ -141,6 +141,23 @@ def test_batches_are_taken_apart_for_who_looks(
     loan.settle()
 
 
+def test_taking_something_is_progress() -> None:
+    now = 0.0
+    ledger = Ledger(clock=lambda: now)
+    account, mailbox = ledger.open("somebody"), Mailbox(ledger, "inbox")
+    send(account, mailbox, "a", "b", nbytes=LARGE)
+    now = 3.0
+    assert ledger.holder_statistics(mailbox).idle_seconds == 3.0
+    loan = mailbox.receive_nowait()
+    now = 5.0
+    assert ledger.holder_statistics(mailbox).idle_seconds == 2.0
+    loan.settle()
+    assert ledger.holder_statistics(mailbox).idle_seconds == 0.0
+    assert ledger.holder_statistics(mailbox).oldest_seconds == 5.0
+    assert told(mailbox) == ["b"]
+    ledger.audit()
+
+
 # -- several consumers ----------------------------------------------------------------------------
 
 
@@ -323,6 +340,22 @@ def test_giving_up_leaves_alone_what_has_moved_on(
     mailbox.give_up("it was slow")
     assert repaid(ledger) == {}
     assert told(other) == ["a"]
+
+
+def test_what_was_taken_may_be_split(
+    ledger: Ledger, account: Account, mailbox: Mailbox, other: Mailbox
+) -> None:
+    """For two workers, say."""
+    send(account, mailbox, "a", "b", "c")
+    loan = mailbox.receive_nowait()
+    part = loan.split(1)
+    ledger.audit()
+    other.put(part)
+    ledger.audit()
+    assert told(other) == ["a"]
+    with loan as events:
+        assert events == ["b", "c"]
+    assert account.debt_items == 0
 
 
 def test_it_takes_nothing_but_loans(ledger: Ledger, account: Account, mailbox: Mailbox) -> None:

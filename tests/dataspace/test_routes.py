@@ -1,0 +1,192 @@
+"""Routes: whom a topic concerns, and a cache of that which is never wrong."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearfunds.accounts import Ledger
+from clearfunds.dataspace import Mailbox, Route, Routes, Subscription, TopicFilter, topic_matches
+from tests.dataspace.conftest import inside
+
+LEDGER = Ledger()
+HOLDERS = [Mailbox(LEDGER, f"holder {n}") for n in range(4)]
+ACKED = [Mailbox(LEDGER, f"acked {n}") for n in range(4)]
+TOPICS = ("a", "a/b", "a/b/c", "b", "b/b", "a/", "/a", "$s", "$s/a", "")
+FILTERS = ("a", "a/b", "a/+", "a/#", "+", "#", "+/b", "+/#", "b/+", "$s/#", "$s/+", "/+", "a/b/c")
+
+
+def subscription(text: str, holder: int, *, acked: bool = False) -> Subscription:
+    return Subscription(TopicFilter(text), HOLDERS[holder], ACKED[holder] if acked else None)
+
+
+def parts(route: Route | None) -> tuple[str, set[str], set[str], set[str]]:
+    """Return the topic and the names of those it concerns."""
+    assert route is not None
+    names = [{h.name for h in d.holders} for d in (route.plain, route.unacked, route.acked)]
+    for destinations in (route.plain, route.unacked, route.acked):
+        assert len(set(destinations.holders)) == len(destinations.holders)
+    return route.topic, names[0], names[1], names[2]
+
+
+def expected(
+    topic: str, subscriptions: list[Subscription]
+) -> tuple[str, set[str], set[str], set[str]]:
+    """Return the same by brute force."""
+    concerned = [s for s in subscriptions if topic_matches(s.filter.text, topic)]
+    plain = {s.holder.name for s in concerned}
+    acked = {s.acked.name for s in concerned if s.acked is not None}
+    granted = {s.holder.name for s in concerned if s.acked is not None}
+    return topic, plain, plain - granted, acked
+
+
+def topic_of(key: bytes) -> str:
+    """Return the topic of a key as MQTT has it: two bytes of length, then the topic."""
+    return key[2:].decode()
+
+
+def test_a_holder_is_there_once_however_many_of_its_filters_match() -> None:
+    """[MQTT-3.3.5-1]: and with the highest of the qualities that they were granted."""
+    routes = Routes()
+    for text, acked in (("a/#", False), ("a/+", True), ("#", False), ("a/b", False)):
+        routes.subscribe(subscription(text, 0, acked=acked))
+    routes.subscribe(subscription("a/b", 1))
+    assert len(routes) == 5
+    assert parts(routes.of("a/b")) == ("a/b", {"holder 0", "holder 1"}, {"holder 1"}, {"acked 0"})
+    assert parts(routes.of("a/b/c")) == ("a/b/c", {"holder 0"}, {"holder 0"}, set())
+    assert parts(routes.of("$s")) == ("$s", set(), set(), set())
+
+
+def test_the_same_holders_are_the_very_same_destinations() -> None:
+    """In whatever order they subscribed, and for every part of a route."""
+    routes = Routes()
+    for text, holders in (("a", (0, 1, 2)), ("b", (2, 0, 1)), ("c", (0, 1))):
+        for holder in holders:
+            routes.subscribe(subscription(text, holder))
+    assert routes.of("a").plain is routes.of("b").plain
+    assert routes.of("a").unacked is routes.of("b").plain
+    assert routes.of("a").acked is routes.of("c").acked is routes.of("nobody").plain
+    assert routes.of("c").plain is not routes.of("a").plain
+    routes.subscribe(subscription("#", 2))
+    assert routes.of("c").plain is routes.of("a").plain
+
+
+def test_destinations_are_forgotten_with_the_last_route() -> None:
+    """What is interned keeps no holder alive."""
+    routes = Routes()
+    mine = subscription("a", 0)
+    routes.subscribe(mine)
+    interned = inside(routes, "_interned")
+    assert len(routes.of("a").plain.holders) == 1
+    routes.unsubscribe(mine)
+    gc.collect()
+    assert len(interned) == 0
+
+
+def test_a_known_key_is_one_look_up() -> None:
+    routes = Routes()
+    routes.subscribe(subscription("a/+", 0))
+    key = b"\x00\x03a/b"
+    route = routes.of_key(key, topic_of)
+    assert route is routes.of("a/b")
+    assert routes.by_key == {key: route}
+
+    def refuse(key: bytes) -> str:
+        raise AssertionError(key)
+
+    assert routes.of_key(key, refuse) is route
+    with pytest.raises(UnicodeDecodeError):
+        routes.of_key(b"\x00\x01\xff", topic_of)
+    assert routes.of_key(b"\x00\x01#", lambda key: None) is None
+    assert (routes.cached, len(routes.by_key)) == (1, 1)
+
+
+def test_a_topic_may_have_a_key_in_several_protocols() -> None:
+    routes = Routes()
+    keys = [b"\x00\x01a", b"::a"]
+    for key in keys:
+        assert routes.of_key(key, topic_of) is routes.of("a")
+    routes.subscribe(subscription("a", 0))
+    assert routes.by_key == {}
+    for key in keys:
+        assert parts(routes.of_key(key, topic_of)) == ("a", {"holder 0"}, {"holder 0"}, set())
+
+
+def test_the_first_found_goes_when_the_cache_is_full() -> None:
+    routes = Routes(cached=3)
+    for topic in ("a", "b", "c", "a", "d"):
+        routes.of_key(b"::" + topic.encode(), topic_of)
+    assert routes.cached == 3
+    assert sorted(routes.by_key) == [b"::b", b"::c", b"::d"]
+
+
+def test_no_cache_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        Routes(cached=0)
+
+
+def test_unsubscribing_what_is_not_there_is_refused() -> None:
+    routes = Routes()
+    routes.subscribe(subscription("a/b", 0))
+    for text in ("a/b", "a", "x/y"):
+        with pytest.raises(KeyError):
+            routes.unsubscribe(subscription(text, 0))
+    assert len(routes) == 1
+    assert parts(routes.of("a/b")) == ("a/b", {"holder 0"}, {"holder 0"}, set())
+
+
+LOOK = st.tuples(st.just("look"), st.sampled_from(TOPICS), st.booleans())
+SUBSCRIBE = st.tuples(
+    st.just("subscribe"), st.sampled_from(FILTERS), st.integers(0, 3), st.booleans()
+)
+UNSUBSCRIBE = st.tuples(st.just("unsubscribe"), st.integers(0))
+
+
+@given(st.lists(LOOK | SUBSCRIBE | UNSUBSCRIBE, max_size=60), st.integers(1, 12))
+def test_every_cached_route_is_what_would_be_found_now(
+    steps: list[tuple[str, str, bool] | tuple[str, str, int, bool] | tuple[str, int]], capacity: int
+) -> None:
+    """And a change drops those routes that its filter matches, and no others."""
+    routes = Routes(capacity)
+    subscriptions: list[Subscription] = []
+    cached: dict[str, Route] = inside(routes, "_by_topic")
+    for step in steps:
+        before = dict(cached)
+        changed: Subscription | None = None
+        match step:
+            case ("look", str(topic), bool(by_key)):
+                if by_key:
+                    key = len(topic).to_bytes(2, "big") + topic.encode()
+                    route = routes.of_key(key, topic_of)
+                else:
+                    route = routes.of(topic)
+                assert parts(route) == expected(topic, subscriptions)
+                assert cached[topic] is route
+                if topic in before:
+                    assert route is before[topic]
+            case ("subscribe", str(text), int(holder), bool(acked)):
+                changed = subscription(text, holder, acked=acked)
+                routes.subscribe(changed)
+                subscriptions.append(changed)
+            case ("unsubscribe", int(place)) if subscriptions:
+                changed = subscriptions.pop(place % len(subscriptions))
+                routes.unsubscribe(changed)
+            case _:
+                pass
+        if changed is not None:
+            gone = {topic for topic in before if topic_matches(changed.filter.text, topic)}
+            assert cached == {t: route for t, route in before.items() if t not in gone}
+        assert len(routes) == len(subscriptions)
+        assert routes.cached == len(cached) <= capacity
+        for topic, route in cached.items():
+            assert parts(route) == expected(topic, subscriptions)
+        for key, route in routes.by_key.items():
+            assert cached[topic_of(key)] is route
+    for left in subscriptions:
+        routes.unsubscribe(left)
+    assert not inside(inside(inside(routes, "_filters"), "_root"), "children")
+    for topic in cached:
+        assert parts(routes.of(topic)) == (topic, set(), set(), set())
