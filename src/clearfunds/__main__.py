@@ -1,0 +1,28 @@
+"""`python -m clearfunds`, and the `clearfunds` command."""
+
+import importlib.util
+import sys
+from typing import NoReturn
+
+_NEEDED = ("cyclopts", "h11", "rich")
+# What the extra `relay` brings: the library itself does without.
+
+
+def main() -> NoReturn:
+    """Run the command line and leave with its exit status: 2 where it was called wrongly."""
+    if not all(importlib.util.find_spec(name) for name in _NEEDED):
+        sys.exit(
+            _say('the command line needs more than the library: pip install "clearfunds[relay]"')
+        )
+    from ._cli import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+def _say(sentence: str) -> int:
+    print(f"clearfunds: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The command line as a whole: its commands, where options come from, how it ends."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from ._config import PREFIX, sources
+from ._errors import CommandFailedError, UsageError
+
+_COMMANDS: Final = ("relay", "pub", "sub", "demo")
+_HELP: Final = f"""\
+Publish and subscribe, with every event charged to whoever caused it.
+
+Options come from the command line, else from the environment
+(`{PREFIX}RELAY_LIMIT_ITEMS`), else from a TOML file (`[relay]`, `limit_items = ...`).
+"""
+
+
+def _build() -> App:
+    app = App(
+        name="clearfunds",
+        help=_HELP,
+        help_format="markdown",
+        version=f"clearfunds {metadata.version('clearfunds')}",
+        result_action="return_value",
+    )
+    for name in _COMMANDS:
+        app.command(f"clearfunds._cli._{name}:{name}", name=name)
+
+    # The launcher reads --config wherever it stands, so that the file is known before the
+    # options of the command are put together.
+    @app.meta.default
+    def launch(  # pyright: ignore[reportUnusedFunction]
+        *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        config: Annotated[
+            Path | None,
+            Parameter(
+                group=Group("Configuration", sort_key=9),
+                help=f"A TOML file with a table for each command (or {PREFIX}CONFIG).",
+                env_var=f"{PREFIX}CONFIG",
+                show_env_var=False,
+            ),
+        ] = None,
+    ) -> Any:
+        app.config = sources(config, _COMMANDS)
+        return app(tokens, exit_on_error=False, print_error=False)
+
+    return app
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command to its end and return the exit status.
+
+    0 done, 1 could not be done, 2 called wrongly, 130 interrupted. In the cases 1 and 2 there is
+    one line on stderr that says why.
+    """
+    name = f"clearfunds {argv[0]}" if argv and argv[0] in _COMMANDS else "clearfunds"
+    try:
+        result = _build().meta(
+            list(argv), exit_on_error=False, print_error=False, result_action="return_value"
+        )
+        # Here, and not at the interpreter's end, where a closed pipe can only be a traceback.
+        sys.stdout.flush()
+    except (UsageError, CycloptsError) as error:
+        _complain(f"{name}: {_one_line(error)} (see {name} --help)")
+        return 2
+    except CommandFailedError as error:
+        _complain(f"{name}: {error}")
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has gone: there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    # cyclopts names an option's origin in some of its messages and not in others.
+    token = getattr(error, "token", None)
+    if token is not None and token.source not in ("", "cli", "env") and token.source not in text:
+        text = f"{text} (from {token.source})"
+    return text
+
+
+def _complain(line: str) -> None:
+    print(line, file=sys.stderr)

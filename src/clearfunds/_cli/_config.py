@@ -1,0 +1,84 @@
+"""Where options come from when they are not on the command line.
+
+One precedence for all commands and all kinds of options: command line, then environment, then TOML
+file, then default. A source that gives an option at all gives it whole: a list on the command line
+replaces the file's list, it does not add to it.
+
+    CLEARFUNDS_RELAY_LIMIT_ITEMS=500        one value; a list is separated by spaces
+    [relay]                                 the file has one table a command,
+    limit_items = 500                       with the options' names, - or _ alike
+"""
+
+import difflib
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from cyclopts import App, ArgumentCollection
+from cyclopts.config import Dict, Env
+
+from ._errors import UsageError
+
+PREFIX: Final = "CLEARFUNDS_"
+
+Source = Callable[[App, tuple[str, ...], ArgumentCollection], Any]
+
+
+def sources(file: Path | None, commands: Iterable[str]) -> list[Source]:
+    """Return what stands between the command line and the defaults, highest first.
+
+    Raises:
+        UsageError: the file cannot be read, is not TOML, or has something that is no command's
+            table. (What stands inside a command's table is checked by that command's own parsing.)
+    """
+    found: list[Source] = [_warn_of_unknown_variables, Env(PREFIX)]
+    if file is not None:
+        found.append(Dict(_read(file, sorted(commands)), source=str(file)))
+    return found
+
+
+def _read(file: Path, commands: list[str]) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        msg = f"{file}: {error.strerror}"
+        raise UsageError(msg) from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        msg = f"{file}: {error}"
+        raise UsageError(msg) from error
+    for key in tables:
+        if key not in commands:
+            tables_there = ", ".join(f"[{name}]" for name in commands)
+            msg = f"{file}: {key} is not a command{_instead(key, commands)}; tables: {tables_there}"
+            raise UsageError(msg)
+    return tables
+
+
+def _warn_of_unknown_variables(
+    _: App, commands: tuple[str, ...], arguments: ArgumentCollection
+) -> None:
+    """Say which variables look like this command's options and are none.
+
+    No error: a variable of this form can come from elsewhere (Kubernetes makes
+    CLEARFUNDS_RELAY_PORT for a service that is named clearfunds-relay).
+    """
+    prefix = PREFIX + "".join(f"{name.upper()}_" for name in commands)
+    known = [
+        name.lstrip("-").replace("-", "_").upper() for each in arguments for name in each.names
+    ]
+    for variable in sorted(os.environ):
+        rest = variable.removeprefix(prefix)
+        if commands and rest != variable and rest not in known:
+            print(
+                f"clearfunds: {variable} is in the environment, but is not an option of "
+                f"clearfunds {' '.join(commands)}{_instead(rest, known, prefix)}; ignored",
+                file=sys.stderr,
+            )
+
+
+def _instead(name: str, known: Iterable[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {prefix}{close[0]}?)" if close else ""

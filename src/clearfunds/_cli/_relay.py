@@ -1,0 +1,140 @@
+"""`clearfunds relay`: options, the lines on stdout, signals."""
+
+import json
+import logging
+import signal
+from typing import Annotated, Final
+
+import attrs
+import trio
+from cyclopts import Group, Parameter
+
+from clearfunds.transports import (
+    ListenURLError,
+    RelayAddresses,
+    RelayReport,
+    RelaySettings,
+    TransportError,
+    serve_relay,
+)
+
+from ._errors import CommandFailedError, UsageError
+from ._logging import LogLevel, configure_logging
+from ._relay_options import DEFAULTS, Debt, Patience, Peers
+from ._running import alone, run_async
+from ._types import Seconds
+
+log = logging.getLogger("clearfunds.relay")
+
+_LISTENERS: Final = Group("Listeners", sort_key=1)
+_RUNNING: Final = Group("Running", sort_key=5)
+
+
+def relay(
+    *,
+    listen: Annotated[
+        tuple[str, ...],
+        Parameter(
+            group=_LISTENERS,
+            negative=(),
+            help="Where to listen: mqtt+tcp://HOST:PORT (port 0: any that is free) or "
+            "mqtt+unix:///PATH. May be given several times.",
+        ),
+    ] = DEFAULTS.listen,
+    http: Annotated[
+        str | None,
+        Parameter(
+            group=_LISTENERS,
+            help="HOST:PORT for /metrics, /ledger.json, /healthz and /readyz; none: no HTTP.",
+        ),
+    ] = DEFAULTS.http,
+    debt: Debt = Debt(),  # noqa: B008  (frozen)
+    patience: Patience = Patience(),  # noqa: B008
+    peers: Peers = Peers(),  # noqa: B008
+    grace: Annotated[
+        Seconds,
+        Parameter(
+            group=_RUNNING, help="Seconds at SIGTERM or SIGINT for what is owed to be delivered."
+        ),
+    ] = DEFAULTS.grace,
+    log_level: Annotated[
+        LogLevel, Parameter(group=_RUNNING, help="Least severe level that is logged, to stderr.")
+    ] = "info",
+) -> int:
+    """Run a relay until SIGTERM or SIGINT.
+
+    Each address is a line of JSON on stdout, with the real port: `{"listening": "mqtt+tcp://..."}`,
+    `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
+    relay stops accepting and delivers what is owed; a second one ends it at once.
+    """
+    try:
+        settings = RelaySettings(
+            listen=listen,
+            http=http,
+            grace=grace,
+            **attrs.asdict(debt),
+            **attrs.asdict(patience),
+            **attrs.asdict(peers),
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    configure_logging(log_level)
+    return run_async(_serve, settings)
+
+
+async def _serve(settings: RelaySettings) -> int:
+    stop = trio.Event()
+    status = 0
+    async with trio.open_nursery() as nursery:
+
+        async def serving(task_status: trio.TaskStatus[RelayAddresses]) -> None:
+            report = await serve_relay(settings, task_status=task_status, stop=stop)
+            _report(report)
+            nursery.cancel_scope.cancel()
+
+        async def ending() -> None:
+            nonlocal status
+            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for number in signals:
+                    name = signal.Signals(number).name
+                    if stop.is_set():
+                        log.warning("%s again: ending at once, undelivered what is owed", name)
+                        status = 1
+                        nursery.cancel_scope.cancel()
+                    else:
+                        log.info(
+                            "%s: accepting nobody; %g s for what is owed", name, settings.grace
+                        )
+                        stop.set()
+
+        nursery.start_soon(ending)
+        try:
+            addresses: RelayAddresses = await nursery.start(serving)
+        except Exception as error:
+            cause = alone(error)
+            if isinstance(cause, ListenURLError):
+                raise UsageError(str(cause)) from error
+            if isinstance(cause, OSError | TransportError):
+                raise CommandFailedError(str(cause)) from error
+            raise
+        for listening in addresses.listening:
+            _tell(listening=listening)
+        if addresses.http is not None:
+            _tell(http=addresses.http)
+        _tell(ready=True)
+    return status
+
+
+def _tell(**line: object) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _report(report: RelayReport) -> None:
+    for sentence in report.unflushed:
+        log.warning("not delivered: %s", sentence)
+    log.info(
+        "ended; %s",
+        "all that was owed is delivered"
+        if not report.unflushed
+        else f"{len(report.unflushed)} could not be given what they were owed",
+    )

@@ -1,0 +1,31 @@
+"""Running a command's asynchronous part."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, TypeVarTuple, cast
+
+import trio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+def run_async(function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+    """Run `function` under Trio; if one thing went wrong, raise that and not a group of one.
+
+    Nurseries wrap whatever comes out of them; who called a command wants the sentence inside.
+    """
+    try:
+        return trio.run(function, *args)
+    except BaseExceptionGroup as group:
+        error = alone(group)
+        if error is None:
+            raise
+        raise error from group
+
+
+def alone(error: BaseException) -> BaseException | None:
+    """Return the one error that a nest of groups holds, None if there are more."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return alone(group.exceptions[0]) if len(group.exceptions) == 1 else None

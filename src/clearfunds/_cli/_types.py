@@ -1,0 +1,73 @@
+"""Kinds of values that options take: counts, sizes, seconds."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, TypeVar
+
+from cyclopts import Parameter, Token
+from cyclopts.validators import Number
+
+_UNITS: Final = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_SIZE: Final = re.compile(r"([0-9][0-9_]*) ?([KMG]iB|)", re.IGNORECASE)
+
+
+Amount = TypeVar("Amount", int, float)
+
+
+def _count(_: object, tokens: Sequence[Token]) -> int:
+    # int() as cyclopts has it rounds "3.5" to 4; nobody who writes 3.5 here means 4.
+    text = tokens[0].value
+    if not re.fullmatch(r"-?[0-9][0-9_]*", text):
+        msg = f'"{text}" is not a whole number.'
+        raise ValueError(msg)
+    return int(text)
+
+
+def _size(_: object, tokens: Sequence[Token]) -> int:
+    text = tokens[0].value
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        msg = f'"{text}" is not a size: a whole number of bytes, or of KiB, MiB or GiB ("8MiB").'
+        raise ValueError(msg)
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def _seconds(_: object, tokens: Sequence[Token]) -> float:
+    try:
+        return float(tokens[0].value)
+    except ValueError:
+        msg = f'"{tokens[0].value}" is not a number of seconds.'
+        raise ValueError(msg) from None
+
+
+def _or_none(
+    read: Callable[[object, Sequence[Token]], Amount],
+) -> Callable[[object, Sequence[Token]], Amount | None]:
+    # TOML has no null, and an empty environment variable is too easily one by accident.
+    def convert(kind: object, tokens: Sequence[Token]) -> Amount | None:
+        return None if tokens[0].value.lower() == "none" else read(kind, tokens)
+
+    return convert
+
+
+Count = Annotated[int, Parameter(converter=_count, validator=Number(gte=1))]
+"""A whole number of things, at least one."""
+
+Size = Annotated[int, Parameter(converter=_size, validator=Number(gte=1))]
+"""Bytes: `8388608`, `8MiB`."""
+
+OptionalCount = Annotated[
+    int | None, Parameter(converter=_or_none(_count), validator=Number(gte=1))
+]
+"""A count, or `none` for no limit."""
+
+OptionalSize = Annotated[int | None, Parameter(converter=_or_none(_size), validator=Number(gte=1))]
+"""A size, or `none` for no limit."""
+
+Seconds = Annotated[float, Parameter(converter=_seconds, validator=Number(gte=0))]
+"""A length of time."""
+
+OptionalSeconds = Annotated[
+    float | None, Parameter(converter=_or_none(_seconds), validator=Number(gte=0))
+]
+"""A length of time, or `none` for no end of it."""

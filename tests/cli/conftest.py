@@ -1,0 +1,131 @@
+"""The command line as a user has it: processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CLEARFUNDS = (sys.executable, "-m", "clearfunds")
+SECONDS = 30
+"""More than anything here takes on a busy machine; less than anyone waits for a hung test."""
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("CLEARFUNDS_")]:
+        monkeypatch.delenv(name)
+
+
+class RelayUnderTest:
+    """A relay as a process; its lines are read as they come."""
+
+    def __init__(self, options: tuple[str, ...]) -> None:
+        self.process = subprocess.Popen(
+            [*CLEARFUNDS, "relay", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.log: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._readers = [
+            threading.Thread(target=self._read_lines),
+            threading.Thread(target=self._read_log),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_lines(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+
+    def line(self) -> dict[str, Any]:
+        """Return the next line of stdout, decoded."""
+        line = self._lines.get(timeout=SECONDS)
+        assert line is not None, "".join(self.log)
+        decoded: dict[str, Any] = json.loads(line)
+        return decoded
+
+    def ready(self) -> list[dict[str, Any]]:
+        """Return the lines before `ready`."""
+        lines = [self.line()]
+        while lines[-1] != {"ready": True}:
+            lines.append(self.line())
+        return lines[:-1]
+
+    def mqtt_port(self) -> int:
+        """Wait until it is ready and return the port of its first TCP listener."""
+        for line in self.ready():
+            if match := re.fullmatch(r"mqtt\+tcp://127\.0\.0\.1:(\d+)", line.get("listening", "")):
+                return int(match[1])
+        raise AssertionError(self.log)
+
+    def rest(self) -> str:
+        """Return what is left of stdout once the process has ended."""
+        return "".join(iter(lambda: self._lines.get(timeout=SECONDS) or "", ""))
+
+    def wait(self) -> int:
+        """Wait for the process's end and return its exit status; all of its log is there then."""
+        status = self.process.wait(timeout=SECONDS)
+        for reader in self._readers:
+            reader.join(timeout=SECONDS)
+        return status
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        self.process.kill()
+        self.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture
+def start_relay() -> Iterator[Callable[..., RelayUnderTest]]:
+    """Return what starts a relay with the given options; all of them end with the test."""
+    relays: list[RelayUnderTest] = []
+
+    def start(*options: str) -> RelayUnderTest:
+        relays.append(RelayUnderTest(options))
+        return relays[-1]
+
+    yield start
+    for relay in relays:
+        relay.close()
+
+
+@pytest.fixture
+def clearfunds() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return what runs one command to its end."""
+
+    def command(*argv: str, stdin: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*CLEARFUNDS, *argv],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+            **options,
+        )
+
+    return command

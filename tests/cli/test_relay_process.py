@@ -1,0 +1,166 @@
+"""`clearfunds relay` as a process: its lines, its pages, how it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import RelayUnderTest
+
+    StartRelay = Callable[..., RelayUnderTest]
+    Clearfunds = Callable[..., subprocess.CompletedProcess[str]]
+
+LOG_LINE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) clearfunds[.a-z_]*: .+\n"
+)
+
+
+def test_each_address_is_a_line_then_ready(start_relay: StartRelay, tmp_path: Path) -> None:
+    path = tmp_path / "mqtt.socket"
+    relay = start_relay(
+        *("--listen", "mqtt+tcp://127.0.0.1:0", "--listen", f"mqtt+unix://{path}"),
+        *("--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"),
+    )
+    first, unix, second, pages = relay.ready()
+    ports: list[int] = []
+    for line in (first, second):
+        match = re.fullmatch(r"mqtt\+tcp://127\.0\.0\.1:(\d+)", line["listening"])
+        assert match is not None
+        ports.append(int(match[1]))
+        with socket.create_connection(("127.0.0.1", ports[-1]), timeout=10):
+            pass
+    assert 0 not in ports
+    assert ports[0] != ports[1]
+    assert unix == {"listening": f"mqtt+unix://{path}"}
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    with urlopen(f"{pages['http']}/readyz", timeout=10) as page:
+        assert page.status == 200
+    with urlopen(f"{pages['http']}/ledger.json", timeout=10) as page:
+        assert page.headers["Content-Type"].startswith("application/json")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_status_0(start_relay: StartRelay, number: signal.Signals) -> None:
+    relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0")
+    port = relay.mqtt_port()
+    relay.process.send_signal(number)
+    assert relay.wait() == 0
+    assert relay.rest() == ""
+    assert any(number.name in line for line in relay.log)
+    assert all(LOG_LINE.fullmatch(line) for line in relay.log), relay.log
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+CONNECT = b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x00\x00\x03"
+SUBSCRIBE_ALL = b"\x82\x06\x00\x01\x00\x01#\x00"
+
+
+def connect(port: int, name: bytes) -> socket.socket:
+    """Connect a bare socket as the MQTT client called `name` (three bytes)."""
+    client = socket.socket()
+    # Little room for what is on its way, or the kernel takes all that the test can send.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(10)
+    client.connect(("127.0.0.1", port))
+    client.sendall(CONNECT + name)
+    assert client.recv(4) == b"\x20\x02\x00\x00"
+    return client
+
+
+def publish_until_it_waits(client: socket.socket) -> None:
+    """Publish QoS 0 messages of 1 KiB until the relay reads no more."""
+    packet = b"\x30\x83\x08\x00\x01t" + bytes(1024)
+    client.settimeout(1)
+    # Far more than a relay's limit and all buffers of the kernel take.
+    with pytest.raises(TimeoutError):
+        client.sendall(packet * 100_000)
+
+
+def test_what_cannot_be_delivered_is_said(start_relay: StartRelay) -> None:
+    relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--grace", "0.5", "--stuck", "wait")
+    port = relay.mqtt_port()
+    with connect(port, b"sub") as subscriber, connect(port, b"pub") as publisher:
+        subscriber.sendall(SUBSCRIBE_ALL)
+        assert subscriber.recv(5) == b"\x90\x03\x00\x01\x00"
+        publish_until_it_waits(publisher)
+        started = time.monotonic()
+        relay.process.terminate()
+        assert relay.wait() == 0
+        assert time.monotonic() - started >= 0.5
+    told = [line for line in relay.log if "not delivered" in line]
+    assert told
+    assert "sub" in told[0]
+    assert all(LOG_LINE.fullmatch(line) for line in relay.log), relay.log
+
+
+def test_a_second_signal_ends_it_at_once(start_relay: StartRelay) -> None:
+    relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--grace", "600", "--stuck", "wait")
+    port = relay.mqtt_port()
+    with connect(port, b"sub") as subscriber, connect(port, b"pub") as publisher:
+        subscriber.sendall(SUBSCRIBE_ALL)
+        assert subscriber.recv(5) == b"\x90\x03\x00\x01\x00"
+        publish_until_it_waits(publisher)
+        relay.process.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            relay.process.wait(timeout=2)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=10)
+        relay.process.send_signal(signal.SIGINT)
+        assert relay.wait() == 1
+    assert any("SIGINT" in line for line in relay.log)
+
+
+def test_an_address_in_use_is_one_line(clearfunds: Clearfunds) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = clearfunds("relay", "--listen", f"mqtt+tcp://127.0.0.1:{port}")
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1
+    assert str(port) in run.stderr
+
+
+@pytest.mark.parametrize("address", ["gopher://127.0.0.1:70", "mqtt+tcp://127.0.0.1:x", "here"])
+def test_an_address_that_is_none_is_a_usage_error(clearfunds: Clearfunds, address: str) -> None:
+    run = clearfunds("relay", "--listen", address)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1
+    assert address in run.stderr
+
+
+def test_options_reach_the_process_from_a_file(start_relay: StartRelay, tmp_path: Path) -> None:
+    file = tmp_path / "clearfunds.toml"
+    file.write_text('[relay]\nlisten = ["mqtt+tcp://127.0.0.1:0"]\nlog_level = "error"\n', "utf-8")
+    relay = start_relay("--config", str(file))
+    assert len(relay.ready()) == 1
+    relay.process.terminate()
+    assert relay.wait() == 0
+    assert relay.log == []
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    code = (
+        "import runpy, sys\n"
+        "sys.modules['cyclopts'] = None\n"
+        "runpy.run_module('clearfunds', run_name='__main__')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1
+    assert 'pip install "clearfunds[relay]"' in run.stderr
