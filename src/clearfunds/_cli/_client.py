@@ -1,0 +1,120 @@
+"""What `clearfunds pub` and `clearfunds sub` have in common: where to connect to, and as whom."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Final, TypeVar, TypeVarTuple
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+from cyclopts import Group, Parameter
+
+from clearfunds.transports import LocalProtocolError, TransportError
+from clearfunds.transports.mqtt import MqttClient, open_mqtt
+
+from ._errors import CommandFailedError, UsageError
+from ._running import run_async
+from ._types import Count
+
+_DEFAULT_PORT: Final = 1883
+# Registered for MQTT over TCP [MQTT section 4.2].
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@attrs.frozen
+class Target:
+    """Where a relay, or any MQTT server, listens: a host and port, or the path of a socket."""
+
+    host: str = ""
+    """The host's name or address; empty if `path` is meant."""
+    port: int = _DEFAULT_PORT
+    """The TCP port."""
+    path: str = ""
+    """The path of a Unix socket."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """Read `HOST`, `HOST:PORT`, `mqtt+tcp://HOST:PORT`, `mqtt://HOST` or `mqtt+unix:///PATH`.
+
+        Raises:
+            UsageError: it is none of these.
+        """
+        try:
+            parts = urlsplit(text if "://" in text else f"mqtt://{text}")
+            if parts.scheme == "mqtt+unix" and not parts.netloc and parts.path:
+                return cls(path=parts.path)
+            plain = parts.path in ("", "/") and not (
+                parts.query or parts.fragment or parts.username
+            )
+            if parts.scheme in ("mqtt", "mqtt+tcp") and parts.hostname and plain:
+                return cls(host=parts.hostname, port=parts.port or _DEFAULT_PORT)
+        except ValueError:  # a port that is none, a bracket that is not closed
+            pass
+        msg = f'"{text}" is not HOST, HOST:PORT, mqtt+tcp://HOST:PORT or mqtt+unix:///PATH'
+        raise UsageError(msg)
+
+
+@Parameter(name="*", group=Group("Connection", sort_key=5))
+@attrs.frozen
+class ClientOptions:
+    """Where to connect to, and as whom."""
+
+    url: Annotated[
+        str,
+        Parameter(
+            name=["--url", "-u"],
+            help="The relay: HOST, HOST:PORT, mqtt+tcp://HOST:PORT or mqtt+unix:///PATH.",
+        ),
+    ] = "mqtt+tcp://127.0.0.1:1883"
+    client_id: Annotated[
+        str,
+        Parameter(name=["--client-id", "-i"], help="Client identifier; empty: the relay's choice."),
+    ] = ""
+    username: Annotated[str | None, Parameter(help="User name.")] = None
+    password: Annotated[
+        str | None,
+        Parameter(help="Password; better given in the environment, where `ps` does not show it."),
+    ] = None
+    keep_alive: Annotated[
+        Count, Parameter(help="Seconds of silence after which the relay gives this client up.")
+    ] = 60
+
+
+@asynccontextmanager
+async def connected(options: ClientOptions) -> AsyncGenerator[MqttClient]:
+    """Be connected as the options say, for the time of the block."""
+    target = Target.parse(options.url)
+    if target.path:
+        try:
+            where: trio.SocketStream | str = await trio.open_unix_socket(target.path)
+        except OSError as error:
+            msg = f"cannot connect to {target.path}: {error.strerror}"
+            raise CommandFailedError(msg) from error
+    else:
+        where = target.host
+    async with open_mqtt(
+        where,
+        None if target.path else target.port,
+        client_id=options.client_id,
+        username=options.username,
+        password=options.password,
+        keep_alive=options.keep_alive,
+    ) as client:
+        yield client
+
+
+def run_client(function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+    """Run a client's asynchronous part; what goes wrong with its connection is one line.
+
+    Raises:
+        UsageError: a topic, a filter or another value is not one that MQTT has.
+        CommandFailedError: there is no connection, or it was refused or lost.
+    """
+    try:
+        return run_async(function, *args)
+    except LocalProtocolError as error:
+        raise UsageError(str(error)) from error
+    except TransportError as error:
+        raise CommandFailedError(str(error)) from error

@@ -1,0 +1,168 @@
+"""`clearfunds sub`: subscribe and write what comes to stdout."""
+
+import base64
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal
+
+import trio
+from cyclopts import Group, Parameter
+
+from clearfunds.transports.mqtt import MqttClient, Publish
+
+from ._client import ClientOptions, connected, run_client
+from ._errors import CommandFailedError, UsageError
+from ._logging import LogLevel, configure_logging
+from ._types import Count
+
+log = logging.getLogger("clearfunds.sub")
+
+_SUBSCRIPTION: Final = Group("Subscription", sort_key=1)
+_OUTPUT: Final = Group("Output", sort_key=2)
+
+_BATCH: Final = 256
+# Messages written at once, if so many have come: one write each would be most of the work.
+
+
+def sub(
+    *topics: Annotated[
+        str, Parameter(group=_SUBSCRIPTION, help="Topics, with + and # as wildcards.")
+    ],
+    topic: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name=["--topic", "-t"],
+            group=_SUBSCRIPTION,
+            negative=(),
+            show_default=False,
+            help="The same, as an option.",
+        ),
+    ] = (),
+    qos: Annotated[
+        Literal[0, 1, 2],
+        Parameter(name=["--qos", "-q"], group=_SUBSCRIPTION, help="The highest QoS wanted."),
+    ] = 0,
+    count: Annotated[
+        Count | None, Parameter(group=_OUTPUT, help="End after so many messages.")
+    ] = None,
+    format: Annotated[  # noqa: A002  (an option's name)
+        Literal["text", "json", "raw"],
+        Parameter(
+            group=_OUTPUT,
+            help="text: a line each; json: an object a line, with topic, QoS and time; "
+            "raw: the bytes as they are, nothing added.",
+        ),
+    ] = "text",
+    show_topic: Annotated[
+        bool,
+        Parameter(group=_OUTPUT, negative=(), help="Begin each line of text with the topic."),
+    ] = False,
+    log_level: Annotated[
+        LogLevel, Parameter(group=_OUTPUT, help="Least severe level that is logged, to stderr.")
+    ] = "warning",
+    connection: ClientOptions = ClientOptions(),  # noqa: B008  (frozen)
+) -> int:
+    """Subscribe over MQTT and write what comes to stdout.
+
+    Ends after --count messages, at SIGINT or SIGTERM. While nobody reads its stdout it reads
+    nothing either, and the relay waits for it.
+    """
+    filters = topics or topic
+    if not filters:
+        msg = "no topic: give at least one, as in clearfunds sub 'flights/#'"
+        raise UsageError(msg)
+    if show_topic and format != "text":
+        msg = f"--show-topic is for --format text, not {format}"
+        raise UsageError(msg)
+    configure_logging(log_level)
+    write = _FORMATS["topic" if show_topic else format]
+    came = run_client(_subscribe, connection, filters, qos, count, write)
+    if count is not None and came < count:
+        msg = f"ended by a signal after {came} of {count} messages"
+        raise CommandFailedError(msg)
+    return 0
+
+
+async def _subscribe(
+    connection: ClientOptions,
+    filters: tuple[str, ...],
+    qos: int,
+    count: int | None,
+    write: Callable[[Publish], bytes],
+) -> int:
+    came = 0
+    async with connected(connection) as client, trio.open_nursery() as nursery:
+        await nursery.start(_until_signal, nursery.cancel_scope)
+        granted = await client.subscribe(filters, qos)
+        for name, level in zip(filters, granted, strict=True):
+            log.info("subscribed to %s with QoS %d", name, level)
+        while count is None or came < count:
+            batch = await _take(client, _BATCH if count is None else min(_BATCH, count - came))
+            text = b"".join([write(message) for message in batch])
+            # In a thread: while stdout is blocked, pings must still go out.
+            await trio.to_thread.run_sync(_write_all, text, abandon_on_cancel=True)
+            came += len(batch)
+        nursery.cancel_scope.cancel()
+    return came
+
+
+async def _until_signal(
+    scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            # Leaving the connection's block says DISCONNECT; a second signal finds the default.
+            scope.cancel()
+            return
+
+
+async def _take(client: MqttClient, most: int) -> list[Publish]:
+    """Wait for a message and take with it those that are there already."""
+    batch = [await client.receive()]
+    while len(batch) < most:
+        try:
+            batch.append(client.receive_nowait())
+        except (trio.WouldBlock, trio.EndOfChannel):
+            break
+    return batch
+
+
+def _write_all(text: bytes) -> None:
+    # Not sys.stdout's buffer, for the reason that `pub` does not read stdin's.
+    descriptor = sys.stdout.fileno()
+    rest = memoryview(text)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _text(message: Publish) -> bytes:
+    # What is not UTF-8 is escaped: a terminal is no place for arbitrary bytes.
+    return message.payload.decode(errors="backslashreplace").encode() + b"\n"
+
+
+def _json(message: Publish) -> bytes:
+    line: dict[str, object] = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "topic": message.topic,
+        "qos": message.qos,
+        "retain": message.retain,
+    }
+    try:
+        line["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        line["payload_base64"] = base64.b64encode(message.payload).decode("ascii")
+    return json.dumps(line).encode() + b"\n"
+
+
+_FORMATS: Final[dict[str, Callable[[Publish], bytes]]] = {
+    "text": _text,
+    "topic": lambda message: message.topic.encode() + b" " + _text(message),
+    "json": _json,
+    "raw": lambda message: message.payload,
+}
