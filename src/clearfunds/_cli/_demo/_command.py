@@ -1,0 +1,222 @@
+"""The demo's options, and what happens in it in order."""
+
+import sys
+import time
+from typing import Annotated, Final
+
+import trio
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+from rich.live import Live
+
+from clearfunds.transports.mqtt import open_mqtt
+
+from .._client import Target, run_client
+from .._errors import CommandFailedError
+from .._types import Count, Seconds
+from ._flights import INTERESTS, SLOW, Flight, load_flights
+from ._ledger_view import LedgerView
+from ._page import fetch_json
+from ._progress import PUBLISHER, Progress, Subscriber
+from ._receipts import Receipts
+from ._relay_process import RelayProcess, relay_process
+from ._screen import line, screen
+from ._summary import judge
+
+_DEMO: Final = Group("Demo", sort_key=1)
+
+_PAUSE_AT: Final = 0.4
+# The slow subscriber pauses after this part of its messages: in the middle, with others behind.
+
+_PATIENCE_MARGIN: Final = 20.0
+# The relay waits for a slow subscriber for its pause and so much longer.
+
+_STALL_SECONDS: Final = 30.0
+# Without any delivery for so long, and nobody pausing, what has not come is lost.
+
+_SETTLE_SECONDS: Final = 5.0
+# For the last acknowledgements, once everything has been delivered.
+
+_LOOK_SECONDS: Final = 0.25
+_LINE_SECONDS: Final = 1.0
+
+_UNACKNOWLEDGED: Final = 100
+# Publications on their way and not acknowledged: enough to keep the relay busy.
+
+_SLOW_BUFFER: Final = 10
+# Messages the slow one keeps in its own memory while it pauses; the rest stays with the relay.
+
+
+def demo(
+    *,
+    days: Annotated[
+        int,
+        Parameter(
+            group=_DEMO, help="Days of January 2013 to publish.", validator=Number(gte=1, lte=31)
+        ),
+    ] = 31,
+    pause: Annotated[
+        Seconds, Parameter(group=_DEMO, help="Seconds for which one subscriber reads nothing.")
+    ] = 8.0,
+    limit_items: Annotated[
+        Count, Parameter(group=_DEMO, help="Messages the publisher may owe; see clearfunds relay.")
+    ] = 1_000,
+) -> int:
+    """Send a month of flights through a relay and see who owes, who holds and who waits.
+
+    The departures of New York's airports in January 2013 are published in order to
+    flights/ORIGIN/CARRIER, as fast as a relay (a process of its own) lets them, to nine
+    subscribers. One of them stops reading for a while. Exit status 0 only if every subscriber was
+    given all of its messages in order and unchanged, and the relay's audit balances.
+    """
+    return run_client(_demo, load_flights(days), pause, limit_items)
+
+
+async def _demo(flights: list[Flight], pause: float, limit_items: int) -> int:
+    progress = Progress(
+        total=len(flights),
+        limit_items=limit_items,
+        subscribers=[Subscriber(each, Receipts(each.select(flights))) for each in INTERESTS],
+    )
+    _introduce(progress, pause)
+    options = ["--limit-items", str(limit_items), "--log-level", "warning"]
+    options += ["--patience", f"{pause + _PATIENCE_MARGIN:g}"]
+    async with relay_process(options) as relay:
+        ledger = await _run(progress, flights, relay, pause)
+    verdict = judge(progress, ledger)
+    print("\n" + "\n".join(verdict.lines))
+    for logged in relay.log:
+        print(f"the relay logged: {logged}")
+    if relay.status != 0:
+        msg = f"the relay ended with status {relay.status}"
+        raise CommandFailedError(msg)
+    return 0 if verdict.ok else 1
+
+
+def _introduce(progress: Progress, pause: float) -> None:
+    print(
+        f"{progress.total:,} flights out of New York in January 2013 go to nine MQTT subscribers.",
+        f"The publisher may owe {progress.limit_items:,} messages (--limit-items); when it owes",
+        f'more, the relay reads nothing from it. The subscriber "{SLOW}" will read nothing for',
+        f"{pause:g} s (--pause) in the middle.",
+        sep="\n",
+        end="\n\n",
+        flush=True,
+    )
+
+
+async def _run(
+    progress: Progress, flights: list[Flight], relay: RelayProcess, pause: float
+) -> LedgerView | None:
+    """Publish everything and wait until it has come; return the ledger as it stands then."""
+    target = Target.parse(relay.mqtt)
+    async with trio.open_nursery() as nursery:
+        for subscriber in progress.subscribers:
+            await nursery.start(_subscribe, subscriber, target, pause)
+        shown = trio.CancelScope()
+        nursery.start_soon(_show, progress, relay, shown)
+        async with open_mqtt(
+            target.host, target.port, client_id=PUBLISHER, max_inflight=_UNACKNOWLEDGED
+        ) as publisher:
+            started = time.monotonic()
+            nursery.start_soon(_keep_time, progress, started)
+            for flight in flights:
+                # Not waited for one by one; but there is room for the next only when the relay
+                # has acknowledged an earlier one, which it does not while it does not read.
+                await publisher.publish(flight.topic, flight.payload, qos=1, wait=False)
+                progress.published += 1
+            await publisher.flush()
+            await _all_delivered(progress)
+            progress.seconds = time.monotonic() - started
+            # While the publisher is still connected: its account is closed with its connection.
+            ledger = await _settled(progress, relay)
+            shown.cancel()
+        nursery.cancel_scope.cancel()
+    return ledger
+
+
+async def _subscribe(
+    subscriber: Subscriber,
+    target: Target,
+    pause: float,
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    """Be one of the nine: take what comes and check it, until cancelled."""
+    slow = subscriber.name == SLOW
+    receipts = subscriber.receipts
+    pause_at = int(receipts.expected * _PAUSE_AT) if slow and pause else None
+    async with open_mqtt(
+        target.host,
+        target.port,
+        client_id=subscriber.name,
+        max_buffered=_SLOW_BUFFER if slow else 1_000,
+    ) as client:
+        # The archive wants to acknowledge what it has; the others are content to see it.
+        await client.subscribe(subscriber.interest.topic_filter, qos=1 if slow else 0)
+        task_status.started()
+        async for message in client:
+            receipts.take(message.topic, message.payload)
+            if receipts.delivered == pause_at:
+                pause_at = None
+                subscriber.pausing = True
+                await trio.sleep(pause)
+                subscriber.pausing = False
+
+
+async def _keep_time(progress: Progress, started: float) -> None:
+    while True:
+        progress.seconds = time.monotonic() - started
+        await trio.sleep(_LOOK_SECONDS / 4)
+
+
+async def _all_delivered(progress: Progress) -> None:
+    """Return when every subscriber has all, or when nothing has come for too long."""
+    delivered, since = -1, trio.current_time()
+    while not progress.complete:
+        pausing = any(each.pausing for each in progress.subscribers)
+        if pausing or progress.delivered != delivered:
+            delivered, since = progress.delivered, trio.current_time()
+        if trio.current_time() - since > _STALL_SECONDS:
+            return
+        await trio.sleep(_LOOK_SECONDS / 4)
+
+
+async def _look(progress: Progress, relay: RelayProcess) -> LedgerView | None:
+    """Return the relay's ledger and keep it to be shown; None if it does not answer."""
+    try:
+        ledger = LedgerView.parse(await fetch_json(f"{relay.http}/ledger.json"))
+    except (OSError, CommandFailedError) as error:
+        progress.fault = str(error)
+        return None
+    progress.ledger, progress.fault = ledger, None
+    return ledger
+
+
+async def _settled(progress: Progress, relay: RelayProcess) -> LedgerView | None:
+    """Return the ledger once nothing is owed: the last acknowledgement may still be on its way."""
+    ledger = await _look(progress, relay)
+    with trio.move_on_after(_SETTLE_SECONDS):
+        while ledger is None or ledger.debt_items or not ledger.balanced:
+            await trio.sleep(_LOOK_SECONDS)
+            ledger = await _look(progress, relay)
+    return ledger
+
+
+async def _show(progress: Progress, relay: RelayProcess, shown: trio.CancelScope) -> None:
+    """Show how far it has come until `shown` is cancelled: a live table, or a line a second."""
+    if not sys.stdout.isatty():
+        with shown:
+            while True:
+                await trio.sleep(_LINE_SECONDS)
+                await _look(progress, relay)
+                print(line(progress), flush=True)
+        return
+    with Live(screen(progress), console=Console(), auto_refresh=False) as live:
+        with shown:
+            while True:
+                await _look(progress, relay)
+                live.update(screen(progress), refresh=True)
+                await trio.sleep(_LOOK_SECONDS)
+        live.update(screen(progress), refresh=True)

@@ -1,0 +1,114 @@
+"""A relay as a child process: started, spoken to through its lines of JSON, ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import attrs
+import trio
+
+from .._config import PREFIX
+from .._errors import CommandFailedError
+
+_START_SECONDS: Final = 30
+# A cold start of the interpreter on a small machine takes two.
+
+_STDERR_LINES: Final = 20
+# How much of its last words is kept to be shown when it fails.
+
+
+@attrs.define
+class RelayProcess:
+    """A relay that is ready."""
+
+    pid: int
+    """Its process."""
+    mqtt: str
+    """Where it listens, as `mqtt+tcp://127.0.0.1:41883`."""
+    http: str
+    """Where its pages are, as `http://127.0.0.1:39464`."""
+    log: Sequence[str] = ()
+    """The last lines of what it has logged so far."""
+    status: int | None = None
+    """Its exit status, once the block has ended."""
+
+
+@asynccontextmanager
+async def relay_process(
+    options: Sequence[str], *, grace: float = 5.0
+) -> AsyncGenerator[RelayProcess]:
+    """Run `clearfunds relay` with `options` on ports of its own choice, for the time of the block.
+
+    At the end of the block it is sent SIGTERM, and SIGKILL if it is still there after its grace and
+    as long again. On cancellation it is killed.
+
+    Raises:
+        CommandFailedError: it did not get ready, or ended while the block ran.
+    """
+    command = [sys.executable, "-P", "-m", "clearfunds", "relay"]
+    command += ["--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command += ["--grace", f"{grace:g}", *options]
+    # What the user's own relay is configured with must not change the demo's.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+    last_words: deque[str] = deque(maxlen=_STDERR_LINES)
+    async with trio.open_nursery() as nursery:
+        process: trio.Process = await nursery.start(
+            partial(
+                trio.run_process,
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                env=environment,
+            )
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        nursery.start_soon(_collect, process.stderr, last_words)
+        relay = None
+        with trio.move_on_after(_START_SECONDS):
+            relay = await _read_addresses(process)
+        if relay is None:
+            process.kill()
+            await process.wait()
+            words = "\n".join(last_words) or "it said nothing"
+            msg = f"the relay did not get ready: {words}"
+            raise CommandFailedError(msg)
+        relay.log = last_words
+        yield relay
+        process.send_signal(signal.SIGTERM)
+        with trio.move_on_after(2 * grace + 5):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+        relay.status = await process.wait()
+
+
+async def _read_addresses(process: trio.Process) -> RelayProcess | None:
+    """Read the lines up to `ready`; None if they end before."""
+    assert process.stdout is not None
+    said: dict[str, str] = {}
+    text = b""
+    async for piece in process.stdout:
+        text += piece
+        *lines, text = text.split(b"\n")
+        for line in lines:
+            said |= json.loads(line)
+        if "ready" in said:
+            return RelayProcess(process.pid, said["listening"], said["http"])
+    return None
+
+
+async def _collect(stream: trio.abc.ReceiveStream, last_words: deque[str]) -> None:
+    text = b""
+    async for piece in stream:
+        *lines, text = (text + piece).split(b"\n")
+        last_words.extend(line.decode(errors="replace") for line in lines)

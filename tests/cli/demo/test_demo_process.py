@@ -1,0 +1,122 @@
+"""`clearfunds demo` as a process, and on a relay that loses what it should deliver."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import CLEARFUNDS, SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Clearfunds = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_three_days_of_flights(clearfunds: Clearfunds) -> None:
+    run = clearfunds("demo", "--days", "3", "--pause", "1.5", "--limit-items", "200")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stderr == ""
+    said = run.stdout
+    assert "published   2,699 of 2,699 flights" in said
+    assert re.search(r"all +7,430 of +7,430\n", said)
+    assert "lost        0\n" in said
+    assert "audit       balances; 0 messages still owed" in said
+    # The archive paused; the publisher was made to wait, and the ledger says on whom.
+    peak = int(re.findall(r"peak debt +([\d,]+) messages", said)[0].replace(",", ""))
+    # At most one packet's fan-out over the limit: no flight concerns more than five of the nine,
+    # and the packet itself is on the account until it has been routed.
+    assert 200 < peak <= 200 + 6
+    waited = float(re.findall(r"waited +([\d.]+) s", said)[0])
+    on_archive = float(re.findall(r"([\d.]+) s on archive", said)[0])
+    assert waited >= 1.0
+    assert on_archive >= 1.0
+    # A line a second while it ran, for there is no terminal here.
+    assert re.search(r"publisher owes 20\d of 200, held by archive 20\d", said)
+    assert "archive reads nothing" in said
+
+
+LOSES = """
+import sys
+from clearfunds.transports.mqtt import MqttClient
+from clearfunds._cli import run
+
+# The flight AS 7 of the first of January never gets to the relay, though its publisher thinks so.
+publish = MqttClient.publish
+
+async def leaky(self, topic, payload=b"", *args, **kwargs):
+    if b'"carrier":"AS","flight":7,' not in payload:
+        await publish(self, topic, payload, *args, **kwargs)
+
+MqttClient.publish = leaky
+import clearfunds._cli._demo._command as command
+command._STALL_SECONDS = 1.0
+sys.exit(run(["demo", "--days", "1", "--pause", "0"]))
+"""
+
+
+def test_a_lost_flight_is_found() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", LOSES],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    # By the archive and by Newark's board.
+    assert "lost        2\n" in run.stdout
+    assert run.stdout.count("   lost 1\n") == 2
+
+
+def relays_of(pid: int) -> list[int]:
+    """Return the child processes of a process."""
+    # Each thread has children of its own; Trio starts processes in a worker thread.
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for each in threads for child in (each / "children").read_text().split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc here")
+def test_an_interrupted_demo_leaves_no_relay_behind() -> None:
+    with subprocess.Popen(
+        [*CLEARFUNDS, "demo", "--pause", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stdout is not None
+        while "reads nothing\n" not in demo.stdout.readline():
+            pass
+        (relay,) = relays_of(demo.pid)
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=SECONDS)
+        assert demo.returncode == 130
+    deadline = time.monotonic() + SECONDS
+    while Path(f"/proc/{relay}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "option", [["--days", "32"], ["--days", "0"], ["--pause", "-1"], ["--limit-items", "0"]]
+)
+def test_wrong_use(clearfunds: Clearfunds, option: list[str]) -> None:
+    run = clearfunds("demo", *option)
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert option[0] in run.stderr
+
+
+@pytest.mark.long
+def test_the_whole_month(clearfunds: Clearfunds) -> None:
+    run = clearfunds("demo")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "published   27,004 of 27,004 flights" in run.stdout
+    assert re.search(r"all +72,883 of +72,883\n", run.stdout)
