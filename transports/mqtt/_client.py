@@ -611,6 +611,11 @@ class MqttClient:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._end("the connection broke", exc)
         else:
+            if self._disconnected:
+                # The server may have read DISCONNECT and closed before the writer has come to know
+                # that its write is done.
+                with trio.move_on_after(_CLOSE_PATIENCE):
+                    await self._send.wait_written()
             cut_off = connection.unparsed_bytes
             self._end(
                 "the server closed the connection"

@@ -162,7 +162,10 @@ def _without_group() -> Generator[None, None, None]:
         error = errors[0]
     else:
         return
+    # Raising sets the context anew, to the group; what it was before says more.
+    context = error.__context__
     try:
         raise error
     finally:
-        del error
+        error.__context__ = context
+        del error, context
