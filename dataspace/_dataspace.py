@@ -360,7 +360,12 @@ class Dataspace:
         turn.on_undo(partial(self.routes.unsubscribe, subscription))
         if replay:
             for publication in self.retained.matching(subscription.filter.text):
-                turn.deliver(observation.holder, publication, 1, publication.nbytes)
+                holder = subscription.holder
+                if publication.qos and subscription.acked is not None:
+                    holder = subscription.acked
+                elif publication.qos:
+                    publication = attrs.evolve(publication, qos=0)
+                turn.deliver(holder, publication, 1, publication.nbytes)
 
     def _observe(self, turn: Turn, observation: Observation, pattern: Pattern) -> None:
         endpoint, skeleton = self._index.add(pattern, observation)
