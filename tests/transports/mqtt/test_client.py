@@ -469,19 +469,32 @@ async def test_many_small_publications_leave_in_few_writes() -> None:
     ]
 
 
+class Gate:
+    """Holds back, on demand, what is written to a stream."""
+
+    def __init__(self, stream: MemoryStream) -> None:
+        self._open = trio.Event()
+        self._send_all = stream.send_stream.send_all
+        self._stream = stream
+
+    def shut(self) -> None:
+        self._stream.send_stream.send_all = self._held  # type: ignore[method-assign,assignment]
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def _held(self, data: bytes) -> None:
+        await self._open.wait()
+        await self._send_all(data)
+
+
 async def test_a_stream_that_takes_nothing_makes_publishers_wait(nursery: trio.Nursery) -> None:
     ours, theirs = memory_stream_pair()
     peer = Peer(theirs)
-    gate = trio.Event()
-    send_all = ours.send_stream.send_all
+    gate = Gate(ours)
     nursery.start_soon(peer.accept)
-    async with open_mqtt(ours) as client:
-
-        async def held(data: bytes) -> None:
-            await gate.wait()
-            await send_all(data)
-
-        ours.send_stream.send_all = held  # type: ignore[method-assign,assignment]
+    async with open_mqtt(ours, max_inflight=1) as client:
+        gate.shut()
         published = 0
 
         async def publish() -> None:
@@ -491,19 +504,57 @@ async def test_a_stream_that_takes_nothing_makes_publishers_wait(nursery: trio.N
                 published += 1
 
         publisher = Later(nursery, publish)
-        flush = Later(nursery, client.publish, "t")
         await settled()
         assert 100 < published < 200
         assert client.statistics().unsent_bytes < 2 * (1 << 16) + 2000
         with pytest.raises(trio.WouldBlock):
             client.publish_nowait("t")
-        assert not flush.done
-        gate.set()
+        last = Later(nursery, client.publish, "t")
+        # One that has its place in the window and waits for room gives the place back.
+        for _ in range(3):
+            confirmed = Later(nursery, client.publish, "t", b"", 1)
+            await settled()
+            confirmed.scope.cancel()
+            await settled()
+        assert not last.done
+        gate.open()
         await settled()
         assert publisher.done
-        assert flush.done
+        assert last.done
         assert published == 1000
+        client.publish_nowait("u", b"", 1)
         nursery.start_soon(peer.finish)
+        while Publish("u", b"", 1, packet_id=1) not in peer.rest[-1:]:
+            await trio.lowlevel.checkpoint()
+        await peer.send(PubAck(1))
+
+
+async def test_a_server_that_talks_and_never_listens_fills_nothing(nursery: trio.Nursery) -> None:
+    ours, theirs = memory_stream_pair()
+    peer = Peer(theirs)
+    gate = Gate(ours)
+    nursery.start_soon(peer.accept)
+    async with open_mqtt(ours) as client:
+        gate.shut()
+        await peer.send(Publish("t", b"", 1, packet_id=1), PingResp())
+        await peer.stream.send_all(encode(PubRel(9)) * 400_000)
+        await settled()
+        assert not client.statistics().reading
+        assert (1 << 20) <= client.statistics().unsent_bytes < (1 << 20) + 3 * (1 << 16)
+        # Its message cannot be acknowledged now, so it cannot be taken.
+        with pytest.raises(trio.WouldBlock):
+            client.receive_nowait()
+        taking = Later(nursery, client.receive)
+        await settled()
+        assert not taking.done
+        gate.open()
+        await settled()
+        assert taking.result == Publish("t", b"", 1, packet_id=1)
+        await client.flush()
+        assert client.statistics().unsent_bytes == 0
+        nursery.start_soon(peer.finish)
+    assert peer.rest.count(PubComp(9)) == 400_000
+    assert peer.rest.count(PubAck(1)) == 1
 
 
 # --- subscribing ----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ def test_identifiers_go_round_and_skip_those_in_use() -> None:
         ids.allocate()
     assert ids.release(65_535)
     assert ids.allocate() == 65_535
+    assert repr(ids) == "<PacketIds 65535/65535 in use, last 65535>"
 
 
 def test_a_qos_2_publication_is_new_once_until_its_release() -> None:
@@ -36,3 +37,4 @@ def test_a_qos_2_publication_is_new_once_until_its_release() -> None:
     assert awaiting.add(7)
     assert len(awaiting) == 2
     assert 7 in awaiting
+    assert repr(awaiting) == "<AwaitingRelease 2/2>"
