@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from ..accounts import Outcome
+
 if TYPE_CHECKING:
+    from ..accounts import Account
     from ._outlet import Outlet
 
 OUTLETS_A_STEP = 128
@@ -28,15 +31,16 @@ class Flusher:
 
     Attributes:
         dirty: Outlets with something unsent, in the order in which they got it.
+        corks: How many blocks of `corked` are being run.
         nursery: Where blocked outlets' tasks live: never in a publisher's, which ends before them.
     """
 
-    __slots__ = ("_corked", "dirty", "nursery")
+    __slots__ = ("corks", "dirty", "nursery")
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.dirty: list[Outlet] = []
         self.nursery = nursery
-        self._corked = False
+        self.corks = 0
 
     @contextmanager
     def corked(self) -> Generator[None]:
@@ -44,15 +48,15 @@ class Flusher:
 
         There must be no `await` in the block.
         """
-        self._corked = True
+        self.corks += 1
         try:
             yield
         finally:
-            self._corked = False
+            self.corks -= 1
 
     def ready(self) -> None:
         """A turn has been committed: send, unless a reader has more to hand over first."""
-        if not self._corked:
+        if not self.corks:
             self.flush_now()
 
     def flush_now(self) -> None:
@@ -63,8 +67,7 @@ class Flusher:
         while self.dirty:
             dirty = self.dirty
             self.dirty = []
-            for outlet in dirty:
-                outlet.flush()
+            _flush(dirty)
 
     async def flush(self) -> None:
         """Send what can be sent; not a checkpoint, unless there are very many outlets.
@@ -77,11 +80,36 @@ class Flusher:
         try:
             while self.dirty:
                 step, self.dirty = self.dirty[:OUTLETS_A_STEP], self.dirty[OUTLETS_A_STEP:]
-                for outlet in step:
-                    outlet.flush()
+                _flush(step)
                 await trio.lowlevel.checkpoint()
         finally:
             self.flush_now()
+
+
+def _flush(outlets: list[Outlet]) -> None:
+    """Send once to each outlet, and repay what went out at once, in one sum for each account.
+
+    Nobody can look in between, and most of what one flush sends is owed by one account: a fan-out.
+    """
+    account: Account | None = None
+    holder: Outlet | None = None
+    items = nbytes = 0
+    try:
+        for outlet in outlets:
+            loan = outlet.flush()
+            if loan is not None:
+                if loan.account is not account:
+                    if account is not None:
+                        account.repay(items, nbytes, Outcome.DELIVERED, holder)
+                        items = nbytes = 0
+                    account = loan.account
+                    holder = outlet
+                items += loan.items
+                nbytes += loan.bytes
+                loan.items = 0
+    finally:
+        if account is not None:
+            account.repay(items, nbytes, Outcome.DELIVERED, holder)
 
 
 @asynccontextmanager

@@ -179,12 +179,16 @@ class Outlet(LoanQueue):
 
     # -- sending --------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Send what the kernel takes now; if it does not take all, a task sees to the rest."""
+    def flush(self) -> LoanedItem[list[Any]] | None:
+        """Send what the kernel takes now; if it does not take all, a task sees to the rest.
+
+        For `Flusher`. Returns a loan that was all there was and went out at once: it is no longer
+        held here, and it is the caller's to repay.
+        """
         self._dirty = False
         queue = self.queue
         if self._blocked or not queue:
-            return
+            return None
         if len(queue) == 1:
             loan = queue[0]
             chunks = loan.item
@@ -197,24 +201,21 @@ class Outlet(LoanQueue):
                     sent = 0
                 except OSError as exc:
                     self._break(exc)
-                    return
+                    return None
                 if sent == size:
                     queue.popleft()
-                    if loan.holder is self:
-                        items = loan.items
-                        loan.items = 0
-                        loan.account.repay(items, loan.bytes, Outcome.DELIVERED, self)
-                    return
+                    return loan if loan.holder is self else None
                 # Copied once, so that a small rest does not keep a large read alive.
                 rest = data[sent:] if sent else data
                 self._rest = memoryview(rest)
                 self._sending = 1
                 loan.item = [rest]
                 self._block()
-                return
+                return None
         self._send_some()
         if queue:
             self._block()
+        return None
 
     def _send_some(self) -> None:
         """Send once, and settle the loans whose bytes the kernel has all taken."""
