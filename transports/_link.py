@@ -40,28 +40,26 @@ class Link:
     async def receive(self) -> bytes:
         """Read what there is, at most `READ_BYTES`; b"" at the end of the stream. A checkpoint.
 
-        Cancellation: nothing is lost, but for what had been read when it came to the checkpoint:
-        a cancelled reader does not read on.
+        Cancellation: nothing is lost, the next call reads on. It waits before it reads, and never
+        between that and returning: a reader that looks ahead is cancelled and goes on later.
 
         Raises:
             OSError: As the socket has it.
         """
         sock = self.sock
-        while True:
-            if self._maybe_more:
-                # After a full read there is likely more: reading at once spares an epoll round.
-                try:
-                    data = sock.recv(READ_BYTES)
-                except BlockingIOError:
-                    pass
-                else:
-                    if len(data) == READ_BYTES:
-                        await trio.lowlevel.checkpoint()
-                    else:
-                        self._maybe_more = False
-                    return data
+        if self._maybe_more:
+            # After a full read there is likely more: reading at once spares an epoll round.
+            await trio.lowlevel.checkpoint()
+        else:
             await trio.lowlevel.wait_readable(sock)
-            self._maybe_more = True
+        while True:
+            try:
+                data = sock.recv(READ_BYTES)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(sock)
+            else:
+                self._maybe_more = len(data) == READ_BYTES
+                return data
 
     def cut(self, why: str) -> None:
         """End the connection from this side, for the reason given (the first one counts)."""
