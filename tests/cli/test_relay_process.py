@@ -81,13 +81,37 @@ def connect(port: int, name: bytes) -> socket.socket:
     return client
 
 
+PUBLISH = b"\x30\x83\x08\x00\x01t" + bytes(1024)
+
+
 def publish_until_it_waits(client: socket.socket) -> None:
-    """Publish QoS 0 messages of 1 KiB until the relay reads no more."""
-    packet = b"\x30\x83\x08\x00\x01t" + bytes(1024)
+    """Publish QoS 0 messages of 1 KiB until the relay has read nothing for a second."""
     client.settimeout(1)
-    # Far more than a relay's limit and all buffers of the kernel take.
+
+    def publish() -> None:
+        while True:
+            client.sendall(PUBLISH * 100)
+
     with pytest.raises(TimeoutError):
-        client.sendall(packet * 100_000)
+        publish()
+
+
+def test_what_is_owed_is_delivered_before_the_end(start_relay: StartRelay) -> None:
+    relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--grace", "600", "--stuck", "wait")
+    port = relay.mqtt_port()
+    with connect(port, b"sub") as subscriber, connect(port, b"pub") as publisher:
+        subscriber.sendall(SUBSCRIBE_ALL)
+        assert subscriber.recv(5) == b"\x90\x03\x00\x01\x00"
+        publish_until_it_waits(publisher)
+        relay.process.terminate()
+        came = 0
+        while piece := subscriber.recv(1 << 20):
+            came += len(piece)
+        assert relay.wait() == 0
+    # The limit is 10,000 messages, and at least so many were owed when the publisher had to wait.
+    assert came > 10_000 * len(PUBLISH)
+    assert came % len(PUBLISH) == 0
+    assert not any("not delivered" in line for line in relay.log)
 
 
 def test_what_cannot_be_delivered_is_said(start_relay: StartRelay) -> None:

@@ -97,9 +97,9 @@ async def _demo(flights: list[Flight], pause: float, limit_items: int) -> int:
 def _introduce(progress: Progress, pause: float) -> None:
     print(
         f"{progress.total:,} flights out of New York in January 2013 go to nine MQTT subscribers.",
-        f"The publisher may owe {progress.limit_items:,} messages (--limit-items); when it owes",
-        f'more, the relay reads nothing from it. The subscriber "{SLOW}" will read nothing for',
-        f"{pause:g} s (--pause) in the middle.",
+        f"The publisher may owe {progress.limit_items:,} messages (--limit-items). When it owes",
+        "more, the relay reads nothing from it until it owes half of that.",
+        f'The subscriber "{SLOW}" will read nothing for {pause:g} s (--pause) in the middle.',
         sep="\n",
         end="\n\n",
         flush=True,
