@@ -116,7 +116,7 @@ class Listener:
         return f"{self.url.protocol}:{self.url.path or self.url.port}"
 
     async def serve(self, handler: Callable[[Link], Awaitable[object]]) -> None:
-        """Accept for ever; run `handler(link)` in a task for each connection.
+        """Accept until it is closed; run `handler(link)` in a task for each connection.
 
         The tasks live in a nursery of this call's own, and so end with it. What a handler raises
         ends this call: handlers deal with their peers' faults, and close the link.
@@ -127,12 +127,16 @@ class Listener:
     async def accept_into(
         self, nursery: trio.Nursery, handler: Callable[[Link], Awaitable[object]]
     ) -> None:
-        """Accept for ever; run `handler(link)` in `nursery` for each connection.
+        """Accept until it is closed; run `handler(link)` in `nursery` for each connection.
 
         Cancelling this stops accepting and leaves the connections be.
         """
-        while True:
-            await trio.lowlevel.wait_readable(self.sock)
+        # A connection and the closing may be found in one look of the loop, in either order.
+        while self.sock.fileno() >= 0:
+            try:
+                await trio.lowlevel.wait_readable(self.sock)
+            except trio.ClosedResourceError:
+                return
             for _ in range(ACCEPTS_A_STEP):
                 try:
                     sock, address = self.sock.accept()
@@ -166,19 +170,21 @@ async def open_listeners(url: ListenURL) -> list[Listener]:
     """Open the listeners of one URL: one, or one for each address of its host.
 
     Raises:
-        ListenError: If that cannot be done.
+        ListenError: If that cannot be done; none stays open then.
     """
+    listeners: list[Listener] = []
     try:
         if url.transport == "unix":
             return [_listen_unix(url)]
         found = await trio.socket.getaddrinfo(
             url.host, url.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        listeners: list[Listener] = []
         for family, _, _, _, address in dict.fromkeys(found):
             port = listeners[0].url.port if listeners else address[1]
             listeners.append(_listen_tcp(url, family, (address[0], port, *address[2:])))
     except OSError as exc:
+        for listener in listeners:
+            listener.close()
         hint = ""
         if exc.errno == errno.EADDRINUSE:
             hint = "; end the program that listens there, or choose another (port 0: any free)"
