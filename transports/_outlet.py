@@ -161,8 +161,9 @@ class Outlet(LoanQueue):
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: the connection is cut."""
+        on_broken = self._on_broken
         self.close(Outcome.WRITTEN_OFF)
-        self._on_broken(why)
+        on_broken(why)
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
         """Send nothing more; what is held is settled with `outcome`. Idempotent.
@@ -176,6 +177,8 @@ class Outlet(LoanQueue):
             self._scope.cancel()
         self.settle_all(outcome)
         self.ledger.unregister(self)
+        # Its owner holds this outlet: without this, only the garbage collector could free them.
+        self._on_broken = nobody
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -270,5 +273,10 @@ class Outlet(LoanQueue):
         self._scope = None
 
     def _break(self, exc: OSError) -> None:
+        on_broken = self._on_broken
         self.close()
-        self._on_broken(f"could not be written to: {exc}")
+        on_broken(f"could not be written to: {exc.strerror or exc}")
+
+
+def nobody(why: str) -> None:
+    """Tell nobody: the connection has ended."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...accounts import DEFAULT_PATIENCE, Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
-from .._outlet import Outlet
+from .._outlet import Outlet, nobody
 from ._identifiers import PacketIds
 from ._packets import encode_publish
 
@@ -100,8 +100,9 @@ class Inflight(Holder):
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: the connection is cut."""
+        on_broken = self._on_broken
         self.close(Outcome.WRITTEN_OFF)
-        self._on_broken(why)
+        on_broken(why)
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
         """Take nothing more; what is not acknowledged is settled with `outcome`. Idempotent."""
@@ -113,3 +114,4 @@ class Inflight(Holder):
         while self._waiting:
             self._waiting.popleft().settle(outcome=outcome)
         self.ledger.unregister(self)
+        self._on_broken = nobody  # see `Outlet.close`

@@ -180,7 +180,7 @@ def publications(raw: bytes) -> Iterator[Publication]:
 def take_acknowledgements(buffer: bytes, start: int) -> tuple[list[tuple[int, int]], bytes, int]:
     """Take what reduces debt, and pings, out of a connection's unparsed input (rule 10).
 
-    PUBACK, PUBREC, PUBREL, PUBCOMP and PINGREQ do not wait behind publications that do; all else
+    PUBACK, PUBREL and PINGREQ do not wait behind publications that do; all else
     stays, in order.
 
     Args:
@@ -227,5 +227,8 @@ def take_acknowledgements(buffer: bytes, start: int) -> tuple[list[tuple[int, in
 
 
 PING_REQUEST = 0xC0
-ACKNOWLEDGEMENTS = frozenset({0x40, 0x50, 0x62, 0x70})
-"""The first bytes of PUBACK, PUBREC, PUBREL and PUBCOMP."""
+PUBACK = 0x40
+PUBREL = 0x62
+ACKNOWLEDGEMENTS = frozenset({PUBACK, PUBREL})
+"""What may overtake publications, by its first byte. PUBREC and PUBCOMP answer what is sent with
+QoS 2, which nothing is: they are refused, in their turn."""

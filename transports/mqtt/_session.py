@@ -54,6 +54,7 @@ from ._packets import (
 from ._runs import (
     PING_REQUEST,
     PLAIN_PUBLISH,
+    PUBACK,
     Run,
     find_run,
     publications,
@@ -358,7 +359,7 @@ class Session:
         if first == PING_REQUEST:
             self._handle(PingReq())
         else:
-            self._handle(_ACKNOWLEDGEMENTS[first](packet_id))
+            self._handle(PubAck(packet_id) if first == PUBACK else PubRel(packet_id))
 
     # -- what came in ---------------------------------------------------------------------------
 
@@ -623,6 +624,3 @@ class Session:
                 if observation is not None:
                     self._server.dataspace.unobserve(turn, observation)
         self._send(UnsubAck(packet.packet_id))
-
-
-_ACKNOWLEDGEMENTS = {0x40: PubAck, 0x50: PubRec, 0x62: PubRel, 0x70: PubComp}
