@@ -15,6 +15,8 @@
  * How it keeps out of the way. One thread, epoll, large reads, and the frames to publish are
  * built once into a buffer that is sent round and round. `generator_share` is the CPU it used
  * itself divided by the time it ran: near 1.00 the figures describe the generator, not the server.
+ * `generator_queued` and `server_queued` are the shares of the time in which they were ready to run
+ * and had no core: what else runs on the machine took it.
  *
  * Exit status: 0 everything arrived as it was sent; 1 the run finished but something was lost,
  * reordered or altered (the JSON says what); 2 no measurement was possible (stderr says why).
@@ -119,6 +121,7 @@ static double own_cpu(void)
 
 typedef struct {
     double user, system; /* CPU seconds, all threads, living and reaped children included */
+    double queued;       /* seconds in which a thread was ready to run and had no core */
     double rss_mb;
 } Usage;
 
@@ -131,6 +134,18 @@ static bool read_text(const char *path, char *text, size_t size)
     close(fd);
     text[got > 0 ? got : 0] = '\0';
     return got > 0;
+}
+
+/* Whether this kernel says how long a thread was kept from running (CONFIG_SCHED_INFO). */
+static bool knows_queueing;
+
+static double seconds_queued(const char *path)
+{
+    char text[128];
+    unsigned long long queued_ns;
+    knows_queueing = read_text(path, text, sizeof text) &&
+                     sscanf(text, "%*u %llu", &queued_ns) == 1;
+    return knows_queueing ? (double)queued_ns * 1e-9 : 0;
 }
 
 /* Add what `pid` and its descendants used. A living child's time is not yet in its parent's
@@ -161,8 +176,12 @@ static void add_usage(pid_t pid, Usage *total)
     if (tasks == NULL)
         return;
     for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        if (task->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/schedstat", (int)pid, task->d_name);
+        total->queued += seconds_queued(path);
         snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)pid, task->d_name);
-        if (task->d_name[0] == '.' || !read_text(path, text, sizeof text))
+        if (!read_text(path, text, sizeof text))
             continue;
         char *rest = text;
         for (char *word; (word = strsep(&rest, " ")) != NULL;)
@@ -174,7 +193,7 @@ static void add_usage(pid_t pid, Usage *total)
 
 static Usage server_usage(void)
 {
-    Usage usage = {0, 0, 0};
+    Usage usage = {0, 0, 0, 0};
     if (options.server > 0)
         add_usage(options.server, &usage);
     return usage;
@@ -967,19 +986,29 @@ static Tally tally(void)
     return sum;
 }
 
+/* Null where the kernel does not say; a thread that ended takes its time in the queue with it. */
+static void print_share(const char *name, double share)
+{
+    if (knows_queueing)
+        printf("\"%s\": %.4f, ", name, share > 0 ? share : 0);
+    else
+        printf("\"%s\": null, ", name);
+}
+
 static int measure(void)
 {
     if (options.warmup > 0)
         run_phase(options.warmup);
     Tally tally_before = tally();
     uint64_t published_before = published;
-    double own_before = own_cpu();
+    double own_before = own_cpu(), queued_before = seconds_queued("/proc/self/schedstat");
     Usage before = server_usage();
 
     Phase phase = run_phase(options.seconds);
 
     Usage after = server_usage();
     double own = own_cpu() - own_before;
+    double queued = seconds_queued("/proc/self/schedstat") - queued_before;
     uint64_t delivered = tally().received - tally_before.received;
     linger();
     Tally total = tally();
@@ -1004,6 +1033,8 @@ static int measure(void)
            total.closed, publisher.open ? "false" : "true");
     printf("\"deliveries_per_second\": %.1f, \"generator_share\": %.4f, ",
            (double)delivered / seconds, own / seconds);
+    print_share("generator_queued", queued / seconds);
+    print_share("server_queued", (after.queued - before.queued) / seconds);
     if (options.server > 0)
         printf("\"cpu_seconds\": %.2f, \"cpu_user_seconds\": %.2f, \"cpu_system_seconds\": %.2f, "
                "\"cpu_seconds_per_million\": %.6f, \"server_share\": %.4f, "

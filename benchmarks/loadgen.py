@@ -81,6 +81,13 @@ class Measurement:
     generator_share: float
     """The same of the generator: near 1, the figures are about the generator."""
 
+    generator_queued: float | None
+    """The share of the time in which the generator was ready to run and had no core; None where
+    the kernel does not say."""
+
+    server_queued: float | None
+    """The same of the server."""
+
     seconds: float
     published: int
     delivered: int
@@ -100,6 +107,11 @@ class Measurement:
         """Whether everything that was published reached every subscriber, once."""
         wrong = self.lost + self.surplus + self.reordered + self.altered + self.subscribers_closed
         return wrong == 0 and not self.publisher_closed
+
+    @property
+    def kept_waiting(self) -> float:
+        """The share of the time that other processes took from the server or the generator."""
+        return max(self.generator_queued or 0.0, self.server_queued or 0.0)
 
     @classmethod
     def from_json(cls, text: str) -> Measurement:

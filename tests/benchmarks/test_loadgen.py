@@ -150,6 +150,7 @@ async def test_a_real_server_delivers_everything_in_order(
     assert 0 < found["delivered"] < found["total_delivered"], "the warm-up is not measured"
     assert found["lost"] == found["surplus"] == found["reordered"] == found["altered"] == 0
     assert 0 < found["generator_share"] < 1.1
+    assert all((found[name] or 0) >= 0 for name in ("generator_queued", "server_queued"))
     assert found["rss_peak_mb"] >= found["rss_before_mb"] > 1
     split = found["cpu_user_seconds"] + found["cpu_system_seconds"]
     assert found["cpu_seconds"] == pytest.approx(split, abs=0.011)
