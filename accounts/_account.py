@@ -334,6 +334,8 @@ class Account:
 
     async def _wait_for_clear_funds(self) -> None:
         ledger = self.ledger
+        if ledger.leaked:
+            ledger.drain()
         waiter = Waiter(ledger.next_ticket(), self, ledger.clock())
         if self._closed_to(waiter) is None:
             return

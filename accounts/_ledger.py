@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from ._account import Account
-from ._errors import AccountError, AuditError, SelfWaitError
+from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
 from ._holder import Holder
 from ._limit import Limit
 from ._loan import LoanedItem
@@ -109,9 +109,16 @@ class Ledger:
 
         Raises:
             AccountError: If it is known under another parent.
+            ClosedAccountError: If `parent` is not in this ledger: closed and forgotten, or another
+                ledger's.
         """
         account = self.accounts.get(name)
         if account is None:
+            if parent is not None and self.accounts.get(parent.name) is not parent:
+                msg = (
+                    f"account {parent.name} is not in this ledger (any more); open it before {name}"
+                )
+                raise ClosedAccountError(msg)
             account = Account(self, name, Limit() if limit is None else limit, parent)
             self.accounts[name] = account
             if parent is not None:
@@ -231,7 +238,7 @@ class Ledger:
     def drain(self) -> None:
         """Repay what the garbage collector found outstanding, as `leaked`.
 
-        Called by turns and by the audit.
+        Called by turns, by readers before they wait, by the watch over patience and by the audit.
 
         Warns:
             ResourceWarning: For each such loan, once the books are right.
@@ -353,7 +360,14 @@ class Ledger:
         Walks what every holder physically holds (rule 15), so it costs time in proportion to the
         loans outstanding.
         """
-        self.drain()
+        while True:
+            self.drain()
+            found = self._look()
+            # A loan that was collected while we looked was owed for and not held any more.
+            if not found or not self.leaked:
+                return found
+
+    def _look(self) -> tuple[str, ...]:
         found: list[str] = []
         owed: dict[Account, list[int]] = {}
         seen: dict[int, str] = {}

@@ -84,7 +84,8 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
                 items += loan.items
                 nbytes += loan.bytes
                 for readers in held_for:
-                    since.update(readers)
+                    for name, began in readers.items():
+                        since[name] = min(began, since.get(name, began))
         if since:
             idle = now - max(holder.progressed_at, min(since.values()))
             if idle >= holder.patience:
@@ -97,11 +98,14 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
 
     With `StuckPolicy.DISCONNECT` the holder is given up, its debt is `written_off`, and those who
     waited go on; with `StuckPolicy.WAIT` it is only named, once for each patience. Both are logged
-    as one warning with who waits on whom, for how much, and since when.
+    as one warning with who waits on whom, for how much, and since when. What has leaked is repaid
+    on the way, so that readers do not wait for debt that nobody has.
     """
     named: dict[int, float] = {}
     while True:
         await trio.sleep(every)
+        # Nobody may be left to do so: all who would take the next turn wait for what has leaked.
+        ledger.drain()
         now = ledger.clock()
         stuck = overdue(ledger, now)
         named = {id(s.holder): named[id(s.holder)] for s in stuck if id(s.holder) in named}
