@@ -22,7 +22,7 @@ from ._errors import CommandFailedError, UsageError
 from ._logging import LogLevel, configure_logging
 from ._relay_options import DEFAULTS, Debt, Patience, Peers
 from ._running import alone, run_async
-from ._types import Seconds
+from ._types import OptionalText, Seconds
 
 log = logging.getLogger("clearfunds.relay")
 
@@ -42,7 +42,7 @@ def relay(
         ),
     ] = DEFAULTS.listen,
     http: Annotated[
-        str | None,
+        OptionalText,
         Parameter(
             group=_LISTENERS,
             help="HOST:PORT for /metrics, /ledger.json, /healthz and /readyz; none: no HTTP.",
@@ -102,9 +102,7 @@ async def _serve(settings: RelaySettings) -> int:
                         status = 1
                         nursery.cancel_scope.cancel()
                     else:
-                        log.info(
-                            "%s: accepting nobody; %g s for what is owed", name, settings.grace
-                        )
+                        log.info("%s: ending", name)
                         stop.set()
 
         nursery.start_soon(ending)

@@ -1,4 +1,4 @@
-"""Kinds of values that options take: counts, sizes, seconds."""
+"""Kinds of values that options take: counts, sizes, seconds, and the absence of one."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ _UNITS: Final = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE: Final = re.compile(r"([0-9][0-9_]*) ?([KMG]iB|)", re.IGNORECASE)
 
 
-Amount = TypeVar("Amount", int, float)
+Value = TypeVar("Value", int, float, str)
 
 
 def _count(_: object, tokens: Sequence[Token]) -> int:
@@ -40,11 +40,15 @@ def _seconds(_: object, tokens: Sequence[Token]) -> float:
         raise ValueError(msg) from None
 
 
+def _text(_: object, tokens: Sequence[Token]) -> str:
+    return tokens[0].value
+
+
 def _or_none(
-    read: Callable[[object, Sequence[Token]], Amount],
-) -> Callable[[object, Sequence[Token]], Amount | None]:
+    read: Callable[[object, Sequence[Token]], Value],
+) -> Callable[[object, Sequence[Token]], Value | None]:
     # TOML has no null, and an empty environment variable is too easily one by accident.
-    def convert(kind: object, tokens: Sequence[Token]) -> Amount | None:
+    def convert(kind: object, tokens: Sequence[Token]) -> Value | None:
         return None if tokens[0].value.lower() == "none" else read(kind, tokens)
 
     return convert
@@ -66,6 +70,9 @@ OptionalSize = Annotated[int | None, Parameter(converter=_or_none(_size), valida
 
 Seconds = Annotated[float, Parameter(converter=_seconds, validator=Number(gte=0))]
 """A length of time."""
+
+OptionalText = Annotated[str | None, Parameter(converter=_or_none(_text))]
+"""A text, or `none` for its absence."""
 
 OptionalSeconds = Annotated[
     float | None, Parameter(converter=_or_none(_seconds), validator=Number(gte=0))
