@@ -86,7 +86,10 @@ class Ledger:
         self.leaked_loans = 0
         self.repaid_items = [0] * len(Outcome)
         self.repaid_bytes = [0] * len(Outcome)
-        self.standings: dict[str, Standing] = {}
+        # Owners with something standing are kept; the others are known for as long as somebody has
+        # them in hand.
+        self.standings: weakref.WeakValueDictionary[str, Standing] = weakref.WeakValueDictionary()
+        self._kept: set[Standing] = set()
         # Which tasks are inside a loan's or a turn's block, and whose.
         self.inside: dict[trio.lowlevel.Task, list[Account]] = {}
         self._tickets = count()
@@ -169,11 +172,7 @@ class Ledger:
         """Return the standing state of `owner`, which outlives the owner's accounts (rule 16)."""
         standing = self.standings.get(owner)
         if standing is None:
-            if len(self.standings) > 2 * len(self.accounts) + 1024:
-                # Owners that have nothing standing any more are forgotten now and then.
-                for name in [n for n, s in self.standings.items() if not s.items]:
-                    del self.standings[name]
-            standing = self.standings[owner] = Standing(owner, self.quota)
+            standing = self.standings[owner] = Standing(owner, self.quota, kept=self._kept)
         return standing
 
     # -- holders --------------------------------------------------------------------------------
@@ -348,8 +347,8 @@ class Ledger:
             waits=waits,
             waited_seconds=waited,
             leaked_loans=self.leaked_loans,
-            standing_items=sum(s.items for s in self.standings.values()),
-            standing_bytes=sum(s.bytes for s in self.standings.values()),
+            standing_items=sum(s.items for s in self._kept),
+            standing_bytes=sum(s.bytes for s in self._kept),
         )
 
     # -- the audit ------------------------------------------------------------------------------

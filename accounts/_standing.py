@@ -38,6 +38,8 @@ class Standing:
     quota: Quota
     items: int = 0
     bytes: int = 0
+    kept: set[Standing] = attrs.field(factory=set["Standing"], repr=False)
+    """Where it is while there is something: the ledger forgets owners that have nothing."""
 
     def check(self, items: int, nbytes: int) -> None:
         """See whether `items` more and `nbytes` more are allowed.
@@ -63,8 +65,11 @@ class Standing:
         """Count what has come to stand, without a check: for the undoing of a removal, too."""
         self.items += items
         self.bytes += nbytes
+        self.kept.add(self)
 
     def release(self, items: int, nbytes: int) -> None:
         """Count what was taken back."""
         self.items -= items
         self.bytes -= nbytes
+        if not self.items and not self.bytes:
+            self.kept.discard(self)
