@@ -76,6 +76,8 @@ class MqttClientStatistics:
     """Whether the socket is being read; False while the buffer of messages is full."""
     inflight: int
     """Publications of QoS 1 and 2 that have not been acknowledged to the end."""
+    identifiers_in_use: int
+    """Of 65,535: those of publications in flight and of requests that await their answer."""
     unsent_bytes: int
     """Bytes that wait for the stream to take them."""
 
@@ -179,6 +181,7 @@ class MqttClient:
             buffered_bytes=self._inbox.bytes_held,
             reading=self._reading,
             inflight=len(self._inflight),
+            identifiers_in_use=len(self._ids),
             unsent_bytes=self._send.unwritten,
         )
 
@@ -488,9 +491,7 @@ class MqttClient:
         return message
 
     def _must_not_read(self) -> bool:
-        if not self._send.has_room_for_answers:
-            return True
-        return not self._leaving and self._inbox.full
+        return self._inbox.full or not self._send.has_room_for_answers
 
     def _handle(self, packet: Packet) -> None:
         match packet:
