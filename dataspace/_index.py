@@ -112,5 +112,9 @@ def matches(skeleton: Skeleton, value: Any) -> bool:
 def type_wanted(skeleton: Skeleton) -> type | None:
     """Return the type of all events that the pattern can match; None if it may be any."""
     # Groups and constants are listed outermost first.
-    groups = skeleton.shape.groups
-    return groups[0][1] if groups and groups[0][0] == () else None
+    shape = skeleton.shape
+    if shape.groups and shape.groups[0][0] == ():
+        return shape.groups[0][1]
+    if shape.constants and shape.constants[0] == ():
+        return skeleton.constants[0][0]
+    return None

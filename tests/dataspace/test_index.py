@@ -1,0 +1,90 @@
+"""The index of patterns: by type, by shape, by constants, by what they show; pruned to nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearfunds.dataspace import ANY, Pattern, Publication, capture, compile_pattern, match
+from clearfunds.dataspace._bag import identity
+from clearfunds.dataspace._index import PatternIndex, type_wanted
+from clearfunds.dataspace._pattern import Skeleton
+from tests.dataspace.conftest import PATTERNS, VALUES, Alarm, Reading, inside, shown_of
+
+
+def found(index: PatternIndex, value: object) -> Counter[object]:
+    """Return who is shown what of a value."""
+    return Counter(
+        (observer, (identity(shown),))
+        for endpoint, shown in index.matching(value)
+        for observer in endpoint.observers
+    )
+
+
+def add(index: PatternIndex, pattern: object, observer: object) -> Skeleton:
+    return index.add(compile_pattern(pattern), observer)[1]
+
+
+def test_patterns_that_look_at_the_same_places_are_one_shape() -> None:
+    """However many constants there are: the cost of routing goes by shapes."""
+    index = PatternIndex()
+    skeletons = [add(index, match(Reading, sensor=f"{n}"), n) for n in range(100)]
+    skeletons += [add(index, match(Reading, sensor=f"{n}", unit=capture()), n) for n in range(100)]
+    assert len(index) == 2
+    assert found(index, Reading("7", 1.0)) == Counter(
+        [(7, (identity(Reading("7", 1.0)),)), (7, (identity(("C",)),))]
+    )
+    assert found(index, Reading("100", 1.0)) == Counter()
+    for n, skeleton in enumerate(skeletons):
+        index.remove(skeleton, n % 100)
+    assert len(index) == 0
+    assert not inside(index, "_by_type")
+
+
+def test_observers_of_the_same_share_an_endpoint_in_the_order_in_which_they_came() -> None:
+    index = PatternIndex()
+    (one, first), (two, _) = (index.add(compile_pattern(("a", capture())), n) for n in "xy")
+    assert one is two
+    assert list(one.observers) == ["x", "y"]
+    index.remove(first, "x")
+    (three, _) = index.add(compile_pattern(("a", capture())), "x")
+    assert three is one
+    assert list(one.observers) == ["y", "x"]
+
+
+def test_types_that_nobody_looks_at_cost_nothing() -> None:
+    index = PatternIndex()
+    assert not index.may_concern(Publication)
+    handles = [(pattern, add(index, pattern, 1)) for pattern in (Reading, ("a",), "a", {"a": 1})]
+    assert not index.may_concern(Publication)
+    assert index.may_concern(Reading)
+    assert not index.may_concern(Alarm)
+    anything = add(index, ANY, 1)
+    assert index.may_concern(Publication)
+    index.remove(anything, 1)
+    assert not index.may_concern(Publication)
+    for _, skeleton in handles:
+        index.remove(skeleton, 1)
+    assert not inside(index, "_by_type")
+
+
+@given(st.lists(st.tuples(PATTERNS, st.booleans()), max_size=20), st.lists(VALUES, max_size=8))
+def test_it_finds_what_brute_force_finds(
+    steps: list[tuple[Pattern, bool]], values: list[object]
+) -> None:
+    index = PatternIndex()
+    present: list[tuple[int, Pattern, Skeleton]] = []
+    for n, (pattern, leave) in enumerate(steps):
+        present.append((n, pattern, add(index, pattern, n)))
+        if leave:
+            gone, _, skeleton = present.pop(n // 2 % len(present))
+            index.remove(skeleton, gone)
+    for value in values:
+        expected = ((n, shown_of(pattern, value)) for n, pattern, _ in present)
+        assert found(index, value) == Counter(pair for pair in expected if pair[1] is not None)
+    assert len(index) == len({(type_wanted(s), s.shape) for _, _, s in present})
+    for n, _, skeleton in present:
+        index.remove(skeleton, n)
+    assert not inside(index, "_by_type")
