@@ -2,7 +2,7 @@
 
 Syndicate's pattern language, in Python's manners. A pattern is made from plain values::
 
-    Reading                             # any instance of an attrs class
+    Reading                             # any instance of this attrs class, not of a subclass
     match(Reading, sensor="roof")       # with this constant in that field
     match(Reading, celsius=capture())   # shows the observer only what is captured
     ("says", ANY, capture())            # a tuple that begins like this
@@ -12,7 +12,8 @@ Syndicate's pattern language, in Python's manners. A pattern is made from plain 
 Matching is *open*, as Syndicate's is: more fields, entries or keys than the pattern names do not
 matter. Constants are atoms, compared by type and value (1 is neither True nor 1.0). A pattern
 without a `capture()` shows the whole event; one with captures shows a tuple of them, depth first,
-the outer before the inner.
+the outer before the inner, a class's in the order of its fields, a mapping's in that of its keys
+(by type, then by value).
 
 Source: syndicate-rs, pattern.rs and the schema dataspacePatterns.prs (discard, bind, lit, group).
 """
@@ -115,18 +116,27 @@ def compile_pattern(pattern: object) -> Pattern:
         return Literal(type(pattern), pattern)
     if isinstance(pattern, tuple):
         parts = cast("tuple[object, ...]", pattern)
-        return Group(tuple, tuple((i, compile_pattern(p)) for i, p in enumerate(parts)))
+        entries = tuple((i, compile_pattern(p)) for i, p in enumerate(parts))
+        return Group(type(parts), entries)  # a named tuple's class is a label
     if isinstance(pattern, Mapping):
         pairs = cast("Mapping[Hashable, object]", pattern)
-        entries = [(key, compile_pattern(p)) for key, p in pairs.items()]
         # In one order, so that equal patterns are equal and captures come in a known order.
-        return Group(dict, tuple(sorted(entries, key=lambda e: (type(e[0]).__name__, repr(e[0])))))
+        keys = sorted(pairs, key=_order_of_key)
+        return Group(dict, tuple((key, compile_pattern(pairs[key])) for key in keys))
     if attrs.has(type(pattern)):
         fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(cast("Any", type(pattern)))
         values = {f.name: getattr(pattern, f.name) for f in fields}
         return match(type(pattern), **values)
     msg = f"{pattern!r} cannot be a pattern; use ANY, capture(), match(), a class or a constant"
     raise PatternError(msg)
+
+
+def _order_of_key(key: Hashable) -> tuple[int, Any, str]:
+    # Preserves' order of atoms; then whatever else, by what it looks like.
+    for rank, type_ in enumerate((bool, float, int, str, bytes)):
+        if isinstance(key, type_):
+            return rank, key, ""
+    return 5, type(key).__name__, repr(key)
 
 
 # -- what a pattern looks at --------------------------------------------------------------------
