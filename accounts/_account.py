@@ -207,6 +207,9 @@ class Account:
             self.check_open()
         self.borrowed_items += items
         self.borrowed_bytes += nbytes
+        ledger = self.ledger
+        ledger.borrowed_items += items
+        ledger.borrowed_bytes += nbytes
         account: Account | None = self
         while account is not None:
             account.debt_items = debt = account.debt_items + items
@@ -262,6 +265,8 @@ class Account:
             and self.debt_bytes <= self.low_bytes
         ):
             self.throttled = False
+            if self.opens > 0:
+                self.ledger.unusual.discard(self)
             self.gated = self.line is not None and len(self.line) > 0
             if self.line is not None:
                 self.line.wake_head()
@@ -340,9 +345,11 @@ class Account:
         if self._closed_to(waiter) is None:
             return
         self.waits += 1
+        ledger.waits += 1
         if self.readers is None:
             self.readers = []
         self.readers.append(waiter)
+        ledger.waiters.add(waiter)
         try:
             while True:
                 closed = self._closed_to(waiter)
@@ -358,7 +365,10 @@ class Account:
             if waiter.at is not None:
                 waiter.at._step_out(waiter)
             self.readers.remove(waiter)
-            self.waited += ledger.clock() - waiter.since
+            ledger.waiters.discard(waiter)
+            waited = ledger.clock() - waiter.since
+            self.waited += waited
+            ledger.waited += waited
             if waiter.blame:
                 if self.blame is None:
                     self.blame = {}
@@ -373,6 +383,7 @@ class Account:
                 account.debt_items > account.mark_items or account.debt_bytes > account.mark_bytes
             ) and not account.throttled:
                 account.throttled = account.gated = True
+                self.ledger.unusual.add(account)
             if account.throttled or (
                 account.line is not None and account.line.has_before(waiter.ticket)
             ):
@@ -419,7 +430,9 @@ class Account:
         if self.opens <= 0:
             return
         self.opens -= 1
-        self.ledger.fold(self)
+        if not self.opens:
+            self.ledger.unusual.add(self)
+            self.ledger.fold(self)
 
     def __enter__(self) -> Self:
         return self

@@ -18,9 +18,10 @@ from ._holder import Holder
 from ._limit import Limit
 from ._loan import LoanedItem
 from ._outcome import Outcome
-from ._standing import Quota, Standing
+from ._standing import AllStanding, Quota, Standing
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
 from ._turn import Turn
+from ._waiters import Waiter
 
 LOOSE = "(loose)"
 """The holder's name, in the matrix, of loans that no holder has taken yet."""
@@ -67,9 +68,14 @@ class Ledger:
         holders: Every registered holder.
         turns: Every open turn.
         router: The holder of what open turns handle.
+        borrowed_items: Events ever borrowed.
+        borrowed_bytes: Bytes ever borrowed.
         repaid_items: Events ever repaid, indexed by `Outcome`.
         repaid_bytes: Bytes ever repaid, indexed by `Outcome`.
         leaked_loans: Loans that the garbage collector found outstanding.
+        waits: How often a reader had to wait.
+        waited: For how long, in seconds, the waits that have ended.
+        waiters: Those that go on.
     """
 
     def __init__(
@@ -84,19 +90,22 @@ class Ledger:
         # Appended to by finalizers, in any thread: a deque's append is atomic.
         self.leaked: deque[tuple[Account, int, int, str | None]] = deque()
         self.leaked_loans = 0
+        self.borrowed_items = 0
+        self.borrowed_bytes = 0
         self.repaid_items = [0] * len(Outcome)
         self.repaid_bytes = [0] * len(Outcome)
+        self.waits = 0
+        self.waited = 0.0
         # Owners with something standing are kept; the others are known for as long as somebody has
         # them in hand.
         self.standings: weakref.WeakValueDictionary[str, Standing] = weakref.WeakValueDictionary()
-        self._kept: set[Standing] = set()
+        self.all_standing = AllStanding()
         # Which tasks are inside a loan's or a turn's block, and whose.
         self.inside: dict[trio.lowlevel.Task, list[Account]] = {}
         self._tickets = count()
-        self._folded_items = 0
-        self._folded_bytes = 0
-        self._folded_waits = 0
-        self._folded_waited = 0.0
+        # Accounts that are throttled or closed: few, and so found without looking at all of them.
+        self.unusual: set[Account] = set()
+        self.waiters: set[Waiter] = set()
         self.router = Router(self, "router")
 
     # -- accounts -------------------------------------------------------------------------------
@@ -133,6 +142,8 @@ class Ledger:
             msg = f"account {name} is under {old}; close it before opening it under {new}"
             raise AccountError(msg)
         account.opens += 1
+        if not account.throttled:
+            self.unusual.discard(account)
         if limit is not None:
             account.limit = limit
         return account
@@ -153,10 +164,7 @@ class Ledger:
         ):
             return
         del self.accounts[account.name]
-        self._folded_items += account.borrowed_items
-        self._folded_bytes += account.borrowed_bytes
-        self._folded_waits += account.waits
-        self._folded_waited += account.waited
+        self.unusual.discard(account)
         parent = account.parent
         if parent is not None:
             parent.children -= 1
@@ -172,7 +180,7 @@ class Ledger:
         """Return the standing state of `owner`, which outlives the owner's accounts (rule 16)."""
         standing = self.standings.get(owner)
         if standing is None:
-            standing = self.standings[owner] = Standing(owner, self.quota, kept=self._kept)
+            standing = self.standings[owner] = Standing(owner, self.quota, all=self.all_standing)
         return standing
 
     # -- holders --------------------------------------------------------------------------------
@@ -314,41 +322,31 @@ class Ledger:
         return [account.statistics() for account in self.accounts.values()]
 
     def statistics(self) -> LedgerStatistics:
-        """Return the totals."""
+        """Return the totals. Looks at each account's debt once: 0.1 us for each account."""
         now = self.clock()
+        debts = [account.debt_items for account in self.accounts.values()]
         states: dict[str, int] = dict.fromkeys(STATES, 0)
-        debt_items = debt_bytes = top = waiting = 0
-        borrowed_items, borrowed_bytes = self._folded_items, self._folded_bytes
-        waits, waited = self._folded_waits, self._folded_waited
-        for account in self.accounts.values():
+        states["clear"] = debts.count(0)
+        states["owing"] = len(debts) - states["clear"]
+        for account in self.unusual:
+            states["owing" if account.debt_items else "clear"] -= 1
             states[account.state] += 1
-            if account.parent is None:
-                debt_items += account.debt_items
-                debt_bytes += account.debt_bytes
-            top = max(top, account.debt_items)
-            borrowed_items += account.borrowed_items
-            borrowed_bytes += account.borrowed_bytes
-            waits += account.waits
-            waited += account.waited
-            if account.readers:
-                waiting += len(account.readers)
-                waited += sum(now - w.since for w in account.readers)
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),
-            debt_items=debt_items,
-            debt_bytes=debt_bytes,
-            top_debt_items=top,
-            borrowed_items=borrowed_items,
-            borrowed_bytes=borrowed_bytes,
+            debt_items=self.borrowed_items - sum(self.repaid_items),
+            debt_bytes=self.borrowed_bytes - sum(self.repaid_bytes),
+            top_debt_items=max(debts, default=0),
+            borrowed_items=self.borrowed_items,
+            borrowed_bytes=self.borrowed_bytes,
             repaid_items={o.label: self.repaid_items[o] for o in Outcome},
             repaid_bytes={o.label: self.repaid_bytes[o] for o in Outcome},
-            waiting=waiting,
-            waits=waits,
-            waited_seconds=waited,
+            waiting=len(self.waiters),
+            waits=self.waits,
+            waited_seconds=self.waited + sum(now - waiter.since for waiter in self.waiters),
             leaked_loans=self.leaked_loans,
-            standing_items=sum(s.items for s in self._kept),
-            standing_bytes=sum(s.bytes for s in self._kept),
+            standing_items=self.all_standing.items,
+            standing_bytes=self.all_standing.bytes,
         )
 
     # -- the audit ------------------------------------------------------------------------------
@@ -387,10 +385,10 @@ class Ledger:
             else:
                 seen[id(loan)] = holder
                 charge(loan.account, loan.items, loan.bytes)
-        for holder in list(self.holders):
-            surplus = holder.surplus()
+        for each in list(self.holders):
+            surplus = each.surplus()
             if surplus is not None:
-                found.append(f"{holder.name} holds {surplus[0]} {surplus[1]} that no loan covers")
+                found.append(f"{each.name} holds {surplus[0]} {surplus[1]} that no loan covers")
         for turn in self.turns:
             charge(turn.account, turn.input_items, turn.input_bytes)
         for account in dict.fromkeys((*self.accounts.values(), *owed)):
@@ -408,16 +406,13 @@ class Ledger:
 
     def _totals_discrepancies(self) -> Iterator[str]:
         roots = [a for a in self.accounts.values() if a.parent is None]
-        for unit, folded, repaid in (
-            ("items", self._folded_items, self.repaid_items),
-            ("bytes", self._folded_bytes, self.repaid_bytes),
+        for unit, borrowed, repaid in (
+            ("items", self.borrowed_items, sum(self.repaid_items)),
+            ("bytes", self.borrowed_bytes, sum(self.repaid_bytes)),
         ):
-            borrowed = folded + sum(getattr(a, f"borrowed_{unit}") for a in self.accounts.values())
-            debt = sum(getattr(a, f"debt_{unit}") for a in roots)
-            if borrowed - sum(repaid) != debt:
-                yield (
-                    f"{borrowed} {unit} were borrowed and {sum(repaid)} repaid, but {debt} are owed"
-                )
+            debt = sum(getattr(account, f"debt_{unit}") for account in roots)
+            if borrowed - repaid != debt:
+                yield f"{borrowed} {unit} were borrowed and {repaid} repaid, but {debt} are owed"
 
     def audit(self) -> None:
         """Check that the books balance: for each account, its debt is the sum of its live loans;

@@ -1,5 +1,7 @@
 """How much debt is too much."""
 
+from typing import Any
+
 import attrs
 
 DEFAULT_LIMIT_ITEMS = 10_000
@@ -13,7 +15,7 @@ UNLIMITED = 1 << 62
 """Stands for "no limit" in the comparisons of the hot path."""
 
 
-def _positive(_: object, attribute: "attrs.Attribute[int | None]", value: int | None) -> None:
+def _positive(_: object, attribute: "attrs.Attribute[Any]", value: int | None) -> None:
     if value is not None and value < 0:
         msg = f"{attribute.name} must be at least 0, or None for no limit, not {value}"
         raise ValueError(msg)

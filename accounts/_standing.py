@@ -31,6 +31,16 @@ class Quota:
 
 
 @attrs.define(slots=True, eq=False)
+class AllStanding:
+    """What all owners of one ledger have standing."""
+
+    items: int = 0
+    bytes: int = 0
+    owners: set[Standing] = attrs.field(factory=set["Standing"], repr=False)
+    """Those that have something; the ledger forgets those that have nothing."""
+
+
+@attrs.define(slots=True, eq=False)
 class Standing:
     """What one owner has standing."""
 
@@ -38,8 +48,8 @@ class Standing:
     quota: Quota
     items: int = 0
     bytes: int = 0
-    kept: set[Standing] = attrs.field(factory=set["Standing"], repr=False)
-    """Where it is while there is something: the ledger forgets owners that have nothing."""
+    all: AllStanding = attrs.field(factory=AllStanding, repr=False)
+    """What it is a part of."""
 
     def check(self, items: int, nbytes: int) -> None:
         """See whether `items` more and `nbytes` more are allowed.
@@ -65,11 +75,15 @@ class Standing:
         """Count what has come to stand, without a check: for the undoing of a removal, too."""
         self.items += items
         self.bytes += nbytes
-        self.kept.add(self)
+        self.all.items += items
+        self.all.bytes += nbytes
+        self.all.owners.add(self)
 
     def release(self, items: int, nbytes: int) -> None:
         """Count what was taken back."""
         self.items -= items
         self.bytes -= nbytes
+        self.all.items -= items
+        self.all.bytes -= nbytes
         if not self.items and not self.bytes:
-            self.kept.discard(self)
+            self.all.owners.discard(self)

@@ -14,6 +14,7 @@ from ..accounts import (
     DEFAULT_LIMIT_BYTES,
     DEFAULT_LIMIT_ITEMS,
     DEFAULT_PATIENCE,
+    Account,
     Ledger,
     Limit,
     StuckPolicy,
@@ -257,7 +258,10 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
     from .http import Pages, RelayCollector, serve_http
 
     host, port = parse_address(address)
-    limits = {"connection": relay.mqtt.settings.limit, "server": relay.mqtt.account}
+    limits: dict[str, Limit | Account] = {
+        "connection": relay.mqtt.settings.limit,
+        "server": relay.mqtt.account,
+    }
     pages = Pages(relay.ledger, limits=limits, collectors=[RelayCollector(relay.counts)])
     relay.pages = pages
     async with trio.open_nursery() as nursery:

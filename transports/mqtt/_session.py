@@ -69,6 +69,9 @@ logger = logging.getLogger("clearfunds.transports.mqtt")
 LOOK_AHEAD_BYTES = 128 << 10
 """How much unparsed input a connection that waits may have (rule 10): two reads."""
 
+LOOK_AHEAD_PAUSE_SECONDS = 0.05
+"""How often it is looked whether a client that neither reads nor is read has begun to read."""
+
 PROGRESS_BYTES = 1024
 """A read this large counts as a sign of life though it does not complete a packet: a large packet
 on a slow line. A byte a second does not."""
@@ -336,6 +339,7 @@ class Session:
         whole and valid; that is found in its turn.
         """
         connection = self._connection
+        allowance = LOOK_AHEAD_BYTES
         while True:
             taken, connection.buffer, self._looked_at = take_acknowledgements(
                 connection.buffer, self._looked_at
@@ -344,14 +348,21 @@ class Session:
                 for first, packet_id in taken:
                     self._acknowledge(first, packet_id)
                 self._server.flusher.flush_now()
-            # A client that reads nothing must not fill its outlet with answers to its pings.
-            if self._eof or self.outlet.blocked or connection.unparsed_bytes >= LOOK_AHEAD_BYTES:
+            if self._eof or connection.unparsed_bytes >= LOOK_AHEAD_BYTES:
                 return
+            # A client that reads nothing must not fill its outlet with answers to its pings; but
+            # what makes it read may be that it can get rid of its acknowledgements.
+            if self.outlet.blocked and allowance <= 0:
+                await trio.sleep(LOOK_AHEAD_PAUSE_SECONDS)
+                continue
             before = connection.position
             try:
-                self._received(await self._link.receive())
+                data = await self._link.receive()
             except OSError:
-                self._eof = True  # it will be found again when its turn comes
+                data = b""  # it will be found again when its turn comes
+            self._received(data)
+            if self.outlet.blocked:
+                allowance -= len(data)
             # Joining the new input to the old moves the old to the front of the buffer.
             self._looked_at -= before - connection.position
 
