@@ -40,10 +40,8 @@ def measure(event: object, depth: int = MAX_DEPTH) -> int:
         parts = cast("tuple[object, ...]", event)
         return ATOM_BYTES + sum(measure(part, depth - 1) for part in parts)
     if isinstance(event, Mapping):
-        mapping: Any = event  # the checkers do not agree on what is known of it
-        return ATOM_BYTES + sum(
-            measure(k, depth - 1) + measure(v, depth - 1) for k, v in mapping.items()
-        )
+        pairs = cast("Any", event).items()
+        return ATOM_BYTES + sum(measure(k, depth - 1) + measure(v, depth - 1) for k, v in pairs)
     cls: Any = type(event)
     names = _field_names(cls)
     if names:
