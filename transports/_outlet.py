@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import trio
@@ -242,7 +243,11 @@ class Outlet(LoanQueue):
         except OSError as exc:
             self._break(exc)
             return
-        self.progressed_at = self.ledger.clock()
+        now = self.progressed_at = self.ledger.clock()
+        for loan in islice(self.queue, self._sending):
+            if loan.holder is not None:
+                # Who waits for an acknowledgement is no idler while the bytes still leave.
+                loan.holder.progressed_at = now
         if sent < len(rest):
             self._rest = rest[sent:]
             return

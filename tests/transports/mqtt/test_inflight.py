@@ -1,0 +1,196 @@
+"""What a subscriber is to acknowledge: in order, within its window, owed for until then."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from clearfunds.accounts import Account, AuditError, Ledger, Outcome
+from clearfunds.dataspace import Publication
+from clearfunds.transports import Outlet, open_flusher
+from clearfunds.transports.mqtt import NEED_DATA, Connection, Publish, Role
+from clearfunds.transports.mqtt._connection import State
+from clearfunds.transports.mqtt._inflight import Inflight
+from clearfunds.transports.mqtt._packets import ConnAck, Connect, encode
+from clearfunds.transports.mqtt._session import frame
+
+
+@attrs.define
+class Subscriber:
+    """An outlet and what goes through it to be acknowledged, with the other end of the socket."""
+
+    ledger: Ledger
+    account: Account
+    outlet: Outlet
+    inflight: Inflight
+    peer: socket.socket
+    broken: list[str]
+    reader: Connection
+
+    def publish(self, n: int, payload: bytes = b"") -> None:
+        """Publish number `n` with QoS 1 in a turn of its own."""
+        publication = Publication("t", payload or b"%d" % n, 1)
+        with self.account.turn(publication) as turn:
+            turn.send(self.inflight, publication)
+
+    def received(self) -> list[Publish]:
+        """What has arrived."""
+        found: list[Publish] = []
+        while True:
+            packet = self.reader.next_packet()
+            if packet is NEED_DATA:
+                try:
+                    self.reader.receive_data(self.peer.recv(1 << 20))
+                except BlockingIOError:
+                    return found
+            else:
+                assert isinstance(packet, Publish)
+                found.append(packet)
+
+
+@asynccontextmanager
+async def subscriber(window: int = 4) -> AsyncGenerator[Subscriber]:
+    ledger = Ledger()
+    broken: list[str] = []
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    reader = Connection(Role.CLIENT)
+    reader.send(Connect())
+    reader.receive_data(encode(ConnAck(False, 0)))
+    reader.next_packet()
+    assert reader.state is State.CONNECTED
+    with ours, theirs:
+        async with open_flusher() as flusher:
+            outlet = Outlet(ledger, flusher, ours, "S", frame=frame, on_broken=broken.append)
+            inflight = Inflight(ledger, outlet, "S", window=window, on_broken=broken.append)
+            yield Subscriber(ledger, ledger.open("a"), outlet, inflight, theirs, broken, reader)
+            outlet.close()
+            inflight.close()
+            inflight.close()
+    ledger.audit()
+    assert ledger.statistics().debt_items == ledger.statistics().debt_bytes == 0
+    assert len(inflight) == 0
+
+
+async def test_it_is_owed_for_until_it_is_acknowledged() -> None:
+    async with subscriber() as s:
+        s.publish(1, b"payload")
+        (packet,) = s.received()
+        assert (packet.topic, packet.payload, packet.qos, packet.dup) == ("t", b"payload", 1, False)
+        assert (s.account.debt_items, s.account.debt_bytes) == (1, 8)
+        s.ledger.audit()
+        assert s.inflight.acknowledged(packet.packet_id)
+        assert s.account.debt_items == 0
+        assert s.ledger.repaid_items[Outcome.ACKED] == 1
+        assert not s.inflight.acknowledged(packet.packet_id)
+        assert not s.inflight.acknowledged(77)
+
+
+async def test_at_most_a_window_is_under_way() -> None:
+    async with subscriber(window=4) as s:
+        for n in range(10):
+            s.publish(n)
+        first = s.received()
+        assert [p.payload for p in first] == [b"0", b"1", b"2", b"3"]
+        assert len(s.inflight) == s.account.debt_items == 10
+        assert repr(s.inflight) == "<Inflight S: 4 unacked, 6 waiting>"
+        s.inflight.acknowledged(first[2].packet_id)  # in whatever order
+        s.outlet.ready()
+        (fifth,) = s.received()
+        assert fifth.payload == b"4"
+        assert fifth.packet_id not in {p.packet_id for p in first}
+        s.ledger.audit()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_all_arrive_in_order_each_with_an_identifier_of_its_own(seed: int) -> None:
+    chance = random.Random(seed)
+    async with subscriber(window=chance.randint(1, 40)) as s:
+        under_way: list[int] = []
+        got: list[bytes] = []
+        published = 0
+        while len(got) < 500:
+            if published < 500 and chance.random() < 0.6:
+                s.publish(published)
+                published += 1
+            for packet in s.received():
+                assert packet.packet_id not in under_way
+                under_way.append(packet.packet_id)
+                got.append(packet.payload)
+            if under_way and chance.random() < 0.7:
+                s.inflight.acknowledged(under_way.pop(chance.randrange(len(under_way))))
+                s.outlet.ready()
+            assert len(s.inflight) == s.account.debt_items
+            s.ledger.audit()
+        assert got == [b"%d" % n for n in range(500)]
+
+
+async def test_identifiers_go_round() -> None:
+    async with subscriber(window=1) as s:
+        seen: set[int] = set()
+        for n in range(65_537):
+            s.publish(n)
+            seen |= {p.packet_id for p in s.received()}
+            (packet_id,) = s.inflight.unacked
+            s.inflight.acknowledged(packet_id)
+        assert min(seen) == 1
+        assert max(seen) == 65_535
+
+
+async def test_given_up_is_written_off_and_said_once() -> None:
+    async with subscriber(window=2) as s:
+        for n in range(5):
+            s.publish(n)
+        s.inflight.give_up("it is stuck")
+        assert s.broken == ["it is stuck"]
+        assert s.account.debt_items == 0
+        assert s.ledger.repaid_items[Outcome.WRITTEN_OFF] == 5
+        s.publish(6)
+        assert s.account.debt_items == 0
+        assert s.ledger.repaid_items[Outcome.DROPPED] == 1
+        assert not s.inflight.acknowledged(1)
+
+
+async def test_an_acknowledgement_is_progress() -> None:
+    async with subscriber(window=2) as s:
+        now = 100.0
+        s.ledger.clock = lambda: now
+        for n in range(3):
+            s.publish(n)
+        now = 110.0
+        assert s.ledger.holder_statistics(s.inflight).idle_seconds == 10
+        s.inflight.acknowledged(s.received()[0].packet_id)
+        assert s.ledger.holder_statistics(s.inflight).idle_seconds == 0
+
+
+async def test_a_large_publication_on_a_slow_line_is_progress() -> None:
+    """Not only the acknowledgement, which may be minutes away, but each part of it that leaves."""
+    async with subscriber() as s:
+        now = 100.0
+        s.ledger.clock = lambda: now
+        s.publish(1, bytes(4 << 20))
+        now = 110.0
+        assert s.ledger.holder_statistics(s.inflight).idle_seconds == 10
+        for _ in range(100):
+            s.peer.recv(1 << 20)
+            await trio.testing.wait_all_tasks_blocked()
+            if s.outlet.progressed_at == now:
+                break
+        assert s.outlet.queue
+        assert s.ledger.holder_statistics(s.inflight).idle_seconds == 0
+
+
+async def test_a_delivery_without_a_charge_is_found() -> None:
+    async with subscriber() as s:
+        s.inflight.hold(s.account, Publication("t", b"stowaway", 1), 1, 9, s.ledger.clock())
+        with pytest.raises(AuditError, match=r"account a owes 0 items .*have 1 items and 9"):
+            s.ledger.audit()
+        s.account.borrow(1, 9)
