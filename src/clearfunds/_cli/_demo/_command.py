@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Final
 
 import trio
@@ -18,6 +19,7 @@ from .._types import Count, Seconds
 from ._flights import INTERESTS, SLOW, Flight, load_flights
 from ._ledger_view import LedgerView
 from ._page import fetch_json
+from ._picture import save_picture
 from ._progress import PUBLISHER, Progress, Subscriber
 from ._receipts import Receipts
 from ._relay_process import RelayProcess, relay_process
@@ -62,6 +64,12 @@ def demo(
     limit_items: Annotated[
         Count, Parameter(group=_DEMO, help="Messages the publisher may owe; see clearfunds relay.")
     ] = 1_000,
+    picture: Annotated[
+        Path | None,
+        Parameter(
+            group=_DEMO, help="Save the table as it looks while the publisher waits, as SVG."
+        ),
+    ] = None,
 ) -> int:
     """Send a month of flights through a relay and see who owes, who holds and who waits.
 
@@ -70,10 +78,10 @@ def demo(
     subscribers. One of them stops reading for a while. Exit status 0 only if every subscriber was
     given all of its messages in order and unchanged, and the relay's audit balances.
     """
-    return run_client(_demo, load_flights(days), pause, limit_items)
+    return run_client(_demo, load_flights(days), pause, limit_items, picture)
 
 
-async def _demo(flights: list[Flight], pause: float, limit_items: int) -> int:
+async def _demo(flights: list[Flight], pause: float, limit_items: int, picture: Path | None) -> int:
     progress = Progress(
         total=len(flights),
         limit_items=limit_items,
@@ -83,7 +91,7 @@ async def _demo(flights: list[Flight], pause: float, limit_items: int) -> int:
     options = ["--limit-items", str(limit_items), "--log-level", "warning"]
     options += ["--patience", f"{pause + _PATIENCE_MARGIN:g}"]
     async with relay_process(options) as relay:
-        ledger = await _run(progress, flights, relay, pause)
+        ledger = await _run(progress, flights, relay, pause, picture)
     verdict = judge(progress, ledger)
     print("\n" + "\n".join(verdict.lines))
     for logged in relay.log:
@@ -107,7 +115,11 @@ def _introduce(progress: Progress, pause: float) -> None:
 
 
 async def _run(
-    progress: Progress, flights: list[Flight], relay: RelayProcess, pause: float
+    progress: Progress,
+    flights: list[Flight],
+    relay: RelayProcess,
+    pause: float,
+    picture: Path | None,
 ) -> LedgerView | None:
     """Publish everything and wait until it has come; return the ledger as it stands then."""
     target = Target.parse(relay.mqtt)
@@ -116,6 +128,8 @@ async def _run(
             await nursery.start(_subscribe, subscriber, target, pause)
         shown = trio.CancelScope()
         nursery.start_soon(_show, progress, relay, shown)
+        if picture is not None:
+            nursery.start_soon(_take_picture, progress, pause, picture)
         async with open_mqtt(
             target.host, target.port, client_id=PUBLISHER, max_inflight=_UNACKNOWLEDGED
         ) as publisher:
@@ -163,6 +177,16 @@ async def _subscribe(
                 subscriber.pausing = True
                 await trio.sleep(pause)
                 subscriber.pausing = False
+
+
+async def _take_picture(progress: Progress, pause: float, path: Path) -> None:
+    """Save the table once the publisher has waited for half of the pause."""
+    while True:
+        await trio.sleep(_LOOK_SECONDS)
+        publisher = progress.ledger and progress.ledger.account(PUBLISHER)
+        if publisher and publisher.waiting_seconds > pause / 2:
+            save_picture(path, screen(progress))
+            return
 
 
 async def _keep_time(progress: Progress, started: float) -> None:

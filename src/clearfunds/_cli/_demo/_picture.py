@@ -1,0 +1,22 @@
+"""The demo's table as a picture, for a page that shows what the demo shows."""
+
+import io
+import re
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+_COLUMNS = 80
+
+
+def save_picture(path: Path, table: RenderableType) -> None:
+    """Write `table` as SVG, in a monospaced font of the reader's own: nothing is fetched for it.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(table)
+    svg = console.export_svg(title="make demo")
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    path.write_text(svg.replace("Fira Code", "monospace"), encoding="utf-8")
