@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from ...accounts._collector import DebtCollector
+from ...accounts import DebtCollector
 from . import _exposition, _ledger_json
 from ._detailed import DetailedQuery, write_detailed
 from ._ledger_json import write_ledger
