@@ -90,6 +90,9 @@ REPLAY_STEP = 256
 
 MAX_GRANTED_QOS = 1
 
+DISCONNECT = b"\xe0\x00"
+"""The packet that costs nothing."""
+
 
 def frame(item: Publication | bytes) -> bytes:
     """Make bytes of what reaches an outlet: a publication for at-most-once, or a packet."""
@@ -122,9 +125,9 @@ class Session:
     """
 
     __slots__ = (
-        "__weakref__", "_awaiting", "_connection", "_deadline_after", "_eof", "_inflight", "_last",
-        "_link", "_listener", "_looked_at", "_observations", "_replays", "_retired", "_server",
-        "_waiting", "_will", "account", "client_id", "name", "outlet",
+        "__weakref__", "_awaiting", "_connection", "_deadline_after", "_eof", "_gone", "_inflight",
+        "_last", "_link", "_listener", "_looked_at", "_observations", "_replays", "_retired",
+        "_server", "_waiting", "_will", "account", "client_id", "name", "outlet",
     )  # fmt: skip
 
     def __init__(self, server: MqttServer, link: Link, listener: str) -> None:
@@ -154,6 +157,7 @@ class Session:
         self._observations: dict[str, Observation] = {}
         self._replays: deque[_Replay] = deque()
         self._eof = False
+        self._gone = False
         self._waiting = False
         self._retired = False
         self._looked_at = 0
@@ -203,22 +207,24 @@ class Session:
             if flusher.dirty:
                 # What this reader may have to wait for must not sit unsent in its own hands.
                 await flusher.flush()
+            if not more:
+                # Who has nothing more to say need not wait until it has paid (rule 14).
+                if connection.state is State.CLOSED:
+                    return "the client disconnected"
+                if self._eof:
+                    return self._cut_off()
             account = self.account
             if account is not None:
                 if not account.funds_are_clear():
-                    await self._wait_for_clear_funds(account)
-                    continue
+                    if await self._wait_for_clear_funds(account):
+                        continue
+                    return self._cut_off()
                 if self._replays:
                     self._replay_step(account)
                     more = True
             if more:
                 await trio.lowlevel.checkpoint()
                 continue
-            if connection.state is State.CLOSED:
-                self._will = None  # DISCONNECT was received [MQTT-3.14.4-3]
-                return "the client disconnected"
-            if self._eof:
-                return self._cut_off()
             self._received(await link.receive())
 
     def _received(self, data: bytes) -> None:
@@ -227,7 +233,7 @@ class Session:
             return
         self._connection.receive_data(data)
         self._server.counters.received_bytes += len(data)
-        if len(data) >= PROGRESS_BYTES:
+        if len(data) >= PROGRESS_BYTES and self.account is not None:
             self._last = self._server.ledger.clock()
 
     def _cut_off(self) -> str:
@@ -320,23 +326,26 @@ class Session:
 
     # -- waiting --------------------------------------------------------------------------------
 
-    async def _wait_for_clear_funds(self, account: Account) -> None:
+    async def _wait_for_clear_funds(self, account: Account) -> bool:
+        """Wait until there is room, or nothing left to do with it; False if the client has gone."""
         self._waiting = True
         self._looked_at = self._connection.position
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._look_ahead)
+                nursery.start_soon(self._look_ahead, nursery.cancel_scope)
                 await account.ensure_clear_funds()
                 nursery.cancel_scope.cancel()
         finally:
             self._waiting = False
             self._last = self._server.ledger.clock()
+        return not self._gone
 
-    async def _look_ahead(self) -> None:
+    async def _look_ahead(self, wait: trio.CancelScope) -> None:
         """Take acknowledgements and pings out of the input while the rest of it waits (rule 10).
 
         Ends when the stretch is full, at the end of the stream, or at something that is not
-        whole and valid; that is found in its turn.
+        whole and valid; that is found in its turn. Where nothing is left that costs anything, and
+        the client has left, it ends the wait.
         """
         connection = self._connection
         allowance = LOOK_AHEAD_BYTES
@@ -348,6 +357,10 @@ class Session:
                 for first, packet_id in taken:
                     self._acknowledge(first, packet_id)
                 self._server.flusher.flush_now()
+            if self._looked_at == connection.position:  # nothing whole is kept
+                self._gone = self._eof
+                if self._eof or connection.buffer.startswith(DISCONNECT, connection.position):
+                    wait.cancel()
             if self._eof or connection.unparsed_bytes >= LOOK_AHEAD_BYTES:
                 return
             # A client that reads nothing must not fill its outlet with answers to its pings; but
@@ -410,7 +423,13 @@ class Session:
                         if run.cut:
                             return True
                         continue
-            if self.account is not None and not self.account.funds_are_clear():
+            account = self.account
+            if (
+                account is not None
+                and not account.funds_are_clear()
+                and connection.state is State.CONNECTED
+                and not buffer.startswith(DISCONNECT, position)
+            ):
                 return True
             try:
                 packet = connection.next_packet()
@@ -457,7 +476,7 @@ class Session:
             case Connect():
                 self._handle_connect(packet)
             case Disconnect():
-                pass
+                self._will = None  # whatever may follow [MQTT-3.14.4-3]
             case _:
                 # Nothing was sent with QoS 2: there is nothing to receive or complete.
                 msg = (
