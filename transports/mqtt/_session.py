@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -106,14 +105,6 @@ def printable(name: str) -> str:
     return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
-@attrs.define(slots=True, eq=False)
-class _Replay:
-    """Retained topics that a new subscriber has still to be told of."""
-
-    topics: Iterator[str]
-    qos: int
-
-
 class Session:
     """One client's connection.
 
@@ -126,8 +117,8 @@ class Session:
 
     __slots__ = (
         "__weakref__", "_awaiting", "_connection", "_deadline_after", "_eof", "_gone", "_inflight",
-        "_last", "_link", "_listener", "_looked_at", "_observations", "_replays", "_retired",
-        "_server", "_waiting", "_will", "account", "client_id", "name", "outlet",
+        "_last", "_link", "_listener", "_looked_at", "_observations", "_replay", "_replays",
+        "_retired", "_server", "_waiting", "_will", "account", "client_id", "name", "outlet",
     )  # fmt: skip
 
     def __init__(self, server: MqttServer, link: Link, listener: str) -> None:
@@ -155,7 +146,10 @@ class Session:
         self._awaiting: AwaitingRelease | None = None
         self._will: Will | None = None
         self._observations: dict[str, Observation] = {}
-        self._replays: deque[_Replay] = deque()
+        # Subscriptions whose retained publications have still to be told of, with what was granted;
+        # and how far the first of them has got.
+        self._replays: dict[str, int] = {}
+        self._replay: Iterator[str] | None = None
         self._eof = False
         self._gone = False
         self._waiting = False
@@ -203,7 +197,8 @@ class Session:
         server = self._server
         flusher = server.flusher
         while True:
-            more = self._process()
+            # What is retained comes before what the client says next, which may ask for it again.
+            more = bool(self._replays) or self._process()
             if flusher.dirty:
                 # What this reader may have to wait for must not sit unsent in its own hands.
                 await flusher.flush()
@@ -282,6 +277,7 @@ class Session:
                 for observation in self._observations.values():
                     server.dataspace.unobserve(turn, observation)
             self._observations.clear()
+            self._replays.clear()
             if will is not None and not server.stopping:
                 self._publish_will(account, will)
             logger.info("%s (%s) left: %s", self.name, self._link.peer, reason)
@@ -619,26 +615,29 @@ class Session:
         except QuotaExceededError as exc:
             return str(exc)
         self._observations[text] = observation
-        topics = server.dataspace.retained.topics(text)
-        if topics:
-            self._replays.append(_Replay(iter(topics), qos))
+        if len(server.dataspace.retained):
+            self._replays[text] = qos
         return None
 
     def _replay_step(self, account: Account) -> None:
         """Tell of some retained publications, as many as there is room for (rules 9 and 16)."""
         server = self._server
-        replay = self._replays[0]
+        retained = server.dataspace.retained
+        text, granted = next(iter(self._replays.items()))
+        if self._replay is None:
+            self._replay = iter(retained.topics(text))
         # One at a time, until there is no room: each costs what it costs.
         with server.flusher.corked():
             for _ in range(REPLAY_STEP):
-                topic = next(replay.topics, None)
+                topic = next(self._replay, None)
                 if topic is None:
-                    self._replays.popleft()
+                    self._replay = None
+                    del self._replays[text]
                     return
-                kept = server.dataspace.retained.get(topic)
+                kept = retained.get(topic)
                 if kept is None:
                     continue  # removed since
-                qos = min(kept.qos, replay.qos)
+                qos = min(kept.qos, granted)
                 holder = self._inflight if qos and self._inflight is not None else self.outlet
                 with account.turn() as turn:
                     turn.send(holder, attrs.evolve(kept, qos=qos, retain=True), nbytes=kept.nbytes)

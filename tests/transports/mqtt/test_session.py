@@ -279,6 +279,30 @@ async def test_a_replay_above_the_limit_is_waited_for() -> None:
             await until(lambda: not account.debt_items)
 
 
+async def test_a_replay_comes_before_what_the_client_says_next() -> None:
+    """Or a client could ask for everything again and again before it has read any of it."""
+    async with running() as relay, connected(relay.port) as client:
+        for n in range(1000):
+            await client.publish(f"t/{n}", b"x", retain=True)
+        await client.send(*(Subscribe(n, (("t/+", 0),)) for n in (1, 2)), PingReq())
+        for n in (1, 2):
+            await client.expect(SubAck(n, (0,)))
+            assert len({p.topic for p in await client.publications(1000)}) == 1000
+        await client.expect(PingResp())
+
+
+async def test_a_filter_named_twice_in_a_packet_is_replayed_once() -> None:
+    async with running() as relay, connected(relay.port) as client:
+        for n in range(300):
+            await client.publish(f"t/{n}", b"x", 1, retain=True, packet_id=n + 1)
+            await client.expect(PubAck(n + 1))
+        await client.send(Subscribe(1, (("t/+", 0), ("t/#", 0), ("t/+", 1)) * 100))
+        await client.expect(SubAck(1, (0, 0, 1) * 100))
+        got = await client.publications(600, ack=True)
+        assert sorted(p.qos for p in got) == [0] * 300 + [1] * 300
+        assert await client.silent()
+
+
 async def test_retained_publications_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     async with running(max_retained=2) as relay, connected(relay.port, "c") as client:
         for n in range(4):
