@@ -356,6 +356,8 @@ class Session:
             if self._looked_at == connection.position:  # nothing whole is kept
                 self._gone = self._eof
                 if self._eof or connection.buffer.startswith(DISCONNECT, connection.position):
+                    self._replays.clear()  # who leaves is told nothing more
+                    self._replay = None
                     wait.cancel()
             if self._eof or connection.unparsed_bytes >= LOOK_AHEAD_BYTES:
                 return

@@ -480,6 +480,19 @@ async def test_who_leaves_is_let_go_at_once_whatever_it_owes(politely: bool) -> 
         await until(lambda: account.name not in relay.ledger.accounts)
 
 
+async def test_who_leaves_during_a_replay_is_let_go_at_once() -> None:
+    """What is retained and has not been sent yet is not owed to somebody who has said goodbye."""
+    async with running(limit_items=50) as relay, connected(relay.port, "pub") as pub:
+        for n in range(300):
+            await pub.publish(f"t/{n}", bytes(20_000), 1, retain=True, packet_id=n + 1)
+            await pub.expect(PubAck(n + 1))
+        async with connected(relay.port, "slow", receive_buffer=4096) as slow:
+            await slow.subscribe("t/#", qos=1)
+            await until(lambda: relay.account("slow").waiting)
+            await slow.send(Disconnect())
+            await until(lambda: relay.relay.mqtt.sessions.keys() == {"pub"}, 5)
+
+
 async def test_a_closed_connection_is_said_to_have_been_cut_in_a_packet(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
