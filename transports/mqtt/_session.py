@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from ...accounts import Account, QuotaExceededError
+from ...accounts import DEFAULT_LIMIT_BYTES, Account, QuotaExceededError
 from ...dataspace import Batch, Observation, Publication, TopicFilter
 from .._errors import RemoteProtocolError
 from .._link import Link
@@ -66,10 +66,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
 LOOK_AHEAD_BYTES = 128 << 10
-"""How much unparsed input a connection that waits may have (rule 10): two reads."""
+"""How much unparsed input a connection that waits may have (rule 10): two reads. While it has
+something to acknowledge it may have as much as its limit in bytes, or `DEFAULT_LIMIT_BYTES`:
+clients write all that they may have in flight before the first acknowledgement, and it may be just
+that which is waited for."""
 
 LOOK_AHEAD_PAUSE_SECONDS = 0.05
-"""How often it is looked whether a client that neither reads nor is read has begun to read."""
+"""How often it is looked whether a client that neither reads nor is read has begun to read, or has
+been sent something to acknowledge."""
 
 PROGRESS_BYTES = 1024
 """A read this large counts as a sign of life though it does not complete a packet: a large packet
@@ -359,11 +363,12 @@ class Session:
                     self._replays.clear()  # who leaves is told nothing more
                     self._replay = None
                     wait.cancel()
-            if self._eof or connection.unparsed_bytes >= LOOK_AHEAD_BYTES:
+            unparsed = connection.unparsed_bytes
+            if self._eof or (self._inflight is None and unparsed >= LOOK_AHEAD_BYTES):
                 return
             # A client that reads nothing must not fill its outlet with answers to its pings; but
             # what makes it read may be that it can get rid of its acknowledgements.
-            if self.outlet.blocked and allowance <= 0:
+            if (self.outlet.blocked and allowance <= 0) or unparsed >= self._stretch():
                 await trio.sleep(LOOK_AHEAD_PAUSE_SECONDS)
                 continue
             before = connection.position
@@ -376,6 +381,13 @@ class Session:
                 allowance -= len(data)
             # Joining the new input to the old moves the old to the front of the buffer.
             self._looked_at -= before - connection.position
+
+    def _stretch(self) -> int:
+        """How much unparsed input this connection may have while it waits."""
+        if self._inflight is None or not self._inflight.unacked:
+            return LOOK_AHEAD_BYTES
+        limit = self._server.settings.limit.bytes
+        return max(LOOK_AHEAD_BYTES, DEFAULT_LIMIT_BYTES if limit is None else limit)
 
     def _acknowledge(self, first: int, packet_id: int) -> None:
         if first == PING_REQUEST:
