@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,9 @@ KEEP_ALIVE_GRACE = 1.5
 
 FLUSH_POLL_SECONDS = 0.01
 """How often an orderly stop looks whether everything has gone out."""
+
+LINGER_SECONDS = 1.0
+"""How long, at an orderly stop, a client may take to close a connection that is closed for it."""
 
 SERVER_TOPICS = "$SYS/"
 """What clients cannot publish to."""
@@ -242,11 +246,25 @@ class Session:
         return "the client closed the connection without DISCONNECT"
 
     async def _flush_out(self) -> None:
-        """Wait until everything has gone out; for an orderly stop, which bounds it."""
+        """Wait until everything has gone out, and been acknowledged; an orderly stop bounds it."""
+        if self.account is None:
+            return
         self._waiting = True
-        # Polled: it happens once, and an event in each outlet would cost every connection.
-        while self.outlet.queue:  # noqa: ASYNC110
-            await trio.sleep(FLUSH_POLL_SECONDS)
+        self._looked_at = self._connection.position
+        async with trio.open_nursery() as nursery:
+            # Nothing is accepted any more, but acknowledgements: they make room for the rest.
+            nursery.start_soon(self._look_ahead, nursery.cancel_scope)
+            # Polled: it happens once, and an event in each outlet would cost every connection.
+            while self.outlet.queue or (self._inflight and not self._eof):  # noqa: ASYNC110
+                await trio.sleep(FLUSH_POLL_SECONDS)
+            nursery.cancel_scope.cancel()
+        if self.outlet.closed or self._eof:
+            return
+        # Closed with input unread, the kernel would drop what the client has not taken yet.
+        with contextlib.suppress(OSError), trio.move_on_after(LINGER_SECONDS):
+            self._link.sock.shutdown(socket.SHUT_WR)
+            while await self._link.receive():
+                pass
 
     def unflushed(self) -> str | None:
         """Say what has not gone out, or has not been acknowledged; None if nothing is left."""
