@@ -220,6 +220,36 @@ class Account:
                 account.peak_bytes = debt
             account = account.parent
 
+    def borrow_run(self, items: int, nbytes: int, copies: int) -> None:
+        """Borrow for a whole root turn in one sum: `copies` of its input, which is repaid.
+
+        For `commit_run`. The peak is that of the turn done step by step: the input and all its
+        children (rule 3).
+
+        Raises:
+            ClosedAccountError: If the account was closed and has been paid off.
+        """
+        if self.opens <= 0:
+            self.check_open()
+        all_items = items * copies
+        all_bytes = nbytes * copies
+        self.borrowed_items += all_items + items
+        self.borrowed_bytes += all_bytes + nbytes
+        ledger = self.ledger
+        ledger.borrowed_items += all_items + items
+        ledger.borrowed_bytes += all_bytes + nbytes
+        ledger.repaid_items[0] += items  # 0 is Outcome.DELIVERED
+        ledger.repaid_bytes[0] += nbytes
+        account: Account | None = self
+        while account is not None:
+            account.debt_items = debt = account.debt_items + all_items
+            if debt + items > account.peak_items:
+                account.peak_items = debt + items
+            account.debt_bytes = debt = account.debt_bytes + all_bytes
+            if debt + nbytes > account.peak_bytes:
+                account.peak_bytes = debt + nbytes
+            account = account.parent
+
     def repay(
         self,
         items: int,

@@ -210,15 +210,12 @@ def commit_run(
                 turn.send(holder, item, items=items, nbytes=nbytes)
 
     but for `Holder.ready`, which is the caller's to call, once for all the runs of a read: in
-    between nobody can look, so what one turn would borrow piece by piece is borrowed at once. The
-    peak is the same: the input and all its children (rule 3).
+    between nobody can look, so what one turn would borrow piece by piece is borrowed at once.
     """
     ledger = account.ledger
     if ledger.leaked:
         ledger.drain()
+    account.borrow_run(items, nbytes, len(holders))
     now = ledger.clock()
-    each = len(holders) + 1
-    account.borrow(items * each, nbytes * each)
     for holder in holders:
         holder.hold(account, item, items, nbytes, now)
-    account.repay(items, nbytes, Outcome.DELIVERED, ledger.router)

@@ -107,6 +107,7 @@ def _flush(outlets: list[Outlet]) -> None:
                 items += loan.items
                 nbytes += loan.bytes
                 loan.items = 0
+                outlet.spare = loan
     finally:
         if account is not None:
             account.repay(items, nbytes, Outcome.DELIVERED, holder)

