@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Turn
@@ -24,6 +25,9 @@ from clearfunds.dataspace import (
     match,
 )
 from clearfunds.dataspace._bag import identity
+
+STEADY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests: a busy machine makes none fail."""
 
 
 @attrs.frozen

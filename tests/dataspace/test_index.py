@@ -11,7 +11,7 @@ from clearfunds.dataspace import ANY, Pattern, Publication, capture, compile_pat
 from clearfunds.dataspace._bag import identity
 from clearfunds.dataspace._index import PatternIndex, type_wanted
 from clearfunds.dataspace._pattern import Skeleton
-from tests.dataspace.conftest import PATTERNS, VALUES, Alarm, Reading, inside, shown_of
+from tests.dataspace.conftest import PATTERNS, STEADY, VALUES, Alarm, Reading, inside, shown_of
 
 
 def found(index: PatternIndex, value: object) -> Counter[object]:
@@ -70,6 +70,7 @@ def test_types_that_nobody_looks_at_cost_nothing() -> None:
     assert not inside(index, "_by_type")
 
 
+@STEADY
 @given(st.lists(st.tuples(PATTERNS, st.booleans()), max_size=20), st.lists(VALUES, max_size=8))
 def test_it_finds_what_brute_force_finds(
     steps: list[tuple[Pattern, bool]], values: list[object]

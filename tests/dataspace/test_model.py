@@ -40,6 +40,7 @@ from clearfunds.dataspace import (
 from clearfunds.dataspace._bag import identity
 from tests.dataspace.conftest import (
     PATTERNS,
+    STEADY,
     VALUES,
     FrozenMap,
     Pair,
@@ -467,7 +468,7 @@ TURNS = st.tuples(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(STEADY, max_examples=500)
 @given(st.lists(TURNS, max_size=16))
 def test_every_mailbox_gets_what_the_model_says(
     turns: list[tuple[str, list[Action], bool]],

@@ -27,7 +27,7 @@ from clearfunds.dataspace import (
 from clearfunds.dataspace._bag import identity
 from clearfunds.dataspace._index import matches, type_wanted
 from clearfunds.dataspace._pattern import captured, take_apart
-from tests.dataspace.conftest import PATTERNS, VALUES, Alarm, Pair, Reading, shown_of
+from tests.dataspace.conftest import PATTERNS, STEADY, VALUES, Alarm, Pair, Reading, shown_of
 
 ROOF = Reading("roof", 20.5)
 NOTHING = object()
@@ -259,6 +259,7 @@ def test_a_field_that_is_not_there() -> None:
         match(int)
 
 
+@STEADY
 @given(PATTERNS, VALUES)
 def test_taken_apart_it_matches_the_same(pattern: Pattern, value: object) -> None:
     found = shown(pattern, value)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import Ledger
 from clearfunds.dataspace import Mailbox, Route, Routes, Subscription, TopicFilter, topic_matches
-from tests.dataspace.conftest import inside
+from tests.dataspace.conftest import STEADY, inside
 
 LEDGER = Ledger()
 HOLDERS = [Mailbox(LEDGER, f"holder {n}") for n in range(4)]
@@ -145,6 +145,7 @@ SUBSCRIBE = st.tuples(
 UNSUBSCRIBE = st.tuples(st.just("unsubscribe"), st.integers(0))
 
 
+@STEADY
 @given(st.lists(LOOK | SUBSCRIBE | UNSUBSCRIBE, max_size=60), st.integers(1, 12))
 def test_every_cached_route_is_what_would_be_found_now(
     steps: list[tuple[str, str, bool] | tuple[str, str, int, bool] | tuple[str, int]], capacity: int

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.dataspace import FilterIndex, PatternError, TopicFilter, TopicIndex, topic_matches
-from tests.dataspace.conftest import inside
+from tests.dataspace.conftest import STEADY, inside
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,13 @@ FILTERS = (
 )
 
 
+@STEADY
 @given(FILTERS, TOPICS)
 def test_matching_one_by_one(topic_filter: str, topic: str) -> None:
     assert TopicFilter(topic_filter).matches(topic) is brute_force(topic_filter, topic)
 
 
+@STEADY
 @given(st.lists(st.tuples(FILTERS, st.integers(0, 2), st.booleans()), max_size=30), st.data())
 def test_the_index_of_filters(steps: list[tuple[str, int, bool]], data: st.DataObject) -> None:
     index: FilterIndex[int] = FilterIndex()
@@ -135,6 +137,7 @@ def test_the_index_of_filters(steps: list[tuple[str, int, bool]], data: st.DataO
     assert not inside(inside(index, "_root"), "children")
 
 
+@STEADY
 @given(st.lists(st.tuples(TOPICS, st.booleans()), max_size=30), st.data())
 def test_the_index_of_topics(steps: list[tuple[str, bool]], data: st.DataObject) -> None:
     index: TopicIndex[str] = TopicIndex()
@@ -157,6 +160,7 @@ def test_the_index_of_topics(steps: list[tuple[str, bool]], data: st.DataObject)
     assert not inside(inside(index, "_root"), "children")
 
 
+@STEADY
 @given(st.lists(TOPICS, max_size=12), st.lists(FILTERS, max_size=12))
 def test_the_two_indexes_agree(topics: list[str], filters: list[str]) -> None:
     by_filter: FilterIndex[str] = FilterIndex()
