@@ -52,6 +52,11 @@ class Box(LoanQueue):
         self.in_hand.add(loan)
         return loan
 
+    def put(self, loan: LoanedItem[list[Any]]) -> None:
+        """Also take back what was taken out of here."""
+        super().put(loan)
+        self.in_hand.discard(loan)
+
     async def receive(self) -> LoanedItem[list[Any]]:
         """Take the oldest loan, waiting for it; a checkpoint before anything is taken."""
         await trio.lowlevel.checkpoint()
@@ -71,7 +76,8 @@ class Box(LoanQueue):
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         yield from self.queue
-        yield from [loan for loan in self.in_hand if loan.items]
+        # What was taken and handed on is the next holder's.
+        yield from [loan for loan in self.in_hand if loan.items and loan.holder is self]
 
     @property
     def items(self) -> int:

@@ -59,8 +59,8 @@ def by_run(account: Account, peers: list[Box], seen: list[int]) -> None:
     [
         # +1 for M while it is routed, +9 one after the other (rule 3), -1; then the peers are told.
         (by_turn, [1, 1, *range(2, 11), *[9] * 9]),
-        # The same in one step: nobody can look in between.
-        (by_run, [*[10] * 9, *[9] * 9]),
+        # The same in one sum, +10 and -1, of which only the peak tells.
+        (by_run, [9] * 18),
     ],
 )
 async def test_the_reader_waits_at_nine_and_wakes_at_five(
