@@ -177,15 +177,19 @@ def publications(raw: bytes) -> Iterator[Publication]:
         yield Publication(raw[at + 2 : topic_end].decode(), raw[topic_end:position])
 
 
-def take_acknowledgements(buffer: bytes, start: int) -> tuple[list[tuple[int, int]], bytes, int]:
+def take_acknowledgements(
+    buffer: bytes, start: int, passed: set[int] | None = None
+) -> tuple[list[tuple[int, int]], bytes, int]:
     """Take what reduces debt, and pings, out of a connection's unparsed input (rule 10).
 
-    PUBACK, PUBREL and PINGREQ do not wait behind publications that do; all else
-    stays, in order.
+    PUBACK, PUBREL and PINGREQ do not wait behind publications that do; all else stays, in order. So
+    does a PUBREL whose own publication waits: before it that one is a duplicate, to be dropped,
+    after it a new one [MQTT-4.3.3-2].
 
     Args:
         buffer: Unparsed input, beginning with a packet.
         start: From where on it has not been looked at before.
+        passed: The packet identifiers of the QoS 2 publications before that; it is added to.
 
     Returns:
         (first byte, packet identifier or 0) of each packet taken, the buffer without them, and
@@ -193,6 +197,7 @@ def take_acknowledgements(buffer: bytes, start: int) -> tuple[list[tuple[int, in
     """
     taken: list[tuple[int, int]] = []
     kept: list[bytes] = []
+    passed = set[int]() if passed is None else passed
     end = len(buffer)
     position = keep_from = start
     while end - position >= 2:
@@ -210,12 +215,19 @@ def take_acknowledgements(buffer: bytes, start: int) -> tuple[list[tuple[int, in
             break
         stop = at + length
         if first in ACKNOWLEDGEMENTS and length == 2 and (buffer[at] or buffer[at + 1]):
-            taken.append((first, buffer[at] << 8 | buffer[at + 1]))
+            packet_id = buffer[at] << 8 | buffer[at + 1]
+            if first == PUBREL and packet_id in passed:
+                position = stop
+                continue
+            taken.append((first, packet_id))
         elif first == PING_REQUEST and not length:
             taken.append((first, 0))
         elif not 0x30 <= first < 0x40 and first not in (0x82, 0xA2):
             break  # DISCONNECT, or something to be refused: in its turn
         else:
+            if first & ~DUP_RETAIN == PUBLISH_QOS_2 and length > 4:
+                at += 2 + (buffer[at] << 8 | buffer[at + 1])
+                passed.add(int.from_bytes(buffer[at : at + 2], "big"))
             position = stop
             continue
         kept.append(buffer[keep_from:position])
@@ -227,6 +239,8 @@ def take_acknowledgements(buffer: bytes, start: int) -> tuple[list[tuple[int, in
 
 
 PING_REQUEST = 0xC0
+PUBLISH_QOS_2 = 0x34
+DUP_RETAIN = 0x09
 PUBACK = 0x40
 PUBREL = 0x62
 ACKNOWLEDGEMENTS = frozenset({PUBACK, PUBREL})

@@ -367,9 +367,10 @@ class Session:
         """
         connection = self._connection
         allowance = LOOK_AHEAD_BYTES
+        passed: set[int] = set()
         while True:
             taken, connection.buffer, self._looked_at = take_acknowledgements(
-                connection.buffer, self._looked_at
+                connection.buffer, self._looked_at, passed
             )
             if taken:
                 for first, packet_id in taken:
@@ -505,6 +506,8 @@ class Session:
                 self._handle_connect(packet)
             case Disconnect():
                 self._will = None  # whatever may follow [MQTT-3.14.4-3]
+                # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
+                self._connection.next_packet()
             case _:
                 # Nothing was sent with QoS 2: there is nothing to receive or complete.
                 msg = (
