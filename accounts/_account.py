@@ -16,6 +16,7 @@ over the debt (rule 14).
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from ._errors import ClosedAccountError
@@ -29,6 +30,7 @@ from ._turn import Turn
 from ._waiters import Waiter, WaitQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import TypeVar
 
     from ._holder import Holder
@@ -469,6 +471,20 @@ class Account:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    @contextmanager
+    def kept_open(self) -> Generator[Self]:
+        """Keep this account open for the length of a block that has to pay at its end.
+
+        Raises:
+            ClosedAccountError: If it was closed and has been paid off.
+        """
+        self.check_open()
+        self.ledger.open(self.name, parent=self.parent)
+        try:
+            yield self
+        finally:
+            self.close()
 
     def statistics(self) -> AccountStatistics:
         """Return the statement of this account."""

@@ -84,6 +84,8 @@ class Ledger:
         self.clock = clock
         self.quota = Quota() if quota is None else quota
         self.accounts: dict[str, Account] = {}
+        # Those without a parent: their debt is everybody's.
+        self.roots: set[Account] = set()
         self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.turns: set[Turn] = set()
         self.loose: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
@@ -133,7 +135,9 @@ class Ledger:
                 raise ClosedAccountError(msg)
             account = Account(self, name, Limit() if limit is None else limit, parent)
             self.accounts[name] = account
-            if parent is not None:
+            if parent is None:
+                self.roots.add(account)
+            else:
                 parent.children += 1
             return account
         if account.parent is not parent:
@@ -165,6 +169,7 @@ class Ledger:
             return
         del self.accounts[account.name]
         self.unusual.discard(account)
+        self.roots.discard(account)
         parent = account.parent
         if parent is not None:
             parent.children -= 1
@@ -334,8 +339,8 @@ class Ledger:
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),
-            debt_items=self.borrowed_items - sum(self.repaid_items),
-            debt_bytes=self.borrowed_bytes - sum(self.repaid_bytes),
+            debt_items=sum([account.debt_items for account in self.roots]),
+            debt_bytes=sum([account.debt_bytes for account in self.roots]),
             top_debt_items=max(debts, default=0),
             borrowed_items=self.borrowed_items,
             borrowed_bytes=self.borrowed_bytes,
@@ -405,12 +410,11 @@ class Ledger:
         return tuple(found)
 
     def _totals_discrepancies(self) -> Iterator[str]:
-        roots = [a for a in self.accounts.values() if a.parent is None]
         for unit, borrowed, repaid in (
             ("items", self.borrowed_items, sum(self.repaid_items)),
             ("bytes", self.borrowed_bytes, sum(self.repaid_bytes)),
         ):
-            debt = sum(getattr(account, f"debt_{unit}") for account in roots)
+            debt = sum(getattr(account, f"debt_{unit}") for account in self.roots)
             if borrowed - repaid != debt:
                 yield f"{borrowed} {unit} were borrowed and {repaid} repaid, but {debt} are owed"
 

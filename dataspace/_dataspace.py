@@ -226,14 +226,18 @@ class Dataspace:
 
     @contextmanager
     def asserted(self, account: Account, value: Hashable) -> Generator[Assertion]:
-        """Assert `value` for as long as the block lasts; `account` pays for both ends of it."""
-        with account.turn(value) as turn:
-            assertion = self.assert_(turn, value)
-        try:
-            yield assertion
-        finally:
+        """Assert `value` for as long as the block lasts; `account` pays for both ends of it.
+
+        It stays open for as long, whoever closes it meanwhile.
+        """
+        with account.kept_open():
             with account.turn(value) as turn:
-                self.retract(turn, assertion)
+                assertion = self.assert_(turn, value)
+            try:
+                yield assertion
+            finally:
+                with account.turn(value) as turn:
+                    self.retract(turn, assertion)
 
     def _assert(self, turn: Turn, assertion: Assertion) -> None:
         assertion.owner.standing().check(1, assertion.nbytes)
@@ -343,15 +347,17 @@ class Dataspace:
     ) -> Generator[Observation]:
         """Let `holder` observe `pattern` for as long as the block lasts; `account` pays.
 
-        The arguments are those of `observe`.
+        The arguments are those of `observe`. The account stays open for as long, whoever closes it
+        meanwhile.
         """
-        with account.turn() as turn:
-            observation = self.observe(turn, pattern, holder, replay=replay)
-        try:
-            yield observation
-        finally:
+        with account.kept_open():
             with account.turn() as turn:
-                self.unobserve(turn, observation)
+                observation = self.observe(turn, pattern, holder, replay=replay)
+            try:
+                yield observation
+            finally:
+                with account.turn() as turn:
+                    self.unobserve(turn, observation)
 
     def _subscribe(self, turn: Turn, observation: Observation, *, replay: bool) -> None:
         subscription = observation.subscription

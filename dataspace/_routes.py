@@ -10,8 +10,9 @@ import attrs
 from ..accounts import Holder
 from ._topics import FilterIndex, TopicFilter, TopicIndex
 
-DEFAULT_CACHED_ROUTES = 65_536
-"""Topics whose route is kept: at about 1 KiB each, 64 MiB at the most."""
+DEFAULT_CACHED_ROUTES = 16_384
+"""Topics whose route is kept: 16 MiB at about 1 KiB each; and subscribing to `#`, which forgets
+them all, takes 40 ms (measured)."""
 
 
 @attrs.frozen(slots=True, eq=False)

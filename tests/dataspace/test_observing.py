@@ -260,3 +260,15 @@ def test_what_is_observed_stays_a_value(
     assert isinstance(observation.pattern, Pattern)
     assert observation.pattern == same.pattern
     assert dataspace.statistics().shapes == 1
+
+
+def test_an_account_closed_within_the_block_still_pays_for_its_end() -> None:
+    ledger = Ledger()
+    dataspace = Dataspace(ledger)
+    account = ledger.open("a")
+    with Mailbox(ledger, "m") as mailbox:
+        with dataspace.observed(account, ANY, mailbox), dataspace.asserted(account, "here"):
+            account.close()
+        assert not dataspace.assertions()
+        ledger.audit()
+    assert "a" not in ledger.accounts
