@@ -55,11 +55,10 @@ class Stuck:
 def _waiting_since(ledger: Ledger) -> dict[Account, dict[str, float]]:
     """Return, for each account at which somebody waits, who waits and since when."""
     waiting: dict[Account, dict[str, float]] = {}
-    for account in list(ledger.accounts.values()):
-        for waiter in account.readers or ():
-            if waiter.at is not None:
-                since = waiting.setdefault(waiter.at, {})
-                since[account.name] = min(since.get(account.name, waiter.since), waiter.since)
+    for waiter in ledger.waiters:
+        if waiter.at is not None:
+            since, name = waiting.setdefault(waiter.at, {}), waiter.account.name
+            since[name] = min(since.get(name, waiter.since), waiter.since)
     return waiting
 
 

@@ -424,6 +424,36 @@ def test_a_parent_closed_before_a_child_that_owes_nothing(ledger: Ledger) -> Non
     assert not ledger.accounts
 
 
+def test_a_block_keeps_its_account_open(ledger: Ledger) -> None:
+    """For what has to be paid at its end, whoever closes the account meanwhile (rule 2)."""
+    account = ledger.open("a", limit=Limit(items=5), parent=ledger.open("server"))
+    with account.kept_open() as kept:
+        assert kept is account
+        account.close()
+        assert account.state == "clear"
+        account.lend("").settle()
+    assert "a" not in ledger.accounts
+    with pytest.raises(ClosedAccountError), account.kept_open():
+        pass
+
+
+def test_a_block_keeps_an_account_open_that_is_being_paid_off(ledger: Ledger) -> None:
+    account = ledger.open("a", limit=Limit(items=5))
+    loan = account.lend("")
+    account.close()
+
+    def serve() -> None:
+        with account.kept_open():
+            loan.settle()
+            account.lend("").settle()
+            assert account.limit == Limit(items=5)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        serve()
+    assert not ledger.accounts
+
+
 async def test_an_account_is_not_forgotten_while_its_reader_waits() -> None:
     """Rule 8: what was waited is in the totals, which never fall."""
     clock = MockClock()
