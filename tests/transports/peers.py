@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.request import urlopen
 
 import attrs
 import pytest
@@ -270,3 +271,14 @@ def log_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
 def frames(publications: Iterable[tuple[str, bytes]]) -> bytes:
     """The bytes of QoS 0 publications, in one piece."""
     return b"".join(encode(Publish(topic, payload)) for topic, payload in publications)
+
+
+async def fetch(url: str) -> str:
+    """Get a page of a relay."""
+
+    def get() -> str:
+        with urlopen(url, timeout=SECONDS) as page:
+            text: str = page.read().decode()
+        return text
+
+    return await trio.to_thread.run_sync(get)
