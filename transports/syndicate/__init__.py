@@ -1,0 +1,34 @@
+"""The Syndicate network protocol: packets, and a core without I/O.
+
+Needs the `preserves` library, which the extra `relay` brings.
+"""
+
+from ._connection import NEED_DATA as NEED_DATA
+from ._connection import Connection as Connection
+from ._connection import Frame as Frame
+from ._connection import NeedData as NeedData
+from ._connection import State as State
+from ._packets import Assert as Assert
+from ._packets import Error as Error
+from ._packets import Event as Event
+from ._packets import Extension as Extension
+from ._packets import Message as Message
+from ._packets import Nop as Nop
+from ._packets import Packet as Packet
+from ._packets import Retract as Retract
+from ._packets import Sync as Sync
+from ._packets import Turn as Turn
+from ._packets import TurnEvent as TurnEvent
+from ._packets import WireRef as WireRef
+from ._packets import decode as decode
+from ._packets import encode as encode
+from ._preserves import Embedded as Embedded
+from ._preserves import Record as Record
+from ._preserves import Symbol as Symbol
+from ._preserves import Value as Value
+from ._scan import DEFAULT_MAX_DEPTH as DEFAULT_MAX_DEPTH
+from ._scan import DEFAULT_MAX_PACKET_SIZE as DEFAULT_MAX_PACKET_SIZE
+from ._scan import EventParts as EventParts
+from ._scan import Scanner as Scanner
+from ._scan import event_parts as event_parts
+from ._scan_text import DEFAULT_MAX_TEXT_SIZE as DEFAULT_MAX_TEXT_SIZE
