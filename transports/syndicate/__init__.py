@@ -1,4 +1,4 @@
-"""The Syndicate network protocol: packets, and a core without I/O.
+"""The Syndicate network protocol: packets, a core without I/O, and references.
 
 Needs the `preserves` library, which the extra `relay` brings.
 """
@@ -8,6 +8,12 @@ from ._connection import Connection as Connection
 from ._connection import Frame as Frame
 from ._connection import NeedData as NeedData
 from ._connection import State as State
+from ._membrane import DEFAULT_MAX_ASSERTIONS as DEFAULT_MAX_ASSERTIONS
+from ._membrane import DEFAULT_MAX_REFERENCES as DEFAULT_MAX_REFERENCES
+from ._membrane import Membrane as Membrane
+from ._membrane import MembraneStatistics as MembraneStatistics
+from ._membrane import Pin as Pin
+from ._membrane import Standing as Standing
 from ._packets import Assert as Assert
 from ._packets import Error as Error
 from ._packets import Event as Event

@@ -1,0 +1,452 @@
+"""What each side of a connection knows of the other's: two tables of references.
+
+Rules:
+
+1. A reference is known while a live assertion has it, as the target or within, once for each
+   occurrence; or while it is pinned: a well-known one, or the peer of a sync not yet answered.
+2. A message brings no reference that is not known: nothing would say when to forget it.
+3. Handles are each sender's own. One in use is not asserted again; retracting one that is not
+   in use does nothing.
+4. An event for an oid that is not exported does nothing; a reference to one is the inert one.
+5. What is refused leaves the tables as they were.
+
+Theory of operation. *Exported* is what this side let the peer know, *imported* what the peer let
+this side know; in each, an oid stands for one entity. What the entities are is the session's
+business: any hashable thing, one for another's proxy among them. Values come in with `WireRef`s in
+their `Embedded`s and leave with entities in them, and the other way round.
+
+Source: syndicate-rs, relay.rs (membranes); `protocol.prs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+import attrs
+
+from .._errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from ._packets import Assert, Message, Retract, Sync, TurnEvent, WireRef
+from ._preserves import Embedded, Value, map_embedded
+
+Entity = TypeVar("Entity", bound=Hashable)
+
+#: How many references each table may have, and how many assertions may stand in each direction,
+#: unless told otherwise. AMQP 0-9-1 can number as many channels, and MQTT packet identifiers, in
+#: one connection: a peer that needs more of anything at a time is not known.
+DEFAULT_MAX_REFERENCES = 65_536
+DEFAULT_MAX_ASSERTIONS = 65_536
+
+
+@attrs.define(slots=True, eq=False)
+class _Entry(Generic[Entity]):
+    oid: int
+    entity: Entity
+    count: int = 0
+
+
+class _Table(Generic[Entity]):
+    """Oids and entities, one to one, with how often each is referred to."""
+
+    __slots__ = ("_error", "_limit", "_name", "by_entity", "by_oid", "next_oid")
+
+    def __init__(self, name: str, limit: int, error: type[ProtocolError]) -> None:
+        self.by_oid: dict[int, _Entry[Entity]] = {}
+        self.by_entity: dict[Entity, _Entry[Entity]] = {}
+        self.next_oid = 0
+        self._name = name
+        self._limit = limit
+        self._error = error
+
+    def add(self, entity: Entity, oid: int) -> _Entry[Entity]:
+        if len(self.by_oid) >= self._limit:
+            raise self._error(
+                f"more than {self._limit} references are {self._name}; retract what is no longer "
+                "needed, or raise the limit"
+            )
+        entry = _Entry(oid, entity)
+        self.by_oid[oid] = entry
+        self.by_entity[entity] = entry
+        return entry
+
+    def allot(self, entity: Entity) -> _Entry[Entity]:
+        while self.next_oid in self.by_oid:
+            self.next_oid += 1
+        entry = self.add(entity, self.next_oid)
+        self.next_oid += 1
+        return entry
+
+    def release(self, entry: _Entry[Entity]) -> None:
+        entry.count -= 1
+        if entry.count == 0:
+            del self.by_oid[entry.oid]
+            del self.by_entity[entry.entity]
+
+
+_Hold = tuple[_Table[Entity], _Entry[Entity]]
+
+
+class Pin(Generic[Entity]):
+    """Keeps a reference known until it is released."""
+
+    __slots__ = ("_held", "entity")
+
+    def __init__(self, entity: Entity, held: list[_Hold[Entity]]) -> None:
+        self.entity = entity
+        self._held = held
+
+    def __repr__(self) -> str:
+        return f"<Pin of {self.entity!r}{'' if self._held else ', released'}>"
+
+    def release(self) -> None:
+        """Forget the reference, unless something else holds it. Idempotent."""
+        _release_all(self._held)
+
+
+def _release_all(held: list[_Hold[Entity]]) -> None:
+    while held:
+        table, entry = held.pop()
+        table.release(entry)
+
+
+@attrs.frozen(slots=True, eq=False)
+class Standing(Generic[Entity]):
+    """An assertion that the peer made and has not retracted."""
+
+    handle: int
+    target: Entity
+    assertion: Value
+    """With entities in its `Embedded`s."""
+    held: list[_Hold[Entity]] = attrs.field(repr=False)
+
+
+@attrs.frozen(slots=True)
+class MembraneStatistics:
+    """How much the two sides know of each other."""
+
+    exported: int
+    """References that the peer knows of this side's entities."""
+    imported: int
+    """References that this side knows of the peer's."""
+    assertions_received: int
+    """Assertions of the peer that stand."""
+    assertions_sent: int
+    """Assertions made to the peer that stand."""
+
+
+class Membrane(Generic[Entity]):
+    """The references and assertions of one connection, seen from one side."""
+
+    __slots__ = (
+        "_attenuate",
+        "_exported",
+        "_imported",
+        "_inert",
+        "_max_received",
+        "_max_sent",
+        "_next_handle",
+        "_proxy",
+        "_received",
+        "_sent",
+    )
+
+    def __init__(
+        self,
+        *,
+        proxy: Callable[[int], Entity],
+        attenuate: Callable[[Entity, tuple[Value, ...]], Entity],
+        inert: Entity,
+        max_exported: int = DEFAULT_MAX_REFERENCES,
+        max_imported: int = DEFAULT_MAX_REFERENCES,
+        max_received: int = DEFAULT_MAX_ASSERTIONS,
+        max_sent: int = DEFAULT_MAX_ASSERTIONS,
+    ) -> None:
+        """Make a membrane with empty tables.
+
+        Args:
+            proxy: makes the entity that stands for the peer's of this oid; each time another one.
+            attenuate: makes an entity that lets less through to one of this side's; the caveats
+                are as they came (`_sturdy.py`). What it raises is let through.
+            inert: the entity that stands for references to nothing.
+            max_exported: how many of this side's references the peer may know.
+            max_imported: how many of the peer's this side may know.
+            max_received: how many of the peer's assertions may stand.
+            max_sent: how many assertions made to the peer may stand.
+        """
+        self._proxy = proxy
+        self._attenuate = attenuate
+        self._inert = inert
+        self._max_received = max_received
+        self._max_sent = max_sent
+        self._exported: _Table[Entity] = _Table("exported", max_exported, LocalProtocolError)
+        self._imported: _Table[Entity] = _Table("imported", max_imported, RemoteProtocolError)
+        self._received: dict[int, Standing[Entity]] = {}
+        self._sent: dict[int, tuple[int, list[_Hold[Entity]]]] = {}
+        self._next_handle = 1
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        return (
+            f"<Membrane {s.exported} exported, {s.imported} imported, "
+            f"{s.assertions_received} assertions received, {s.assertions_sent} sent>"
+        )
+
+    def statistics(self) -> MembraneStatistics:
+        """Return how many references are known and how many assertions stand."""
+        return MembraneStatistics(
+            len(self._exported.by_oid),
+            len(self._imported.by_oid),
+            len(self._received),
+            len(self._sent),
+        )
+
+    # -- well-known references ------------------------------------------------------------------
+
+    def export(self, entity: Entity, oid: int = 0) -> Pin[Entity]:
+        """Let the peer know `entity` as `oid`, until the pin is released.
+
+        Raises:
+            LocalProtocolError: if that oid, or that entity, is known already; or too many are.
+        """
+        if oid in self._exported.by_oid or entity in self._exported.by_entity:
+            raise LocalProtocolError(f"oid {oid} or {entity!r} is exported already")
+        return self._pin(self._exported, self._exported.add(entity, oid))
+
+    def import_(self, oid: int = 0) -> Pin[Entity]:
+        """Take it that the peer exports `oid`, until the pin is released.
+
+        Raises:
+            RemoteProtocolError: if the peer's table is full.
+        """
+        entry = self._imported.by_oid.get(oid)
+        if entry is None:
+            entry = self._imported.add(self._proxy(oid), oid)
+        return self._pin(self._imported, entry)
+
+    def _pin(self, table: _Table[Entity], entry: _Entry[Entity]) -> Pin[Entity]:
+        entry.count += 1
+        return Pin(entry.entity, [(table, entry)])
+
+    # -- what the peer sends --------------------------------------------------------------------
+
+    def exported(self, oid: int) -> Entity | None:
+        """Return the entity that an event is for; None if the event is to be ignored."""
+        entry = self._exported.by_oid.get(oid)
+        return None if entry is None else entry.entity
+
+    def receive_assert(self, oid: int, event: Assert) -> Standing[Entity] | None:
+        """Note what the peer asserted.
+
+        Returns:
+            What stands now; None if the event is to be ignored.
+
+        Raises:
+            RemoteProtocolError: if the handle is in use, or too much stands already.
+        """
+        if event.handle in self._received:
+            raise RemoteProtocolError(
+                f"handle {event.handle} is asserted again before it is retracted; use another one"
+            )
+        target = self._exported.by_oid.get(oid)
+        if target is None:
+            return None
+        if len(self._received) >= self._max_received:
+            raise RemoteProtocolError(
+                f"more than {self._max_received} assertions stand; retract what is no longer "
+                "needed, or raise the limit"
+            )
+        held: list[_Hold[Entity]] = []
+        self._hold(self._exported, target, held)
+        assertion = self._from_wire(event.assertion, held)
+        standing = Standing(event.handle, target.entity, assertion, held)
+        self._received[event.handle] = standing
+        return standing
+
+    def receive_retract(self, event: Retract) -> Standing[Entity] | None:
+        """Note what the peer retracted.
+
+        Returns:
+            What stood until now, the same object as before; None if there was no such thing.
+        """
+        standing = self._received.pop(event.handle, None)
+        if standing is not None:
+            _release_all(standing.held)
+        return standing
+
+    def receive_message(self, oid: int, event: Message) -> tuple[Entity, Value] | None:
+        """Translate a message.
+
+        Returns:
+            Whom it is for, and what it says; None if it is to be ignored.
+
+        Raises:
+            RemoteProtocolError: if it brings a reference that is not known.
+        """
+        target = self._exported.by_oid.get(oid)
+        if target is None:
+            return None
+        return target.entity, self._from_wire(event.body, None)
+
+    def receive_sync(self, oid: int, event: Sync) -> tuple[Entity, Pin[Entity]] | None:
+        """Note whom to tell; release the pin when that is done.
+
+        Returns:
+            Whom to ask, and whom to answer; None if the event is to be ignored.
+
+        Raises:
+            RemoteProtocolError: if the peer's table is full.
+        """
+        target = self._exported.by_oid.get(oid)
+        if target is None:
+            return None
+        held: list[_Hold[Entity]] = []
+        self._hold(self._exported, target, held)
+        peer = self._from_wire(Embedded(event.peer), held)
+        return target.entity, Pin(peer.embeddedValue, held)
+
+    # -- what is sent to the peer ---------------------------------------------------------------
+
+    def send_assert(self, target: Entity, assertion: Value) -> TurnEvent:
+        """Make the event that asserts something at one of the peer's entities.
+
+        Raises:
+            LocalProtocolError: if `target` is not imported, or too much stands already.
+        """
+        entry = self._target(target)
+        if len(self._sent) >= self._max_sent:
+            raise LocalProtocolError(
+                f"more than {self._max_sent} assertions to one peer stand; raise the limit"
+            )
+        held: list[_Hold[Entity]] = []
+        self._hold(self._imported, entry, held)
+        body = self._to_wire(assertion, held)
+        handle = self._next_handle
+        self._next_handle += 1
+        self._sent[handle] = (entry.oid, held)
+        return TurnEvent(entry.oid, Assert(body, handle))
+
+    def send_retract(self, handle: int) -> TurnEvent:
+        """Make the event that retracts what was asserted with `handle`.
+
+        Raises:
+            LocalProtocolError: if nothing stands with that handle.
+        """
+        sent = self._sent.pop(handle, None)
+        if sent is None:
+            raise LocalProtocolError(f"nothing stands with handle {handle}")
+        oid, held = sent
+        _release_all(held)
+        return TurnEvent(oid, Retract(handle))
+
+    def send_message(self, target: Entity, body: Value) -> TurnEvent:
+        """Make the event that sends a message to one of the peer's entities.
+
+        Raises:
+            LocalProtocolError: if `target` is not imported, or the body has a reference that the
+                peer does not know yet: assert something with it first.
+        """
+        return TurnEvent(self._target(target).oid, Message(self._to_wire(body, None)))
+
+    def send_sync(self, target: Entity, peer: Entity) -> tuple[TurnEvent, Pin[Entity]]:
+        """Make the event that asks one of the peer's entities to answer `peer`.
+
+        Returns:
+            The event, and the pin to release when the answer has come.
+
+        Raises:
+            LocalProtocolError: if `target` is not imported, or too much is exported.
+        """
+        entry = self._target(target)
+        held: list[_Hold[Entity]] = []
+        self._hold(self._imported, entry, held)
+        wire = self._to_wire(Embedded(peer), held)
+        return TurnEvent(entry.oid, Sync(wire.embeddedValue)), Pin(peer, held)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def disconnect(self) -> list[Standing[Entity]]:
+        """Forget everything; return what the peer had asserted, the oldest first."""
+        standing = list(self._received.values())
+        for one in standing:
+            _release_all(one.held)
+        for _, held in self._sent.values():
+            _release_all(held)
+        self._received.clear()
+        self._sent.clear()
+        return standing
+
+    # -- references -----------------------------------------------------------------------------
+
+    def _target(self, target: Entity) -> _Entry[Entity]:
+        entry = self._imported.by_entity.get(target)
+        if entry is None:
+            raise LocalProtocolError(f"{target!r} is not the peer's, or no longer known")
+        return entry
+
+    def _hold(
+        self, table: _Table[Entity], entry: _Entry[Entity], held: list[_Hold[Entity]]
+    ) -> None:
+        entry.count += 1
+        held.append((table, entry))
+
+    def _from_wire(self, value: Value, held: list[_Hold[Entity]] | None) -> Value:
+        """Translate a value that came in; `held` is None for one that must bring nothing new."""
+
+        def translate(ref: WireRef) -> Embedded:
+            table = self._imported if ref.mine else self._exported
+            entry = table.by_oid.get(ref.oid)
+            if entry is None and not ref.mine:
+                return Embedded(self._inert)
+            if entry is None:
+                if held is None:
+                    raise RemoteProtocolError(
+                        f"a message brings the reference #:[0 {ref.oid}], which no assertion has; "
+                        "assert something with it first, and keep that asserted"
+                    )
+                entry = table.add(self._proxy(ref.oid), ref.oid)
+            if held is not None:
+                self._hold(table, entry, held)
+            if ref.caveats:
+                return Embedded(self._attenuate(entry.entity, ref.caveats))
+            return Embedded(entry.entity)
+
+        try:
+            return map_embedded(translate, value)
+        except ValueError as exc:
+            # Two keys of a mapping, or a key twice, are the same reference.
+            self._give_back(held)
+            raise RemoteProtocolError(f"a value cannot be translated: {exc}") from None
+        except BaseException:
+            self._give_back(held)
+            raise
+
+    def _to_wire(self, value: Value, held: list[_Hold[Entity]] | None) -> Value:
+        """Translate a value that goes out; `held` is None for one that may bring nothing new."""
+
+        def translate(entity: Entity) -> Embedded:
+            table = self._imported
+            entry = table.by_entity.get(entity)
+            if entry is None:
+                table = self._exported
+                entry = table.by_entity.get(entity)
+                if entry is None and held is None:
+                    raise LocalProtocolError(
+                        f"a message cannot bring {entity!r} to a peer that does not know it; "
+                        "assert something with it first, and keep that asserted"
+                    )
+                if entry is None:
+                    entry = table.allot(entity)
+            if held is not None:
+                self._hold(table, entry, held)
+            return Embedded(WireRef(table is self._exported, entry.oid))
+
+        try:
+            return map_embedded(translate, value)
+        except BaseException:
+            self._give_back(held)
+            raise
+
+    @staticmethod
+    def _give_back(held: list[_Hold[Entity]] | None) -> None:
+        if held is not None:
+            _release_all(held)
