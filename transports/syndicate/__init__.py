@@ -1,4 +1,4 @@
-"""The Syndicate network protocol: packets, a core without I/O, and references.
+"""The Syndicate network protocol: packets, a core without I/O, references and sturdyrefs.
 
 Needs the `preserves` library, which the extra `relay` brings.
 """
@@ -38,3 +38,19 @@ from ._scan import EventParts as EventParts
 from ._scan import Scanner as Scanner
 from ._scan import event_parts as event_parts
 from ._scan_text import DEFAULT_MAX_TEXT_SIZE as DEFAULT_MAX_TEXT_SIZE
+from ._sturdy import DEFAULT_MAX_CAVEATS_SIZE as DEFAULT_MAX_CAVEATS_SIZE
+from ._sturdy import Alternatives as Alternatives
+from ._sturdy import Caveat as Caveat
+from ._sturdy import Refusal as Refusal
+from ._sturdy import Reject as Reject
+from ._sturdy import Rewrite as Rewrite
+from ._sturdy import SturdyRef as SturdyRef
+from ._sturdy import attenuate_value as attenuate_value
+from ._sturdy import attenuated_sturdyref as attenuated_sturdyref
+from ._sturdy import compile_caveat as compile_caveat
+from ._sturdy import compile_caveats as compile_caveats
+from ._sturdy import is_genuine as is_genuine
+from ._sturdy import mint as mint
+from ._sturdy import parse_sturdyref as parse_sturdyref
+from ._sturdy import read_sturdyref as read_sturdyref
+from ._sturdy import sturdyref_value as sturdyref_value
