@@ -28,6 +28,9 @@ from ._packets import TurnEvent as TurnEvent
 from ._packets import WireRef as WireRef
 from ._packets import decode as decode
 from ._packets import encode as encode
+from ._patterns import Vocabulary as Vocabulary
+from ._patterns import pattern_from_wire as pattern_from_wire
+from ._patterns import pattern_to_wire as pattern_to_wire
 from ._preserves import Embedded as Embedded
 from ._preserves import Record as Record
 from ._preserves import Symbol as Symbol
