@@ -143,7 +143,14 @@ class Turn:
     # -- for actions, at the commit -------------------------------------------------------------
 
     def deliver(self, holder: Holder, item: Any, items: int, nbytes: int) -> None:
-        """Deliver to one holder, once every action has been applied."""
+        """Deliver to one holder, once every action has been applied. For actions, at the commit.
+
+        Raises:
+            SettledError: At any other time: nobody would hand it over.
+        """
+        if self._state != "committing":
+            msg = f"{self!r} is not committing; `act` or `send` is for the block itself"
+            raise SettledError(msg)
         self._deliveries.append((holder, item, items, nbytes))
 
     def on_undo(self, undo: Callable[[], object]) -> None:

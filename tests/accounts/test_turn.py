@@ -336,6 +336,17 @@ def test_a_turn_has_one_use(ledger: Ledger) -> None:
     assert not box.queue
 
 
+def test_only_an_action_delivers(ledger: Ledger) -> None:
+    """Rule 7: after the end of the turn it would be lost in silence."""
+    account = ledger.open("a")
+    box = Box(ledger, "b")
+    with account.turn() as turn, pytest.raises(SettledError, match=r"open, 0 .* is not committing"):
+        turn.deliver(box, b"", 1, 0)
+    with pytest.raises(SettledError, match="ended, 0 actions> is not committing"):
+        turn.deliver(box, b"", 1, 0)
+    assert not box.queue
+
+
 def test_an_action_delivers_and_notes_nothing_more(ledger: Ledger) -> None:
     account = ledger.open("a")
     box = Box(ledger, "b")
