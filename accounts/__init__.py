@@ -30,6 +30,8 @@ from ._outcome import Outcome as Outcome
 from ._patience import Stuck as Stuck
 from ._patience import overdue as overdue
 from ._patience import watch_patience as watch_patience
+from ._standing import DEFAULT_STANDING_BYTES as DEFAULT_STANDING_BYTES
+from ._standing import DEFAULT_STANDING_ITEMS as DEFAULT_STANDING_ITEMS
 from ._standing import Quota as Quota
 from ._standing import Standing as Standing
 from ._statistics import AccountStatistics as AccountStatistics

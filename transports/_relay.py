@@ -14,9 +14,12 @@ from ..accounts import (
     DEFAULT_LIMIT_BYTES,
     DEFAULT_LIMIT_ITEMS,
     DEFAULT_PATIENCE,
+    DEFAULT_STANDING_BYTES,
+    DEFAULT_STANDING_ITEMS,
     Account,
     Ledger,
     Limit,
+    Quota,
     StuckPolicy,
     watch_patience,
 )
@@ -67,15 +70,33 @@ class RelaySettings:
     stuck: Literal["wait", "disconnect"] = "disconnect"
     """What happens to it then."""
     max_connections: int = _MQTT.max_connections
+    """Connections at a time."""
     max_packet_size: int = _MQTT.max_packet_size
+    """Bytes of one packet."""
+    max_client_id: int = _MQTT.max_client_id
+    """Bytes of a client identifier."""
     max_subscriptions: int = _MQTT.max_subscriptions
+    """Topic filters of one client."""
     max_topic_length: int = _TOPICS.max_length
+    """Bytes of a topic or a filter."""
     max_topic_levels: int = _TOPICS.max_levels
+    """Levels of a topic or a filter."""
     connect_timeout: float = _MQTT.connect_timeout
+    """From the connection to the end of its CONNECT."""
     idle_timeout: float | None = _MQTT.idle_timeout
+    """Without a packet, for clients whose keep-alive is 0; None for ever."""
     max_inflight: int = _MQTT.max_inflight
+    """QoS 1 publications on their way to one subscriber and not acknowledged."""
+    max_awaiting_release: int = _MQTT.max_awaiting_release
+    """QoS 2 publications of one client whose PUBREL has not come."""
     max_retained: int = DEFAULT_MAX_RETAINED
+    """Topics with a retained value."""
     max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES
+    """Bytes of their topics and payloads."""
+    quota_items: int | None = DEFAULT_STANDING_ITEMS
+    """Subscriptions and retained values that one client may have standing (rule 16)."""
+    quota_bytes: int | None = DEFAULT_STANDING_BYTES
+    """Their bytes."""
 
 
 @attrs.frozen
@@ -108,7 +129,7 @@ class Relay:
 
     def __init__(self, settings: RelaySettings, flusher: Flusher) -> None:
         self.settings = settings
-        self.ledger = Ledger()
+        self.ledger = Ledger(quota=Quota(items=settings.quota_items, bytes=settings.quota_bytes))
         self.dataspace = Dataspace(
             self.ledger,
             max_retained=settings.max_retained,
@@ -126,9 +147,11 @@ class Relay:
                 limit=Limit(items=settings.limit_items, bytes=settings.limit_bytes),
                 max_connections=settings.max_connections,
                 max_packet_size=settings.max_packet_size,
+                max_client_id=settings.max_client_id,
                 max_subscriptions=settings.max_subscriptions,
                 topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
                 max_inflight=settings.max_inflight,
+                max_awaiting_release=settings.max_awaiting_release,
                 connect_timeout=settings.connect_timeout,
                 idle_timeout=settings.idle_timeout,
                 patience=settings.patience,

@@ -1,8 +1,10 @@
 """`clearfunds relay`: options, the lines on stdout, signals."""
 
+import contextlib
 import gc
 import json
 import logging
+import resource
 import signal
 from typing import Annotated, Final
 
@@ -32,6 +34,9 @@ log = logging.getLogger("clearfunds.relay")
 _YOUNG: Final = 50_000
 _MIDDLE: Final = 20
 _OLD: Final = 100
+
+# Descriptors for listeners, pages and the loop itself.
+_OTHER_FILES: Final = 200
 
 _LISTENERS: Final = Group("Listeners", sort_key=1)
 _RUNNING: Final = Group("Running", sort_key=5)
@@ -87,6 +92,7 @@ def relay(
         raise UsageError(str(error)) from error
     configure_logging(log_level)
     _spare_the_collector()
+    _allow_descriptors(settings.max_connections)
     return run_async(_serve, settings)
 
 
@@ -99,6 +105,21 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+
+
+def _allow_descriptors(connections: int) -> None:
+    """Raise this process's limit on open files as far as it may go itself."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # not allowed: then what there is has to do
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < connections + _OTHER_FILES:
+        log.warning(
+            "%d open files are allowed, fewer than --max-connections %d needs; raise the limit "
+            "(ulimit -n), or lower the option",
+            soft,
+            connections,
+        )
 
 
 async def _serve(settings: RelaySettings) -> int:

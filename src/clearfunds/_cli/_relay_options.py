@@ -63,6 +63,9 @@ class Peers:
     max_packet_size: Annotated[Size, Parameter(help="Bytes in one packet.")] = (
         DEFAULTS.max_packet_size
     )
+    max_client_id: Annotated[Size, Parameter(help="Bytes in a client identifier.")] = (
+        DEFAULTS.max_client_id
+    )
     max_subscriptions: Annotated[Count, Parameter(help="Subscriptions of one client.")] = (
         DEFAULTS.max_subscriptions
     )
@@ -75,9 +78,19 @@ class Peers:
     max_inflight: Annotated[
         Count, Parameter(help="QoS 1 messages sent to one client and not acknowledged.")
     ] = DEFAULTS.max_inflight
+    max_awaiting_release: Annotated[
+        Count, Parameter(help="QoS 2 messages of one client whose PUBREL has not come.")
+    ] = DEFAULTS.max_awaiting_release
     max_retained: Annotated[Count, Parameter(help="Retained messages.")] = DEFAULTS.max_retained
     max_retained_bytes: Annotated[Size, Parameter(help="Bytes in retained messages.")] = (
         DEFAULTS.max_retained_bytes
+    )
+    quota_items: Annotated[
+        OptionalCount,
+        Parameter(help="Subscriptions and retained messages one client may have; none: no limit."),
+    ] = DEFAULTS.quota_items
+    quota_bytes: Annotated[OptionalSize, Parameter(help="Their bytes; none: no limit.")] = (
+        DEFAULTS.quota_bytes
     )
     connect_timeout: Annotated[
         Seconds, Parameter(help="Seconds from a connection's opening to its CONNECT.")
