@@ -130,10 +130,11 @@ async def retained(port: int, topic: str, qos: int = 1) -> list[Delivery]:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("marked", ["\ufeff{}/a", "{}/\ufeffa", "{}/a\ufeff"])
 async def test_1_5_3_3_a_byte_order_mark_is_a_character_like_others(
-    server: Server, qos: int
+    server: Server, marked: str, qos: int
 ) -> None:
-    marked, plain = server.topic("\ufeffa"), server.topic("a")
+    marked, plain = marked.format(server.base), server.topic("a")
     async with client(server.port) as pub, client(server.port) as sub:
         await subscribed(sub, marked)
         await pub.send(publish(plain, b"without", qos, 1), publish(marked, b"with", qos, 2))
@@ -341,6 +342,9 @@ async def end_by_silence(peer: Wire, server: Server, client_id: str) -> None:
     await peer.expect(END)
 
 
+# When the relay itself stops, wills are not published: section 3.1.2.5 lets a server that shuts down
+# put that off until it is started again, and there is no state yet that would outlive it. See
+# tests/transports/relay/test_stop.py.
 @pytest.mark.parametrize(
     "end",
     [
@@ -414,22 +418,22 @@ async def test_3_1_2_12_without_a_will_nothing_is_published(server: Server) -> N
 async def test_3_1_2_24_one_and_a_half_times_the_keep_alive_and_no_less(
     relay: RunningRelay,
 ) -> None:
+    began = trio.current_time()
     async with (
         client(relay.port, "silent", keep_alive=1) as silent,
-        client(relay.port, "slow", keep_alive=1) as slow,
+        client(relay.port, "late", keep_alive=1) as late,
         client(relay.port, "no keep-alive") as free,
+        trio.open_nursery() as nursery,
     ):
-        began = trio.current_time()
-        async with trio.open_nursery() as nursery:
 
-            async def ping_late() -> None:
-                for _ in range(2):
-                    await trio.sleep(1.3)
-                    await slow.nothing()
+        async def ping_late() -> None:
+            for _ in range(2):
+                await trio.sleep(1.1)
+                await late.nothing()
 
-            nursery.start_soon(ping_late)
-            await silent.expect(END)
-            assert trio.current_time() - began >= 1.5
+        nursery.start_soon(ping_late)
+        await silent.expect(END)
+        assert 1.5 <= trio.current_time() - began < 10
         await free.nothing()
 
 
@@ -490,10 +494,11 @@ async def test_3_1_3_9_a_name_that_is_too_long_is_refused_with_2(
     relay: RunningRelay, length: int
 ) -> None:
     async with wire(relay.port) as peer:
-        await peer.send(connect("n" * length))
+        await peer.send(connect("n" * length), publish("a", b"x", retain=True))
         await peer.expect(b"\x20\x02\x00\x02", END)
     async with client(relay.port, "n" * 1024) as peer:
         await peer.nothing()
+    assert await retained(relay.port, "a") == []
 
 
 REFUSED_WITH_A_CODE = ("MQTT-3.1.2-2", "MQTT-3.1.3-8")
@@ -555,6 +560,28 @@ async def test_3_1_4_2_the_one_who_comes_later_stays(server: Server) -> None:
             assert (await new.delivery()).payload == b"2"
             await marked.nothing()
             await longer.nothing()
+
+
+@also("3.1.2-8")
+async def test_3_1_4_2_though_the_one_who_came_first_is_not_read() -> None:
+    """It owes too much; who takes over finds that waiting (rule 14)."""
+    async with (
+        running(limit_items=10) as relay,
+        client(relay.port) as sub,
+        client(relay.port, "c", will=Will("will")) as old,
+    ):
+        await subscribed(sub, "a", "will")
+        await old.send(*(publish("a", b"%d" % n, 1, n) for n in range(1, 21)))
+        await until(lambda: relay.account("c").waiting)
+        owed = relay.account("c").debt_items
+        async with client(relay.port, "c") as new:
+            while await old.packet() != END:
+                pass
+            assert relay.account("c").debt_items == owed
+            # What was read and not accepted is gone; what was accepted arrives, and then the will.
+            got = await sub.deliveries(12, ack=True)
+            assert [each.payload for each in got] == [b"%d" % n for n in range(1, 12)] + [b"gone"]
+            await new.nothing()
 
 
 @also("3.1.4-4", "3.2.2-1")
@@ -1140,7 +1167,7 @@ async def test_4_6_0_2_acknowledgements_come_in_the_order_of_publications(server
 async def test_4_6_0_6_publications_arrive_in_the_order_of_their_publisher(
     server: Server, qos: int
 ) -> None:
-    """On each topic, from two publishers at once, of all sizes, far beyond the window."""
+    """On each topic, from two at once, of all sizes, some retained, far beyond the window."""
     sizes = [1, 20_000, 0, 127, 128, 300, 5]
     count = 300
     async with client(server.port) as sub:
@@ -1151,7 +1178,7 @@ async def test_4_6_0_6_publications_arrive_in_the_order_of_their_publisher(
                 for n in range(count):
                     topic = server.topic(f"t{n % 3}")
                     payload = b"%b %d %b" % (who, n, bytes(sizes[n % 7]))
-                    await pub.send(publish(topic, payload, qos, n + 1))
+                    await pub.send(publish(topic, payload, qos, n + 1, retain=n % 5 == 0))
                 await pub.drain()
 
         got: dict[tuple[str, bytes], list[int]] = {}
@@ -1168,6 +1195,8 @@ async def test_4_6_0_6_publications_arrive_in_the_order_of_their_publisher(
             for t in range(3)
             for who in (b"A", b"B")
         }
+        # Leave nothing behind.
+        await sub.send(*(publish(server.topic(f"t{t}"), retain=True) for t in range(3)))
 
 
 async def test_4_6_0_6_acknowledged_in_whatever_order_they_stay_in_order(
@@ -1191,21 +1220,22 @@ async def test_4_6_0_6_acknowledged_in_whatever_order_they_stay_in_order(
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_4_7_2_1_wildcards_do_not_match_a_dollar(server: Server, qos: int) -> None:
     """Neither what is published nor what is retained; in the filter it has to be named."""
-    hidden, shown = f"${server.base}/a", f"{server.base}/$a"
+    hidden, shown = f"${server.base}", f"{server.base}/$a"
     async with client(server.port) as pub, client(server.port) as sub:
-        await pub.send(*(publish(each, b"kept", qos, 1, retain=True) for each in (hidden, shown)))
+        kept = [f"{hidden}/kept", f"{shown}/kept"]
+        await pub.send(*(publish(topic, b"x", qos, 1, retain=True) for topic in kept))
         await pub.drain()
-        await sub.send(subscribe(1, ("#", 0), ("+/a", 0), ("+/#", 0), ("+/+", 0)))
-        topics = {delivery(frame).topic for frame in await sub.drain() if frame[0] >> 4 == 3}
-        assert hidden not in topics
-        assert shown in topics
-        await pub.send(publish(hidden, b"x", qos, 1), publish(shown, b"x", qos, 2))
+        wild = ["#", "+/kept", "+/new", "+/#", "+/+", f"{server.base}/#"]
+        await sub.send(subscribe(1, *((text, 0) for text in wild)))
+        got = {delivery(frame).topic for frame in await sub.drain() if frame[0] >> 4 == 3}
+        assert not {topic for topic in got if topic.startswith("$")}
+        assert kept[1] in got
+        await pub.send(*(publish(f"{each}/new", b"x", qos, 2) for each in (hidden, shown)))
         await pub.drain()
-        topics = {delivery(frame).topic for frame in await sub.drain()}
-        assert topics == {shown}
-        await subscribed(sub, f"${server.base}/+", qos=0)
-        assert {delivery(frame).topic for frame in await sub.drain()} == {hidden}
-        await pub.send(*(publish(each, b"", retain=True) for each in (hidden, shown)))
+        assert {delivery(frame).topic for frame in await sub.drain()} == {f"{shown}/new"}
+        await subscribed(sub, f"{hidden}/+", f"{hidden}/#", qos=0)
+        assert {delivery(frame).topic for frame in await sub.drain()} == {kept[0]}
+        await pub.send(*(publish(topic, b"", retain=True) for topic in kept))
         await pub.drain()
 
 
