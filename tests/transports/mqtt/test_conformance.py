@@ -342,8 +342,8 @@ async def end_by_silence(peer: Wire, server: Server, client_id: str) -> None:
     await peer.expect(END)
 
 
-# When the relay itself stops, wills are not published: section 3.1.2.5 lets a server that shuts down
-# put that off until it is started again, and there is no state yet that would outlive it. See
+# When the relay itself stops, wills are not published: section 3.1.2.5 lets a server that is shut
+# down put that off until it is started again, and there is no state yet that would outlive it. See
 # tests/transports/relay/test_stop.py.
 @pytest.mark.parametrize(
     "end",
