@@ -531,6 +531,8 @@ class Books(RuleBasedStateMachine):
             for left, room in zip(self.own_room(name), account.room(), strict=True):
                 assert room == left if left is not None else room > 1 << 61
         totals = ledger.statistics()
+        states = [account.state for account in ledger.accounts.values()]
+        assert totals.accounts == {state: states.count(state) for state in totals.accounts}
         assert (totals.borrowed_items, totals.borrowed_bytes) == own.borrowed
         for outcome in Outcome:
             i, b = own.repaid[outcome]

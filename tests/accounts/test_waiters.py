@@ -357,6 +357,10 @@ async def anything(bank: Bank, chance: random.Random) -> None:
                     nursery.start_soon(bank.read, name, arrived[name], chance.randrange(3))
                 elif step < 0.95 and bank.scopes:
                     bank.scopes[chance.choice(list(bank.scopes))].cancel()
+                elif step < 0.97:
+                    account = chance.choice(leaves)
+                    ledger.open(account.name, parent=account.parent)
+                    account.close()
                 else:
                     account = chance.choice([server, *tenants, *leaves])
                     account.limit = chance.choice([Limit(items=8), Limit(items=20), NO_LIMIT])
@@ -377,6 +381,10 @@ async def anything(bank: Bank, chance: random.Random) -> None:
 
 def check_lines(ledger: Ledger) -> None:
     """When no task can run, whoever waits does so at a throttled account of its own chain."""
+    totals = ledger.statistics()
+    states = [account.state for account in ledger.accounts.values()]
+    assert totals.accounts == {state: states.count(state) for state in totals.accounts}
+    assert totals.waiting == sum(account.waiting for account in ledger.accounts.values())
     for account in ledger.accounts.values():
         for waiter in account.readers or ():
             assert waiter.at is not None
