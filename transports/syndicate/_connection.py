@@ -187,6 +187,17 @@ class Connection:
         if self._fault is not None:
             raise self._fault
         try:
+            if self._scanner is None and self._collected is None:
+                # What nearly all packets are, without a detour.
+                buffer = self._buffer
+                start = self._position
+                if start < len(buffer) and buffer[start] == SEQUENCE:
+                    scanner = self._binary_scanner
+                    end = scanner.find_end(buffer, start)
+                    if end is None:
+                        self._scanner = scanner
+                        return NEED_DATA
+                    return self._whole_binary(buffer, start, end)
             return self._next_frame()
         except RemoteProtocolError as exc:
             self._fail(exc)
@@ -205,28 +216,34 @@ class Connection:
                 # Only white space was collected, or nothing.
                 self._buffer, self._position, self._collected = b"", 0, None
                 return NEED_DATA
-            scanner = self._scanner = self._begin(data[start])
+            scanner = self._begin(data[start])
         end = scanner.find_end(data, start)
         if end is None:
+            self._scanner = scanner
             return NEED_DATA
-        if self._collected is not None:
-            self._buffer = data = bytes(self._collected)
-            self._collected = None
-        else:
-            data = self._buffer
-        self._position = end
         self._scanner = None
-        if scanner is not self._binary_scanner:
-            self.text = True
-        else:
-            self.text = False
-            binary = self._binary_scanner
-            if binary.keyed:
-                # Whether all keys and members are different takes the library to tell.
-                decode_binary(data[start:end])
-            parts = event_parts(data, start, binary.marks)
-            if parts is not None:
-                return Frame(data, start, end, False, binary.embedded, parts, None)
+        if self._collected is not None:
+            self._buffer = bytes(self._collected)
+            self._collected = None
+        if scanner is self._binary_scanner:
+            return self._whole_binary(self._buffer, start, end)
+        self._position = end
+        self.text = True
+        return self._decoded(self._buffer, start, end)
+
+    def _whole_binary(self, data: bytes, start: int, end: int) -> Frame:
+        scanner = self._binary_scanner
+        self._position = end
+        self.text = False
+        if scanner.keyed:
+            # Whether all keys and members are different takes the library to tell.
+            decode_binary(data[start:end])
+        parts = event_parts(data, start, scanner.marks)
+        if parts is None:
+            return self._decoded(data, start, end)
+        return Frame(data, start, end, False, scanner.embedded, parts, None)
+
+    def _decoded(self, data: bytes, start: int, end: int) -> Frame:
         # It is not a plain turn, so there is no saying yet that it is a packet at all.
         packet = decode(data[start:end])
         if isinstance(packet, Error):

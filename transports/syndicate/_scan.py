@@ -24,6 +24,7 @@ Source: https://preserves.dev/preserves-binary.html, with the tag of annotations
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from .._errors import RemoteProtocolError
@@ -62,7 +63,13 @@ ASSERT = ord("A")
 RETRACT = ord("R")
 MESSAGE = ord("M")
 
+_EVENT_FRAMES = (SEQUENCE, RECORD)
 _LABEL_OF_ONE_BYTE = bytes((RECORD, SYMBOL, 1))
+
+# How an event begins, up to its body: five tags at the cost of one.
+_event_head = re.compile(
+    rb"\xb5\xb0(?:\x00|\x01.|\x02..|\x03...)\xb4\xb3\x01[AMRS]", re.DOTALL
+).match
 
 
 class Scanner:
@@ -136,8 +143,20 @@ class Scanner:
         at = start + self._offset
         opened = start + self._opened
         prefixed = self._prefixed
+        depth = len(frames)
+        max_depth = self._max_depth
+        heads = max_depth > 2
         if at == start:
             marks.clear()
+            if heads and at < stop and data[at] == SEQUENCE:
+                frames.append(SEQUENCE)
+                depth = 1
+                at += 1
+                opened = at
+                if head := _event_head(data, at, stop):
+                    frames += _EVENT_FRAMES
+                    depth = 3
+                    at = head.end()
         while at < stop:
             tag = data[at]
             if INTEGER <= tag <= SYMBOL:
@@ -166,19 +185,28 @@ class Scanner:
                         _check_utf8(text, at - start)
                 at = end
             elif tag == END:
-                if not frames or frames[-1] < END:
+                frame = frames.pop() if depth else 0
+                if frame < END:
                     raise RemoteProtocolError(
                         f"an end marker without a beginning at byte {at - start} of a packet"
                     )
-                if frames.pop() == RECORD and at == opened:
+                if at == opened and frame == RECORD:
                     raise RemoteProtocolError(f"a record without a label at byte {at - start - 1}")
                 at += 1
-                if len(frames) < 4:
+                depth -= 1
+                if depth < 4:
                     marks.append(at - start)
+                    if depth == 1 and heads and not prefixed:
+                        if head := _event_head(data, at, stop):
+                            frames += _EVENT_FRAMES
+                            depth = 3
+                            at = head.end()
+                        continue
             elif RECORD <= tag <= DICTIONARY:
-                if len(frames) >= self._max_depth:
+                if depth >= max_depth:
                     raise self._too_deep(at - start)
                 frames.append(tag)
+                depth += 1
                 at += 1
                 opened = at
                 if tag >= SET:
@@ -199,7 +227,7 @@ class Scanner:
                     break
                 at += 10
             elif ANNOTATION <= tag <= EMBEDDED:
-                if len(frames) >= self._max_depth:
+                if depth >= max_depth:
                     raise self._too_deep(at - start)
                 if tag == EMBEDDED:
                     self._embedded = True
@@ -207,6 +235,7 @@ class Scanner:
                 else:
                     frames.append(2)
                 prefixed += 1
+                depth += 1
                 at += 1
                 continue
             else:
@@ -218,8 +247,9 @@ class Scanner:
                     frames[-1] -= 1
                     break
                 frames.pop()
+                depth -= 1
                 prefixed -= 1
-            if not frames:
+            if not depth:
                 self.embedded = self._embedded
                 self.keyed = self._keyed
                 self._embedded = False
@@ -342,11 +372,7 @@ def event_parts(data: bytes | bytearray, start: int, marks: list[int]) -> list[E
         elif kind != MESSAGE:
             return None
         # Two end markers must follow, of the event and of the pair: else there are more parts.
-        if (
-            mark + 1 > last
-            or start + marks[mark] != event_end + 1
-            or start + marks[mark + 1] != event_end + 2
-        ):
+        if mark >= last or start + marks[mark + 1] != event_end + 2:
             return None
         events.append(EventParts(oid, kind, body, body_end, handle))
         mark += 2

@@ -164,6 +164,17 @@ def test_the_target_is_held_by_what_stands_at_it() -> None:
     membrane.send_retract(sent.handle)
     assert counts(membrane) == (1, 0, 0, 0)
 
+    # The other way round: what this side exported, and the peer asserted something at.
+    server = membrane.import_().entity
+    here = Thing("here")
+    sent = membrane.send_assert(server, Embedded(here)).event
+    assert sent == Assert(mine(1), 2)
+    membrane.receive_assert(1, Assert("c", 5))
+    membrane.send_retract(2)
+    assert membrane.exported(1) is here
+    membrane.receive_retract(Retract(5))
+    assert membrane.exported(1) is None
+
 
 def test_the_peer_of_a_sync_is_pinned() -> None:
     membrane = new()
@@ -202,13 +213,13 @@ def test_caveats_are_put_before_what_they_attenuate() -> None:
 
 
 def test_what_is_refused_leaves_the_tables_as_they_were() -> None:
-    membrane = new(max_imported=2)
+    membrane = new(max_imported=3)
     with pytest.raises(RemoteProtocolError, match="bad caveat"):
         membrane.receive_assert(0, Assert((mine(1), yours(0, "bad")), 1))
-    with pytest.raises(RemoteProtocolError, match="more than 2 references"):
-        membrane.receive_assert(0, Assert((mine(1), mine(2), mine(3)), 1))
+    with pytest.raises(RemoteProtocolError, match="more than 3 references"):
+        membrane.receive_assert(0, Assert((mine(1), mine(2), mine(3), mine(4)), 1))
     with pytest.raises(RemoteProtocolError, match="translated"):
-        membrane.receive_assert(0, Assert({yours(8): 1, yours(9): 2}, 1))
+        membrane.receive_assert(0, Assert([mine(1), {yours(8): mine(2), yours(9): mine(3)}], 1))
     with pytest.raises(RemoteProtocolError, match="bad caveat"):
         membrane.receive_sync(0, Sync(WireRef(False, 0, ("bad",))))
     assert counts(membrane) == (1, 0, 0, 0)

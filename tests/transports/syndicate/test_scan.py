@@ -174,6 +174,14 @@ def test_nesting_is_limited_whatever_nests(prefix: bytes) -> None:
         Scanner(max_depth=5).find_end(prefix * 6, 0)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_turn_is_nested_three_deep_before_its_body(depth: int) -> None:
+    data = encode(Turn((TurnEvent(0, Message(1)),) * 2))
+    assert Scanner(max_depth=3).find_end(data, 0) == len(data)
+    with pytest.raises(RemoteProtocolError, match=f"more than {depth} deep"):
+        Scanner(max_depth=depth).find_end(data, 0)
+
+
 def test_depth_is_not_counted_over_siblings() -> None:
     data = encoded([[(), (), ()]] * 50)
     assert Scanner(max_depth=3).find_end(data, 0) == len(data)
@@ -354,8 +362,32 @@ def test_lengths_and_numbers_may_be_written_at_length() -> None:
     assert scanner.find_end(message, 0) == len(message)
     assert event_parts(message, 0, scanner.marks) is None
     assert decode(message) == Turn((TurnEvent(0, Message("x")),))
+    # Were its length taken for 128, this body would hold what looks like the rest of the event.
+    body = b"\xb2\x81\x01" + bytes(120) + b"\xb4\xb3\x01M\xb2\x03abc"
+    message = b"\xb5\xb5\xb0\x80\x00\xb4\xb3\x01M" + body + b"\x84\x84\x84"
+    assert message[4 + 128 :].startswith(b"\xb4\xb3\x01M")
+    assert scanner.find_end(message, 0) == len(message)
+    assert event_parts(message, 0, scanner.marks) is None
     message = b"\xb5\xb5\xb0\x00\xb4\xb3\x01M\xb1\x81\x00x\x84\x84\x84"
     assert scanner.find_end(message, 0) == len(message)
     parts = event_parts(message, 0, scanner.marks)
     assert parts is not None
     assert message[parts[0].start : parts[0].end] == b"\xb1\x81\x00x"
+
+
+def test_bytes_that_look_like_an_event_are_not_taken_for_one() -> None:
+    # [0 <M #t> #"..." [] []] [0 <M #t>]: the first pair has too much in it. If that were not seen,
+    # the length of the bytes, and they, would pass for an event that ends where the pair does.
+    size = 22_581
+    length = b"\xb5\xb0\x01"
+    assert sum((byte & 127) << 7 * i for i, byte in enumerate(length)) == size
+    inner = size - 9 + 3
+    begin = b"\0\xb4\xb3\x01M\xb2" + bytes((inner & 127 | 128, inner >> 7 & 127 | 128, inner >> 14))
+    forged = b"\xb2" + length + begin + bytes(size - len(begin))
+    event = b"\xb0\x00\xb4\xb3\x01M\x81\x84"
+    data = b"\xb5\xb5" + event + forged + b"\xb5\x84\xb5\x84\x84\xb5" + event + b"\x84\x84"
+    scanner = Scanner()
+    assert scanner.find_end(data, 0) == len(data)
+    assert event_parts(data, 0, scanner.marks) is None
+    with pytest.raises(RemoteProtocolError, match="is made of"):
+        decode(data)
