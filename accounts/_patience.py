@@ -112,7 +112,11 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
             holder = each.holder
             if holder.policy is StuckPolicy.DISCONNECT:
                 logger.warning("%s; giving it up, its debt is written off", each.sentence())
-                holder.give_up(each.sentence())
+                try:
+                    holder.give_up(each.sentence())
+                except Exception:
+                    # One holder's fault must not leave everybody else's readers waiting.
+                    logger.exception("%s %s could not be given up", holder.kind, holder.name)
             elif now - named.get(id(holder), -holder.patience) >= holder.patience:
                 named[id(holder)] = now
                 logger.warning("%s; its policy is to wait", each.sentence())

@@ -14,6 +14,7 @@ from clearfunds.accounts import (
     Account,
     Ledger,
     Limit,
+    Outcome,
     StuckPolicy,
     overdue,
     watch_patience,
@@ -316,3 +317,27 @@ async def test_who_is_about_to_wait_looks_for_leaks_first(
     with pytest.warns(ResourceWarning, match="was never settled"), trio.fail_after(1):
         await account.ensure_clear_funds()
     assert account.waits == 0
+
+
+async def test_a_holder_that_cannot_be_given_up_does_not_end_the_watch(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn(Box):
+        def give_up(self, why: str) -> None:
+            raise OSError("it will not")
+
+    ledger = Ledger(clock=trio.current_time)
+    one, two = (ledger.open(name, limit=Limit(items=1)) for name in ("one", "two"))
+    stubborn, other = Stubborn(ledger, "stubborn"), Box(ledger, "other")
+    for account, box in ((one, stubborn), (two, other)):
+        with account.turn() as turn:
+            turn.send(box, "a")
+            turn.send(box, "b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, ledger)
+        nursery.start_soon(one.ensure_clear_funds)
+        await two.ensure_clear_funds()
+        assert "stubborn could not be given up" in caplog.text
+        nursery.cancel_scope.cancel()
+    stubborn.settle_all(Outcome.DROPPED)
+    ledger.audit()
