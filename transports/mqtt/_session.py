@@ -92,6 +92,9 @@ LINGER_SECONDS = 1.0
 SERVER_TOPICS = "$SYS/"
 """What clients cannot publish to."""
 
+WARN_SECONDS = 1.0
+"""How often at most one connection's faults are logged, where they do not end it."""
+
 REPLAY_STEP = 256
 """Retained publications sent before anything else of this connection is looked at."""
 
@@ -126,7 +129,8 @@ class Session:
     __slots__ = (
         "__weakref__", "_awaiting", "_connection", "_deadline_after", "_eof", "_gone", "_inflight",
         "_last", "_link", "_listener", "_looked_at", "_observations", "_replay", "_replays",
-        "_retired", "_server", "_waiting", "_will", "account", "client_id", "name", "outlet",
+        "_retired", "_server", "_unsaid", "_waiting", "_warned", "_will", "account", "client_id",
+        "name", "outlet",
     )  # fmt: skip
 
     def __init__(self, server: MqttServer, link: Link, listener: str) -> None:
@@ -163,12 +167,20 @@ class Session:
         self._waiting = False
         self._retired = False
         self._looked_at = 0
+        self._warned = -WARN_SECONDS
+        self._unsaid = 0
         # Silence is counted from here, and how much of it is too much.
         self._last = server.ledger.clock()
         self._deadline_after: float | None = settings.connect_timeout
 
     def __repr__(self) -> str:
         return f"<Session {self.name}: {self._connection.state.value}>"
+
+    @property
+    def _who(self) -> str:
+        """The client, for the log."""
+        peer = self._link.peer
+        return f"{self.name} ({peer})" if self.client_id else peer
 
     # -- the connection's life ------------------------------------------------------------------
 
@@ -185,16 +197,14 @@ class Session:
         except RemoteProtocolError as exc:
             server.counters.protocol_errors += 1
             reason = str(exc)
-            logger.warning("%s (%s) closed: %s", self.name, self._link.peer, exc)
+            logger.warning("%s closed: %s", self._who, exc)
         except OSError as exc:
             reason = f"the connection broke: {exc.strerror or exc}"
         except Exception as exc:
             # A fault of ours ends the connection that met it, not the others.
             server.counters.internal_errors += 1
             reason = f"internal error: {exc!r}"
-            logger.exception(
-                "%s (%s) closed for an error of the relay's", self.name, self._link.peer
-            )
+            logger.exception("%s closed for an error of the relay's", self._who)
         finally:
             self._retire(reason)
 
@@ -321,6 +331,17 @@ class Session:
             self._server.counters.rejected += 1
             logger.warning("the will of %s was dropped: %s", self.name, fault)
 
+    def _warn(self, what: str) -> None:
+        """Log what the client did wrong and may go on doing: not more often than it can be read."""
+        now = self._server.ledger.clock()
+        if now - self._warned < WARN_SECONDS:
+            self._unsaid += 1
+            return
+        more = f" (and {self._unsaid} more like it)" if self._unsaid else ""
+        logger.warning("%s: %s%s", self.name, what, more)
+        self._warned = now
+        self._unsaid = 0
+
     def _broken(self, why: str) -> None:
         """Hear from the outlet that the connection must end."""
         self._link.cut(why)
@@ -339,7 +360,7 @@ class Session:
                 why = f"no CONNECT within {self._deadline_after:g} s"
             else:
                 why = f"no packet for {now - self._last:.1f} s, keep-alive is over"
-            logger.warning("%s (%s) closed: %s", self.name, self._link.peer, why)
+            logger.warning("%s closed: %s", self._who, why)
             self._link.cut(why)
 
     # -- waiting --------------------------------------------------------------------------------
@@ -376,6 +397,8 @@ class Session:
                 for first, packet_id in taken:
                     self._acknowledge(first, packet_id)
                 self._server.flusher.flush_now()
+            if self._eof and self._inflight is not None:
+                self._inflight.close()  # nothing more will be acknowledged
             if self._looked_at == connection.position:  # nothing whole is kept
                 self._gone = self._eof
                 if self._eof or connection.buffer.startswith(DISCONNECT, connection.position):
@@ -581,7 +604,7 @@ class Session:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
                 server.counters.rejected += 1
-                logger.warning("%s: a publication was dropped: %s", self.name, fault)
+                self._warn(f"a publication was dropped: {fault}")
         # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
         if packet.qos == 1:
             self._send(PubAck(packet.packet_id))
@@ -606,8 +629,10 @@ class Session:
         settings = server.settings
         account = self.account
         assert account is not None
-        codes: list[int] = []
-        for text, qos in packet.filters:
+        faults: dict[str, str] = {}
+        # Of equal filters in one packet the last counts; to do what the others say first would let
+        # one packet hold up everybody.
+        for text, qos in dict(packet.filters).items():
             fault = settings.topics.filter_fault(text)
             new = text not in self._observations
             if fault is None and new and len(self._observations) >= settings.max_subscriptions:
@@ -615,10 +640,14 @@ class Session:
             if fault is None:
                 fault = self._subscribe(account, text, min(qos, MAX_GRANTED_QOS))
             if fault is not None:
-                logger.warning("%s: a subscription was refused: %s", self.name, fault)
-                codes.append(SUBSCRIPTION_FAILED)
-            else:
-                codes.append(min(qos, MAX_GRANTED_QOS))
+                faults[text] = fault
+        if faults:
+            count, first = len(faults), next(iter(faults.values()))
+            self._warn(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
+        codes = (
+            SUBSCRIPTION_FAILED if text in faults else min(qos, MAX_GRANTED_QOS)
+            for text, qos in packet.filters
+        )
         self._send(SubAck(packet.packet_id, tuple(codes)))
 
     def _subscribe(self, account: Account, text: str, qos: int) -> str | None:

@@ -376,3 +376,21 @@ async def test_a_new_subscriber_that_owes_is_told_what_is_retained_when_it_has_p
         await stuck.publications(sent)
         await pub.expect(SubAck(1, (0,)))
         await pub.expect(Publish("kept", b"kept", retain=True))
+
+
+async def test_who_has_closed_acknowledges_nothing_more() -> None:
+    """So what it would have to acknowledge is not waited for, neither by itself nor by others."""
+    async with (
+        running(limit_items=2, patience=60) as relay,
+        connected(relay.port, "other") as other,
+        connected(relay.port, "echo") as echo,
+    ):
+        await echo.subscribe("t", qos=1)
+        await other.send(*(Publish("t", b"", 1, packet_id=n + 1) for n in range(10)))
+        await echo.send(*(Publish("t", b"", 1, packet_id=n + 1) for n in range(10)))
+        await until(lambda: relay.account("echo").waiting and relay.account("other").waiting)
+        await echo.stream.send_eof()
+        with trio.fail_after(5):
+            await echo.gone()
+            for n in range(10):
+                await other.expect(PubAck(n + 1))
