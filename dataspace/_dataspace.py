@@ -96,6 +96,8 @@ class Dataspace:
         published: Messages and publications ever routed.
         deliveries: Copies handed to holders.
         unrouted: Of those published, how many concerned nobody.
+        looks_into_publications: Whether some observer's pattern might match a publication beyond
+            its topic.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Dataspace:
         self.published = 0
         self.deliveries = 0
         self.unrouted = 0
+        self.looks_into_publications = False
         self._index = PatternIndex()
         self._observations = 0
         self._bag = Bag()
@@ -150,11 +153,6 @@ class Dataspace:
             self.deliveries += batch.count * len(holders)
         else:
             self.unrouted += batch.count
-
-    @property
-    def looks_into_publications(self) -> bool:
-        """Whether some observer's pattern might match a publication beyond its topic."""
-        return self._index.may_concern(Publication)
 
     def _route_publication(self, turn: Turn, event: Publication, nbytes: int | None) -> None:
         size = event.nbytes if nbytes is None else nbytes
@@ -377,6 +375,7 @@ class Dataspace:
         endpoint, skeleton = self._index.add(pattern, observation)
         observation.skeleton = skeleton
         self._observations += 1
+        self._look_again()
         turn.on_undo(partial(self._drop_observation, observation))
         if len(endpoint.observers) == 1:
             # Nobody looked for this before: find what stands already.
@@ -402,14 +401,19 @@ class Dataspace:
         skeleton = observation.skeleton
         assert skeleton is not None
         self._observations -= 1
+        self._look_again()
         return self._index.remove(skeleton, observation)
 
     def _restore_observation(self, observation: Observation, endpoint: Endpoint) -> None:
         skeleton = observation.skeleton
         assert skeleton is not None
         self._observations += 1
+        self._look_again()
         # The very same endpoint: what is undone next may be what it showed.
         self._index.put(skeleton, observation, endpoint)
+
+    def _look_again(self) -> None:
+        self.looks_into_publications = self._index.may_concern(Publication)
 
     # -- looking --------------------------------------------------------------------------------
 

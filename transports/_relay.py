@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
@@ -25,7 +25,6 @@ from ..accounts import (
 )
 from ..dataspace import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, Dataspace
 from ._flusher import Flusher, open_flusher
-from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._topics import TopicLimits
@@ -186,14 +185,8 @@ class Relay:
         """Accept on all listeners until cancelled; the connections live in `connections`."""
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                handler = self._handler(listener.label)
+                handler = partial(self.mqtt.handle, listener=listener.label)
                 nursery.start_soon(listener.accept_into, connections, handler)
-
-    def _handler(self, label: str) -> Callable[[Link], Awaitable[None]]:
-        async def handle(link: Link) -> None:
-            await self.mqtt.handle(link, label)
-
-        return handle
 
     def stop(self) -> None:
         """Read no more; each connection ends when everything it is owed has been sent."""

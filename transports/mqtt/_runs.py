@@ -29,7 +29,7 @@ PROBE = 4
 """After this many equal headers in a row, columns are compared: below it, that costs more."""
 
 
-@attrs.frozen(slots=True)
+@attrs.define(slots=True)
 class Run:
     """A run that was found at `Connection.position`."""
 

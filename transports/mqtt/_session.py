@@ -24,6 +24,7 @@ import trio
 from ...accounts import DEFAULT_LIMIT_BYTES, Account, QuotaExceededError
 from ...dataspace import Batch, Observation, Publication, TopicFilter
 from .._errors import RemoteProtocolError
+from .._flusher import OUTLETS_A_STEP
 from .._link import Link
 from .._outlet import Outlet
 from ._connection import NEED_DATA, Connection, Role, State
@@ -219,7 +220,10 @@ class Session:
             more = bool(self._replays) or self._process()
             if flusher.dirty:
                 # What this reader may have to wait for must not sit unsent in its own hands.
-                await flusher.flush()
+                if len(flusher.dirty) <= OUTLETS_A_STEP:
+                    flusher.flush_now()
+                else:
+                    await flusher.flush()
             if not more:
                 # Who has nothing more to say need not wait until it has paid (rule 14).
                 if connection.state is State.CLOSED:
