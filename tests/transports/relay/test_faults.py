@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -315,10 +314,9 @@ async def test_what_is_too_much_to_subscribe_to_is_refused(
 async def test_a_packet_full_of_one_filter_does_not_hold_up_the_relay() -> None:
     async with running() as relay, connected(relay.port, "c") as client:
         filters = (("t", 0), ("t", 1)) * 200_000
-        began = time.monotonic()
         await client.send(Subscribe(1, filters))
         await client.expect(SubAck(1, (0, 1) * 200_000))
-        assert time.monotonic() - began < 10
+        assert relay.account("c").borrowed_items < 10  # each subscription is a turn
         await client.publish("t", b"x", 1)
         assert (await client.publication()).qos == 1
         relay.audit()
