@@ -401,16 +401,17 @@ class Dataspace:
         skeleton = observation.skeleton
         assert skeleton is not None
         self._observations -= 1
+        endpoint = self._index.remove(skeleton, observation)
         self._look_again()
-        return self._index.remove(skeleton, observation)
+        return endpoint
 
     def _restore_observation(self, observation: Observation, endpoint: Endpoint) -> None:
         skeleton = observation.skeleton
         assert skeleton is not None
         self._observations += 1
-        self._look_again()
         # The very same endpoint: what is undone next may be what it showed.
         self._index.put(skeleton, observation, endpoint)
+        self._look_again()
 
     def _look_again(self) -> None:
         self.looks_into_publications = self._index.may_concern(Publication)
