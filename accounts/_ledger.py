@@ -170,6 +170,9 @@ class Ledger:
         del self.accounts[account.name]
         self.unusual.discard(account)
         self.roots.discard(account)
+        # An account is in its own chain: only the garbage collector could free it otherwise.
+        account.chain = account.chain[1:]
+        account.refresh_limited()
         parent = account.parent
         if parent is not None:
             parent.children -= 1

@@ -203,8 +203,10 @@ class Outlet(LoanQueue):
             self._scope.cancel()
         self.settle_all(outcome)
         self.ledger.unregister(self)
-        # Its owner holds this outlet: without this, only the garbage collector could free them.
+        # Its owner and the spare loan hold this outlet: without this, only the garbage collector
+        # could free them.
         self._on_broken = nobody
+        self.spare = None
 
     # -- sending --------------------------------------------------------------------------------
 

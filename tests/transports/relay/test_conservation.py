@@ -6,6 +6,8 @@ relay, or one of its connections, is cancelled one step of one task later.
 
 from __future__ import annotations
 
+import gc
+from collections import Counter
 from typing import Any, cast
 
 import pytest
@@ -219,6 +221,36 @@ async def test_a_client_that_is_cut_anywhere_in_what_it_says_leaves_nothing() ->
             relay.audit()
             while not await other.silent(0.001):
                 pass
+
+
+async def test_what_has_ended_is_not_left_to_the_garbage_collector() -> None:
+    """Which the relay lets run seldom: what is in a cycle would stay, connection by connection."""
+
+    async def come_and_go(relay: RunningRelay) -> None:
+        async with connected(relay.port, "brief", will=Will("t/2", b"w")) as client:
+            await client.subscribe("t/+", qos=1)
+            await client.send(Publish("t/1", b"x", 1, packet_id=1), Publish("t/1", b"y"))
+            for _ in range(3):
+                await client.receive()
+        await relay.deserted()
+
+    async with running() as relay:
+        await come_and_go(relay)  # what is made once
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(20):
+                await come_and_go(relay)
+            gc.collect()
+            kinds = Counter(type(each).__name__ for each in gc.garbage)
+        finally:
+            gc.set_debug(0)
+            gc.enable()
+            gc.garbage.clear()
+    for kind in ("Session", "Link", "Outlet", "Inflight", "Connection", "Account", "LoanedItem"):
+        assert kinds[kind] == 0
+    assert kinds.total() < 5 * 20  # none of the relay's own, at any rate
 
 
 # -- what nobody was charged for is found (rule 15) -----------------------------------------------
