@@ -97,14 +97,16 @@ async def test_a_name_that_is_too_long_is_refused(caplog: pytest.LogCaptureFixtu
 async def test_the_same_name_takes_over(
     keeps_reading: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """[MQTT-3.1.4-2]; its will comes before what the new one publishes."""
+    """[MQTT-3.1.4-2]; its will comes before what the new one publishes, be it in the same write."""
     caplog.set_level("INFO")
     async with running() as relay, connected(relay.port, "watcher") as watcher:
         await watcher.subscribe("#")
         async with connected(relay.port, "twin", will=Will("will", b"1")) as old:
             await old.subscribe("t")
-            async with connected(relay.port, "twin") as new:
-                await new.publish("t", b"from the new one")
+            async with dial(relay.port) as new:
+                new.connection.send(Connect("twin"))
+                await new.send(Connect("twin"), Publish("t", b"from the new one"))
+                await new.expect(ConnAck(False, 0))
                 assert await watcher.publications(2) == [
                     Publish("will", b"1"),
                     Publish("t", b"from the new one"),
@@ -279,6 +281,19 @@ async def test_a_replay_above_the_limit_is_waited_for() -> None:
             await until(lambda: not account.debt_items)
 
 
+async def test_who_leaves_is_told_nothing_more() -> None:
+    async with running(limit_items=10, patience=60) as relay, connected(relay.port) as pub:
+        for n in range(3000):
+            await pub.publish(f"t/{n}", bytes(1000), retain=True)
+        await until(lambda: len(relay.relay.dataspace.retained) == 3000)
+        async with connected(relay.port, "brief", receive_buffer=4096) as brief:
+            await brief.subscribe("t/#")
+            await until(lambda: relay.account("brief").waiting)
+            await brief.send(Disconnect())
+            await until(lambda: "brief" not in relay.relay.mqtt.sessions, 5)
+        relay.audit()
+
+
 async def test_a_replay_comes_before_what_the_client_says_next() -> None:
     """Or a client could ask for everything again and again before it has read any of it."""
     async with running() as relay, connected(relay.port) as client:
@@ -376,7 +391,7 @@ async def test_a_silent_client_is_closed_after_one_and_a_half_times_its_keep_ali
         async with connected(relay.port, "silent", keep_alive=1) as client:
             began = trio.current_time()
             assert await client.gone() == []
-            assert 1.4 <= trio.current_time() - began <= 10
+            assert 1.4 <= trio.current_time() - began <= 2.9
         await relay.deserted()
         assert relay.relay.mqtt.counters.timeouts == 1
     assert log_of(caplog, "keep-alive is over")
