@@ -4,8 +4,8 @@ Python says that 1, True and 1.0 are equal, patterns tell them apart; were they 
 would hear the one appear and the other go. So values are kept by their `identity`; and what
 appeared is what goes, whichever of the equal assertions is the last.
 
-They are kept by type, because a new observer is told of what stands, and its pattern says of which
-type that must be.
+They are kept by kind, because a new observer is told of what stands, and its pattern says of which
+kind that must be.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from types import NoneType
 from typing import Any, cast
 
 import attrs
+
+from ._kinds import Foreign, kind_of
 
 # Exactly these are equal to nothing of another type, so they stand for themselves.
 _PLAIN = frozenset({str, bytes, NoneType})
@@ -29,6 +31,8 @@ def identity(value: object) -> Hashable:
     kind = type(value)
     if kind in _PLAIN:
         return value
+    if isinstance(value, Foreign):
+        return value.pattern_identity()
     if isinstance(value, (tuple, list)):
         return (kind, *map(identity, cast("tuple[object, ...]", value)))
     if isinstance(value, (frozenset, set)):
@@ -46,11 +50,6 @@ def identity(value: object) -> Hashable:
     return (kind, value)
 
 
-def type_of(value: object) -> type:
-    """Return the type by which `value` is found; all mappings count as one."""
-    return dict if isinstance(value, Mapping) else type(value)
-
-
 @attrs.define(slots=True, eq=False)
 class Entry:
     """One value that stands."""
@@ -62,26 +61,26 @@ class Entry:
 
 
 class Bag:
-    """Values by type and identity. Empty tables are removed."""
+    """Values by kind and identity. Empty tables are removed."""
 
     def __init__(self) -> None:
-        self._by_type: dict[type, dict[Hashable, Entry]] = {}
+        self._by_kind: dict[Hashable, dict[Hashable, Entry]] = {}
 
     def __len__(self) -> int:
         """Return how many distinct values stand."""
-        return sum(len(entries) for entries in self._by_type.values())
+        return sum(len(entries) for entries in self._by_kind.values())
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the distinct values."""
-        for entries in self._by_type.values():
+        for entries in self._by_kind.values():
             for entry in entries.values():
                 yield entry.value
 
-    def of_type(self, type_: type | None) -> Iterator[tuple[Hashable, Any]]:
-        """Yield (identity, value) of what stands and is of this type; None is for any."""
-        types = list(self._by_type) if type_ is None else [type_]
-        for each in types:
-            for key, entry in self._by_type.get(each, {}).items():
+    def of_kind(self, kind: Hashable) -> Iterator[tuple[Hashable, Any]]:
+        """Yield (identity, value) of what stands and is of this kind; None is for any."""
+        kinds = list(self._by_kind) if kind is None else [kind]
+        for each in kinds:
+            for key, entry in self._by_kind.get(each, {}).items():
                 yield key, entry.value
 
     def add(self, key: Hashable, value: Any, entry: Entry | None = None) -> Entry:
@@ -89,7 +88,7 @@ class Bag:
 
         `entry` is what `remove` returned, to undo that.
         """
-        entries = self._by_type.setdefault(type_of(value), {})
+        entries = self._by_kind.setdefault(kind_of(value), {})
         found = entries.get(key)
         if found is None:
             found = entries[key] = Entry(value) if entry is None else entry
@@ -98,12 +97,12 @@ class Bag:
 
     def remove(self, key: Hashable, value: Any) -> Entry:
         """Count one assertion of `value` less, which must stand; return its entry."""
-        kind = type_of(value)
-        entries = self._by_type[kind]
+        kind = kind_of(value)
+        entries = self._by_kind[kind]
         entry = entries[key]
         entry.count -= 1
         if not entry.count:
             del entries[key]
             if not entries:
-                del self._by_type[kind]
+                del self._by_kind[kind]
         return entry

@@ -13,10 +13,10 @@ Source: syndicate-rs, dataspace.rs and skeleton.rs; MQTT 3.1.1 for topics and re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable
+from collections.abc import Collection, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import attrs
 
@@ -24,8 +24,8 @@ from ..accounts import Account, Holder, Ledger, Turn, commit_run, measure
 from ._bag import Bag, Entry, identity
 from ._errors import DataspaceError, NotAssertedError
 from ._events import Asserted, Batch, Observe, Publication, Retracted
-from ._index import Endpoint, PatternIndex, matches, type_wanted
-from ._pattern import Pattern, Skeleton, captured, compile_pattern
+from ._index import DEFAULT_MAX_SHAPES, Endpoint, PatternIndex, kind_wanted, matches
+from ._pattern import Path, Pattern, Skeleton, captured, compile_pattern
 from ._retained import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, RetainedStore
 from ._routes import DEFAULT_CACHED_ROUTES, Route, Routes, Subscription
 from ._topics import TopicFilter
@@ -53,6 +53,20 @@ class Observation:
     assertion: Assertion
     skeleton: Skeleton | None = None
     subscription: Subscription | None = None
+
+
+class Run(Protocol):
+    """Several messages that concern the same holders, which know what to make of it."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """What they are charged for, all together, for each holder."""
+        ...
 
 
 @attrs.frozen(slots=True)
@@ -89,6 +103,7 @@ class Dataspace:
         cached_routes: How many topics' routes to keep.
         max_retained: How many topics may have a retained value.
         max_retained_bytes: How many bytes of topics and payloads may be retained.
+        max_shapes: How many different shapes the patterns that are observed may have.
 
     Attributes:
         routes: Subscriptions to topics, for transports that route runs of publications.
@@ -107,6 +122,7 @@ class Dataspace:
         cached_routes: int = DEFAULT_CACHED_ROUTES,
         max_retained: int = DEFAULT_MAX_RETAINED,
         max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES,
+        max_shapes: int = DEFAULT_MAX_SHAPES,
     ) -> None:
         self.ledger = ledger
         self.routes = Routes(cached_routes)
@@ -115,7 +131,7 @@ class Dataspace:
         self.deliveries = 0
         self.unrouted = 0
         self.looks_into_publications = False
-        self._index = PatternIndex()
+        self._index = PatternIndex(max_shapes)
         self._observations = 0
         self._bag = Bag()
 
@@ -141,11 +157,12 @@ class Dataspace:
                 raise DataspaceError(msg)
             self._count(turn, self._route_value(turn, event, nbytes))
 
-    def route_run(self, account: Account, batch: Batch, holders: Collection[Holder]) -> None:
-        """Route a run of QoS 0 publications whose `Route.plain` holders are known, in one step.
+    def route_run(self, account: Account, batch: Run, holders: Collection[Holder]) -> None:
+        """Route a run of messages whose holders are known, in one step.
 
         A whole root turn, but for `Holder.ready`, which is the caller's: see
-        `clearfunds.accounts.commit_run`. Not while `looks_into_publications`.
+        `clearfunds.accounts.commit_run`. For QoS 0 publications they are `Route.plain`, and not
+        while `looks_into_publications`; for other values see `steady_observations`.
         """
         commit_run(account, holders, batch, batch.count, batch.nbytes)
         self.published += batch.count
@@ -178,14 +195,34 @@ class Dataspace:
 
     def _route_value(self, turn: Turn, value: Any, nbytes: int | None) -> int:
         reached = 0
-        size = -1 if nbytes is None else nbytes
+        whole = nbytes
         for endpoint, shown in self._index.matching(value):
-            if size < 0:
-                size = measure(value)
+            if endpoint.captures is not None:
+                size = measure(shown)
+            elif whole is None:
+                size = whole = measure(value)
+            else:
+                size = whole
             for observation in endpoint.observers:
                 turn.deliver(cast("Observation", observation).holder, shown, 1, size)
                 reached += 1
         return reached
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a pattern's observer comes or goes."""
+        return self._index.version
+
+    def steady_observations(self, value: Any, varying: Path) -> Sequence[Observation] | None:
+        """Return who observes `value`, whatever atom of its type stands at the path `varying`.
+
+        None if that depends on the atom. It holds until `version` changes: a transport may route a
+        run of such values as one, see `route_run`.
+        """
+        endpoints = self._index.steady(value, varying)
+        if endpoints is None:
+            return None
+        return [cast("Observation", o) for endpoint in endpoints for o in endpoint.observers]
 
     def _count(self, turn: Turn, reached: int) -> None:
         self.published += 1
@@ -268,7 +305,7 @@ class Dataspace:
     def _tell(self, turn: Turn, assertion: Assertion, value: Any, change: int) -> None:
         """Tell observers that `value` has appeared (change 1) or gone (-1)."""
         for endpoint, shown in self._index.matching(value):
-            key = identity(shown) if endpoint.captures else assertion.key
+            key = assertion.key if endpoint.captures is None else identity(shown)
             # What was told of first is what is told to have gone.
             shown, before = endpoint.shown.get(key, (shown, 0))
             count = before + change
@@ -280,9 +317,9 @@ class Dataspace:
                 event = Retracted(shown)
             else:
                 continue  # other assertions show just the same of themselves
+            size = assertion.nbytes if endpoint.captures is None else measure(shown)
             for observation in endpoint.observers:
-                holder = cast("Observation", observation).holder
-                turn.deliver(holder, event, 1, assertion.nbytes)
+                turn.deliver(cast("Observation", observation).holder, event, 1, size)
 
     @staticmethod
     def _show(endpoint: Endpoint, key: Hashable, shown: Any, count: int) -> None:
@@ -301,6 +338,7 @@ class Dataspace:
         *,
         acked: Holder | None = None,
         replay: bool = True,
+        value: Hashable = None,
     ) -> Observation:
         """Note that `holder` is to be told of what matches `pattern`, from the commit on.
 
@@ -315,12 +353,16 @@ class Dataspace:
             holder: Whom to tell.
             acked: For a `TopicFilter`: who takes publications of QoS 1 and 2 instead.
             replay: For a `TopicFilter`: whether to tell of what is retained.
+            value: The assertion that says so to those who observe observers; `Observe(pattern)` by
+                default.
 
         Raises:
-            PatternError: If `pattern` cannot be one.
+            PatternError: If `pattern` cannot be one; at the commit, `TooManyShapesError`, and as
+                `assert_`.
         """
         compiled = pattern if isinstance(pattern, TopicFilter) else compile_pattern(pattern)
-        value = Observe(compiled)
+        if value is None:
+            value = Observe(compiled)
         assertion = Assertion(value, turn.account, measure(value), identity(value))
         observation = Observation(compiled, holder, assertion)
         if isinstance(compiled, TopicFilter):
@@ -379,10 +421,10 @@ class Dataspace:
         turn.on_undo(partial(self._drop_observation, observation))
         if len(endpoint.observers) == 1:
             # Nobody looked for this before: find what stands already.
-            for whole, value in self._bag.of_type(type_wanted(skeleton)):
+            for whole, value in self._bag.of_kind(kind_wanted(skeleton)):
                 if matches(skeleton, value):
                     shown = captured(skeleton.captures, value)
-                    key = identity(shown) if skeleton.captures else whole
+                    key = whole if skeleton.captures is None else identity(shown)
                     shown, count = endpoint.shown.get(key, (shown, 0))
                     self._show(endpoint, key, shown, count + 1)
         for shown, _ in endpoint.shown.values():

@@ -19,3 +19,7 @@ class MailboxClosedError(DataspaceError):
 
 class GivenUpError(MailboxClosedError):
     """The mailbox made no progress while others waited on it, and was given up (rule 11)."""
+
+
+class TooManyShapesError(DataspaceError):
+    """Patterns of too many different shapes are observed; routing a value looks at them all."""

@@ -49,6 +49,11 @@ class Publication:
     it is such a kept value, from before the observation."""
 
     @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels of its topic; patterns may look at them as at a field."""
+        return tuple(self.topic.split("/"))
+
+    @property
     def nbytes(self) -> int:
         """What it is charged for: the bytes of its topic and its payload, as they travel."""
         return len(self.topic.encode()) + len(self.payload)

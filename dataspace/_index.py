@@ -3,8 +3,8 @@
 Theory of operation. Patterns that look at the same places share a table, keyed by the constants
 that they want to find there; below that, those that show the same captures share one `Endpoint`.
 So an event is compared once with each distinct shape, however many observers there are, and then
-found by a dictionary look-up. Shapes are kept by the type of the event, with those that take any
-type apart; tables are removed when their last observer goes (upstream's never are).
+found by a dictionary look-up. Shapes are kept by the kind of the event, with those that take any
+kind apart; tables are removed when their last observer goes (upstream's never are).
 
 Source: the idea is syndicate-rs's skeleton.rs; the arrangement is our own.
 """
@@ -16,7 +16,8 @@ from typing import Any
 
 import attrs
 
-from ._bag import type_of
+from ._errors import TooManyShapesError
+from ._kinds import kind_of
 from ._pattern import (
     Path,
     Pattern,
@@ -33,7 +34,7 @@ from ._pattern import (
 class Endpoint:
     """Those observers that look for the same and are shown the same."""
 
-    captures: tuple[Path, ...]
+    captures: tuple[Path, ...] | None
     observers: dict[Any, None] = attrs.field(factory=dict[Any, None])
     """In the order in which they came."""
     shown: dict[Hashable, tuple[Any, int]] = attrs.field(factory=dict[Hashable, tuple[Any, int]])
@@ -42,29 +43,59 @@ class Endpoint:
 
 
 Constants = tuple[tuple[type, Hashable], ...]
-Table = dict[Constants, dict[tuple[Path, ...], Endpoint]]
+Table = dict[Constants, dict[tuple[Path, ...] | None, Endpoint]]
+
+DEFAULT_MAX_SHAPES = 10_000
+"""Distinct shapes of patterns. Routing a value looks at all those of its kind, at 1 to 2 us each;
+a program's own patterns have a few dozen."""
 
 
 class PatternIndex:
-    """Observers by pattern."""
+    """Observers by pattern.
 
-    def __init__(self) -> None:
-        # None is for shapes that take events of any type.
-        self._by_type: dict[type | None, dict[Shape, Table]] = {}
+    Attributes:
+        max_shapes: How many distinct shapes there may be.
+        version: Changes whenever an observer comes or goes: what was found of values before may not
+            be true any more.
+    """
+
+    def __init__(self, max_shapes: int = DEFAULT_MAX_SHAPES) -> None:
+        self.max_shapes = max_shapes
+        self.version = 0
+        self._shapes = 0
+        # None is for shapes that take events of any kind.
+        self._by_kind: dict[Hashable, dict[Shape, Table]] = {}
 
     def __len__(self) -> int:
         """Return the number of distinct shapes."""
-        return sum(len(tables) for tables in self._by_type.values())
+        return self._shapes
 
     def add(self, pattern: Pattern, observer: Any) -> tuple[Endpoint, Skeleton]:
-        """Add an observer; return its endpoint, which may be new, and the pattern taken apart."""
+        """Add an observer; return its endpoint, which may be new, and the pattern taken apart.
+
+        Raises:
+            TooManyShapesError: If there are `max_shapes` others already.
+        """
         skeleton = take_apart(pattern)
         return self.put(skeleton, observer, Endpoint(skeleton.captures)), skeleton
 
     def put(self, skeleton: Skeleton, observer: Any, endpoint: Endpoint) -> Endpoint:
-        """Add an observer; return its endpoint, which is `endpoint` if there is none yet."""
-        tables = self._by_type.setdefault(type_wanted(skeleton), {})
-        table = tables.setdefault(skeleton.shape, {})
+        """Add an observer; return its endpoint, which is `endpoint` if there is none yet.
+
+        Raises as `add`.
+        """
+        root = kind_wanted(skeleton)
+        table = self._by_kind.get(root, {}).get(skeleton.shape)
+        if table is None:
+            if self._shapes >= self.max_shapes:
+                msg = (
+                    f"{self._shapes} different shapes of patterns are observed, which is the "
+                    "limit; use patterns that look at the same places, or raise max_shapes"
+                )
+                raise TooManyShapesError(msg)
+            table = self._by_kind.setdefault(root, {})[skeleton.shape] = {}
+            self._shapes += 1
+        self.version += 1
         endpoints = table.setdefault(skeleton.constants, {})
         endpoint = endpoints.setdefault(skeleton.captures, endpoint)
         endpoint.observers[observer] = None
@@ -72,8 +103,8 @@ class PatternIndex:
 
     def remove(self, skeleton: Skeleton, observer: Any) -> Endpoint:
         """Remove an observer, and every table that is empty now; return its endpoint."""
-        root = type_wanted(skeleton)
-        tables = self._by_type[root]
+        root = kind_wanted(skeleton)
+        tables = self._by_kind[root]
         table = tables[skeleton.shape]
         endpoints = table[skeleton.constants]
         endpoint = endpoints[skeleton.captures]
@@ -84,23 +115,39 @@ class PatternIndex:
             del table[skeleton.constants]
         if not table:
             del tables[skeleton.shape]
+            self._shapes -= 1
         if not tables:
-            del self._by_type[root]
+            del self._by_kind[root]
+        self.version += 1
         return endpoint
 
-    def may_concern(self, type_: type) -> bool:
-        """Whether some pattern might match an event of this type."""
-        return None in self._by_type or type_ in self._by_type
+    def may_concern(self, kind: Hashable) -> bool:
+        """Whether some pattern might match an event of this kind."""
+        return None in self._by_kind or kind in self._by_kind
 
     def matching(self, value: Any) -> Iterator[tuple[Endpoint, Any]]:
         """Yield each endpoint that `value` concerns, with what its observers are shown of it."""
-        for root in (type_of(value), None):
-            for shape, table in self._by_type.get(root, {}).items():
+        for root in (kind_of(value), None):
+            for shape, table in self._by_kind.get(root, {}).items():
                 if fits(shape, value):
                     endpoints = table.get(tuple(constants_of(shape, value)))
                     if endpoints is not None:
                         for endpoint in endpoints.values():
                             yield endpoint, captured(endpoint.captures, value)
+
+    def steady(self, value: Any, varying: Path) -> list[Endpoint] | None:
+        """Return the endpoints that concern `value` whatever atom of its type stands at `varying`.
+
+        None if some pattern has a constant there, so that it depends.
+        """
+        found: list[Endpoint] = []
+        for root in (kind_of(value), None):
+            for shape, table in self._by_kind.get(root, {}).items():
+                if varying in shape.constants:
+                    return None
+                if fits(shape, value):
+                    found += table.get(tuple(constants_of(shape, value)), {}).values()
+        return found
 
 
 def matches(skeleton: Skeleton, value: Any) -> bool:
@@ -109,8 +156,8 @@ def matches(skeleton: Skeleton, value: Any) -> bool:
     return fits(shape, value) and tuple(constants_of(shape, value)) == skeleton.constants
 
 
-def type_wanted(skeleton: Skeleton) -> type | None:
-    """Return the type of all events that the pattern can match; None if it may be any."""
+def kind_wanted(skeleton: Skeleton) -> Hashable:
+    """Return the kind of all events that the pattern can match; None if it may be any."""
     # Groups and constants are listed outermost first.
     shape = skeleton.shape
     if shape.groups and shape.groups[0][0] == ():

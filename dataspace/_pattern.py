@@ -26,13 +26,14 @@ from typing import Any, cast
 import attrs
 
 from ._errors import PatternError
-
-ATOMS = (str, bytes, int, float, bool, type(None))
-"""What a constant may be; the same as Preserves' atoms but for symbols."""
+from ._kinds import ATOMS, MISSING, Foreign, Kind, kind_of
 
 
 class Pattern:
-    """A compiled pattern: `Discard`, `Capture`, `Literal` or `Group`. Hashable, comparable."""
+    """A compiled pattern: `Discard`, `Capture`, `Literal`, `Group`; `CapturesOnly` around one.
+
+    Hashable, comparable.
+    """
 
     __slots__ = ()
 
@@ -62,14 +63,26 @@ class Literal(Pattern):
 
 @attrs.frozen(slots=True)
 class Group(Pattern):
-    """A compound of type `type` whose entries match.
+    """A compound of this kind whose entries match.
 
-    `entries` are (key, pattern): a field's name for an attrs class, an index for a tuple, a key
-    for a mapping. An entry must be there, even where its pattern is `ANY`.
+    The `kind` is an attrs class, `tuple` or a named tuple's class, `dict` for any mapping, or what
+    `Foreign.pattern_kind` says. `entries` are (key, pattern): a field's name for an attrs class, an
+    index for a tuple, a key for a mapping. An entry must be there, even where its pattern is `ANY`.
     """
 
-    type: type
+    kind: Kind
     entries: tuple[tuple[Hashable, Pattern], ...]
+
+
+@attrs.frozen(slots=True)
+class CapturesOnly(Pattern):
+    """`pattern`, of which the observer is shown the captures even if there are none: then ().
+
+    For a whole pattern; within another it is just `pattern`. (It is Syndicate's rule: a pattern
+    without captures says that something is the case, and no more.)
+    """
+
+    pattern: Pattern
 
 
 ANY = Discard()
@@ -142,15 +155,14 @@ def _order_of_key(key: Hashable) -> tuple[int, Any, str]:
 # -- what a pattern looks at --------------------------------------------------------------------
 
 Path = tuple[Hashable, ...]
-MISSING: Any = object()
 
 
 @attrs.frozen(slots=True)
 class Shape:
     """Where a pattern looks: patterns of one shape share a table (`_index.py`)."""
 
-    groups: tuple[tuple[Path, type, tuple[Hashable, ...]], ...]
-    """Compounds that must be there: (where, of what type, with which entries at least)."""
+    groups: tuple[tuple[Path, Hashable, tuple[Hashable, ...]], ...]
+    """Compounds that must be there: (where, of what kind, with which entries at least)."""
     constants: tuple[Path, ...]
     """Where the constants stand."""
 
@@ -161,13 +173,13 @@ class Skeleton:
 
     shape: Shape
     constants: tuple[tuple[type, Hashable], ...]
-    captures: tuple[Path, ...]
-    """Where the captures stand; () for "show the whole"."""
+    captures: tuple[Path, ...] | None
+    """Where the captures stand; None for "show the whole"."""
 
 
 def take_apart(pattern: Pattern) -> Skeleton:
     """Return what `pattern` looks at, which values it wants there, and what it shows."""
-    groups: list[tuple[Path, type, tuple[Hashable, ...]]] = []
+    groups: list[tuple[Path, Hashable, tuple[Hashable, ...]]] = []
     constants: list[tuple[Path, tuple[type, Hashable]]] = []
     captures: list[Path] = []
 
@@ -178,15 +190,17 @@ def take_apart(pattern: Pattern) -> Skeleton:
         elif isinstance(part, Literal):
             constants.append((path, (part.type, part.value)))
         elif isinstance(part, Group):
-            groups.append((path, part.type, tuple(key for key, _ in part.entries)))
+            groups.append((path, part.kind, tuple(key for key, _ in part.entries)))
             for key, inner in part.entries:
                 walk(inner, (*path, key))
+        elif isinstance(part, CapturesOnly):
+            walk(part.pattern, path)
 
     walk(pattern, ())
     return Skeleton(
         Shape(tuple(groups), tuple(path for path, _ in constants)),
         tuple(value for _, value in constants),
-        tuple(captures),
+        tuple(captures) if captures or isinstance(pattern, CapturesOnly) else None,
     )
 
 
@@ -204,6 +218,8 @@ def entry(value: object, key: Any) -> Any:
     if isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
         return items[key] if isinstance(key, int) and 0 <= key < len(items) else MISSING
+    if isinstance(value, Foreign):
+        return value.pattern_entry(key)
     if isinstance(value, Mapping):
         return cast("Mapping[object, object]", value).get(key, MISSING)
     if isinstance(key, str) and attrs.has(type(value)):
@@ -211,18 +227,11 @@ def entry(value: object, key: Any) -> Any:
     return MISSING
 
 
-def is_group(value: Any, type_: type) -> bool:
-    """Whether `value` is a compound of the type that a group wants."""
-    if type_ is dict:
-        return isinstance(value, Mapping)
-    return type(value) is type_
-
-
 def fits(shape: Shape, value: Any) -> bool:
     """Whether every compound of the shape is there, with its entries."""
-    for path, type_, keys in shape.groups:
+    for path, kind, keys in shape.groups:
         part = look_up(value, path)
-        if part is MISSING or not is_group(part, type_):
+        if part is MISSING or kind_of(part) != kind:
             return False
         if any(entry(part, key) is MISSING for key in keys):
             return False
@@ -236,6 +245,6 @@ def constants_of(shape: Shape, value: Any) -> Iterator[tuple[type, Hashable]]:
         yield (type(part), part) if isinstance(part, ATOMS) else (object, None)
 
 
-def captured(captures: tuple[Path, ...], value: Any) -> Any:
+def captured(captures: tuple[Path, ...] | None, value: Any) -> Any:
     """Return what an observer is shown of `value`: the whole, or a tuple of the captures."""
-    return tuple(look_up(value, path) for path in captures) if captures else value
+    return value if captures is None else tuple([look_up(value, path) for path in captures])

@@ -88,12 +88,12 @@ def by_brute_force(pattern: Pattern, value: object) -> list[object] | None:
         return [] if type(value) is pattern.type and value == pattern.value else None
     if isinstance(pattern, Group):
         is_map = isinstance(value, Mapping)
-        if not (is_map if pattern.type is dict else type(value) is pattern.type):
+        if not (is_map if pattern.kind is dict else type(value) is pattern.kind):
             return None
         found: list[object] = []
         for key, part in pattern.entries:
             try:
-                at = inside(value, str(key)) if attrs.has(pattern.type) else item(value, key)
+                at = inside(value, str(key)) if attrs.has(type(value)) else item(value, key)
             except (LookupError, AttributeError):
                 return None
             inner = by_brute_force(part, at)
@@ -197,8 +197,8 @@ def is_bare(dataspace: Dataspace) -> bool:
     """Whether nothing of what observers and asserters once put into a dataspace is left in it."""
     numbers = dataspace.statistics()
     return (
-        not inside(inside(dataspace, "_index"), "_by_type")
-        and not inside(inside(dataspace, "_bag"), "_by_type")
+        not inside(inside(dataspace, "_index"), "_by_kind")
+        and not inside(inside(dataspace, "_bag"), "_by_kind")
         and not inside(inside(inside(dataspace.routes, "_filters"), "_root"), "children")
         and (numbers.assertions, numbers.observations, numbers.shapes, numbers.subscriptions)
         == (0, 0, 0, 0)

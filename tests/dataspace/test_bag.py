@@ -113,7 +113,7 @@ def test_the_bag_keeps_the_first_of_equal_values_until_the_last_is_gone() -> Non
     entry = bag.remove(key, two)
     assert (entry.value, entry.count) == (one, 0)
     assert len(bag) == 0
-    assert not vars(bag)["_by_type"]
+    assert not vars(bag)["_by_kind"]
 
 
 def test_what_was_removed_can_be_put_back_as_it_was() -> None:
@@ -139,13 +139,13 @@ def test_removing_what_does_not_stand_changes_nothing() -> None:
     assert list(bag) == ["a"]
 
 
-def test_values_are_found_by_type_and_all_mappings_are_of_one() -> None:
+def test_values_are_found_by_kind_and_all_mappings_are_of_one() -> None:
     bag = Bag()
     proxy: Mapping[str, int] = MappingProxyType({"a": 1})
     for value in ("a", ("a",), Reading("roof", 1.0), proxy):
         bag.add(identity(value), value)
-    assert [value for _, value in bag.of_type(str)] == ["a"]
-    assert [value for _, value in bag.of_type(dict)] == [proxy]
-    assert [value for _, value in bag.of_type(Reading)] == [Reading("roof", 1.0)]
-    assert [value for _, value in bag.of_type(Alarm)] == []
-    assert list(bag.of_type(None)) == [(identity(value), value) for value in bag]
+    assert [value for _, value in bag.of_kind(str)] == ["a"]
+    assert [value for _, value in bag.of_kind(dict)] == [proxy]
+    assert [value for _, value in bag.of_kind(Reading)] == [Reading("roof", 1.0)]
+    assert [value for _, value in bag.of_kind(Alarm)] == []
+    assert list(bag.of_kind(None)) == [(identity(value), value) for value in bag]

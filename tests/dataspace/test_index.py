@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clearfunds.dataspace import ANY, Pattern, Publication, capture, compile_pattern, match
 from clearfunds.dataspace._bag import identity
-from clearfunds.dataspace._index import PatternIndex, type_wanted
+from clearfunds.dataspace._index import PatternIndex, kind_wanted
 from clearfunds.dataspace._pattern import Skeleton
 from tests.dataspace.conftest import PATTERNS, STEADY, VALUES, Alarm, Reading, inside, shown_of
 
@@ -40,7 +40,7 @@ def test_patterns_that_look_at_the_same_places_are_one_shape() -> None:
     for n, skeleton in enumerate(skeletons):
         index.remove(skeleton, n % 100)
     assert len(index) == 0
-    assert not inside(index, "_by_type")
+    assert not inside(index, "_by_kind")
 
 
 def test_observers_of_the_same_share_an_endpoint_in_the_order_in_which_they_came() -> None:
@@ -67,7 +67,7 @@ def test_types_that_nobody_looks_at_cost_nothing() -> None:
     assert not index.may_concern(Publication)
     for _, skeleton in handles:
         index.remove(skeleton, 1)
-    assert not inside(index, "_by_type")
+    assert not inside(index, "_by_kind")
 
 
 @STEADY
@@ -85,7 +85,7 @@ def test_it_finds_what_brute_force_finds(
     for value in values:
         expected = ((n, shown_of(pattern, value)) for n, pattern, _ in present)
         assert found(index, value) == Counter(pair for pair in expected if pair[1] is not None)
-    assert len(index) == len({(type_wanted(s), s.shape) for _, _, s in present})
+    assert len(index) == len({(kind_wanted(s), s.shape) for _, _, s in present})
     for n, _, skeleton in present:
         index.remove(skeleton, n)
-    assert not inside(index, "_by_type")
+    assert not inside(index, "_by_kind")
