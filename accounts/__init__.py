@@ -18,6 +18,7 @@ from ._holder import DEFAULT_PATIENCE as DEFAULT_PATIENCE
 from ._holder import JOIN_BYTES as JOIN_BYTES
 from ._holder import Holder as Holder
 from ._holder import LoanQueue as LoanQueue
+from ._holder import Recipient as Recipient
 from ._holder import StuckPolicy as StuckPolicy
 from ._ledger import Ledger as Ledger
 from ._limit import DEFAULT_LIMIT_BYTES as DEFAULT_LIMIT_BYTES

@@ -10,7 +10,7 @@ import abc
 import enum
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ._errors import NotALoanError
 from ._loan import LoanedItem
@@ -37,14 +37,42 @@ class StuckPolicy(enum.StrEnum):
     """It is closed, and what it held is written off."""
 
 
-class Holder(abc.ABC):
+class Recipient(abc.ABC):
+    """Whom a commit delivers to: a holder, or what stands before one.
+
+    What stands before a holder has nothing in its hands between two commits: it puts what it is
+    given into a holder's, in the form in which that one has it.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    gathers: ClassVar[bool] = False
+    """Whether it wants to be told, by `gathered`, when it has got all of one commit."""
+
+    @abc.abstractmethod
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """Take custody of one `item`, for which `account` has just been charged.
+
+        Called by a commit, for each delivery; must not raise. What arrives after the holder has
+        been closed is repaid at once as `dropped`.
+        """
+
+    def gathered(self) -> None:  # noqa: B027 (most have nothing to do then)
+        """One commit has delivered all that it has for this one; nobody is `ready` yet."""
+
+    @abc.abstractmethod
+    def ready(self) -> None:
+        """Everything of one commit is in custody: wake who takes it, or send it."""
+
+
+class Holder(Recipient):
     """Something that has loans in its hands.
 
     Registered with its ledger, weakly, until `Ledger.unregister`: the ledger never keeps a
     forgotten holder alive, so that its loans are found by the garbage collector.
     """
 
-    __slots__ = ("__weakref__", "ledger", "name", "patience", "policy", "progressed_at")
+    __slots__ = ("ledger", "name", "patience", "policy", "progressed_at")
 
     kind = "holder"
     """What sort of holder this is, for people."""
@@ -63,18 +91,6 @@ class Holder(abc.ABC):
         self.policy = policy
         self.progressed_at = ledger.clock()
         ledger.register(self)
-
-    @abc.abstractmethod
-    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """Take custody of one `item`, for which `account` has just been charged.
-
-        Called by a commit, for each delivery; must not raise. What arrives after the holder has
-        been closed is repaid at once as `dropped`.
-        """
-
-    @abc.abstractmethod
-    def ready(self) -> None:
-        """Everything of one commit is in custody: wake who takes it, or send it."""
 
     @abc.abstractmethod
     def loans(self) -> Iterator[LoanedItem[Any]]:

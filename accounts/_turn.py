@@ -20,7 +20,7 @@ from ._outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from ._account import Account
-    from ._holder import Holder
+    from ._holder import Recipient
 
 
 class Router(Protocol):
@@ -60,7 +60,7 @@ class Turn:
         self.input_bytes = nbytes
         self.opened = 0.0
         self._actions: list[Callable[[Turn], None]] = []
-        self._deliveries: list[tuple[Holder, Any, int, int]] = []
+        self._deliveries: list[tuple[Recipient, Any, int, int]] = []
         self._undo: list[Callable[[], object]] = []
         self._state = "new"
 
@@ -117,7 +117,9 @@ class Turn:
         """
         self.act(lambda turn: router.route(turn, event, nbytes))
 
-    def send(self, holder: Holder, item: Any, *, items: int = 1, nbytes: int | None = None) -> None:
+    def send(
+        self, holder: Recipient, item: Any, *, items: int = 1, nbytes: int | None = None
+    ) -> None:
         """Note that `item` goes to one `holder`, without routing.
 
         Raises:
@@ -142,7 +144,7 @@ class Turn:
 
     # -- for actions, at the commit -------------------------------------------------------------
 
-    def deliver(self, holder: Holder, item: Any, items: int, nbytes: int) -> None:
+    def deliver(self, holder: Recipient, item: Any, items: int, nbytes: int) -> None:
         """Deliver to one holder, once every action has been applied. For actions, at the commit.
 
         Raises:
@@ -181,13 +183,16 @@ class Turn:
         if failures:
             raise BaseExceptionGroup("a failed turn could not be undone", failures)
 
-    def _hand_over(self) -> Iterable[Holder]:
+    def _hand_over(self) -> Iterable[Recipient]:
         account, now = self.account, self.opened
-        touched: dict[Holder, None] = {}
+        touched: dict[Recipient, None] = {}
         for holder, item, items, nbytes in self._deliveries:
             account.borrow(items, nbytes)
             holder.hold(account, item, items, nbytes, now)
             touched[holder] = None
+        for holder in touched:
+            if holder.gathers:
+                holder.gathered()
         return touched
 
     def _end(self, outcome: Outcome) -> None:
@@ -206,7 +211,7 @@ class Turn:
 
 
 def commit_run(
-    account: Account, holders: Collection[Holder], item: Any, items: int, nbytes: int
+    account: Account, holders: Collection[Recipient], item: Any, items: int, nbytes: int
 ) -> None:
     """Do a whole root turn in one step: one run of validated events, for holders already known.
 

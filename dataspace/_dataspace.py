@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 
 import attrs
 
-from ..accounts import Account, Holder, Ledger, Turn, commit_run, measure
+from ..accounts import Account, Holder, Ledger, Recipient, Turn, commit_run, measure
 from ._bag import Bag, Entry, identity
 from ._errors import DataspaceError, NotAssertedError
 from ._events import Asserted, Batch, Observe, Publication, Retracted
@@ -49,7 +49,7 @@ class Observation:
     """A handle on one observation; `Dataspace.unobserve` ends it."""
 
     pattern: Pattern | TopicFilter
-    holder: Holder
+    holder: Recipient
     assertion: Assertion
     skeleton: Skeleton | None = None
     subscription: Subscription | None = None
@@ -157,7 +157,7 @@ class Dataspace:
                 raise DataspaceError(msg)
             self._count(turn, self._route_value(turn, event, nbytes))
 
-    def route_run(self, account: Account, batch: Run, holders: Collection[Holder]) -> None:
+    def route_run(self, account: Account, batch: Run, holders: Collection[Recipient]) -> None:
         """Route a run of messages whose holders are known, in one step.
 
         A whole root turn, but for `Holder.ready`, which is the caller's: see
@@ -334,7 +334,7 @@ class Dataspace:
         self,
         turn: Turn,
         pattern: object,
-        holder: Holder,
+        holder: Recipient,
         *,
         acked: Holder | None = None,
         replay: bool = True,
@@ -366,6 +366,7 @@ class Dataspace:
         assertion = Assertion(value, turn.account, measure(value), identity(value))
         observation = Observation(compiled, holder, assertion)
         if isinstance(compiled, TopicFilter):
+            assert isinstance(holder, Holder)
             observation.subscription = Subscription(compiled, holder, acked)
             turn.act(partial(self._subscribe, observation=observation, replay=replay))
         else:
@@ -383,7 +384,7 @@ class Dataspace:
 
     @contextmanager
     def observed(
-        self, account: Account, pattern: object, holder: Holder, *, replay: bool = True
+        self, account: Account, pattern: object, holder: Recipient, *, replay: bool = True
     ) -> Generator[Observation]:
         """Let `holder` observe `pattern` for as long as the block lasts; `account` pays.
 
