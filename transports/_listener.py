@@ -1,4 +1,4 @@
-"""Where connections come in: TCP and Unix listeners by URL."""
+"""Where connections come in: TCP, Unix and WebSocket listeners by URL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,16 @@ ACCEPTS_A_STEP = 64
 ACCEPT_PAUSE_SECONDS = 0.1
 """The pause when there is no descriptor left to accept with, as `trio.serve_listeners` has it."""
 
-TRANSPORTS = ("tcp", "unix")
+TRANSPORTS = ("tcp", "unix", "ws")
+"""What a listener accepts on; to the listener, `ws` is TCP, and the session does the handshake."""
+
+WEBSOCKET_PROTOCOLS = ("syndicate",)
+"""The protocols that can be spoken over WebSocket."""
+
+GATEKEEPER_PROTOCOLS = ("syndicate",)
+"""The protocols whose URLs may end in `?gatekeeper`."""
+
+_GATEKEEPER = "gatekeeper"
 
 
 class ListenError(TransportError, OSError):
@@ -42,20 +51,25 @@ class ListenURLError(TransportError, ValueError):
 
 @attrs.frozen(slots=True)
 class ListenURL:
-    """`protocol+tcp://host:port` or `protocol+unix:///path`, taken apart."""
+    """`protocol+tcp://host:port`, `protocol+ws://host:port` or `protocol+unix:///path`, apart.
+
+    `?gatekeeper` at the end of it: who connects meets a gatekeeper, and with a sturdyref passes it.
+    """
 
     protocol: str
     transport: str
     host: str = ""
     port: int = 0
     path: str = ""
+    gatekeeper: bool = False
 
     @classmethod
     def parse(cls, url: str, protocols: tuple[str, ...]) -> ListenURL:
         """Take a URL apart.
 
         Raises:
-            ListenURLError: If it is not one of these protocols over TCP or a Unix socket.
+            ListenURLError: If it is not one of these protocols over a transport that it can be
+                spoken over, or has more to it than is known here.
         """
         try:
             parts = urlsplit(url)
@@ -67,26 +81,55 @@ class ListenURL:
     def _from_parts(cls, url: str, parts: SplitResult, protocols: tuple[str, ...]) -> ListenURL:
         protocol, plus, transport = parts.scheme.partition("+")
         if not plus or protocol not in protocols or transport not in TRANSPORTS:
-            known = ", ".join(f"{p}+{t}://" for p in protocols for t in TRANSPORTS)
+            known = ", ".join(
+                f"{p}+{t}://" for p in protocols for t in TRANSPORTS if _can_speak(p, t)
+            )
             raise ListenURLError(f"cannot listen on {url!r}: it must begin with one of {known}")
+        if not _can_speak(protocol, transport):
+            msg = (
+                f"cannot listen on {url!r}: {protocol} is not spoken over WebSocket here; "
+                f"write {protocol}+tcp://host:port or {protocol}+unix:///absolute/path"
+            )
+            raise ListenURLError(msg)
+        gatekeeper = cls._gatekeeper(url, parts, protocol, transport)
         if transport == "unix":
             if parts.netloc or not parts.path:
                 msg = f"cannot listen on {url!r}: write {protocol}+unix:///absolute/path"
                 raise ListenURLError(msg)
-            return cls(protocol, transport, path=parts.path)
-        if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
-            msg = f"cannot listen on {url!r}: write {protocol}+tcp://host:port and nothing more"
+            return cls(protocol, transport, path=parts.path, gatekeeper=gatekeeper)
+        form = f"{protocol}+{transport}://host:port"
+        if parts.path not in ("", "/") or parts.username is not None:
+            msg = f"cannot listen on {url!r}: write {form} and nothing more"
             raise ListenURLError(msg)
         if parts.hostname is None or parts.port is None:
-            msg = f"cannot listen on {url!r}: write {protocol}+tcp://host:port (port 0: any free)"
+            msg = f"cannot listen on {url!r}: write {form} (port 0: any free)"
             raise ListenURLError(msg)
-        return cls(protocol, transport, parts.hostname, parts.port)
+        return cls(protocol, transport, parts.hostname, parts.port, gatekeeper=gatekeeper)
+
+    @staticmethod
+    def _gatekeeper(url: str, parts: SplitResult, protocol: str, transport: str) -> bool:
+        where = "/absolute/path" if transport == "unix" else "host:port"
+        form = f"{protocol}+{transport}://{where}"
+        if protocol not in GATEKEEPER_PROTOCOLS:
+            if parts.query or parts.fragment:
+                msg = f"cannot listen on {url!r}: write {form} and nothing more"
+                raise ListenURLError(msg)
+            return False
+        if parts.fragment or parts.query not in ("", _GATEKEEPER):
+            msg = f"cannot listen on {url!r}: write {form}, with ?{_GATEKEEPER} or nothing more"
+            raise ListenURLError(msg)
+        return parts.query == _GATEKEEPER
 
     def __str__(self) -> str:
+        query = f"?{_GATEKEEPER}" if self.gatekeeper else ""
         if self.transport == "unix":
-            return f"{self.protocol}+unix://{self.path}"
+            return f"{self.protocol}+unix://{self.path}{query}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.protocol}+tcp://{host}:{self.port}"
+        return f"{self.protocol}+{self.transport}://{host}:{self.port}{query}"
+
+
+def _can_speak(protocol: str, transport: str) -> bool:
+    return transport != "ws" or protocol in WEBSOCKET_PROTOCOLS
 
 
 class Listener:
@@ -148,7 +191,7 @@ class Listener:
                         await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     break  # anything else concerns only the connection that has gone already
                 sock.setblocking(False)
-                if self.url.transport == "tcp":
+                if self.url.transport != "unix":
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     peer = f"{address[0]}:{address[1]}"
                 else:

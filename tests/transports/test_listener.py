@@ -37,6 +37,20 @@ ANY_PORT = ListenURL("mqtt", "tcp", "127.0.0.1")
         ("mqtt+tcp://localhost:0", ListenURL("mqtt", "tcp", "localhost", 0)),
         ("syndicate+tcp://[::1]:8001", ListenURL("syndicate", "tcp", "::1", 8001)),
         ("mqtt+unix:///run/relay.sock", ListenURL("mqtt", "unix", path="/run/relay.sock")),
+        ("syndicate+ws://127.0.0.1:8002", ListenURL("syndicate", "ws", "127.0.0.1", 8002)),
+        ("syndicate+ws://[::]:0", ListenURL("syndicate", "ws", "::", 0)),
+        (
+            "syndicate+tcp://127.0.0.1:8001?gatekeeper",
+            ListenURL("syndicate", "tcp", "127.0.0.1", 8001, gatekeeper=True),
+        ),
+        (
+            "syndicate+ws://[::1]:8002?gatekeeper",
+            ListenURL("syndicate", "ws", "::1", 8002, gatekeeper=True),
+        ),
+        (
+            "syndicate+unix:///run/relay.sock?gatekeeper",
+            ListenURL("syndicate", "unix", path="/run/relay.sock", gatekeeper=True),
+        ),
     ],
 )
 def test_a_url_is_taken_apart_and_put_together(url: str, parsed: ListenURL) -> None:
@@ -44,10 +58,34 @@ def test_a_url_is_taken_apart_and_put_together(url: str, parsed: ListenURL) -> N
     assert str(parsed) == url
 
 
+def test_a_slash_before_the_query_is_no_matter() -> None:
+    parsed = ListenURL.parse("syndicate+ws://127.0.0.1:8002/?gatekeeper", PROTOCOLS)
+    assert str(parsed) == "syndicate+ws://127.0.0.1:8002?gatekeeper"
+
+
+KNOWN = (
+    r"must begin with one of mqtt\+tcp://, mqtt\+unix://, "
+    r"syndicate\+tcp://, syndicate\+unix://, syndicate\+ws://$"
+)
+SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing more"
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("tcp://127.0.0.1:1883", r"must begin with one of mqtt\+tcp://, mqtt\+unix://, syndicate"),
+        ("tcp://127.0.0.1:1883", KNOWN),
+        ("syndicate+wss://127.0.0.1:1883", KNOWN),
+        ("mqtt+ws://127.0.0.1:8083", r"mqtt is not spoken over WebSocket here; write mqtt\+tcp:"),
+        ("mqtt+tcp://127.0.0.1:1883?gatekeeper", r"mqtt\+tcp://host:port and nothing more"),
+        ("mqtt+unix:///run/a?b", r"mqtt\+unix:///absolute/path and nothing more"),
+        ("mqtt+unix:///run/a#b", r"mqtt\+unix:///absolute/path and nothing more"),
+        ("syndicate+tcp://127.0.0.1:8001?gatekeepr", SYNDICATE_TCP),
+        ("syndicate+tcp://127.0.0.1:8001?gatekeeper=yes", SYNDICATE_TCP),
+        ("syndicate+tcp://127.0.0.1:8001?gatekeeper&gatekeeper", SYNDICATE_TCP),
+        ("syndicate+tcp://127.0.0.1:8001?gatekeeper#here", SYNDICATE_TCP),
+        ("syndicate+ws://127.0.0.1:8001/path", r"syndicate\+ws://host:port and nothing more"),
+        ("syndicate+ws://127.0.0.1", r"syndicate\+ws://host:port \(port 0: any free\)"),
+        ("syndicate+unix:///run/a?b", r"unix:///absolute/path, with \?gatekeeper or nothing more"),
         ("amqp+tcp://127.0.0.1:5672", "must begin with one of"),
         ("mqtt+tls://127.0.0.1:8883", "must begin with one of"),
         ("127.0.0.1:1883", "must begin with one of"),
@@ -80,6 +118,29 @@ async def test_port_0_is_any_that_is_free() -> None:
         assert repr(listener) == f"<Listener mqtt+tcp://127.0.0.1:{listener.url.port}>"
         assert not listener.sock.getblocking()
         socket.create_connection(("127.0.0.1", listener.url.port), 10).close()
+
+
+async def test_a_websocket_listener_is_one_for_tcp() -> None:
+    url = ListenURL("syndicate", "ws", "127.0.0.1", gatekeeper=True)
+    async with accepting(url) as (listener, links):
+        port = listener.url.port
+        assert port == listener.sock.getsockname()[1] != 0
+        assert str(listener.url) == f"syndicate+ws://127.0.0.1:{port}?gatekeeper"
+        assert listener.label == f"syndicate:{port}"
+        with socket.create_connection(("127.0.0.1", port), 10) as client:
+            await until(lambda: links)
+            assert links[0].peer == f"127.0.0.1:{client.getsockname()[1]}"
+            assert links[0].sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_the_query_is_no_part_of_a_unix_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "relay.sock")
+    (listener,) = await open_listeners(
+        ListenURL.parse(f"syndicate+unix://{path}?gatekeeper", PROTOCOLS)
+    )
+    with listener, socket.socket(socket.AF_UNIX) as client:
+        assert listener.label == f"syndicate:{path}"
+        client.connect(path)
 
 
 async def test_each_address_of_a_host_has_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
