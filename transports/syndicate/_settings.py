@@ -54,8 +54,7 @@ class SyndicateSettings:
     `<rejected reason>`, as before and as syndicate-py 0.19.3 still expects it."""
     credit: Literal["off", "accept", "request"] = "accept"
     """The experimental credit on the wire (protocol.prs): not answered, given to peers who ask for
-    it, or also asked for. To ask is no default: who does not know it ignores it, but older peers
-    may take any extension for an error."""
+    it, or also asked for. To ask is no default: no other implementation is known to answer."""
     oid: str = "syndicate"
     """What the dataspace is called in sturdyrefs; as in syndicate-rs's configuration for its
     examples."""
