@@ -1,0 +1,177 @@
+"""The opening handshake, server side [RFC 6455 section 4.2]: an HTTP request in, 101 or 4xx out.
+
+Rules of this file:
+1. No garbage makes `receive_data` raise anything but `RefusedError`, which has the HTTP answer.
+2. How the input was cut into pieces changes neither the answer nor what is left over.
+3. What is held is at most `max_size` bytes.
+
+h11 reads the request. wsproto's own handshake is not used: it decodes header fields as it finds
+them, and what is not ASCII there ends in `UnicodeDecodeError`; it sets no limit of ours; and it
+drops what came after the request.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+import h11
+from wsproto.utilities import generate_accept_token
+
+from .._errors import RemoteProtocolError
+
+VERSION: Final = b"13"
+"""The only version there is [RFC 6455 section 4.1]."""
+
+NONCE_BYTES: Final = 16
+
+UPGRADE_WANTED: Final = (
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Version", VERSION.decode()),
+)
+"""What 426 must say [RFC 9110 section 15.5.22], [RFC 6455 section 4.4]."""
+
+
+class RefusedError(RemoteProtocolError):
+    """A handshake that is answered with an HTTP error.
+
+    Attributes:
+        answer: The whole HTTP response; nothing may follow it but the end of the connection.
+    """
+
+    def __init__(self, status: HTTPStatus, sentence: str, *headers: tuple[str, str]) -> None:
+        super().__init__(f"no WebSocket handshake: {sentence}")
+        self.answer = _response(status, sentence, headers)
+
+
+class Handshake:
+    """One opening handshake.
+
+    Args:
+        max_size: The largest request accepted, in bytes.
+    """
+
+    __slots__ = ("_h11", "_max_size", "_taken")
+
+    def __init__(self, *, max_size: int) -> None:
+        # h11 is never given more than this, so that the limit is the same however it comes.
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=max_size)
+        self._max_size = max_size
+        self._taken = 0
+
+    def receive_data(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """Take what has been read.
+
+        Returns:
+            The answer and what came after the request; None while it is incomplete.
+
+        Raises:
+            RefusedError: It is not a request for a WebSocket, or not one that can be served.
+        """
+        if not self._taken and data and not data[:1].isalpha():
+            # A peer of another protocol, or TLS: it would wait for us, and we for a line's end.
+            raise RefusedError(
+                HTTPStatus.BAD_REQUEST,
+                f"the connection begins with byte {data[0]:#04x}, which begins no HTTP request; "
+                "only WebSocket clients can connect here, without TLS",
+            )
+        room = self._max_size - self._taken
+        self._taken += min(len(data), room)
+        try:
+            self._h11.receive_data(data[:room])
+            request = self._h11.next_event()
+        except h11.RemoteProtocolError as exc:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {exc}") from exc
+        if request is h11.NEED_DATA:
+            if len(data) > room:
+                raise RefusedError(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                    f"the request is larger than {self._max_size} bytes, the limit",
+                )
+            return None
+        # Given nothing but data a server gets nothing else first.
+        assert isinstance(request, h11.Request)
+        answer = _accept(request)
+        return answer, self._h11.trailing_data[0] + data[room:]
+
+
+def _accept(request: h11.Request) -> bytes:
+    """Make the answer that switches protocols.
+
+    Whatever is offered beyond the protocol itself, extensions and subprotocols, is not taken up,
+    by not being mentioned.
+    """
+    headers = list(request.headers)
+    if request.method != b"GET":
+        raise RefusedError(
+            HTTPStatus.METHOD_NOT_ALLOWED, "its method must be GET", ("Allow", "GET")
+        )
+    # HTTP/1.0 knows no Upgrade [RFC 9110 section 7.8]. h11 has seen to Host.
+    if request.http_version < b"1.1" or "websocket" not in _tokens(headers, b"upgrade"):
+        raise RefusedError(
+            HTTPStatus.UPGRADE_REQUIRED,
+            "only WebSocket clients can connect here (HTTP/1.1 with 'Upgrade: websocket')",
+            *UPGRADE_WANTED,
+        )
+    if "upgrade" not in _tokens(headers, b"connection"):
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "it must say 'Connection: Upgrade'")
+    versions = _values(headers, b"sec-websocket-version")
+    if versions != [VERSION]:
+        raise RefusedError(
+            HTTPStatus.UPGRADE_REQUIRED, "it must say 'Sec-WebSocket-Version: 13'", *UPGRADE_WANTED
+        )
+    keys = _values(headers, b"sec-websocket-key")
+    if len(keys) != 1 or not _is_nonce(keys[0]):
+        raise RefusedError(
+            HTTPStatus.BAD_REQUEST, "its one Sec-WebSocket-Key must be 16 bytes in Base64"
+        )
+    if _values(headers, b"transfer-encoding") or _values(headers, b"content-length") not in (
+        [],
+        [b"0"],
+    ):
+        # Or it could not be told from the first frames.
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "it must have no body")
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: %b\r\n\r\n" % generate_accept_token(keys[0])
+    )
+
+
+def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    return [value for key, value in headers if key == name]
+
+
+def _tokens(headers: list[tuple[bytes, bytes]], name: bytes) -> set[str]:
+    """Return the members of a list field, in lower case."""
+
+    def pieces() -> Iterator[bytes]:
+        for value in _values(headers, name):
+            yield from value.split(b",")
+
+    return {piece.strip().lower().decode("latin-1") for piece in pieces()}
+
+
+def _is_nonce(key: bytes) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == NONCE_BYTES
+    except binascii.Error:
+        return False
+
+
+def _response(status: HTTPStatus, sentence: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Make a response that ends its connection, with a sentence for who looks at it."""
+    body = f"{sentence}\n".encode()
+    connection = "Upgrade, close" if status is HTTPStatus.UPGRADE_REQUIRED else "close"
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        *(f"{name}: {value}" for name, value in headers),
+        f"Connection: {connection}",
+        f"Date: {formatdate(usegmt=True)}",
+        "Content-Type: text/plain; charset=utf-8",
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
