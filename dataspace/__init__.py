@@ -19,6 +19,7 @@ from ._index import DEFAULT_MAX_SHAPES as DEFAULT_MAX_SHAPES
 from ._kinds import MISSING as MISSING
 from ._kinds import Atom as Atom
 from ._kinds import Foreign as Foreign
+from ._kinds import Kind as Kind
 from ._mailbox import Mailbox as Mailbox
 from ._pattern import ANY as ANY
 from ._pattern import Capture as Capture

@@ -10,6 +10,7 @@ kind that must be.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Hashable, Iterator, Mapping
 from types import NoneType
 from typing import Any, cast
@@ -31,6 +32,9 @@ def identity(value: object) -> Hashable:
     kind = type(value)
     if kind in _PLAIN:
         return value
+    if kind is float:
+        # Bit by bit: NaN is to be found again, and -0.0 is not 0.0.
+        return (kind, struct.pack(">d", value))
     if isinstance(value, Foreign):
         return value.pattern_identity()
     if isinstance(value, (tuple, list)):

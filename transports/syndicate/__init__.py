@@ -28,7 +28,6 @@ from ._packets import TurnEvent as TurnEvent
 from ._packets import WireRef as WireRef
 from ._packets import decode as decode
 from ._packets import encode as encode
-from ._patterns import Vocabulary as Vocabulary
 from ._patterns import pattern_from_wire as pattern_from_wire
 from ._patterns import pattern_to_wire as pattern_to_wire
 from ._preserves import Embedded as Embedded
@@ -57,3 +56,7 @@ from ._sturdy import mint as mint
 from ._sturdy import parse_sturdyref as parse_sturdyref
 from ._sturdy import read_sturdyref as read_sturdyref
 from ._sturdy import sturdyref_value as sturdyref_value
+from ._values import Decoded as Decoded
+from ._values import Encoded as Encoded
+from ._vocabulary import PUBLICATION as PUBLICATION
+from ._vocabulary import Vocabulary as Vocabulary

@@ -79,7 +79,8 @@ class Frame(NamedTuple):
     text: bool
     """Whether it is written as text."""
     embedded: bool
-    """Whether there may be references in it, which mean nothing to anybody but this connection."""
+    """Whether there may be references in it, which mean nothing to anybody but this connection, or
+    annotations, which mean nothing to anybody."""
     parts: list[EventParts] | None
     """Its events, if it is a plain turn: then bodies without references can be forwarded."""
     packet: Packet | None
@@ -241,7 +242,8 @@ class Connection:
         parts = event_parts(data, start, scanner.marks)
         if parts is None:
             return self._decoded(data, start, end)
-        return Frame(data, start, end, False, scanner.embedded, parts, None)
+        embedded = scanner.embedded or scanner.annotated
+        return Frame(data, start, end, False, embedded, parts, None)
 
     def _decoded(self, data: bytes, start: int, end: int) -> Frame:
         # It is not a plain turn, so there is no saying yet that it is a packet at all.
@@ -249,6 +251,20 @@ class Connection:
         if isinstance(packet, Error):
             self.close()
         return Frame(data, start, end, self.text, True, None, packet)
+
+    def buffered(self) -> tuple[bytes, int] | None:
+        """Return the input and where in it the next packet begins; None within a packet.
+
+        For who can tell whole packets from what they begin with, and then calls `skip_to`.
+        """
+        if self._scanner is None and self._collected is None and self.state is State.OPEN:
+            return self._buffer, self._position
+        return None
+
+    def skip_to(self, position: int) -> None:
+        """Go on at `position`: what is before it was packets in binary, and has been dealt with."""
+        self._position = position
+        self.text = False
 
     def next_packet(self) -> Packet | _NeedDataType:
         """Take the next packet out of the input, decoded; otherwise as `next_frame`.

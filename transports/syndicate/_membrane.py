@@ -234,8 +234,10 @@ class Membrane(Generic[Entity]):
         entry = self._exported.by_oid.get(oid)
         return None if entry is None else entry.entity
 
-    def receive_assert(self, oid: int, event: Assert) -> Standing[Entity] | None:
-        """Note what the peer asserted.
+    def receive_assert(
+        self, oid: int, event: Assert, *, plain: bool = False
+    ) -> Standing[Entity] | None:
+        """Note what the peer asserted; `plain` says that there are no references in it.
 
         Returns:
             What stands now; None if the event is to be ignored.
@@ -257,7 +259,7 @@ class Membrane(Generic[Entity]):
             )
         held: list[_Hold[Entity]] = []
         self._hold(self._exported, target, held)
-        assertion = self._from_wire(event.assertion, held)
+        assertion = event.assertion if plain else self._from_wire(event.assertion, held)
         standing = Standing(event.handle, target.entity, assertion, held)
         self._received[event.handle] = standing
         return standing
@@ -306,12 +308,22 @@ class Membrane(Generic[Entity]):
 
     # -- what is sent to the peer ---------------------------------------------------------------
 
-    def send_assert(self, target: Entity, assertion: Value) -> TurnEvent:
-        """Make the event that asserts something at one of the peer's entities.
+    def plain_assert(self, target: Entity) -> tuple[int, int]:
+        """Note an assertion without references to one of the peer's entities.
+
+        Returns:
+            Whom it is addressed to, and its handle.
 
         Raises:
-            LocalProtocolError: if `target` is not imported, or too much stands already.
+            LocalProtocolError: as `send_assert`.
         """
+        entry, held = self._new_assertion(target)
+        handle = self._next_handle
+        self._next_handle += 1
+        self._sent[handle] = (entry.oid, held)
+        return entry.oid, handle
+
+    def _new_assertion(self, target: Entity) -> tuple[_Entry[Entity], list[_Hold[Entity]]]:
         entry = self._target(target)
         if len(self._sent) >= self._max_sent:
             raise LocalProtocolError(
@@ -319,6 +331,23 @@ class Membrane(Generic[Entity]):
             )
         held: list[_Hold[Entity]] = []
         self._hold(self._imported, entry, held)
+        return entry, held
+
+    def oid_of(self, target: Entity) -> int:
+        """Return what one of the peer's entities is addressed by.
+
+        Raises:
+            LocalProtocolError: if `target` is not imported.
+        """
+        return self._target(target).oid
+
+    def send_assert(self, target: Entity, assertion: Value) -> TurnEvent:
+        """Make the event that asserts something at one of the peer's entities.
+
+        Raises:
+            LocalProtocolError: if `target` is not imported, or too much stands already.
+        """
+        entry, held = self._new_assertion(target)
         body = self._to_wire(assertion, held)
         handle = self._next_handle
         self._next_handle += 1

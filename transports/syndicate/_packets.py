@@ -257,6 +257,15 @@ def event_value(event: Event) -> Record:
             return Record(_SYNC, (Embedded(peer),))
 
 
+def encode_event(entry: TurnEvent) -> bytes:
+    """Encode one event and whom it is for, as an element of a turn in binary.
+
+    Raises:
+        LocalProtocolError: as `encode`.
+    """
+    return encode_binary((entry.oid, event_value(entry.event)), _checked_ref)
+
+
 def encode(packet: Packet, *, text: bool = False) -> bytes:
     r"""Encode a packet; in text it ends with `\n`.
 

@@ -4,9 +4,8 @@
     <group <dict> {key: P ...}>
 
 What they mean is the same on both sides: matching is open, captures come depth first, the outer
-before the inner, a mapping's in the order of its keys. What differs is a record: the dataspace
-knows it by a class. So a `Vocabulary` says which class stands for which label; its fields, in
-their order, are the record's.
+before the inner, a mapping's in the order of its keys. What differs is a record whose label is in
+the `Vocabulary`: the dataspace knows it by a class, whose fields, in their order, are the record's.
 
 Source: syndicate-protocols, dataspacePatterns.prs.
 """
@@ -16,29 +15,32 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-import attrs
+from ...dataspace import (
+    ANY,
+    Capture,
+    CapturesOnly,
+    Discard,
+    Group,
+    Kind,
+    Literal,
+    Pattern,
+    PatternError,
+)
+from .._errors import LocalProtocolError, RemoteProtocolError
+from ._preserves import (
+    Embedded,
+    ImmutableDict,
+    Record,
+    Symbol,
+    Value,
+    decode_binary,
+    entries_in_order,
+    is_mapping,
+)
+from ._values import DictKey, dict_key, label_kind
+from ._vocabulary import Vocabulary
 
-from ...dataspace import ANY, Capture, Discard, Group, Literal, Pattern, PatternError
-from .._errors import RemoteProtocolError
-from ._preserves import Embedded, ImmutableDict, Record, Symbol, Value, entries_in_order, is_mapping
-
-_ATOMS = (bool, float, int, str, bytes)
-
-
-@attrs.frozen(slots=True)
-class Vocabulary:
-    """Which attrs classes stand for records of which labels."""
-
-    classes: Mapping[str, type] = attrs.field(factory=dict[str, type])
-    """By the name of the symbol that is the label."""
-
-    def fields(self, cls: type) -> tuple[str, ...]:
-        """Return the names of the fields of a class, in the order of the record's."""
-        return tuple([field.name for field in attrs.fields(cls)])
-
-    def label(self, cls: type) -> str | None:
-        """Return the label of the records that a class stands for; None if it stands for none."""
-        return next((label for label, known in self.classes.items() if known is cls), None)
+_ATOMS = (bool, float, int, str, bytes, Symbol, Embedded)
 
 
 def pattern_from_wire(value: Value, vocabulary: Vocabulary) -> Pattern:
@@ -46,9 +48,8 @@ def pattern_from_wire(value: Value, vocabulary: Vocabulary) -> Pattern:
 
     Raises:
         RemoteProtocolError: if it is not a pattern.
-        PatternError: if it is one that the dataspace cannot follow: a record with a label that is
-            not in the vocabulary, a field that its class does not have, a constant that is a
-            symbol or a reference.
+        PatternError: if it is one that the dataspace cannot follow: a field that a class does not
+            have, a dictionary's key that is a reference.
     """
     if isinstance(value, Record) and isinstance(value.key, Symbol):
         match value.key.name, value.fields:
@@ -71,9 +72,6 @@ def pattern_from_wire(value: Value, vocabulary: Vocabulary) -> Pattern:
 def _literal(atom: Value) -> Literal:
     if isinstance(atom, _ATOMS):
         return Literal(type(atom), atom)
-    if isinstance(atom, (Symbol, Embedded)):
-        kind = "symbol" if isinstance(atom, Symbol) else "reference"
-        raise PatternError(f"the dataspace has no constant that is a {kind}: {atom!r}")
     raise RemoteProtocolError("<lit ...> takes an atom; write a compound as a <group ...>")
 
 
@@ -81,18 +79,19 @@ def _group(kind: Record, entries: Mapping[Value, Value], vocabulary: Vocabulary)
     try:
         ordered = entries_in_order(entries)
     except (ValueError, TypeError):
-        raise PatternError("the dataspace has no key that is a reference") from None
+        raise PatternError("a pattern's key cannot be a reference, which has no order") from None
     parts = [(key, pattern_from_wire(part, vocabulary)) for key, part in ordered]
     name = kind.key.name if isinstance(kind.key, Symbol) else ""
     match name, kind.fields:
         case "dict", ():
-            return Group(dict, tuple(parts))
+            return Group(dict, tuple([(_dict_key(key), part) for key, part in parts]))
         case "arr", ():
             return Group(tuple, tuple([(_index(key), part) for key, part in parts]))
         case "rec", (label,):
-            cls = vocabulary.classes.get(label.name) if isinstance(label, Symbol) else None
+            label_is = label_kind(label)
+            cls = vocabulary.class_of(label_is)
             if cls is None:
-                raise PatternError(f"no class stands for records labelled {label!r}")
+                return Group(label_is, tuple([(_index(key), part) for key, part in parts]))
             fields = vocabulary.fields(cls)
             return Group(cls, tuple([(_field(fields, key, cls), part) for key, part in parts]))
         case _:
@@ -103,6 +102,13 @@ def _index(key: Value) -> int:
     if type(key) is not int or key < 0:
         raise RemoteProtocolError("the keys of a <rec ...> or an <arr> count from 0")
     return key
+
+
+def _dict_key(key: Value) -> Hashable:
+    try:
+        return dict_key(key)
+    except LocalProtocolError:
+        raise PatternError("a pattern's key cannot have a reference in it") from None
 
 
 def _field(fields: tuple[str, ...], key: Value, cls: type) -> str:
@@ -126,8 +132,10 @@ def pattern_to_wire(pattern: Pattern, vocabulary: Vocabulary) -> Record:
             return Record(Symbol("bind"), (pattern_to_wire(inner, vocabulary),))
         case Literal(type_, atom) if type_ in _ATOMS:
             return Record(Symbol("lit"), (atom,))
-        case Group(type_, entries):
-            kind, keys = _wire_group(type_, [key for key, _ in entries], vocabulary)
+        case CapturesOnly(inner):
+            return pattern_to_wire(inner, vocabulary)
+        case Group(kind_, entries):
+            kind, keys = _wire_group(kind_, [key for key, _ in entries], vocabulary)
             parts = [pattern_to_wire(part, vocabulary) for _, part in entries]
             group = ImmutableDict(zip(keys, parts, strict=True))
             return Record(Symbol("group"), (kind, group))
@@ -136,17 +144,24 @@ def pattern_to_wire(pattern: Pattern, vocabulary: Vocabulary) -> Record:
 
 
 def _wire_group(
-    type_: type, keys: list[Hashable], vocabulary: Vocabulary
+    kind: Kind, keys: list[Hashable], vocabulary: Vocabulary
 ) -> tuple[Record, list[Any]]:
-    if type_ is tuple:
+    if kind is tuple:
         return Record(Symbol("arr"), ()), keys
-    if type_ is dict:
-        for key in keys:
-            if not isinstance(key, (*_ATOMS, Symbol)):
-                raise PatternError(f"{key!r} cannot be a key on the wire; use an atom")
-        return Record(Symbol("dict"), ()), keys
-    label = vocabulary.label(type_)
+    if kind is dict:
+        return Record(Symbol("dict"), ()), [_wire_key(key) for key in keys]
+    if isinstance(kind, bytes):
+        return Record(Symbol("rec"), (decode_binary(kind),)), keys
+    label = vocabulary.label(kind) if isinstance(kind, type) else None
     if label is None:
-        raise PatternError(f"no record stands for {type_.__name__}; add it to the vocabulary")
-    fields = vocabulary.fields(type_)
+        raise PatternError(f"no record stands for {kind!r}; add it to the vocabulary")
+    fields = vocabulary.fields(kind)
     return Record(Symbol("rec"), (Symbol(label),)), [fields.index(str(key)) for key in keys]
+
+
+def _wire_key(key: Hashable) -> Value:
+    if isinstance(key, DictKey):
+        return decode_binary(key.raw)
+    if not isinstance(key, _ATOMS):
+        raise PatternError(f"{key!r} cannot be a key on the wire; use an atom")
+    return key

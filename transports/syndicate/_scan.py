@@ -77,12 +77,14 @@ class Scanner:
 
     Attributes:
         embedded: whether the value found last has references in it.
+        annotated: whether it has annotations in it.
         keyed: whether it has a set or a mapping in it.
         marks: where compounds ended that were not nested deeper than a field of an event is,
             relative to the start of the value found last; overwritten by the next search.
     """
 
     __slots__ = (
+        "_annotated",
         "_embedded",
         "_frames",
         "_keyed",
@@ -91,6 +93,7 @@ class Scanner:
         "_offset",
         "_opened",
         "_prefixed",
+        "annotated",
         "embedded",
         "keyed",
         "marks",
@@ -116,8 +119,10 @@ class Scanner:
         self._opened = 0
         # How many of the frames are prefixes.
         self._prefixed = 0
+        self._annotated = False
         self._embedded = False
         self._keyed = False
+        self.annotated = False
         self.embedded = False
         self.keyed = False
         self.marks: list[int] = []
@@ -233,6 +238,7 @@ class Scanner:
                     self._embedded = True
                     frames.append(1)
                 else:
+                    self._annotated = True
                     frames.append(2)
                 prefixed += 1
                 depth += 1
@@ -250,8 +256,10 @@ class Scanner:
                 depth -= 1
                 prefixed -= 1
             if not depth:
+                self.annotated = self._annotated
                 self.embedded = self._embedded
                 self.keyed = self._keyed
+                self._annotated = False
                 self._embedded = False
                 self._keyed = False
                 self._offset = 0
@@ -351,7 +359,7 @@ def event_parts(data: bytes | bytearray, start: int, marks: list[int]) -> list[E
             body_end = start + marks[mark]
             mark += 1
         elif INTEGER <= tag <= SYMBOL:
-            body_end = _atom_end(data, body)
+            body_end = atom_end(data, body)
         elif FALSE <= tag <= TRUE:
             body_end = body + 1
         elif tag == DOUBLE:
@@ -380,7 +388,7 @@ def event_parts(data: bytes | bytearray, start: int, marks: list[int]) -> list[E
     return events if at + 1 == start + marks[last] else None
 
 
-def _atom_end(data: bytes | bytearray, at: int) -> int:
+def atom_end(data: bytes | bytearray, at: int) -> int:
     """Return where an atom that has a length ends; it is whole, the scanner has seen it."""
     length = data[at + 1]
     if length < 128:

@@ -16,6 +16,7 @@ from clearfunds.dataspace import (
     Literal,
     Pattern,
     PatternError,
+    Publication,
     TopicFilter,
     capture,
     compile_pattern,
@@ -71,6 +72,11 @@ def _both() -> Group:
         ("<group <rec Says> {0: <bind <_>> 1: <bind <_>>}>", _both()),
         ('<bind <group <rec Says> {1: <lit "hi">}>>', capture(match(Says, what="hi"))),
         ("<group <arr> {0: <group <rec Says> {0: <_>}>}>", (match(Says, who=ANY),)),
+        ("<lit a>", Symbol("a")),
+        ("<group <rec Unknown> {0: <_>}>", Group(b"\xb3\x07Unknown", ((0, ANY),))),
+        ('<group <rec "Says"> {}>', Group(b"\xb1\x04Says", ())),
+        ("<group <rec [1]> {}>", Group(b"\xb5\xb0\x01\x01\x84", ())),
+        ("<group <rec publication> {1: <_>}>", match(Publication, payload=ANY)),
     ],
 )  # fmt: skip
 def test_both_ways(text: str, pattern: Any) -> None:
@@ -146,11 +152,8 @@ def test_what_is_no_pattern(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "<lit a>",
-        "<lit #:1>",
-        "<group <rec Unknown> {}>",
-        '<group <rec "Says"> {}>',
         "<group <rec Says> {2: <_>}>",
+        "<group <rec publication> {4: <_>}>",
     ],
 )
 def test_what_the_dataspace_cannot_follow(text: str) -> None:

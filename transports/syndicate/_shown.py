@@ -1,0 +1,56 @@
+"""What observers are shown, as a peer is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import attrs
+
+from ...dataspace import Observe, PatternError, TopicFilter
+from ._patterns import pattern_to_wire
+from ._preserves import Embedded, Record, Symbol, Value
+from ._values import Decoded, Encoded, encoded
+from ._vocabulary import Vocabulary
+
+
+def shown_value(value: Any, vocabulary: Vocabulary) -> Value:
+    """Return what is shown, in the types of the `preserves` library; never raises.
+
+    An instance of a class that is not in the vocabulary is a record labelled with the class's name;
+    what nothing on the wire can stand for is `<opaque "...">`, with how Python prints it. That
+    `Observe` which a peer made is the record that it asserted.
+    """
+    if isinstance(value, (Encoded, Decoded)):
+        return value.value()
+    if isinstance(value, (bool, int, float, str, bytes, Symbol, Embedded)):
+        return value
+    if isinstance(value, (tuple, list)):
+        parts = cast("tuple[object, ...]", value)
+        return tuple([shown_value(part, vocabulary) for part in parts])
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value).items()
+        return {shown_value(k, vocabulary): shown_value(v, vocabulary) for k, v in pairs}
+    if isinstance(value, Observe):
+        return Record(Symbol("Observe"), (_pattern_value(value, vocabulary),))
+    cls = cast("type[Any]", type(value))
+    if attrs.has(cls):
+        label = vocabulary.label(cls) or cls.__name__
+        fields = [shown_value(getattr(value, f), vocabulary) for f in vocabulary.fields(cls)]
+        return Record(Symbol(label), fields)
+    return Record(Symbol("opaque"), (repr(value),))
+
+
+def _pattern_value(observe: Observe, vocabulary: Vocabulary) -> Value:
+    pattern = observe.pattern
+    if isinstance(pattern, TopicFilter):
+        return Record(Symbol("topic-filter"), (pattern.text,))
+    try:
+        return pattern_to_wire(pattern, vocabulary)
+    except PatternError:
+        return Record(Symbol("opaque"), (repr(pattern),))
+
+
+def shown_bytes(value: Any) -> bytes | None:
+    """Return the bytes of what is shown, if nothing has to be decoded for that."""
+    return encoded(value)

@@ -1,0 +1,337 @@
+"""Values of the wire, as the dataspace has them.
+
+Atoms are Python's own, `Symbol` and `Embedded`. A compound is a `Foreign` value (`Encoded` or
+`Decoded`): its kind is `tuple`, `dict` or `frozenset`, or, for a record, the bytes of its label.
+
+`Encoded` are the bytes as they came. Only what some pattern looks at is ever decoded, entry by
+entry; who forwards them forwards the bytes. They have no references in them and no annotations.
+`Decoded` are those that have, with entities in their `Embedded`s: what a number in a reference
+means depends on whose connection it came by, an entity means the same to everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from struct import unpack_from
+from typing import Any, TypeAlias
+
+from ...dataspace import MISSING, Atom, Foreign
+from .._errors import LocalProtocolError
+from ._preserves import (
+    Embedded,
+    Record,
+    Symbol,
+    Value,
+    canonical,
+    decode_binary,
+    encode_binary,
+    is_mapping,
+    is_set,
+    is_tuple,
+    same,
+)
+from ._scan import (
+    DICTIONARY,
+    DOUBLE,
+    END,
+    FALSE,
+    INTEGER,
+    RECORD,
+    SEQUENCE,
+    SET,
+    STRING,
+    SYMBOL,
+    TRUE,
+    atom_end,
+)
+
+Atom.register(Symbol)
+Atom.register(Embedded)
+
+WireValue: TypeAlias = Any
+"""`Encoded`, `Decoded` or an atom."""
+
+_KINDS = {SEQUENCE: tuple, DICTIONARY: dict, SET: frozenset}
+
+
+class DictKey:
+    """A key of a dictionary that Python confuses with others (True, 1.0), or that is compound.
+
+    Patterns have it in the place of the key; its canonical bytes are what it is.
+    """
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    def __repr__(self) -> str:
+        return f"<DictKey {decode_binary(self.raw)!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DictKey) and self.raw == other.raw
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+
+def dict_key(key: Value) -> Hashable:
+    """Return what stands for a dictionary's key in patterns.
+
+    Raises:
+        LocalProtocolError: if there is a reference in it.
+    """
+    if isinstance(key, (str, bytes, Symbol)) or type(key) is int:
+        return key
+    return DictKey(canonical(key))
+
+
+class Encoded(Foreign):
+    """A compound value as the bytes that it came in.
+
+    Attributes:
+        raw: one whole, well-formed compound, without references and annotations.
+    """
+
+    __slots__ = ("_decoded", "_places", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._places: list[int] | None = None
+        self._decoded: Value = MISSING
+
+    def __repr__(self) -> str:
+        return f"<Encoded {self.value()!r}>"
+
+    @property
+    def nbytes(self) -> int:
+        """What it is charged for."""
+        return len(self.raw)
+
+    def value(self) -> Value:
+        """Return it decoded, in the types of the `preserves` library."""
+        if self._decoded is MISSING:
+            self._decoded = decode_binary(self.raw)
+        return self._decoded
+
+    @property
+    def pattern_kind(self) -> Hashable:
+        """See `Foreign`."""
+        raw = self.raw
+        if raw[0] != RECORD:
+            return _KINDS[raw[0]]
+        if raw[1] == SYMBOL and raw[2] < 128:
+            return raw[1 : 3 + raw[2]]
+        return canonical(self.value().key)
+
+    def pattern_entry(self, key: Any) -> Any:
+        """See `Foreign`."""
+        raw = self.raw
+        if raw[0] not in (RECORD, SEQUENCE):
+            return _entry(self.value(), key)
+        places = self._places
+        if places is None:
+            places = self._places = _places_of(raw)
+        if not isinstance(key, int) or not 0 <= key < len(places) - 1:
+            return MISSING
+        return value_at(raw, places[key], places[key + 1])
+
+    def pattern_identity(self) -> Hashable:
+        """See `Foreign`."""
+        return ("preserves", canonical(self.value()))
+
+
+class Decoded(Foreign):
+    """A compound value with entities in it.
+
+    Attributes:
+        content: a compound value of the `preserves` library, made of what can be hashed.
+        nbytes: what it is charged for.
+    """
+
+    __slots__ = ("content", "nbytes")
+
+    def __init__(self, content: Value, nbytes: int) -> None:
+        self.content = content
+        self.nbytes = nbytes
+
+    def __repr__(self) -> str:
+        return f"<Decoded {self.content!r}>"
+
+    def value(self) -> Value:
+        """Return it in the types of the `preserves` library."""
+        return self.content
+
+    @property
+    def pattern_kind(self) -> Hashable:
+        """See `Foreign`."""
+        content = self.content
+        if isinstance(content, Record):
+            return label_kind(content.key)
+        if is_tuple(content):
+            return tuple
+        return frozenset if is_set(content) else dict
+
+    def pattern_entry(self, key: Any) -> Any:
+        """See `Foreign`."""
+        return _entry(self.content, key)
+
+    def pattern_identity(self) -> Hashable:
+        """See `Foreign`."""
+        return ("preserves", canonical(self.content, number_of))
+
+
+def number_of(entity: Any) -> int:
+    """Return the number that an entity has in this process."""
+    number: int = entity.number
+    return number
+
+
+def label_kind(label: Value) -> Hashable:
+    """Return the kind of records with this label."""
+    return canonical(label, number_of)
+
+
+def wire_value(value: Value, nbytes: int | None = None) -> WireValue:
+    """Return a value of the `preserves` library, with entities in it, as the dataspace has it.
+
+    `nbytes` is what it is charged for, by default what its parts are.
+    """
+    if isinstance(value, Record) or is_tuple(value) or is_mapping(value) or is_set(value):
+        return Decoded(value, _size(value) if nbytes is None else nbytes)
+    return value
+
+
+def _size(value: Value) -> int:
+    # What it takes in binary, nearly: who it is told to has another number for each reference.
+    return len(encode_binary(value, number_of))
+
+
+def library_value(value: Any) -> Value:
+    """Return a wire value in the types of the `preserves` library; the reverse of `wire_value`.
+
+    A tuple of the dataspace's, the captures of a pattern, is a sequence.
+    """
+    if isinstance(value, (Encoded, Decoded)):
+        return value.value()
+    if isinstance(value, tuple):
+        return tuple([library_value(part) for part in value])  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
+def encoded(value: Any) -> bytes | None:
+    """Return the bytes of what an observer is shown; None if there are references in it."""
+    if isinstance(value, Encoded):
+        return value.raw
+    if isinstance(value, bytes):
+        return b"\xb2" + varint(len(value)) + value
+    if isinstance(value, tuple):
+        parts: list[bytes] = [b"\xb5"]
+        for part in value:  # pyright: ignore[reportUnknownVariableType]
+            raw = encoded(part)
+            if raw is None:
+                return None
+            parts.append(raw)
+        parts.append(b"\x84")
+        return b"".join(parts)
+    if isinstance(value, (str, int, float, Symbol)):
+        return encode_binary(value)
+    if isinstance(value, Decoded):
+        try:
+            return encode_binary(value.content, _none)
+        except LocalProtocolError:
+            return None
+    return None
+
+
+def _none(_: Any) -> Value:
+    raise LocalProtocolError("a reference")
+
+
+def varint(number: int) -> bytes:
+    """Return a length as the wire has it."""
+    if number < 128:
+        return bytes((number,))
+    groups = bytearray()
+    while number >= 128:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def encode_integer(number: int) -> bytes:
+    """Return an integer as the wire has it, tag and length included."""
+    if 0 <= number < 128:
+        return bytes((INTEGER, 1, number)) if number else b"\xb0\x00"
+    return encode_binary(number)
+
+
+def value_at(data: bytes, start: int, end: int) -> WireValue:
+    """Return the value that stands at `start`, well-formed and without references."""
+    tag = data[start]
+    if tag >= RECORD:
+        return Encoded(data[start:end])
+    if tag >= INTEGER:
+        length = data[start + 1]
+        body = start + 2
+        while length >= 128:  # its size is known: only where it begins has to be found
+            length = data[body]
+            body += 1
+        content = data[body:end]
+        if tag == STRING:
+            return content.decode()
+        if tag == SYMBOL:
+            return Symbol(content.decode())
+        return int.from_bytes(content, "big", signed=True) if tag == INTEGER else content
+    if tag == DOUBLE:
+        number: float = unpack_from(">d", data, start + 2)[0]
+        return number
+    return tag == TRUE
+
+
+def _places_of(raw: bytes) -> list[int]:
+    """Return where the fields or elements begin, and where the last of them ends."""
+    at = value_end(raw, 1) if raw[0] == RECORD else 1
+    places = [at]
+    while raw[at] != END:
+        at = value_end(raw, at)
+        places.append(at)
+    return places
+
+
+def value_end(data: bytes, at: int) -> int:
+    """Return where the value ends that begins at `at`, in data in which no fault was found."""
+    depth = 0
+    while True:
+        tag = data[at]
+        if tag >= RECORD:
+            depth += 1
+            at += 1
+        elif tag == END:
+            depth -= 1
+            at += 1
+        elif tag >= INTEGER:
+            at = atom_end(data, at)
+        elif tag == DOUBLE:
+            at += 10
+        else:
+            assert FALSE <= tag <= TRUE
+            at += 1
+        if not depth:
+            return at
+
+
+def _entry(content: Value, key: Any) -> Any:
+    found: Any = MISSING
+    if is_mapping(content):
+        if isinstance(key, (DictKey, int)):
+            wanted = decode_binary(key.raw) if isinstance(key, DictKey) else key
+            found = next((v for k, v in content.items() if same(k, wanted)), MISSING)
+        else:
+            found = content.get(key, MISSING)
+    elif isinstance(key, int):
+        parts = content.fields if isinstance(content, Record) else content
+        if is_tuple(parts) and 0 <= key < len(parts):
+            found = parts[key]
+    return found if found is MISSING else wire_value(found)

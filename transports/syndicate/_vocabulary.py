@@ -1,0 +1,111 @@
+"""Which Python classes stand for records of which labels, and what stands for a publication.
+
+A record whose label is in the vocabulary is an instance of its class to the dataspace: programs in
+this process observe and publish classes, peers records. All other records stay what they are
+(`_values.py`).
+
+An MQTT publication on `a/b` is `<publication ["a" "b"] payload qos retain>`: the levels of its
+topic, so that patterns can look at each, its payload as a byte string, its QoS as an integer,
+RETAIN as a boolean. It goes both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from ...dataspace import Publication
+from .._errors import RemoteProtocolError
+from ..mqtt._session import SERVER_TOPICS
+from ..mqtt._topics import TopicLimits, topic_name_fault
+from ._preserves import Symbol, Value, frozen, is_tuple
+from ._values import Decoded, Encoded, WireValue, label_kind
+
+PUBLICATION = "publication"
+"""The label of publications."""
+
+_PUBLICATION_FIELDS = ("levels", "payload", "qos", "retain")
+
+
+@attrs.frozen(slots=True)
+class Vocabulary:
+    """Which attrs classes stand for records of which labels; `Publication` is always among them."""
+
+    classes: Mapping[str, type] = attrs.field(factory=dict[str, type])
+    """By the name of the symbol that is the label."""
+    topics: TopicLimits = attrs.field(factory=TopicLimits)
+    """How long and deep the topic of a publication may be."""
+    _by_kind: dict[object, type] = attrs.field(init=False, repr=False, eq=False)
+    _labels: dict[type, str] = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        labels = {cls: label for label, cls in self.classes.items()}
+        labels[Publication] = PUBLICATION
+        by_kind = {label_kind(Symbol(label)): cls for cls, label in labels.items()}
+        object.__setattr__(self, "_labels", labels)
+        object.__setattr__(self, "_by_kind", by_kind)
+
+    def fields(self, cls: type) -> tuple[str, ...]:
+        """Return the names of the fields of a class, in the order of the record's."""
+        if cls is Publication:
+            return _PUBLICATION_FIELDS
+        return tuple([field.name for field in attrs.fields(cls)])
+
+    def label(self, cls: type) -> str | None:
+        """Return the label of the records that a class stands for; None if it stands for none."""
+        return self._labels.get(cls)
+
+    def class_of(self, kind: object) -> type | None:
+        """Return the class that stands for records of this kind; None if none does."""
+        return self._by_kind.get(kind)
+
+    def known(self, value: WireValue) -> object:
+        """Return the instance of the class that stands for a record, or the value as it is.
+
+        Raises:
+            RemoteProtocolError: if the record cannot be one.
+        """
+        if not isinstance(value, (Encoded, Decoded)):
+            return value
+        cls = self._by_kind.get(value.pattern_kind)
+        if cls is None:
+            return value
+        fields: tuple[Value, ...] = frozen(value.value()).fields
+        if cls is Publication:
+            return self._publication(fields)
+        try:
+            return cls(*fields)
+        except (TypeError, ValueError) as exc:
+            label = self._labels[cls]
+            msg = f"no {cls.__name__} can be made of a <{label} ...>: {exc}"
+            raise RemoteProtocolError(msg) from None
+
+    def _publication(self, fields: tuple[Value, ...]) -> Publication:
+        if len(fields) != 4:
+            raise _not_a_publication(f"it has {len(fields)} fields")
+        levels, payload, qos, retain = fields
+        if not is_tuple(levels) or not all(isinstance(level, str) for level in levels):
+            raise _not_a_publication("its levels are not a sequence of strings")
+        if any("/" in level for level in levels):
+            raise _not_a_publication("there is a / within a level")
+        topic = "/".join(levels)
+        fault = topic_name_fault(topic) or self.topics.name_fault(topic)
+        if fault is not None:
+            raise _not_a_publication(fault)
+        if topic.startswith(SERVER_TOPICS):
+            raise _not_a_publication(f"topics under {SERVER_TOPICS} are the server's own")
+        if not isinstance(payload, bytes):
+            raise _not_a_publication("its payload is not a byte string")
+        if type(qos) is not int or not 0 <= qos <= 2:
+            raise _not_a_publication("its QoS is not 0, 1 or 2")
+        if not isinstance(retain, bool):
+            raise _not_a_publication("whether to retain it is not a boolean")
+        return Publication(topic, payload, qos, retain)
+
+
+def _not_a_publication(why: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"a <{PUBLICATION} ...> is refused: {why}; write "
+        f'<{PUBLICATION} ["level" ...] #"payload" qos retain>'
+    )
