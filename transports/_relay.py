@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import attrs
@@ -25,16 +26,21 @@ from ..accounts import (
 )
 from ..dataspace import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, Dataspace
 from ._flusher import Flusher, open_flusher
+from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
     from .http import Pages, TransportCounts
+    from .syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")
 
-PROTOCOLS = ("mqtt",)
+PROTOCOLS = ("mqtt", "syndicate")
+
+_EXTRA: Final = ("preserves", "wsproto")
+"""What the Syndicate side needs; only the [relay] extra brings it."""
 
 SERVER_ACCOUNT = "server"
 """The account above all connections' accounts."""
@@ -48,10 +54,15 @@ _TOPICS = TopicLimits()
 
 @attrs.frozen(kw_only=True)
 class RelaySettings:
-    """Everything that can be said about a relay. Times are in seconds."""
+    """Everything that can be said about a relay. Times are in seconds.
+
+    The defaults of the Syndicate side are those of `SyndicateSettings`, where their precedents are.
+    """
 
     listen: tuple[str, ...] = ("mqtt+tcp://127.0.0.1:1883",)
-    """URLs: `mqtt+tcp://host:port` (port 0: any free) and `mqtt+unix:///path`."""
+    """URLs: `mqtt+tcp://host:port` (port 0: any free), `mqtt+unix:///path`, and `syndicate+tcp`,
+    `syndicate+unix` and `syndicate+ws` in the same way. Who connects to one of the latter meets the
+    dataspace, or a gatekeeper if `?gatekeeper` stands at the URL's end; that needs `sturdy_key`."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, or None for none."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS
@@ -69,21 +80,22 @@ class RelaySettings:
     stuck: Literal["wait", "disconnect"] = "disconnect"
     """What happens to it then."""
     max_connections: int = _MQTT.max_connections
-    """Connections at a time."""
+    """Connections at a time, of each protocol."""
     max_packet_size: int = _MQTT.max_packet_size
     """Bytes of one packet."""
     max_client_id: int = _MQTT.max_client_id
     """Bytes of a client identifier."""
     max_subscriptions: int = _MQTT.max_subscriptions
-    """Topic filters of one client."""
+    """Topic filters of one MQTT client; patterns that one Syndicate connection may observe."""
     max_topic_length: int = _TOPICS.max_length
     """Bytes of a topic or a filter."""
     max_topic_levels: int = _TOPICS.max_levels
     """Levels of a topic or a filter."""
     connect_timeout: float = _MQTT.connect_timeout
-    """From the connection to the end of its CONNECT."""
+    """From the connection to the end of its CONNECT, or of its first Syndicate packet."""
     idle_timeout: float | None = _MQTT.idle_timeout
-    """Without a packet, for clients whose keep-alive is 0; None for ever."""
+    """Without a packet, for MQTT clients whose keep-alive is 0 and for Syndicate's, which has none;
+    None for ever."""
     max_inflight: int = _MQTT.max_inflight
     """QoS 1 publications on their way to one subscriber and not acknowledged."""
     max_awaiting_release: int = _MQTT.max_awaiting_release
@@ -93,9 +105,28 @@ class RelaySettings:
     max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES
     """Bytes of their topics and payloads."""
     quota_items: int | None = DEFAULT_STANDING_ITEMS
-    """Subscriptions and retained values that one client may have standing (rule 16)."""
+    """Subscriptions, retained values and assertions that one client may have standing (rule 16)."""
     quota_bytes: int | None = DEFAULT_STANDING_BYTES
     """Their bytes."""
+    max_text_size: int = 64 << 10
+    """Bytes of one Syndicate packet written as text."""
+    max_depth: int = 64
+    """How deep values in a Syndicate packet may be nested, the packet itself included."""
+    max_references: int = 65_536
+    """References that one side of a Syndicate connection may know of the other's."""
+    max_assertions: int = 65_536
+    """Assertions of one Syndicate connection that may stand, in each direction."""
+    max_caveats_size: int = 16 << 10
+    """Bytes of the caveats of one Syndicate reference."""
+    resolve_answer: Literal["ok", "accepted"] = "ok"
+    """How a gatekeeper answers `<resolve ...>`; syndicate-py 0.19.3 expects `accepted`."""
+    credit: Literal["off", "accept", "request"] = "accept"
+    """Whether Syndicate's experimental credit is not answered, given to peers who ask for it, or
+    also asked for."""
+    sturdy_oid: str = "syndicate"
+    """What the dataspace is called in sturdyrefs."""
+    sturdy_key: bytes | None = attrs.field(default=None, repr=False)
+    """What a gatekeeper checks sturdyrefs against. Not in the `repr`."""
 
 
 @attrs.frozen
@@ -123,6 +154,7 @@ class Relay:
         ledger: The books.
         dataspace: Where its clients meet.
         mqtt: Its MQTT side.
+        syndicate: Its Syndicate side; None if nothing listens for that.
         pages: What it shows over HTTP, if it does.
     """
 
@@ -157,44 +189,142 @@ class Relay:
                 stuck=StuckPolicy(settings.stuck),
             ),
         )
+        self.syndicate: SyndicateServer | None = None
+        if any(url.protocol == "syndicate" for url in _urls(settings)):
+            self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings)
         self.pages: Pages | None = None
 
+    @property
+    def sides(self) -> list[MqttServer | SyndicateServer]:
+        """The protocols' sides that there are."""
+        return [self.mqtt] if self.syndicate is None else [self.mqtt, self.syndicate]
+
+    @property
+    def unflushed(self) -> list[str]:
+        """A sentence for each connection that ended, while stopping, before it had its due."""
+        return sorted(sentence for side in self.sides for sentence in side.unflushed)
+
     def counts(self) -> dict[str, TransportCounts]:
-        """Return what the sessions of each protocol have seen, for metrics."""
+        """Return what the sessions of each protocol have seen, for metrics.
+
+        What is delivered, and what concerns nobody, is known of the dataspace as a whole: a message
+        may reach peers of either protocol. That is counted once, with MQTT.
+        """
         from .http import TransportCounts
 
-        counters, dataspace = self.mqtt.counters, self.dataspace
-        return {
+        statistics = self.dataspace.statistics()
+        counts = {
             "mqtt": TransportCounts(
-                connections=len(self.mqtt.open),
-                accepted_connections_total=counters.accepted,
-                refused_connections_total=counters.refused,
-                broken_connections_total=counters.protocol_errors,
-                silent_connections_total=counters.timeouts,
-                subscriptions=len(dataspace.routes),
-                messages_received_total=counters.received,
-                messages_rejected_total=counters.rejected,
-                messages_unroutable_total=dataspace.unrouted,
-                messages_delivered_total=dataspace.deliveries,
-                received_bytes_total=counters.received_bytes,
-                internal_errors_total=counters.internal_errors,
+                messages_unroutable_total=statistics.unrouted,
+                messages_delivered_total=statistics.deliveries,
+                subscriptions=statistics.subscriptions,
+                **_session_counts(self.mqtt),
             )
         }
+        if self.syndicate is not None:
+            counts["syndicate"] = TransportCounts(
+                subscriptions=statistics.observations, **_session_counts(self.syndicate)
+            )
+        return counts
 
     async def accept(self, listeners: list[Listener], connections: trio.Nursery) -> None:
         """Accept on all listeners until cancelled; the connections live in `connections`."""
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                handler = partial(self.mqtt.handle, listener=listener.label)
-                nursery.start_soon(listener.accept_into, connections, handler)
+                nursery.start_soon(listener.accept_into, connections, self._handler(listener))
+
+    def _handler(self, listener: Listener) -> Callable[[Link], Awaitable[object]]:
+        url = listener.url
+        if url.protocol == "mqtt":
+            return partial(self.mqtt.handle, listener=listener.label)
+        assert self.syndicate is not None
+        return partial(
+            self.syndicate.handle,
+            listener=listener.label,
+            gatekeeper=url.gatekeeper,
+            websocket=url.transport == "ws",
+        )
 
     def stop(self) -> None:
         """Read no more; each connection ends when everything it is owed has been sent."""
         if self.pages is not None:
             self.pages.set_stopping()
-        self.mqtt.stopping = True
-        for session in list(self.mqtt.open):
-            session.cut("the relay stops")
+        for side in self.sides:
+            side.stopping = True
+        for side in self.sides:
+            for session in list(side.open):
+                session.cut("the relay stops")
+
+
+def _session_counts(side: MqttServer | SyndicateServer) -> dict[str, int]:
+    counters = side.counters
+    return {
+        "connections": len(side.open),
+        "accepted_connections_total": counters.accepted,
+        "refused_connections_total": counters.refused,
+        "broken_connections_total": counters.protocol_errors,
+        "silent_connections_total": counters.timeouts,
+        "messages_received_total": counters.received,
+        "messages_rejected_total": counters.rejected,
+        "received_bytes_total": counters.received_bytes,
+        "internal_errors_total": counters.internal_errors,
+    }
+
+
+def _syndicate_server(
+    dataspace: Dataspace, flusher: Flusher, account: Account, settings: RelaySettings
+) -> SyndicateServer:
+    # Imported here: it needs what only the [relay] extra brings.
+    try:
+        from .syndicate._server import SyndicateServer
+        from .syndicate._settings import SyndicateSettings
+    except ModuleNotFoundError as exc:
+        if exc.name not in _EXTRA:
+            raise
+        msg = f'Syndicate needs {exc.name}, which is not here: pip install "clearfunds[relay]"'
+        raise ListenError(msg) from exc
+    return SyndicateServer(
+        dataspace,
+        flusher,
+        account,
+        SyndicateSettings(
+            limit=Limit(items=settings.limit_items, bytes=settings.limit_bytes),
+            max_connections=settings.max_connections,
+            max_packet_size=settings.max_packet_size,
+            max_text_size=settings.max_text_size,
+            max_depth=settings.max_depth,
+            max_references=settings.max_references,
+            max_assertions=settings.max_assertions,
+            max_observations=settings.max_subscriptions,
+            max_caveats_size=settings.max_caveats_size,
+            connect_timeout=settings.connect_timeout,
+            idle_timeout=settings.idle_timeout,
+            patience=settings.patience,
+            stuck=StuckPolicy(settings.stuck),
+            resolve_answer=settings.resolve_answer,
+            credit=settings.credit,
+            oid=settings.sturdy_oid,
+            key=settings.sturdy_key,
+        ),
+    )
+
+
+def _urls(settings: RelaySettings) -> list[ListenURL]:
+    return [ListenURL.parse(url, PROTOCOLS) for url in settings.listen]
+
+
+def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
+    """Raise ListenURLError for what a relay cannot serve as these settings are."""
+    if not urls and settings.http is None:
+        raise ListenURLError("there is nothing to listen on; give at least one URL to listen on")
+    for url in urls:
+        if url.gatekeeper and settings.sturdy_key is None:
+            msg = (
+                f"cannot listen on {str(url)!r}: its gatekeeper has no key to check sturdyrefs "
+                "against; give one (--sturdy-key-file, see `clearfunds mint --new-key`), or leave "
+                "?gatekeeper out"
+            )
+            raise ListenURLError(msg)
 
 
 async def serve_relay(
@@ -214,11 +344,11 @@ async def serve_relay(
     Cancellation: ends it at once; every connection is closed, and nothing is owed afterwards.
 
     Raises:
+        ListenURLError: If a URL is none, or there is nothing to serve it with.
         ListenError: If a listener cannot be opened; none stays open then.
     """
-    urls = [ListenURL.parse(url, PROTOCOLS) for url in settings.listen]
-    if not urls and settings.http is None:
-        raise ListenURLError("there is nothing to listen on; give at least one URL to listen on")
+    urls = _urls(settings)
+    _check(urls, settings)
     listeners: list[Listener] = []
     try:
         for url in urls:
@@ -240,7 +370,8 @@ async def _run(
 ) -> RelayReport:
     settings = relay.settings
     async with trio.open_nursery() as background:
-        background.start_soon(relay.mqtt.keep_time)
+        for side in relay.sides:
+            background.start_soon(side.keep_time)
         background.start_soon(watch_patience, relay.ledger)
         http: str | None = None
         if settings.http is not None:
@@ -266,7 +397,7 @@ async def _run(
             relay.stop()
             connections.cancel_scope.deadline = trio.current_time() + settings.grace
         background.cancel_scope.cancel()
-    return RelayReport(tuple(sorted(relay.mqtt.unflushed)))
+    return RelayReport(tuple(relay.unflushed))
 
 
 async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStatus[str]) -> None:

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from clearfunds._cli import run
-from clearfunds._cli._relay_options import Debt, Patience, Peers
+from clearfunds._cli._relay_options import Debt, Patience, Peers, Syndicate
 from clearfunds.transports import RelaySettings
 
 if TYPE_CHECKING:
@@ -67,7 +67,23 @@ KINDS = {
     "stuck": (["--stuck", "wait"], "disconnect", '"wait"', "wait", "disconnect", "wait"),
     "max_connections": (["--max-connections", "41"], "42", "43", 41, 42, 43),
     "connect_timeout": (["--connect-timeout", "7"], "8", "9", 7.0, 8.0, 9.0),
+    "max_text_size": (["--max-text-size", "1KiB"], "2KiB", '"3KiB"', 1024, 2048, 3072),
+    "max_depth": (["--max-depth", "51"], "52", "53", 51, 52, 53),
+    "max_references": (["--max-references", "61"], "62", "63", 61, 62, 63),
+    "max_assertions": (["--max-assertions", "71"], "72", "73", 71, 72, 73),
+    "max_caveats_size": (["--max-caveats-size", "81"], "82", "83", 81, 82, 83),
+    "resolve_answer": (
+        *(["--resolve-answer", "accepted"], "ok", '"accepted"'),
+        *("accepted", "ok", "accepted"),
+    ),
+    "credit": (["--credit", "off"], "request", '"accept"', "off", "request", "accept"),
+    "sturdy_oid": (["--sturdy-oid", "a b"], "c d", '"e"', "a b", "c d", "e"),
 }
+
+
+def option(setting: str) -> str:
+    """Name the option of a setting: a key is only ever given as a file."""
+    return "sturdy_key_file" if setting == "sturdy_key" else setting
 
 
 @pytest.mark.parametrize("field", KINDS)
@@ -110,9 +126,77 @@ def test_the_file_can_be_named_in_the_environment(
 
 
 def test_every_setting_has_an_option() -> None:
-    groups = {field.name for group in (Debt, Patience, Peers) for field in attrs.fields(group)}
+    groups = (Debt, Patience, Peers, Syndicate)
+    grouped = {field.name for group in groups for field in attrs.fields(group)}
     ungrouped = {"listen", "http", "grace"}
-    assert groups | ungrouped == {field.name for field in attrs.fields(RelaySettings)}
+    assert grouped | ungrouped == {option(field.name) for field in attrs.fields(RelaySettings)}
+
+
+def test_the_key_is_what_the_file_has(settle: Settle, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.key", tmp_path / "other.key"
+    one.write_text(f"{bytes(range(32)).hex().upper()}\n")
+    other.write_text("ff" * 16)
+    assert settle().sturdy_key is None
+    settings = settle("--sturdy-key-file", str(one))
+    assert settings.sturdy_key == bytes(range(32))
+    assert "sturdy_key" not in repr(settings)
+    toml = f"[relay]\nsturdy_key_file = '{other}'\n"
+    assert settle(toml=toml).sturdy_key == b"\xff" * 16
+    env = {"CLEARFUNDS_RELAY_STURDY_KEY_FILE": str(one)}
+    assert settle(toml=toml, env=env).sturdy_key == bytes(range(32))
+    assert settle("--sturdy-key-file", str(other), env=env).sturdy_key == b"\xff" * 16
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "said"),
+    [
+        (0o600, "00" * 16, []),
+        (0o640, "00" * 16, []),
+        (0o644, "00" * 16, ["can be read by everybody", "chmod o= FILE"]),
+        (0o600, "00" * 15, ["has 15 bytes and can be guessed", "mint --new-key"]),
+        (0o600, "", ["has 0 bytes"]),
+    ],
+)
+def test_a_key_that_others_may_know_is_a_warning(
+    mode: int,
+    content: str,
+    said: list[str],
+    settle: Settle,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "relay.key"
+    file.write_text(content)
+    file.chmod(mode)
+    assert settle("--sturdy-key-file", str(file)).sturdy_key == bytes.fromhex(content)
+    log = capsys.readouterr().err
+    assert log.count("\n") == log.count("WARNING clearfunds.relay: ") == bool(said)
+    for word in said:
+        assert word.replace("FILE", str(file)) in log
+    assert not content or content not in log
+
+
+@pytest.mark.parametrize("content", ["secret", "0", "00 0g", '#x"00"', "\xff", "0x00"])
+def test_a_file_with_something_else_in_it_does_not_show_it(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "relay.key"
+    file.write_bytes(content.encode("latin-1"))
+    assert run(["relay", "--sturdy-key-file", str(file)]) == 2
+    said = capsys.readouterr().err
+    told = f"clearfunds relay: {file}: a key is written in hex digits, two for each byte, and"
+    assert said.startswith(told)
+    assert said.count("\n") == 1
+    assert content not in said.removeprefix(told)
+
+
+def test_a_key_file_that_is_not_there_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["relay", "--sturdy-key-file", str(tmp_path / "no.key")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"clearfunds relay: {tmp_path / 'no.key'}: No such file or directory")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -126,6 +210,11 @@ def test_every_setting_has_an_option() -> None:
         (["--patience", "-1"], "", ["--patience", "-1"]),
         (["--patience", "nan"], "", ["--patience", "nan"]),
         (["--stuck", "panic"], "", ["--stuck", "panic", "wait", "disconnect"]),
+        (["--credit", "ask"], "", ["--credit", "ask", "off", "accept", "request"]),
+        (["--resolve-answer", "yes"], "", ["--resolve-answer", "yes", "ok", "accepted"]),
+        (["--max-depth", "0"], "", ["--max-depth", "0"]),
+        (["--sturdy-key", "00"], "", ["--sturdy-key", "--sturdy-key-file"]),
+        ([], "[relay]\nsturdy_key = '00'", ["sturdy_key", "FILE", "sturdy-key-file"]),
         (["somewhere"], "", ["somewhere"]),
         ([], "[relay]\nlimit_itms = 5", ["limit_itms", "FILE", "limit-items"]),
         ([], "[relay]\nlimit_items = 3.5", ["limit_items", "FILE", "3.5"]),
@@ -198,7 +287,8 @@ def test_a_mistake_before_any_option(
 def test_help_has_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["relay", "--help"]) == 0
     text = capsys.readouterr().out
-    positions = [text.index(f" {group} ─") for group in ("Listeners", "Debt", "Patience", "Peers")]
+    groups = ("Listeners", "Debt", "Patience", "Peers", "Syndicate")
+    positions = [text.index(f" {group} ─") for group in groups]
     assert positions == sorted(positions)
     for field in attrs.fields(RelaySettings):
-        assert f"--{field.name.replace('_', '-')} " in text
+        assert f"--{option(field.name).replace('_', '-')} " in text

@@ -32,15 +32,15 @@ class TransportCounts:
     silent_connections_total: int = 0
     """Connections closed because the peer sent nothing for longer than was agreed."""
     subscriptions: int = 0
-    """Subscriptions that stand now."""
+    """Subscriptions, or patterns observed, that stand now."""
     messages_received_total: int = 0
     """Messages published by peers."""
     messages_rejected_total: int = 0
     """Messages that were not routed: to reserved topics, or over a quota."""
     messages_unroutable_total: int = 0
-    """Messages of those that concerned nobody."""
+    """Messages of all transports that concerned nobody: counted once, with one of them."""
     messages_delivered_total: int = 0
-    """Messages handed to peers, once for each peer."""
+    """Messages handed to peers of all transports, once for each: counted with one of them."""
     received_bytes_total: int = 0
     """Bytes read from peers."""
     internal_errors_total: int = 0
@@ -83,11 +83,11 @@ _METRICS: Final = {
     "refused_connections_total": "Connections turned away.",
     "broken_connections_total": "Connections closed because the peer broke the protocol.",
     "silent_connections_total": "Connections closed because the peer sent nothing for too long.",
-    "subscriptions": "Subscriptions that stand now.",
+    "subscriptions": "Subscriptions, or patterns observed, that stand now.",
     "messages_received_total": "Messages published by peers.",
     "messages_rejected_total": "Messages not routed: to reserved topics, or over a quota.",
-    "messages_unroutable_total": "Messages published that concerned nobody.",
-    "messages_delivered_total": "Messages handed to peers, once for each peer.",
+    "messages_unroutable_total": "Messages that concerned nobody, over all transports.",
+    "messages_delivered_total": "Messages handed to peers, once for each, over all transports.",
     "received_bytes_total": "Bytes read from peers.",
     "internal_errors_total": "Connections closed for a fault of the relay's own.",
 }

@@ -1,3 +1,3 @@
-"""The command line: `clearfunds relay|pub|sub|demo`."""
+"""The command line: `clearfunds relay|pub|sub|mint|demo`."""
 
 from ._app import run as run

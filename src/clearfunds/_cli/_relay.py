@@ -22,8 +22,9 @@ from clearfunds.transports import (
 )
 
 from ._errors import CommandFailedError, UsageError
+from ._key_file import read_key
 from ._logging import LogLevel, configure_logging
-from ._relay_options import DEFAULTS, Debt, Patience, Peers
+from ._relay_options import DEFAULTS, Debt, Patience, Peers, Syndicate
 from ._running import alone, run_async
 from ._types import OptionalText, Seconds
 
@@ -39,7 +40,7 @@ _OLD: Final = 100
 _OTHER_FILES: Final = 200
 
 _LISTENERS: Final = Group("Listeners", sort_key=1)
-_RUNNING: Final = Group("Running", sort_key=5)
+_RUNNING: Final = Group("Running", sort_key=6)
 
 
 def relay(
@@ -49,8 +50,10 @@ def relay(
         Parameter(
             group=_LISTENERS,
             negative=(),
-            help="Where to listen: mqtt+tcp://HOST:PORT (port 0: any that is free) or "
-            "mqtt+unix:///PATH. May be given several times.",
+            help="Where to listen: mqtt+tcp://HOST:PORT (port 0: any that is free), "
+            "mqtt+unix:///PATH; syndicate+tcp, syndicate+unix and, for WebSocket, syndicate+ws in "
+            "the same way, with ?gatekeeper at the end for clients with a sturdyref only. May be "
+            "given several times.",
         ),
     ] = DEFAULTS.listen,
     http: Annotated[
@@ -63,6 +66,7 @@ def relay(
     debt: Debt = Debt(),  # noqa: B008  (frozen)
     patience: Patience = Patience(),  # noqa: B008
     peers: Peers = Peers(),  # noqa: B008
+    syndicate: Syndicate = Syndicate(),  # noqa: B008
     grace: Annotated[
         Seconds,
         Parameter(
@@ -79,6 +83,9 @@ def relay(
     `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
     relay stops accepting and delivers what is owed; a second one ends it at once.
     """
+    configure_logging(log_level)
+    sides = attrs.asdict(syndicate)
+    key_file = sides.pop("sturdy_key_file")
     try:
         settings = RelaySettings(
             listen=listen,
@@ -87,12 +94,15 @@ def relay(
             **attrs.asdict(debt),
             **attrs.asdict(patience),
             **attrs.asdict(peers),
+            **sides,
+            sturdy_key=None if key_file is None else read_key(key_file, log.warning),
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
-    configure_logging(log_level)
     _spare_the_collector()
-    _allow_descriptors(settings.max_connections)
+    # Each protocol has room for so many connections of its own.
+    protocols = {url.partition("+")[0] for url in settings.listen}
+    _allow_descriptors(settings.max_connections * len(protocols))
     return run_async(_serve, settings)
 
 
@@ -115,8 +125,8 @@ def _allow_descriptors(connections: int) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < connections + _OTHER_FILES:
         log.warning(
-            "%d open files are allowed, fewer than --max-connections %d needs; raise the limit "
-            "(ulimit -n), or lower the option",
+            "%d open files are allowed, fewer than %d connections need (--max-connections, for "
+            "each protocol); raise the limit (ulimit -n), or lower the option",
             soft,
             connections,
         )

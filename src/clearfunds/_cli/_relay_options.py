@@ -1,5 +1,6 @@
 """The relay's limits as groups of options; names and defaults are those of `RelaySettings`."""
 
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import attrs
@@ -57,7 +58,7 @@ class Patience:
 class Peers:
     """What one peer, and all of them together, can make grow."""
 
-    max_connections: Annotated[Count, Parameter(help="Connections at once.")] = (
+    max_connections: Annotated[Count, Parameter(help="Connections at once, of each protocol.")] = (
         DEFAULTS.max_connections
     )
     max_packet_size: Annotated[Size, Parameter(help="Bytes in one packet.")] = (
@@ -66,9 +67,12 @@ class Peers:
     max_client_id: Annotated[Size, Parameter(help="Bytes in a client identifier.")] = (
         DEFAULTS.max_client_id
     )
-    max_subscriptions: Annotated[Count, Parameter(help="Subscriptions of one client.")] = (
-        DEFAULTS.max_subscriptions
-    )
+    max_subscriptions: Annotated[
+        Count,
+        Parameter(
+            help="Subscriptions of one MQTT client; patterns one Syndicate connection observes."
+        ),
+    ] = DEFAULTS.max_subscriptions
     max_topic_length: Annotated[Size, Parameter(help="Bytes in a topic or a filter.")] = (
         DEFAULTS.max_topic_length
     )
@@ -87,15 +91,70 @@ class Peers:
     )
     quota_items: Annotated[
         OptionalCount,
-        Parameter(help="Subscriptions and retained messages one client may have; none: no limit."),
+        Parameter(
+            help="Subscriptions, retained messages and assertions one client may have; none: no "
+            "limit."
+        ),
     ] = DEFAULTS.quota_items
     quota_bytes: Annotated[OptionalSize, Parameter(help="Their bytes; none: no limit.")] = (
         DEFAULTS.quota_bytes
     )
     connect_timeout: Annotated[
-        Seconds, Parameter(help="Seconds from a connection's opening to its CONNECT.")
+        Seconds,
+        Parameter(
+            help="Seconds from a connection's opening to its CONNECT or first Syndicate packet."
+        ),
     ] = DEFAULTS.connect_timeout
     idle_timeout: Annotated[
         OptionalSeconds,
-        Parameter(help="Seconds without a packet, for clients that ask for no keep-alive."),
+        Parameter(
+            help="Seconds without a packet, for MQTT clients that ask for no keep-alive and for "
+            "Syndicate's, which has none; none: for ever."
+        ),
     ] = DEFAULTS.idle_timeout
+
+
+@Parameter(name="*", group=Group("Syndicate", sort_key=5))
+@attrs.frozen
+class Syndicate:
+    """What only peers of Syndicate can make grow, and how they get in."""
+
+    sturdy_key_file: Annotated[
+        Path | None,
+        Parameter(
+            help="File with the key, in hex, of the sturdyrefs that ?gatekeeper listeners take; "
+            "clearfunds mint makes both."
+        ),
+    ] = None
+    sturdy_oid: Annotated[str, Parameter(help="What the dataspace is called in sturdyrefs.")] = (
+        DEFAULTS.sturdy_oid
+    )
+    resolve_answer: Annotated[
+        Literal["ok", "accepted"],
+        Parameter(
+            help="How a gatekeeper says yes: as the protocol has it today, or as syndicate-py "
+            "0.19.3 and other older clients expect it."
+        ),
+    ] = DEFAULTS.resolve_answer
+    credit: Annotated[
+        Literal["off", "accept", "request"],
+        Parameter(
+            help="The experimental credit on the wire: not answered, given to peers who ask for "
+            "it, or also asked for."
+        ),
+    ] = DEFAULTS.credit
+    max_text_size: Annotated[Size, Parameter(help="Bytes in one packet written as text.")] = (
+        DEFAULTS.max_text_size
+    )
+    max_depth: Annotated[Count, Parameter(help="Levels of nesting in one packet.")] = (
+        DEFAULTS.max_depth
+    )
+    max_references: Annotated[
+        Count, Parameter(help="References one connection may have to each side's entities.")
+    ] = DEFAULTS.max_references
+    max_assertions: Annotated[
+        Count, Parameter(help="Assertions that stand on one connection, each way.")
+    ] = DEFAULTS.max_assertions
+    max_caveats_size: Annotated[Size, Parameter(help="Bytes in the caveats of one reference.")] = (
+        DEFAULTS.max_caveats_size
+    )
