@@ -52,6 +52,7 @@ enum {
     SUBSCRIBERS_MAX = 10000,
     STAMP_SIZE = 8,            /* the sequence number at the front of a payload, with --verify */
     HANDSHAKE_SECONDS = 10,
+    SHOWN_BYTES = 200,         /* of a frame that should not be there */
 };
 static const double SAMPLE_SECONDS = 0.05; /* how often the server's memory is looked at */
 static const double LINGER_SECONDS = 0.05; /* after the last delivery, for what is one too many */
@@ -236,6 +237,14 @@ static void put_byte(Packet *packet, unsigned value)
     put(packet, &byte, 1);
 }
 
+/* Seven bits a byte, the least first: how MQTT and Preserves write lengths. */
+static void put_varint(Packet *packet, size_t value)
+{
+    for (; value > 0x7f; value >>= 7)
+        put_byte(packet, (unsigned)(value & 0x7f) | 0x80);
+    put_byte(packet, (unsigned)value);
+}
+
 __attribute__((format(printf, 2, 3))) static void put_text(Packet *packet, const char *format, ...)
 {
     char text[256];
@@ -273,6 +282,7 @@ struct Protocol {
     char separator;
     const char *wildcard;
     const char *pong;
+    size_t trailer; /* bytes of a publication after its payload */
     /* Each returns how many CONFIRMATIONs say that the connection is ready. */
     int (*greet_as_subscriber)(Packet *packet, int number);
     int (*greet_as_publisher)(Packet *packet);
@@ -293,6 +303,9 @@ struct Connection {
     uint64_t received_bytes;  /* of payload */
     uint64_t reordered, altered;
     uint64_t expected[TOPICS_MAX]; /* with --verify: the next sequence number on each topic */
+    /* Syndicate only: */
+    bool in_turn;                       /* a turn has begun, and its end has not been read */
+    uint64_t turn_received, turn_bytes; /* what it has delivered: counted when it ends */
 };
 
 static Connection publisher, *subscribers;
@@ -320,6 +333,7 @@ static void write_all(Connection *connection, const void *bytes, size_t length)
     }
 }
 
+/* Anything but a delivery to a subscriber. */
 static void handle_other(Connection *connection, const Frame *frame, const uint8_t *at)
 {
     switch (frame->kind) {
@@ -332,14 +346,14 @@ static void handle_other(Connection *connection, const Frame *frame, const uint8
         else
             write_all(connection, options.protocol->pong, strlen(options.protocol->pong));
         break;
+    case DELIVERY: /* the publisher subscribed to nothing */
     case REFUSAL:
         fprintf(stderr, "loadgen: the server sent the %s an unexpected frame:",
                 connection->is_publisher ? "publisher" : "subscriber");
-        for (size_t i = 0; i < frame->size && i < 80; i++)
+        for (size_t i = 0; i < frame->size && i < SHOWN_BYTES; i++)
             fprintf(stderr, at[i] >= ' ' && at[i] < 127 ? "%c" : "\\x%02x", at[i]);
         fputc('\n', stderr);
         exit(2);
-    case DELIVERY:
     case NOISE:
         break;
     }
@@ -354,8 +368,6 @@ static inline __attribute__((always_inline)) size_t scan_frames(
     uint64_t received = 0, received_bytes = 0;
     for (Frame frame; at < end && parse(at, end, &frame); at += frame.size) {
         if (frame.kind != DELIVERY || connection->is_publisher) {
-            if (frame.kind == DELIVERY)
-                frame.kind = REFUSAL; /* the publisher subscribed to nothing */
             handle_other(connection, &frame, at);
             continue;
         }
@@ -402,11 +414,7 @@ static void put_mqtt_string(Packet *packet, const void *bytes, size_t length)
 static void put_mqtt_header(Packet *packet, unsigned first, size_t remaining)
 {
     put_byte(packet, first);
-    do {
-        unsigned digit = (unsigned)(remaining & 0x7f);
-        remaining >>= 7;
-        put_byte(packet, remaining > 0 ? digit | 0x80 : digit);
-    } while (remaining > 0);
+    put_varint(packet, remaining);
 }
 
 static void put_mqtt_connect(Packet *packet, const char *client)
@@ -663,13 +671,231 @@ static size_t redis_scan(Connection *connection, const uint8_t *at, const uint8_
     return scan_frames(connection, at, end, redis_parse);
 }
 
+/* ---- Syndicate (Preserves, binary; oid 0 is the dataspace) ------------------------------------------------ */
+
+/* The tags of Preserves that stand in these packets; integers, strings and the like are a tag, the
+ * length as a varint, and the bytes; compounds are a tag, their parts, and END. */
+enum {
+    FALSE_ = 0x80, TRUE_ = 0x81, END = 0x84, EMBEDDED = 0x86, INTEGER = 0xb0, STRING = 0xb1,
+    BYTES = 0xb2, SYMBOL = 0xb3, RECORD = 0xb4, SEQUENCE = 0xb5, DICTIONARY = 0xb7,
+};
+
+static void put_value(Packet *packet, unsigned tag, const void *bytes, size_t length)
+{
+    put_byte(packet, tag);
+    put_varint(packet, length);
+    put(packet, bytes, length);
+}
+
+static void put_small(Packet *packet, unsigned integer) /* 0 is no bytes at all */
+{
+    uint8_t byte = (uint8_t)integer;
+    put_value(packet, INTEGER, &byte, integer > 0);
+}
+
+static void put_record(Packet *packet, const char *label)
+{
+    put_byte(packet, RECORD);
+    put_value(packet, SYMBOL, label, strlen(label));
+}
+
+static void put_ends(Packet *packet, int count)
+{
+    while (count-- > 0)
+        put_byte(packet, END);
+}
+
+/* #:[0 oid], "mine" */
+static void put_reference(Packet *packet, unsigned oid)
+{
+    put_byte(packet, EMBEDDED);
+    put_byte(packet, SEQUENCE);
+    put_small(packet, 0);
+    put_small(packet, oid);
+    put_ends(packet, 1);
+}
+
+/* [[0 <label ...: a turn with one event for the dataspace, which three ENDs complete. */
+static void put_turn(Packet *packet, const char *label)
+{
+    put_byte(packet, SEQUENCE);
+    put_byte(packet, SEQUENCE);
+    put_small(packet, 0);
+    put_record(packet, label);
+}
+
+/* [[0 <S #:[0 1]>]]: answered by [[1 <M #t>]] when all that came before it has been taken in. */
+static int syndicate_greet_as_publisher(Packet *packet)
+{
+    put_turn(packet, "S");
+    put_reference(packet, 1);
+    put_ends(packet, 3);
+    return 1;
+}
+
+/* [[0 <A <Observe <bind <group <rec Says> {0: <_> 1: <_>}>> #:[0 0]> 1>]], and a sync. One pattern
+ * has all topics: they are told apart by the first field, which may be anything. */
+static int syndicate_greet_as_subscriber(Packet *packet, int number)
+{
+    (void)number;
+    put_turn(packet, "A");
+    put_record(packet, "Observe");
+    put_record(packet, "bind");
+    put_record(packet, "group");
+    put_record(packet, "rec");
+    put_value(packet, SYMBOL, "Says", 4);
+    put_ends(packet, 1); /* rec */
+    put_byte(packet, DICTIONARY);
+    for (unsigned field = 0; field < 2; field++) {
+        put_small(packet, field);
+        put_record(packet, "_");
+        put_ends(packet, 1);
+    }
+    put_ends(packet, 3); /* the dictionary, group, bind */
+    put_reference(packet, 0);
+    put_ends(packet, 1); /* Observe */
+    put_small(packet, 1); /* the handle */
+    put_ends(packet, 3);
+    return syndicate_greet_as_publisher(packet);
+}
+
+/* [[0 <M <Says "bench.0" #x"...">>]] */
+static void syndicate_publication(Packet *packet, int topic, const uint8_t *payload, size_t length)
+{
+    put_turn(packet, "M");
+    put_record(packet, "Says");
+    put_value(packet, STRING, topic_names[topic], topic_lengths[topic]);
+    put_value(packet, BYTES, payload, length);
+    put_ends(packet, 4);
+}
+
+/* Where reading has come to. Once something is missing or is not as expected, it stays there. */
+typedef struct {
+    const uint8_t *at, *end;
+    bool missing; /* the rest has not been read yet */
+    bool wrong;
+} Cursor;
+
+static inline bool stopped(const Cursor *cursor)
+{
+    return cursor->missing || cursor->wrong;
+}
+
+/* These bytes, here. Inlined for the sake of `length`, which is known and small everywhere. */
+static inline __attribute__((always_inline)) void expect(
+    Cursor *cursor, const char *bytes, size_t length)
+{
+    if (stopped(cursor))
+        return;
+    size_t there = (size_t)(cursor->end - cursor->at);
+    if (there < length) {
+        cursor->missing = memcmp(cursor->at, bytes, there) == 0;
+        cursor->wrong = !cursor->missing;
+    } else if (memcmp(cursor->at, bytes, length) == 0) {
+        cursor->at += length;
+    } else {
+        cursor->wrong = true;
+    }
+}
+#define EXPECT(cursor, text) expect(cursor, text, sizeof text - 1)
+
+/* The bytes of a value with this tag. */
+static inline const uint8_t *expect_value(Cursor *cursor, char tag, size_t *length)
+{
+    expect(cursor, &tag, 1);
+    *length = 0;
+    for (unsigned shift = 0; !stopped(cursor); shift += 7) {
+        if (cursor->at >= cursor->end) {
+            cursor->missing = true;
+            return NULL;
+        }
+        *length |= (size_t)(*cursor->at & 0x7f) << shift;
+        if ((*cursor->at++ & 0x80) == 0)
+            break;
+        if (shift == 28) /* far beyond what fits */
+            cursor->wrong = true;
+    }
+    if (!stopped(cursor) && *length > PAYLOAD_MAX)
+        cursor->wrong = true;
+    if (!stopped(cursor) && (size_t)(cursor->end - cursor->at) < *length)
+        cursor->missing = true;
+    if (stopped(cursor))
+        return NULL;
+    const uint8_t *bytes = cursor->at;
+    cursor->at += *length;
+    return bytes;
+}
+
+/* One event of a turn: [oid <M [<Says who what>]>], what was captured of a message; or
+ * [oid <M #t>], the answer to a sync. */
+static inline bool syndicate_parse_event(const uint8_t *at, const uint8_t *end, Frame *frame)
+{
+    Cursor cursor = {.at = at, .end = end};
+    size_t oid_length;
+    EXPECT(&cursor, "\xb5");
+    expect_value(&cursor, (char)INTEGER, &oid_length);
+    EXPECT(&cursor, "\xb4\xb3\x01M");
+    if (!stopped(&cursor) && cursor.at < end && *cursor.at == TRUE_) {
+        EXPECT(&cursor, "\x81\x84\x84");
+        frame->kind = CONFIRMATION;
+    } else {
+        EXPECT(&cursor, "\xb5\xb4\xb3\x04Says");
+        frame->topic = expect_value(&cursor, (char)STRING, &frame->topic_length);
+        frame->payload = expect_value(&cursor, (char)BYTES, &frame->payload_length);
+        EXPECT(&cursor, "\x84\x84\x84\x84");
+        frame->kind = DELIVERY;
+    }
+    frame->size = (size_t)(cursor.at - at);
+    if (cursor.wrong) {
+        frame->kind = REFUSAL;
+        frame->size = (size_t)(end - at); /* as much as there is to show */
+    }
+    return !cursor.missing;
+}
+
+/* As scan_frames, but event by event: a turn may hold any number of them, and be longer than what
+ * is kept of it. They count when the turn has ended, for only then would a real peer act. */
+static size_t syndicate_scan(Connection *connection, const uint8_t *begin, const uint8_t *end)
+{
+    const uint8_t *at = begin;
+    for (Frame frame; at < end; at += frame.size) {
+        frame.kind = NOISE;
+        frame.size = 1;
+        if (!connection->in_turn) {
+            connection->in_turn = *at == SEQUENCE;
+            if (*at != SEQUENCE && *at != FALSE_) { /* #f says nothing; <error ...> says no */
+                frame.kind = REFUSAL;
+                frame.size = (size_t)(end - at);
+            }
+        } else if (*at == END) {
+            connection->in_turn = false;
+            connection->received += connection->turn_received;
+            connection->received_bytes += connection->turn_bytes;
+            connection->turn_received = connection->turn_bytes = 0;
+        } else if (!syndicate_parse_event(at, end, &frame)) {
+            break;
+        }
+        if (frame.kind != DELIVERY || connection->is_publisher) {
+            handle_other(connection, &frame, at);
+            continue;
+        }
+        connection->turn_received++;
+        connection->turn_bytes += frame.payload_length;
+        if (options.verify)
+            verify_delivery(connection, &frame);
+    }
+    return (size_t)(at - begin);
+}
+
 static const Protocol protocols[] = {
-    {"mqtt", '/', "bench/+", "", mqtt_greet_as_subscriber, mqtt_greet_as_publisher,
+    {"mqtt", '/', "bench/+", "", 0, mqtt_greet_as_subscriber, mqtt_greet_as_publisher,
      mqtt_publication, mqtt_scan},
-    {"nats", '.', "bench.*", "PONG\r\n", nats_greet_as_subscriber, nats_greet_as_publisher,
+    {"nats", '.', "bench.*", "PONG\r\n", 2, nats_greet_as_subscriber, nats_greet_as_publisher,
      nats_publication, nats_scan},
-    {"redis", '.', "bench.*", "", redis_greet_as_subscriber, redis_greet_as_publisher,
+    {"redis", '.', "bench.*", "", 2, redis_greet_as_subscriber, redis_greet_as_publisher,
      redis_publication, redis_scan},
+    {"syndicate", '.', "", "", 4, syndicate_greet_as_subscriber, syndicate_greet_as_publisher,
+     syndicate_publication, syndicate_scan},
 };
 
 /* ---- The cycle: what is published, over and over --------------------------------------------------------- */
@@ -712,9 +938,7 @@ static void build_cycle(void)
         }
         options.protocol->publication(&packet, (int)(i % (size_t)options.topics), payload, length);
         cycle.start[i + 1] = packet.length;
-        /* Only a protocol that ends its payloads with \r\n has bytes after them. */
-        size_t trailer = options.protocol->separator == '/' ? 0 : 2;
-        cycle.payload[i] = packet.length - trailer - length;
+        cycle.payload[i] = packet.length - options.protocol->trailer - length;
         cycle.payload_length[i] = length;
     }
     free(payload);
@@ -1054,7 +1278,7 @@ static int measure(void)
 /* ---- The command line -------------------------------------------------------------------------------------------- */
 
 static const char usage_text[] =
-    "usage: loadgen --protocol mqtt|nats|redis --port PORT [options]\n"
+    "usage: loadgen --protocol mqtt|nats|redis|syndicate --port PORT [options]\n"
     "One publisher and N subscribers on 127.0.0.1; prints one JSON object.\n"
     "  --subscribers N      (1)\n"
     "  --seconds S          publish for this long (3)\n"
@@ -1063,7 +1287,8 @@ static const char usage_text[] =
     "  --window W           messages in flight to the slowest subscriber (2000)\n"
     "  --payload MIN[:MAX]  bytes of payload; sizes are spread evenly from MIN to MAX (200)\n"
     "  --topics T           messages take T topics in turn; all subscribers hear all (1)\n"
-    "  --wildcard           subscribe with one wildcard, not to each topic by name\n"
+    "  --wildcard           subscribe with one wildcard, not to each topic by name (syndicate:\n"
+    "                       one pattern has all topics, with or without)\n"
     "  --single             one write for each message, not writes of many\n"
     "  --chunk BYTES        the largest write otherwise (65536)\n"
     "  --drain S            give up after S seconds in which nothing arrives (3)\n"
@@ -1113,7 +1338,7 @@ static void parse_options(int count, char **words)
                 if (strcmp(optarg, protocols[i].name) == 0)
                     options.protocol = &protocols[i];
             if (options.protocol == NULL)
-                die("--protocol: %s is not mqtt, nats or redis", optarg);
+                die("--protocol: %s is not mqtt, nats, redis or syndicate", optarg);
             break;
         case PORT: options.port = (int)number(name, optarg, 1, 65535); break;
         case SUBSCRIBERS:

@@ -28,7 +28,7 @@ class Load:
     """What to put on a server."""
 
     protocol: str
-    """``mqtt``, ``nats`` or ``redis``."""
+    """``mqtt``, ``nats``, ``redis`` or ``syndicate``."""
 
     subscribers: int
     window: int
@@ -39,7 +39,8 @@ class Load:
 
     topics: int = 1
     wildcard: bool = False
-    """Subscribe once with a wildcard, not to each topic by name."""
+    """Subscribe once with a wildcard, not to each topic by name. (With Syndicate one pattern has
+    all topics, either way.)"""
 
     single: bool = False
     """Each message is a write of its own."""

@@ -22,7 +22,7 @@ import pytest
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator
 
 LOADGEN = Path(__file__).parents[2] / "benchmarks" / "loadgen.py"
 SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
@@ -230,19 +230,17 @@ class FakeBroker:
 HANG_UP = b""
 
 
-async def cheated(
-    deliver: Callable[[int, int, bytes], list[bytes]], *options: str
+async def against(
+    handle: Callable[[trio.SocketStream], Awaitable[None]], *options: str
 ) -> tuple[int, dict[str, Any], str]:
-    """Run the generator for 300 messages against a FakeBroker; return what it says."""
-    broker = FakeBroker(deliver)
+    """Run the generator for 300 messages against a server of our own; return what it says."""
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port: int = listener.socket.getsockname()[1]
-        nursery.start_soon(trio.serve_listeners, broker.handle, [listener])
+        nursery.start_soon(trio.serve_listeners, handle, [listener])
         with trio.fail_after(30):
             answer = await generate(
                 port,
-                "--protocol=mqtt",
                 "--subscribers=3",
                 "--messages=300",
                 "--window=20",
@@ -254,6 +252,13 @@ async def cheated(
             )
         nursery.cancel_scope.cancel()
     return answer
+
+
+async def cheated(
+    deliver: Callable[[int, int, bytes], list[bytes]], *options: str
+) -> tuple[int, dict[str, Any], str]:
+    """Run the generator for 300 messages against a FakeBroker; return what it says."""
+    return await against(FakeBroker(deliver).handle, "--protocol=mqtt", *options)
 
 
 def faults(found: dict[str, Any]) -> dict[str, int]:
@@ -446,3 +451,239 @@ async def test_pings_are_answered_between_messages_never_inside_one() -> None:
         nursery.cancel_scope.cancel()
     assert (status, faults(found), complaint) == (0, {}, "")
     assert server.pongs > 10
+
+
+# ---- A dataspace ---------------------------------------------------------------------------------
+
+
+SYNC = bytes.fromhex("b5 b5b000 b4b30153 86b5b000b0010184 84 84 84")
+"""``[[0 <S #:[0 1]>]]``"""
+
+SYNCED = bytes.fromhex("b5 b5b00101 b4b3014d 81 84 84 84")
+"""``[[1 <M #t>]]``"""
+
+OBSERVE = (
+    bytes.fromhex("b5 b5b000 b4b30141")
+    + b"\xb4\xb3\x07Observe\xb4\xb3\x04bind\xb4\xb3\x05group\xb4\xb3\x03rec\xb3\x04Says"
+    + bytes.fromhex("84 b7 b000 b4b3015f84 b00101 b4b3015f84 84 84 84 86b5b000b00084 84")
+    + bytes.fromhex("b00101 84 84 84")
+)
+"""``[[0 <A <Observe <bind <group <rec Says> {0: <_> 1: <_>}>> #:[0 0]> 1>]]``"""
+
+MESSAGE = bytes.fromhex("b5 b5b000 b4b3014d")
+"""The front of ``[[0 <M <Says "bench.0" #x"...">>]]``, which ends with three times 84."""
+
+
+def event(says: bytes, oid: str = "b000") -> bytes:
+    """Return ``[0 <M [<Says ...>]>]``: what an observer gets for a message it captures whole."""
+    return bytes.fromhex(f"b5 {oid} b4b3014d b5") + says + b"\x84\x84\x84"
+
+
+def turn(*events: bytes) -> bytes:
+    return b"\xb5" + b"".join(events) + b"\x84"
+
+
+def value_end(data: bytes, at: int = 0) -> int:
+    """Return where the Preserves value at ``at`` ends; IndexError when it is not all there."""
+    tag, at = data[at], at + 1
+    if tag in (0x80, 0x81):
+        return at
+    if tag == 0x86:
+        return value_end(data, at)
+    if tag in (0xB4, 0xB5, 0xB7):
+        while data[at] != 0x84:
+            at = value_end(data, at)
+        return at + 1
+    assert 0xB0 <= tag <= 0xB3, f"an unexpected tag: {tag:#x}"
+    size, shift = 0, 0
+    while True:
+        size |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 0x80:
+            break
+    if at + size > len(data):
+        raise IndexError
+    return at + size
+
+
+class FakeDataspace:
+    """As much of a Syndicate server as the generator needs, with a fault of our choice.
+
+    ``deliver(observer, number, says)`` gives the bytes to write to an observer for a record that
+    was published: ``number`` counts the publications, from 0.
+    """
+
+    def __init__(self, deliver: Callable[[int, int, bytes], list[bytes]]) -> None:
+        self.deliver = deliver
+        self.observers: list[trio.SocketStream] = []
+        self.published = 0
+        self.topics: set[bytes] = set()
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        pending = b""
+        try:
+            async for data in stream:
+                pending += data
+                while pending:
+                    try:
+                        end = value_end(pending)
+                    except IndexError:
+                        break
+                    packet, pending = pending[:end], pending[end:]
+                    await self.take(stream, packet)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    async def take(self, stream: trio.SocketStream, packet: bytes) -> None:
+        if packet == OBSERVE:
+            self.observers.append(stream)
+        elif packet == SYNC:
+            await stream.send_all(SYNCED)
+        else:
+            assert packet.startswith(MESSAGE), f"an unexpected packet: {packet!r}"
+            assert packet.endswith(b"\x84\x84\x84")
+            says = packet[len(MESSAGE) : -3]
+            assert says.startswith(b"\xb4\xb3\x04Says\xb1\x07bench.")
+            self.topics.add(says[9:16])
+            number, self.published = self.published, self.published + 1
+            for index, observer in enumerate(self.observers):
+                for answer in self.deliver(index, number, says):
+                    await observer.send_all(answer)
+
+
+async def observed(
+    deliver: Callable[[int, int, bytes], list[bytes]], *options: str
+) -> tuple[int, dict[str, Any], str]:
+    """Run the generator for 300 messages against a FakeDataspace; return what it says."""
+    return await against(FakeDataspace(deliver).handle, "--protocol=syndicate", *options)
+
+
+@pytest.mark.parametrize("verify", [(), ("--verify",)], ids=["counting", "verifying"])
+async def test_an_honest_dataspace_is_found_honest(verify: tuple[str, ...]) -> None:
+    status, found, complaint = await observed(lambda _o, _n, says: [turn(event(says))], *verify)
+    assert (status, faults(found), complaint) == (0, {}, "")
+    assert (found["published"], found["delivered"]) == (300, 900)
+
+
+async def test_topics_of_a_dataspace_are_what_the_first_field_says() -> None:
+    dataspace = FakeDataspace(lambda _o, _n, says: [turn(event(says))])
+    options = ("--protocol=syndicate", "--topics=3", "--wildcard", "--chunk=77", "--verify")
+    status, found, complaint = await against(dataspace.handle, *options)
+    assert (status, faults(found), complaint) == (0, {}, "")
+    assert dataspace.topics == {b"bench.0", b"bench.1", b"bench.2"}
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+async def test_turns_of_many_events_are_counted_event_by_event(piece: int) -> None:
+    # Ten messages a turn, wherever the network cuts it; the oid may be any, of any length.
+    waiting: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+
+    def gather(observer: int, number: int, says: bytes) -> list[bytes]:
+        oid = ("b000", "b00105", "b0020100")[number % 3]
+        waiting[observer].append(event(says, oid))
+        if len(waiting[observer]) < 10:
+            return []
+        data = turn(*waiting[observer])
+        waiting[observer].clear()
+        return [data[at : at + piece] for at in range(0, len(data), piece)]
+
+    status, found, complaint = await observed(gather, "--payload=8:30", "--verify")
+    assert (status, faults(found), complaint) == (0, {}, "")
+    assert found["delivered"] == 900
+
+
+async def test_a_turn_may_be_longer_than_any_buffer() -> None:
+    waiting: list[bytes] = []
+
+    def gather(_observer: int, number: int, says: bytes) -> list[bytes]:
+        waiting.append(event(says))
+        return [turn(*waiting)] if number == 299 else []
+
+    status, found, complaint = await observed(
+        gather, "--subscribers=1", "--window=300", "--payload=3000", "--verify"
+    )
+    assert (status, faults(found), complaint) == (0, {}, "")
+    assert found["delivered"] == 300
+
+
+async def test_a_turn_that_does_not_end_has_delivered_nothing() -> None:
+    def unfinished(observer: int, number: int, says: bytes) -> list[bytes]:
+        whole = turn(event(says))
+        return [whole[:-1]] if (observer, number) == (0, 299) else [whole]
+
+    status, found, _ = await observed(unfinished)
+    assert (status, faults(found)) == (1, {"lost": 1})
+
+
+async def test_empty_turns_and_packets_that_say_nothing_are_not_deliveries() -> None:
+    status, found, complaint = await observed(lambda _o, _n, s: [b"\x80", turn(), turn(event(s))])
+    assert (status, faults(found), complaint) == (0, {}, "")
+    assert found["delivered"] == 900
+
+
+async def test_what_a_dataspace_drops_repeats_or_alters_is_reported() -> None:
+    def drop(observer: int, number: int, says: bytes) -> list[bytes]:
+        return [] if (observer, number) == (1, 100) else [turn(event(says))]
+
+    status, found, _ = await observed(drop)
+    assert (status, faults(found)) == (1, {"lost": 1})
+
+    def repeat(observer: int, number: int, says: bytes) -> list[bytes]:
+        return [turn(*[event(says)] * (2 if (observer, number) == (2, 299) else 1))]
+
+    status, found, _ = await observed(repeat)
+    assert (status, faults(found)) == (1, {"surplus": 1})
+
+    def alter(observer: int, number: int, says: bytes) -> list[bytes]:
+        changed = says[:-2] + bytes([says[-2] ^ 1]) + says[-1:]
+        return [turn(event(changed if (observer, number) == (1, 100) else says))]
+
+    status, found, _ = await observed(alter, "--verify")
+    assert (status, faults(found)) == (1, {"altered": 1})
+
+    def rename(observer: int, number: int, says: bytes) -> list[bytes]:
+        changed = says.replace(b"bench.0", b"bench.1", 1)
+        return [turn(event(changed if (observer, number) == (1, 100) else says))]
+
+    status, found, _ = await observed(rename, "--verify")
+    assert (status, faults(found)) == (1, {"altered": 1})
+
+
+def asserted(says: bytes) -> bytes:
+    """Return a turn that asserts at the observer what should be a message."""
+    return bytes.fromhex("b5 b5b000 b4b30141 b5") + says + bytes.fromhex("84 b00101 84 84 84")
+
+
+WRONG_ANSWERS: dict[str, Callable[[bytes], bytes]] = {
+    "error": lambda _says: b"\xb4\xb3\x05error\xb1\x09too large\x80\x84",
+    "extension": lambda _says: b"\xb4\xb3\x01C\xb0\x01\x05\x84",
+    "text": lambda _says: b"<error ",
+    "assertion": asserted,
+    "a third field": lambda says: turn(event(says[:-1] + b"\x80\x84")),
+    "another label": lambda says: turn(event(says.replace(b"Says", b"Sags", 1))),
+    "two captures": lambda says: turn(event(says + says)),
+    "an event that does not end": lambda says: turn(event(says)[:-1] + event(says)),
+    "far too long": lambda says: turn(event(says[:17] + b"\xff\xff\xff\xff\x0f")),
+}
+
+
+@pytest.mark.parametrize("answer", WRONG_ANSWERS.values(), ids=WRONG_ANSWERS)
+async def test_what_a_dataspace_should_not_say_ends_the_run_and_is_shown(
+    answer: Callable[[bytes], bytes],
+) -> None:
+    def deliver(_observer: int, number: int, says: bytes) -> list[bytes]:
+        return [answer(says) if number == 100 else turn(event(says))]
+
+    status, found, complaint = await observed(deliver)
+    assert (status, found) == (2, {})
+    assert "the server sent the subscriber an unexpected frame:" in complaint
+
+
+async def test_the_reason_of_a_dataspaces_error_can_be_read() -> None:
+    reason = b"Says what? " * 10
+
+    def refuse(_observer: int, _number: int, _says: bytes) -> list[bytes]:
+        return [b"\xb4\xb3\x05error\xb1\x6e" + reason + b"\x80\x84"]
+
+    _, _, complaint = await observed(refuse)
+    assert reason.decode() in complaint
