@@ -42,3 +42,9 @@ from ._statistics import LedgerStatistics as LedgerStatistics
 from ._turn import Router as Router
 from ._turn import Turn as Turn
 from ._turn import commit_run as commit_run
+from ._waits_for import RING_SECONDS as RING_SECONDS
+from ._waits_for import Ring as Ring
+from ._waits_for import Wait as Wait
+from ._waits_for import WaitedOn as WaitedOn
+from ._waits_for import rings as rings
+from ._waits_for import wait_for_graph as wait_for_graph

@@ -70,9 +70,14 @@ class Holder(Recipient):
 
     Registered with its ledger, weakly, until `Ledger.unregister`: the ledger never keeps a
     forgotten holder alive, so that its loans are found by the garbage collector.
+
+    Attributes:
+        owner: The account of the connection whose peer has to take what is held here, if there is
+            one; to be set by who knows it. A peer that is not read may not read either: while that
+            account's reader waits, this holder is taken to wait on it (`rings`).
     """
 
-    __slots__ = ("ledger", "name", "patience", "policy", "progressed_at")
+    __slots__ = ("ledger", "name", "owner", "patience", "policy", "progressed_at")
 
     kind = "holder"
     """What sort of holder this is, for people."""
@@ -89,6 +94,7 @@ class Holder(Recipient):
         self.name = name
         self.patience = patience
         self.policy = policy
+        self.owner: Account | None = None
         self.progressed_at = ledger.clock()
         ledger.register(self)
 

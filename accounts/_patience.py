@@ -2,12 +2,16 @@
 
 A holder that makes no progress for its patience, while a reader waits for debt that it holds, is
 dealt with by its policy. Looking is a plain function; `watch_patience` calls it now and then.
+
+Of a ring of connections that wait on each other (`rings`) only as many are given up as let one of
+them go on, usually one: the others are stuck because of it, and may all go on after it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary
 
 import attrs
 import trio
@@ -15,14 +19,12 @@ import trio
 from ._account import Account
 from ._holder import Holder, StuckPolicy
 from ._ledger import Ledger
+from ._waits_for import Ring, naming, rings
 
 logger = logging.getLogger("clearfunds.accounts")
 
 WATCH_SECONDS = 0.5
 """How often holders are looked at: a fortieth of the default patience."""
-
-MAX_NAMED = 20
-"""How many waiting accounts a log line names; the rest are counted."""
 
 
 @attrs.frozen(slots=True)
@@ -42,13 +44,10 @@ class Stuck:
 
     def sentence(self) -> str:
         """Say it for the log."""
-        names = ", ".join(self.waiting[:MAX_NAMED])
-        if len(self.waiting) > MAX_NAMED:
-            names += f" and {len(self.waiting) - MAX_NAMED} more"
         return (
             f"{self.holder.kind} {self.holder.name} made no progress for {self.idle_seconds:.1f} s "
             f"(patience {self.holder.patience:g} s) and holds {self.items} items, {self.bytes} "
-            f"bytes that {names} wait{'s' if len(self.waiting) == 1 else ''} for"
+            f"bytes that {naming(self.waiting)} wait{'s' if len(self.waiting) == 1 else ''} for"
         )
 
 
@@ -92,6 +91,103 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
     return stuck
 
 
+class _Watch:
+    """What has been said and done about holders whose patience has run out."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        # Who was named last when, of those that are waited for; and who was left over of a ring.
+        self.named: dict[int, float] = {}
+        self.spared: WeakKeyDictionary[Holder, float] = WeakKeyDictionary()
+
+    def look(self) -> None:
+        """Deal with those whose patience has run out now."""
+        # Nobody may be left to do so: all who would take the next turn wait for what has leaked.
+        self.ledger.drain()
+        now = self.ledger.clock()
+        stuck = overdue(self.ledger, now)
+        self.named = {
+            id(s.holder): self.named[id(s.holder)] for s in stuck if id(s.holder) in self.named
+        }
+        on_ring: dict[Holder, Ring] = {}
+        for ring in rings(self.ledger, now) if stuck else ():
+            on_ring.update((on.holder, ring) for wait in ring.waits for on in wait.on if on.holder)
+        stuck_rings: dict[int, tuple[Ring, list[Stuck]]] = {}
+        for each in stuck:
+            ring_of_it = on_ring.get(each.holder)
+            if ring_of_it is not None:
+                stuck_rings.setdefault(id(ring_of_it), (ring_of_it, []))[1].append(each)
+            elif self._patience_is_over(each.holder, now):
+                self._deal_with(each, now)
+        for ring, members in stuck_rings.values():
+            self._deal_with_ring(ring, members, now)
+
+    def _patience_is_over(self, holder: Holder, now: float) -> bool:
+        """Whether it is, also if the holder was left over of a ring: it can move only since."""
+        spared = self.spared.get(holder)
+        if spared is not None and now - spared < holder.patience:
+            return False
+        self.spared.pop(holder, None)
+        return True
+
+    def _deal_with(self, stuck: Stuck, now: float) -> None:
+        if stuck.holder.policy is StuckPolicy.DISCONNECT:
+            self._give_up(stuck, stuck.sentence())
+        else:
+            self._name([stuck], stuck.sentence(), now)
+
+    def _deal_with_ring(self, ring: Ring, members: list[Stuck], now: float) -> None:
+        """Give up as many connections of a ring as let one go on, where the policies allow it."""
+        members.sort(key=lambda s: (-s.idle_seconds, -s.items, -s.bytes, s.holder.name))
+        what = f", in a {ring.sentence()}"
+        may_go = [each for each in members if each.holder.policy is StuckPolicy.DISCONNECT]
+        if not may_go:
+            self._name(members, members[0].sentence() + what, now)
+            return
+        # What has still to be repaid until who waits there goes on; and who is in whose way.
+        over = {wait.at: [wait.over_items, wait.over_bytes] for wait in ring.waits}
+        of_owner: dict[str | None, list[tuple[str, int, int]]] = {}
+        for wait in ring.waits:
+            for on in wait.on:
+                of_owner.setdefault(on.owner, []).append((wait.at, on.items, on.bytes))
+        gone: set[str] = set()
+        for each in may_go:
+            owner = "" if each.holder.owner is None else each.holder.owner.name
+            # All that one connection holds goes with it.
+            if owner not in gone and any(max(left) <= 0 for left in over.values()):
+                continue
+            if self._give_up(each, each.sentence() + what):
+                what = ""
+                gone.add(owner)
+                for at, items, nbytes in of_owner.pop(owner, ()):
+                    over[at][0] -= items
+                    over[at][1] -= nbytes
+        for wait in ring.waits:
+            for on in wait.on:
+                if on.holder is not None:
+                    self.spared[on.holder] = now
+
+    def _give_up(self, stuck: Stuck, sentence: str) -> bool:
+        holder = stuck.holder
+        logger.warning("%s; giving it up, its debt is written off", sentence)
+        try:
+            holder.give_up(sentence)
+        except Exception:
+            # One holder's fault must not leave everybody else's readers waiting.
+            logger.exception("%s %s could not be given up", holder.kind, holder.name)
+            return False
+        return True
+
+    def _name(self, members: list[Stuck], sentence: str, now: float) -> None:
+        """Say that these are waited for, once for each time that the patience of one runs out."""
+        if any(
+            now - self.named.get(id(s.holder), -s.holder.patience) >= s.holder.patience
+            for s in members
+        ):
+            self.named.update((id(each.holder), now) for each in members)
+            logger.warning("%s; its policy is to wait", sentence)
+
+
 async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> None:
     """Deal with holders whose patience has run out, every `every` seconds, until cancelled.
 
@@ -99,24 +195,13 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     waited go on; with `StuckPolicy.WAIT` it is only named, once for each patience. Both are logged
     as one warning with who waits on whom, for how much, and since when. What has leaked is repaid
     on the way, so that readers do not wait for debt that nobody has.
+
+    Where holders are on a ring (`rings`), the warning names it with its members, once for all of
+    them. Of those whose patience has run out and whose policy is to disconnect, the connection that
+    has been idle the longest is given up, of equals the one that holds most; more at once only if
+    that lets nobody go on. The others have their patience anew, unless they are on a ring again.
     """
-    named: dict[int, float] = {}
+    watch = _Watch(ledger)
     while True:
         await trio.sleep(every)
-        # Nobody may be left to do so: all who would take the next turn wait for what has leaked.
-        ledger.drain()
-        now = ledger.clock()
-        stuck = overdue(ledger, now)
-        named = {id(s.holder): named[id(s.holder)] for s in stuck if id(s.holder) in named}
-        for each in stuck:
-            holder = each.holder
-            if holder.policy is StuckPolicy.DISCONNECT:
-                logger.warning("%s; giving it up, its debt is written off", each.sentence())
-                try:
-                    holder.give_up(each.sentence())
-                except Exception:
-                    # One holder's fault must not leave everybody else's readers waiting.
-                    logger.exception("%s %s could not be given up", holder.kind, holder.name)
-            elif now - named.get(id(holder), -holder.patience) >= holder.patience:
-                named[id(holder)] = now
-                logger.warning("%s; its policy is to wait", each.sentence())
+        watch.look()

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from ...accounts import rings
 from ._audit import audit
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from ...accounts import AccountStatistics, Ledger
+    from ...accounts import AccountStatistics, Ledger, Ring
     from ._pace import Pace
 
 CONTENT_TYPE: Final = "application/json"
@@ -111,6 +112,16 @@ async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None
             if page.full:
                 yield page.take()
     page.end()
+    # At one instant: a ring that is read in pieces may be none.
+    await pace.pause()
+    found = rings(ledger)
+    page.begin("rings")
+    for ring in found:
+        await pace.breathe()
+        page.row(_ring_row(ring))
+        if page.full:
+            yield page.take()
+    page.end()
     result = await audit(ledger, pace)
     page.write(
         ',\n"audit": '
@@ -181,6 +192,32 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
         ),
         "patience": _finite(min([h.patience for h in holders], default=None)),
         "policy": str(holders[0].policy) if holders else None,
+    }
+
+
+def _ring_row(ring: Ring) -> dict[str, Any]:
+    return {
+        "members": ring.members,
+        "seconds": round(ring.seconds, 6),
+        "waits": [
+            {
+                "at": wait.at,
+                "waiting": wait.waiting,
+                "seconds": round(wait.seconds, 6),
+                "over": _amount(wait.over_items, wait.over_bytes),
+                "on": [
+                    {
+                        "holder": on.name,
+                        "kind": on.kind,
+                        "held": _amount(on.items, on.bytes),
+                        "idle_seconds": round(on.idle_seconds, 6),
+                        "owner": on.owner,
+                    }
+                    for on in wait.on
+                ],
+            }
+            for wait in ring.waits
+        ],
     }
 
 

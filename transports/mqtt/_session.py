@@ -582,6 +582,8 @@ class Session:
         self.outlet.name = self.name
         # Known by name: who comes back finds its debt waiting (rule 14).
         self.account = server.ledger.open(self.name, limit=settings.limit, parent=server.account)
+        # A client that is not read may not read either: two of them are a ring (rule 11).
+        self.outlet.owner = self.account
         self._will = packet.will
         self._deadline_after = (
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
@@ -667,6 +669,7 @@ class Session:
                 patience=server.settings.patience,
                 policy=server.settings.stuck,
             )
+            self._inflight.owner = account
         topic_filter = TopicFilter(text)
         try:
             with account.turn() as turn:

@@ -319,7 +319,8 @@ async def test_the_ledger_is_told_of_whole() -> None:
         scene.now = 105.0
         page = await statement(scene.pages)
         nursery.cancel_scope.cancel()
-    assert list(page) == ["time", "totals", "accounts", "holders", "matrix", "audit"]
+    assert list(page) == ["time", "totals", "accounts", "holders", "matrix", "rings", "audit"]
+    assert page["rings"] == []
     accounts = {account["name"]: account for account in page["accounts"]}
     assert accounts["alice"] == {
         "name": "alice",
@@ -369,6 +370,52 @@ async def test_an_empty_ledger_is_told_of_too() -> None:
     assert page["accounts"] == page["matrix"] == []
     assert [holder["name"] for holder in page["holders"]] == ["router"]
     assert page["audit"]["balanced"] is True
+
+
+async def test_a_ring_is_told_of_with_its_members() -> None:
+    now = 100.0
+    ledger = Ledger(clock=lambda: now)
+    accounts = {name: ledger.open(name, limit=Limit(items=4)) for name in ("a", "b")}
+    for mine, other in (("a", "b"), ("b", "a")):
+        box = Box(ledger, f"to {other}")
+        box.owner = accounts[other]
+        send(accounts[mine], box, 5, 50)
+    pages = Pages(ledger)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accounts["a"].ensure_clear_funds)
+        now = 101.0
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await statement(pages))["rings"] == []
+        now = 103.0
+        nursery.start_soon(accounts["b"].ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        now = 105.0
+        page = await statement(pages)
+        nursery.cancel_scope.cancel()
+    assert page["rings"] == [
+        {
+            "members": ["a", "b"],
+            "seconds": 2.0,
+            "waits": [
+                {
+                    "at": mine,
+                    "waiting": [mine],
+                    "seconds": seconds,
+                    "over": {"items": 3, "bytes": 0},
+                    "on": [
+                        {
+                            "holder": f"to {other}",
+                            "kind": "box",
+                            "held": {"items": 5, "bytes": 50},
+                            "idle_seconds": 5.0,
+                            "owner": other,
+                        }
+                    ],
+                }
+                for mine, other, seconds in (("a", "b", 4.0), ("b", "a", 2.0))
+            ],
+        }
+    ]
 
 
 async def test_infinite_patience_is_null_in_json() -> None:

@@ -1,0 +1,388 @@
+"""Who waits on whom, and where that goes round in a ring (rule 11).
+
+A reader waits at one account, its own or one above it, which is throttled; there it waits on every
+holder that has some of that account's debt. A holder waits on its peer. Of peers we know one thing:
+who writes to us and is not read may well not read from us either. So a holder whose `owner` has a
+waiting reader is taken to wait on that reader, as long as it makes no progress, which would prove
+the contrary. Two relays that echo each other's messages stop for ever in this way, each with its
+output stuck behind the other's, if nobody looks.
+
+How rings are found:
+1. A reader does not wait on each of its holders but on enough of them: it goes on at the lower
+   mark. So a circle of arrows is not yet a ring. A ring is a smallest set of waiting readers none
+   of which can go on unless another of them does: whatever everybody else holds may be repaid, and
+   each would still be above its lower mark.
+2. First everyone is set aside who could go on if all the others made progress, and then those who
+   could go on since these do, until no more can. What is left is parted into its strongly
+   connected components (Tarjan), and each is tried again by itself: it may have been waiting on
+   another.
+3. Linear in holders, and in the loans of those that stand still; nothing recurses. While all
+   holders make progress no loan is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ._ledger import LOOSE, Ledger
+from ._loan import LoanedItem
+
+if TYPE_CHECKING:
+    from ._account import Account
+    from ._holder import Holder
+
+RING_SECONDS = 1.0
+"""For how long nothing may have moved before a ring is called one; a holder's patience, where that
+is less. Retransmission over a lossy line makes for pauses of half a second."""
+
+MAX_NAMED = 20
+"""How many names a log line gives; the rest are counted."""
+
+MAX_WAITED_ON = 3
+"""How many holders it gives for each of them."""
+
+ROUNDS = 8
+"""How often what hangs together is taken apart: there are rings that wait on rings. What hangs
+together after that is named as one."""
+
+
+def naming(names: Iterable[str], most: int = MAX_NAMED, between: str = ", ") -> str:
+    """Put names into a sentence; those beyond `most` are counted."""
+    every = list(names)
+    if len(every) > most:
+        return f"{', '.join(every[:most])} and {len(every) - most} more"
+    return between.join(every)
+
+
+@attrs.frozen(slots=True)
+class WaitedOn:
+    """A holder, and what it has of the debt that readers wait for."""
+
+    holder: Holder | None
+    """Who has it; None for loans that only their maker has."""
+    items: int
+    """Events of that debt."""
+    bytes: int
+    """Their bytes."""
+    idle_seconds: float
+    """For how long the holder has made no progress."""
+    owner: str | None
+    """The account whose reader the holder waits on in turn, if it has one that waits."""
+
+    @property
+    def name(self) -> str:
+        """The holder's name."""
+        return LOOSE if self.holder is None else self.holder.name
+
+    @property
+    def kind(self) -> str:
+        """What sort of holder it is."""
+        return "loose" if self.holder is None else self.holder.kind
+
+    def sentence(self) -> str:
+        """Say it for the log."""
+        return f"{self.kind} {self.name} ({self.items} items, {self.bytes} bytes)"
+
+
+@attrs.frozen(slots=True)
+class Wait:
+    """Readers that wait at one account, and on whom."""
+
+    at: str
+    """The account that is throttled: the readers' own, or one above theirs."""
+    waiting: tuple[str, ...]
+    """The accounts whose readers wait there."""
+    seconds: float
+    """For how long the first of them has."""
+    over_items: int
+    """Events that have to be repaid before they go on."""
+    over_bytes: int
+    """Bytes that have to be; they go on when it is none of both."""
+    on: tuple[WaitedOn, ...]
+    """Who holds what is owed there, the most first."""
+
+    def sentence(self) -> str:
+        """Say it for the log."""
+        waits = "waits" if len(self.waiting) == 1 else "wait"
+        where = "" if self.waiting == (self.at,) else f" at {self.at}"
+        on = naming((each.sentence() for each in self.on), MAX_WAITED_ON, " and ")
+        return f"{naming(self.waiting)} {waits}{where} on {on}"
+
+
+@attrs.frozen(slots=True)
+class Ring:
+    """Readers none of which can go on unless another of them does."""
+
+    members: tuple[str, ...]
+    """The accounts they are of; each is the owner of a holder on which another waits, or it
+    itself."""
+    waits: tuple[Wait, ...]
+    """Where they wait and on which of each other's holders, as it goes round."""
+    seconds: float
+    """For how long nothing has moved in it."""
+
+    def sentence(self) -> str:
+        """Say it for the log."""
+        shown = ", ".join(each.sentence() for each in self.waits[:MAX_NAMED])
+        if len(self.waits) > MAX_NAMED:
+            shown += f" and so on: {len(self.members)} accounts wait on each other"
+        return f"ring: {shown}"
+
+
+def wait_for_graph(ledger: Ledger, now: float | None = None) -> tuple[Wait, ...]:
+    """Return who waits on whom at `now` (default: the ledger's clock), by name of account.
+
+    Computed from what holders physically hold (rule 15): it costs time in proportion to the loans
+    outstanding, unless nobody waits. Given by the account at which readers wait, and not for each
+    reader: ten thousand may wait on the same ten thousand holders.
+    """
+    when = ledger.clock() if now is None else now
+    readers = _readers(ledger)
+    if not readers:
+        return ()
+    on: dict[Account, list[WaitedOn]] = {at: [] for at in readers}
+    waiting = {account for there in readers.values() for account in there}
+    for holder in list(ledger.holders):
+        owner = holder.owner.name if holder.owner in waiting else None
+        for at, (items, nbytes) in _shares(readers, _amounts(holder.loans())).items():
+            on[at].append(WaitedOn(holder, items, nbytes, when - holder.progressed_at, owner))
+    turns = ((turn.account, turn.input_items, turn.input_bytes) for turn in ledger.turns)
+    for at, (items, nbytes) in _shares(readers, turns).items():
+        on[at].append(WaitedOn(ledger.router, items, nbytes, 0.0, None))
+    for at, (items, nbytes) in _shares(readers, _amounts(list(ledger.loose))).items():
+        on[at].append(WaitedOn(None, items, nbytes, 0.0, None))
+    return tuple(
+        _wait(at, readers[at], when, sorted(on[at], key=_most_first))
+        for at in sorted(readers, key=lambda account: account.name)
+    )
+
+
+def rings(
+    ledger: Ledger, now: float | None = None, *, still: float = RING_SECONDS
+) -> tuple[Ring, ...]:
+    """Return the rings in which nothing has moved for `still` seconds, by name of member.
+
+    A holder whose patience is less than `still` counts when it has been idle for its patience. What
+    makes progress is on no ring, nor is a holder without an `owner`; a ring of one is an account
+    that waits on what its own peer does not take. `now` is by the ledger's clock.
+    """
+    graph = _Standstill(ledger, ledger.clock() if now is None else now, still)
+    return tuple(sorted(map(graph.ring, graph.rings()), key=lambda ring: ring.members))
+
+
+# -- what both are made of ------------------------------------------------------------------------
+
+Readers = dict["Account", tuple[float, float]]
+"""Whose readers wait at an account, and since when: the first and the last of them."""
+
+
+def _readers(ledger: Ledger) -> dict[Account, Readers]:
+    """Return who waits where. (At an account that is open, readers only stand to be woken.)"""
+    readers: dict[Account, Readers] = {}
+    for waiter in ledger.waiters:
+        if waiter.at is not None and waiter.at.throttled:
+            there = readers.setdefault(waiter.at, {})
+            first, last = there.get(waiter.account, (waiter.since, waiter.since))
+            there[waiter.account] = min(first, waiter.since), max(last, waiter.since)
+    return readers
+
+
+def _amounts(loans: Iterable[LoanedItem[Any]]) -> Iterator[tuple[Account, int, int]]:
+    for loan in loans:
+        # What is no loan is for the audit to find; one taken out of a queue may have been settled.
+        if isinstance(loan, LoanedItem) and loan.items:  # pyright: ignore[reportUnnecessaryIsInstance]
+            yield loan.account, loan.items, loan.bytes
+
+
+def _shares(
+    readers: dict[Account, Readers], amounts: Iterable[tuple[Account, int, int]]
+) -> dict[Account, list[int]]:
+    """Sum up [items, bytes] of what is owed at each account at which somebody waits."""
+    shares: dict[Account, list[int]] = {}
+    for debtor, items, nbytes in amounts:
+        for account in debtor.chain:
+            if account in readers:
+                share = shares.setdefault(account, [0, 0])
+                share[0] += items
+                share[1] += nbytes
+    return shares
+
+
+def _most_first(each: WaitedOn) -> tuple[int, int, str]:
+    return -each.items, -each.bytes, each.name
+
+
+def _wait(at: Account, there: Readers, now: float, on: Iterable[WaitedOn]) -> Wait:
+    return Wait(
+        at.name,
+        tuple(sorted(account.name for account in there)),
+        now - min(first for first, _ in there.values()),
+        max(0, at.debt_items - at.low_items),
+        max(0, at.debt_bytes - at.low_bytes),
+        tuple(on),
+    )
+
+
+@attrs.frozen(slots=True)
+class _Arrow:
+    """From an account at which readers wait to one whose reader they wait on in turn."""
+
+    owner: Account
+    still_for: float
+    on: WaitedOn
+
+
+class _Standstill:
+    """Readers that wait, and the holders with an owner among them that make no progress.
+
+    Its nodes are the accounts at which readers wait. One leads to another if a holder has some of
+    the debt of the first and an owner that waits at the second.
+    """
+
+    def __init__(self, ledger: Ledger, now: float, still: float) -> None:
+        self.now = now
+        self.readers = _readers(ledger)
+        self.stands: dict[Account, list[Account]] = {}
+        since: dict[Account, float] = {}
+        for at, there in self.readers.items():
+            for account, (_, last) in there.items():
+                self.stands.setdefault(account, []).append(at)
+                since[account] = max(last, since.get(account, last))
+        self.arrows: dict[Account, list[_Arrow]] = {at: [] for at in self.readers}
+        for holder in list(ledger.holders) if since else ():
+            owner = holder.owner
+            if owner is None or owner not in since:
+                continue
+            idle = now - holder.progressed_at
+            # It is its owner's reader that holds it up, and only since that one waits.
+            still_for = min(idle, now - since[owner])
+            if still_for >= min(still, holder.patience):
+                shares = _shares(self.readers, _amounts(holder.loans()))
+                for at, (items, nbytes) in shares.items():
+                    on = WaitedOn(holder, items, nbytes, idle, owner.name)
+                    self.arrows[at].append(_Arrow(owner, still_for, on))
+        for arrows in self.arrows.values():
+            arrows.sort(key=lambda arrow: _most_first(arrow.on))
+
+    def rings(self) -> list[set[Account]]:
+        """Return where the readers of each ring wait."""
+        found: list[set[Account]] = []
+        groups = [set(self.arrows)]
+        for _ in range(ROUNDS):
+            parts: list[set[Account]] = []
+            for group in groups:
+                closed = self._closed(group)
+                components = _components(closed, partial(self._next, group=closed))
+                if len(components) == 1:
+                    found.append(closed)
+                else:
+                    parts += components
+            groups = parts
+        return found + [closed for group in groups if (closed := self._closed(group))]
+
+    def _within(self, at: Account, group: set[Account]) -> Iterator[_Arrow]:
+        """Yield the arrows from `at` to readers that stand in `group` and nowhere else."""
+        for arrow in self.arrows[at]:
+            if all(where in group for where in self.stands[arrow.owner]):
+                yield arrow
+
+    def _next(self, at: Account, group: set[Account]) -> Iterator[Account]:
+        for arrow in self._within(at, group):
+            yield from self.stands[arrow.owner]
+
+    def _closed(self, group: set[Account]) -> set[Account]:
+        """Return which of `group` stay throttled whatever is repaid by whom outside of it."""
+        kept: dict[Account, list[int]] = {}
+        keeping: dict[Account, list[tuple[Account, WaitedOn]]] = {}
+        for at in group:
+            total = kept[at] = [0, 0]
+            for arrow in self._within(at, group):
+                total[0] += arrow.on.items
+                total[1] += arrow.on.bytes
+                keeping.setdefault(arrow.owner, []).append((at, arrow.on))
+        left = set(group)
+        free = [at for at in group if _is_clear(at, kept[at])]
+        left.difference_update(free)
+        while free:
+            for reader in self.readers[free.pop()]:
+                # It goes on, and so does its peer, which takes what is there for it.
+                for at, on in keeping.pop(reader, ()):
+                    kept[at][0] -= on.items
+                    kept[at][1] -= on.bytes
+                    if at in left and _is_clear(at, kept[at]):
+                        left.discard(at)
+                        free.append(at)
+        return left
+
+    def ring(self, group: set[Account]) -> Ring:
+        """Make what people are shown."""
+        arrows = {at: list(self._within(at, group)) for at in self._around(group)}
+        every = [arrow for there in arrows.values() for arrow in there]
+        owners = {arrow.owner for arrow in every}
+        waits: list[Wait] = []
+        members: dict[str, None] = {}
+        for at, on in arrows.items():
+            there = {a: since for a, since in self.readers[at].items() if a in owners}
+            waits.append(_wait(at, there, self.now, (arrow.on for arrow in on)))
+            members.update(dict.fromkeys(waits[-1].waiting))
+        return Ring(tuple(members), tuple(waits), min(arrow.still_for for arrow in every))
+
+    def _around(self, group: set[Account]) -> list[Account]:
+        """Bring a ring into an order in which each waits on the next, as far as that goes."""
+        order: dict[Account, None] = {}
+        for start in sorted(group, key=lambda account: account.name):
+            at: Account | None = start
+            while at is not None and at not in order:
+                order[at] = None
+                at = next((each for each in self._next(at, group) if each not in order), None)
+        return list(order)
+
+
+def _is_clear(account: Account, kept: list[int]) -> bool:
+    return kept[0] <= account.low_items and kept[1] <= account.low_bytes
+
+
+def _components(
+    nodes: Iterable[Account], following: Callable[[Account], Iterator[Account]]
+) -> list[set[Account]]:
+    """Part a graph into its strongly connected components (Tarjan, 1972), without recursion."""
+    components: list[set[Account]] = []
+    number: dict[Account, int] = {}
+    low: dict[Account, int] = {}  # the earliest of `stack` that is known to be reached
+    stack: list[Account] = []
+    on_stack: set[Account] = set()
+    path: list[tuple[Account, Iterator[Account]]] = []
+
+    def enter(node: Account) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        on_stack.add(node)
+        path.append((node, following(node)))
+
+    for root in nodes:
+        if root not in number:
+            enter(root)
+        while path:
+            node, others = path[-1]
+            for other in others:
+                if other not in number:
+                    enter(other)
+                    break
+                if other in on_stack:
+                    low[node] = min(low[node], number[other])
+            else:
+                path.pop()
+                if path:
+                    before = path[-1][0]
+                    low[before] = min(low[before], low[node])
+                if low[node] == number[node]:
+                    component: set[Account] = set()
+                    while node not in component:
+                        component.add(stack.pop())
+                    on_stack -= component
+                    components.append(component)
+    return components
