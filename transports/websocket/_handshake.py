@@ -72,7 +72,9 @@ class Handshake:
         Raises:
             RefusedError: It is not a request for a WebSocket, or not one that can be served.
         """
-        if not self._taken and data and not data[:1].isalpha():
+        if not data:
+            return None
+        if not self._taken and not data[:1].isalpha():
             # A peer of another protocol, or TLS: it would wait for us, and we for a line's end.
             raise RefusedError(
                 HTTPStatus.BAD_REQUEST,
@@ -80,23 +82,29 @@ class Handshake:
                 "only WebSocket clients can connect here, without TLS",
             )
         room = self._max_size - self._taken
-        self._taken += min(len(data), room)
+        request = self._read(data[:room]) if room else None
+        if request is not None:
+            return _accept(request), self._h11.trailing_data[0] + data[room:]
+        if len(data) > room:
+            raise RefusedError(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"the request is larger than {self._max_size} bytes, the limit",
+            )
+        return None
+
+    def _read(self, data: bytes) -> h11.Request | None:
+        """Let h11 read some data, of which there must be some: nothing would be the end."""
+        self._taken += len(data)
         try:
-            self._h11.receive_data(data[:room])
-            request = self._h11.next_event()
+            self._h11.receive_data(data)
+            event = self._h11.next_event()
         except h11.RemoteProtocolError as exc:
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {exc}") from exc
-        if request is h11.NEED_DATA:
-            if len(data) > room:
-                raise RefusedError(
-                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-                    f"the request is larger than {self._max_size} bytes, the limit",
-                )
+        if event is h11.NEED_DATA:
             return None
-        # Given nothing but data a server gets nothing else first.
-        assert isinstance(request, h11.Request)
-        answer = _accept(request)
-        return answer, self._h11.trailing_data[0] + data[room:]
+        # A server whose peer has not closed gets nothing else first.
+        assert isinstance(event, h11.Request)
+        return event
 
 
 def _accept(request: h11.Request) -> bytes:
