@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
@@ -39,7 +40,7 @@ logger = logging.getLogger("clearfunds.relay")
 
 PROTOCOLS = ("mqtt", "syndicate")
 
-_EXTRA: Final = ("preserves", "wsproto")
+_EXTRA: Final = ("h11", "preserves", "wsproto")
 """What the Syndicate side needs; only the [relay] extra brings it."""
 
 SERVER_ACCOUNT = "server"
@@ -190,7 +191,7 @@ class Relay:
             ),
         )
         self.syndicate: SyndicateServer | None = None
-        if any(url.protocol == "syndicate" for url in _urls(settings)):
+        if _wants_syndicate(_urls(settings)):
             self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings)
         self.pages: Pages | None = None
 
@@ -275,14 +276,9 @@ def _syndicate_server(
     dataspace: Dataspace, flusher: Flusher, account: Account, settings: RelaySettings
 ) -> SyndicateServer:
     # Imported here: it needs what only the [relay] extra brings.
-    try:
-        from .syndicate._server import SyndicateServer
-        from .syndicate._settings import SyndicateSettings
-    except ModuleNotFoundError as exc:
-        if exc.name not in _EXTRA:
-            raise
-        msg = f'Syndicate needs {exc.name}, which is not here: pip install "clearfunds[relay]"'
-        raise ListenError(msg) from exc
+    from .syndicate._server import SyndicateServer
+    from .syndicate._settings import SyndicateSettings
+
     return SyndicateServer(
         dataspace,
         flusher,
@@ -314,7 +310,7 @@ def _urls(settings: RelaySettings) -> list[ListenURL]:
 
 
 def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
-    """Raise ListenURLError for what a relay cannot serve as these settings are."""
+    """Raise ListenURLError or ListenError for what cannot be served, before anything is open."""
     if not urls and settings.http is None:
         raise ListenURLError("there is nothing to listen on; give at least one URL to listen on")
     for url in urls:
@@ -325,6 +321,18 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 "?gatekeeper out"
             )
             raise ListenURLError(msg)
+    if _wants_syndicate(urls):
+        try:
+            import_module(".syndicate._server", __package__)
+        except ModuleNotFoundError as exc:
+            if exc.name not in _EXTRA:
+                raise
+            msg = f'Syndicate needs {exc.name}, which is not here: pip install "clearfunds[relay]"'
+            raise ListenError(msg) from exc
+
+
+def _wants_syndicate(urls: Sequence[ListenURL]) -> bool:
+    return any(url.protocol == "syndicate" for url in urls)
 
 
 async def serve_relay(

@@ -72,12 +72,17 @@ class RelayUnderTest:
             lines.append(self.line())
         return lines[:-1]
 
-    def mqtt_port(self) -> int:
-        """Wait until it is ready and return the port of its first TCP listener."""
+    def port(self, url: str) -> int:
+        """Wait until it is ready and return the port of the first listener like this URL."""
+        pattern = re.escape(url).replace(":0", r":(\d+)")
         for line in self.ready():
-            if match := re.fullmatch(r"mqtt\+tcp://127\.0\.0\.1:(\d+)", line.get("listening", "")):
+            if match := re.fullmatch(pattern, line.get("listening", "")):
                 return int(match[1])
         raise AssertionError(self.log)
+
+    def mqtt_port(self) -> int:
+        """Wait until it is ready and return the port of its first TCP listener for MQTT."""
+        return self.port("mqtt+tcp://127.0.0.1:0")
 
     def rest(self) -> str:
         """Return what is left of stdout once the process has ended."""
