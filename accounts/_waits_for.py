@@ -9,9 +9,9 @@ output stuck behind the other's, if nobody looks.
 
 How rings are found:
 1. A reader does not wait on each of its holders but on enough of them: it goes on at the lower
-   mark. So a circle of arrows is not yet a ring. A ring is a smallest set of waiting readers none
-   of which can go on unless another of them does: whatever everybody else holds may be repaid, and
-   each would still be above its lower mark.
+   mark. So a circle of arrows is not yet a ring. A ring is a set of waiting readers, each on the
+   way from each to each other, none of which can go on unless another of them does: whatever
+   everybody else holds may be repaid, and every one would still be above its lower mark.
 2. First everyone is set aside who could go on if all the others made progress, and then those who
    could go on since these do, until no more can. What is left is parted into its strongly
    connected components (Tarjan), and each is tried again by itself: it may have been waiting on
