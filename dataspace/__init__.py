@@ -30,6 +30,7 @@ from ._pattern import Literal as Literal
 from ._pattern import Pattern as Pattern
 from ._pattern import capture as capture
 from ._pattern import compile_pattern as compile_pattern
+from ._pattern import look_up as look_up
 from ._pattern import match as match
 from ._retained import DEFAULT_MAX_RETAINED as DEFAULT_MAX_RETAINED
 from ._retained import DEFAULT_MAX_RETAINED_BYTES as DEFAULT_MAX_RETAINED_BYTES

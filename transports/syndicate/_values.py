@@ -131,7 +131,7 @@ class Encoded(Foreign):
             return _entry(self.value(), key)
         places = self._places
         if places is None:
-            places = self._places = _places_of(raw)
+            places = self._places = places_of(raw)
         if not isinstance(key, int) or not 0 <= key < len(places) - 1:
             return MISSING
         return value_at(raw, places[key], places[key + 1])
@@ -290,7 +290,7 @@ def value_at(data: bytes, start: int, end: int) -> WireValue:
     return tag == TRUE
 
 
-def _places_of(raw: bytes) -> list[int]:
+def places_of(raw: bytes) -> list[int]:
     """Return where the fields or elements begin, and where the last of them ends."""
     at = value_end(raw, 1) if raw[0] == RECORD else 1
     places = [at]

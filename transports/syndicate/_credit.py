@@ -1,0 +1,174 @@
+"""The experimental credit on the wire, for peers whose transport hides that nobody reads.
+
+    <do <credit-flow-control 202506>>      who sends turns asks for it
+    <will <credit-flow-control 202506>>    who receives them agrees; silence refuses
+    <C n>                                  n more of the turns since then have been dealt with
+
+It is advice: nobody has to stop without it. Here it follows the accounts. `CreditGiven`: credit
+for a turn is given when what the turn caused is no longer owed, not when the turn was parsed.
+`Credited`: what is sent to a peer that gives credit is owed until the peer has done so, beyond the
+kernel's buffers and whatever else lies between.
+
+Source: syndicate-protocols, protocol.prs of June 2025.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...accounts import DEFAULT_PATIENCE, Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
+from .._outlet import Outlet, nobody
+from ._packets import Extension
+from ._preserves import Record, Symbol
+
+FEATURE = Record(Symbol("credit-flow-control"), (202506,))
+DO = Extension(Symbol("do"), (FEATURE,))
+WILL = Extension(Symbol("will"), (FEATURE,))
+
+_CREDIT = Symbol("C")
+
+
+def credit(turns: int) -> Extension:
+    """Return the packet that gives credit."""
+    return Extension(_CREDIT, (turns,))
+
+
+def credit_of(packet: Extension) -> int | None:
+    """Return how much credit a packet gives; None if it is another extension, or makes no sense."""
+    if packet.label == _CREDIT and len(packet.fields) == 1:
+        turns = packet.fields[0]
+        if type(turns) is int and turns > 0:
+            return turns
+    return None
+
+
+class CreditGiven:
+    """Which turns of a peer are still owed for.
+
+    Exact for the loans that holders have: a turn is dealt with when everything of its account that
+    is held anywhere was caused later. Deliveries that have joined one loan are dealt with together.
+    """
+
+    __slots__ = ("_turns", "_waiting")
+
+    def __init__(self) -> None:
+        # (when they had been committed, how many), the oldest first.
+        self._waiting: deque[tuple[float, int]] = deque()
+        self._turns = 0
+
+    def __len__(self) -> int:
+        """Return how many turns have had no credit."""
+        return self._turns
+
+    def took(self, turns: int, now: float) -> None:
+        """Note that turns have been taken, and committed by now."""
+        self._waiting.append((now, turns))
+        self._turns += turns
+
+    def due(self, oldest: float) -> int:
+        """Return for how many turns credit is due; it is taken to have been given then.
+
+        Args:
+            oldest: since when the oldest is held that the peer still owes for; `inf` for nothing.
+        """
+        turns = 0
+        waiting = self._waiting
+        while waiting and waiting[0][0] < oldest:
+            turns += waiting.popleft()[1]
+        self._turns -= turns
+        return turns
+
+
+class Credited(Holder):
+    """What was sent to a peer that gives credit, in order, until it has.
+
+    The bytes go out through the connection's outlet, which forwards them and holds nothing of it.
+    Turns that were under way when the peer agreed are credited by it, but were not counted here: it
+    may be so many turns ahead.
+    """
+
+    __slots__ = ("_closed", "_loans", "_on_broken", "_outlet", "_turns")
+
+    kind = "credited"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        outlet: Outlet,
+        name: str,
+        *,
+        on_broken: Callable[[str], object],
+        patience: float = DEFAULT_PATIENCE,
+        policy: StuckPolicy = StuckPolicy.DISCONNECT,
+    ) -> None:
+        super().__init__(ledger, name, patience=patience, policy=policy)
+        self._outlet = outlet
+        self._on_broken = on_broken
+        self._closed = False
+        self._loans: deque[LoanedItem[list[Any]]] = deque()
+        # How many turns each of them is.
+        self._turns: deque[int] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Credited {self.name}: {sum(self._turns)} turns without credit>"
+
+    def __len__(self) -> int:
+        """Return how many loans are not settled."""
+        return len(self._loans)
+
+    def put(
+        self, account: Account, packets: bytes, turns: int, items: int, nbytes: int, now: float
+    ) -> None:
+        """Send turns, for which `account` has been charged."""
+        if self._closed:
+            account.repay(items, nbytes, Outcome.DROPPED, self)
+            return
+        if not self._loans:
+            self.progressed_at = now
+        loan = LoanedItem(account, [packets], items, nbytes, self, now, charged=True)
+        self._loans.append(loan)
+        self._turns.append(turns)
+        self._outlet.forward(loan)
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Holder.hold`; `item` is the bytes of one turn."""
+        self.put(account, item, 1, items, nbytes, now)
+
+    def ready(self) -> None:
+        """See `Holder.ready`."""
+        self._outlet.ready()
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """See `Holder.loans`."""
+        yield from self._loans
+
+    def credit(self, turns: int) -> None:
+        """Settle what the oldest `turns` turns were; there may be fewer."""
+        while turns > 0 and self._loans:
+            loan, count = self._loans[0], self._turns[0]
+            if count <= turns:
+                self._loans.popleft()
+                self._turns.popleft()
+                loan.settle(outcome=Outcome.ACKED)
+            else:
+                # A run: each of its turns is one item.
+                self._turns[0] = count - turns
+                loan.settle(turns, outcome=Outcome.ACKED)
+            turns -= count
+
+    def give_up(self, why: str) -> None:
+        """See `Holder.give_up`: the connection is cut."""
+        on_broken = self._on_broken
+        self.close(Outcome.WRITTEN_OFF)
+        on_broken(why)
+
+    def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
+        """Take nothing more; what has had no credit is settled with `outcome`. Idempotent."""
+        self._closed = True
+        self._turns.clear()
+        while self._loans:
+            self._loans.popleft().settle(outcome=outcome)
+        self.ledger.unregister(self)
+        self._on_broken = nobody  # see `Outlet.close`

@@ -1,0 +1,374 @@
+"""What references refer to: the dataspace, a gatekeeper, what lies behind another connection.
+
+Rules:
+
+1. An event reaches an entity within the turn of the packet that it came in, on the account of the
+   connection that it came by. What the entity does it notes in that turn: it happens at the
+   commit, or not at all.
+2. `assert_` returns what takes the assertion back; it is called once, in some later turn, or in
+   the same.
+3. What an entity cannot make sense of it ignores, unless the sender has to be told:
+   `RemoteProtocolError` ends the sender's connection.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ...accounts import Turn, measure
+from ...dataspace import CapturesOnly, Dataspace, Observation, PatternError
+from .._errors import RemoteProtocolError
+from ._patterns import pattern_from_wire
+from ._port import Ask, Made, Make, NobodyPort, Port, Unmake
+from ._preserves import Embedded, Record, Symbol, Value, is_tuple
+from ._sturdy import (
+    Caveat,
+    SturdyRef,
+    attenuate_value,
+    compile_caveats,
+    is_genuine,
+    parse_sturdyref,
+)
+from ._values import Decoded, Encoded, WireValue, label_kind, library_value, wire_value
+from ._vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from ...accounts import Recipient
+    from ._membrane import Pin
+    from ._session import Session
+
+Retractor: TypeAlias = Callable[[Turn], None]
+"""Takes an assertion back in the turn given."""
+
+_OBSERVE = label_kind(Symbol("Observe"))
+_RESOLVE = label_kind(Symbol("resolve"))
+
+_numbers = count(1)
+
+
+class Source(Protocol):
+    """The connection that an event came by."""
+
+    def observes(self) -> None:
+        """Count one more observation.
+
+        Raises:
+            RemoteProtocolError: if it has too many.
+        """
+        ...
+
+    def observes_no_more(self) -> None:
+        """Count one less."""
+        ...
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Do something when the packet's turn has been committed."""
+        ...
+
+    def complain(self, what: str) -> None:
+        """Log what was ignored."""
+        ...
+
+
+class Entity(abc.ABC):
+    """Something that can be referred to. Equal to itself alone.
+
+    Attributes:
+        number: no other entity in this process has it; it is what references to this one are
+            compared by.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+    @abc.abstractmethod
+    def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
+        """Take an assertion; None if there will be nothing to take back."""
+
+    @abc.abstractmethod
+    def message(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """Take a message."""
+
+    def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
+        """Send `#t` to `peer` when all that came before has been dealt with, then call `done`."""
+        peer.message(turn, True, source)
+        source.afterwards(done)
+
+    def port(self, caveats: Sequence[Caveat] = ()) -> Recipient:
+        """Return whom the dataspace is to tell when this entity observes something.
+
+        Only what lies behind a connection can: an observer of this process's own would be a turn
+        within a turn. `caveats` apply to what is told, the newest last.
+        """
+        return NobodyPort()
+
+
+class Inert(Entity):
+    """Nothing."""
+
+    __slots__ = ()
+
+    def assert_(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """Ignore it."""
+
+    def message(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """Ignore it."""
+
+    def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
+        """Never answer: nothing is there that could have dealt with anything."""
+        source.afterwards(done)
+
+
+class DataspaceEntity(Entity):
+    """A dataspace, as peers know it.
+
+    `<Observe pattern #:observer>` observes; everything else is state, or a message to be routed.
+    Records whose label is in the vocabulary are instances of its classes.
+    """
+
+    __slots__ = ("dataspace", "vocabulary")
+
+    def __init__(self, dataspace: Dataspace, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.dataspace = dataspace
+        self.vocabulary = vocabulary
+
+    def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor:
+        """See `Entity.assert_`.
+
+        Raises:
+            RemoteProtocolError: if it observes what is no pattern, or with too many; or if it is
+                not what its label says.
+        """
+        if isinstance(value, Decoded) and value.pattern_kind == _OBSERVE:
+            fields = value.content.fields
+            if len(fields) == 2 and isinstance(fields[1], Embedded):
+                return self._observe(turn, value, fields[0], fields[1].embeddedValue, source)
+        assertion = self.dataspace.assert_(turn, self.vocabulary.known(value))
+        return partial(self.dataspace.retract, assertion=assertion)
+
+    def _observe(
+        self, turn: Turn, value: Decoded, pattern: Value, observer: Entity, source: Source
+    ) -> Retractor:
+        try:
+            wanted = CapturesOnly(pattern_from_wire(pattern, self.vocabulary))
+        except PatternError as exc:
+            raise RemoteProtocolError(f"a pattern cannot be observed: {exc}") from None
+        source.observes()
+        port = observer.port()
+        if isinstance(port, NobodyPort):
+            source.complain("an observer is not the peer's own; it will be told nothing")
+        observation = self.dataspace.observe(turn, wanted, port, value=value)
+        return partial(self._unobserve, observation, source)
+
+    def _unobserve(self, observation: Observation, source: Source, turn: Turn) -> None:
+        source.observes_no_more()
+        self.dataspace.unobserve(turn, observation)
+
+    def message(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """See `Entity.message`.
+
+        Raises:
+            RemoteProtocolError: if it is not what its label says.
+        """
+        turn.publish(self.dataspace, self.vocabulary.known(value))
+
+
+class Proxy(Entity):
+    """An entity that a peer exports.
+
+    Attributes:
+        session: the peer's connection.
+        oid: its number in the peer's table.
+    """
+
+    __slots__ = ("_direct", "oid", "session")
+
+    def __init__(self, session: Session, oid: int) -> None:
+        super().__init__()
+        self.session = session
+        self.oid = oid
+        self._direct: Port | None = None
+
+    def __repr__(self) -> str:
+        return f"<Proxy of oid {self.oid} of {self.session.name}>"
+
+    def port(self, caveats: Sequence[Caveat] = ()) -> Port:
+        """See `Entity.port`."""
+        return Port(self.session, self, tuple(caveats))
+
+    def _port(self) -> Port:
+        if self._direct is None:
+            self._direct = self.port()
+        return self._direct
+
+    def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor:
+        """See `Entity.assert_`."""
+        made = Made()
+        turn.send(self._port(), Make(value, made), nbytes=measure(value))
+        return partial(self._retract, made)
+
+    def _retract(self, made: Made, turn: Turn) -> None:
+        turn.send(self._port(), Unmake(made), nbytes=0)
+
+    def message(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """See `Entity.message`."""
+        turn.send(self._port(), value, nbytes=measure(value))
+
+    def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
+        """See `Entity.sync`: it is the peer's to answer."""
+        turn.send(self._port(), Ask(Answer(peer, done)), nbytes=0)
+
+
+class Answer(Entity):
+    """Whom a peer answers that was asked to sync for another."""
+
+    __slots__ = ("_done", "_peer", "_pin", "_session")
+
+    def __init__(self, peer: Entity, done: Callable[[], None]) -> None:
+        super().__init__()
+        self._peer: Entity | None = peer
+        self._done = done
+        self._pin: Pin[Entity] | None = None
+        self._session: Session | None = None
+
+    def asked(self, session: Session, pin: Pin[Entity]) -> None:
+        """Note by whose connection the answer will come; `pin` keeps this known there till then."""
+        self._session, self._pin = session, pin
+        session.asked(self)
+
+    def assert_(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """Ignore it."""
+
+    def message(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """Pass the answer on."""
+        if self._peer is not None:
+            self._peer.message(turn, True, source)
+            source.afterwards(self.end)
+
+    def end(self) -> None:
+        """Forget both sides. Idempotent."""
+        if self._peer is not None:
+            self._peer = None
+            self._done()
+        if self._pin is not None:
+            self._pin.release()
+        if self._session is not None:
+            self._session.answered(self)
+
+
+class Attenuated(Entity):
+    """An entity through which less comes than is sent.
+
+    Attributes:
+        entity: where it comes out.
+        caveats: what lets it through, the newest last.
+    """
+
+    __slots__ = ("_max_caveats_size", "caveats", "entity")
+
+    def __init__(self, entity: Entity, caveats: Sequence[Value], *, max_caveats_size: int) -> None:
+        super().__init__()
+        self.entity = entity
+        self._max_caveats_size = max_caveats_size
+        self.caveats = compile_caveats(caveats, max_size=max_caveats_size)
+
+    def _through(self, value: WireValue) -> WireValue | None:
+        return through(self.caveats, value, self._attenuate)
+
+    def _attenuate(self, entity: Entity, caveats: tuple[Value, ...]) -> Entity:
+        return Attenuated(entity, caveats, max_caveats_size=self._max_caveats_size)
+
+    def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
+        """See `Entity.assert_`."""
+        let_through = self._through(value)
+        if let_through is None:
+            return None
+        return self.entity.assert_(turn, let_through, source)
+
+    def message(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """See `Entity.message`."""
+        let_through = self._through(value)
+        if let_through is not None:
+            self.entity.message(turn, let_through, source)
+
+    def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
+        """See `Entity.sync`: it says nothing that could be attenuated."""
+        self.entity.sync(turn, peer, done, source)
+
+    def port(self, caveats: Sequence[Caveat] = ()) -> Recipient:
+        """See `Entity.port`."""
+        return self.entity.port((*self.caveats, *caveats))
+
+
+def through(
+    caveats: Sequence[Caveat],
+    value: WireValue,
+    attenuate: Callable[[Entity, tuple[Value, ...]], Entity],
+) -> WireValue | None:
+    """Return what caveats let through of a wire value; None for nothing."""
+    passed = attenuate_value(caveats, library_value(value), attenuate)
+    return None if passed is None else wire_value(passed)
+
+
+class Gatekeeper(Entity):
+    """Gives the dataspace to those who have a sturdyref for it.
+
+    `<resolve <ref {oid: any sig: bytes}> #:k>` is answered by an assertion to k: `<ok #:dataspace>`
+    or `<error reason>`; or, for clients of before September 2024, `<accepted #:dataspace>` or
+    `<rejected reason>`. It is retracted when the question is.
+
+    Source: syndicate-protocols, gatekeeper.prs, rpc.prs and sturdy.prs.
+    """
+
+    __slots__ = ("_answers", "_dataspace", "_key", "_max_caveats_size", "_oid")
+
+    def __init__(
+        self,
+        dataspace: DataspaceEntity,
+        *,
+        oid: str,
+        key: bytes,
+        accepted: bool,
+        max_caveats_size: int,
+    ) -> None:
+        super().__init__()
+        self._dataspace = dataspace
+        self._oid = oid
+        self._key = key
+        self._answers = ("accepted", "rejected") if accepted else ("ok", "error")
+        self._max_caveats_size = max_caveats_size
+
+    def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
+        """See `Entity.assert_`; what is not `<resolve ...>` is ignored."""
+        if not isinstance(value, (Encoded, Decoded)) or value.pattern_kind != _RESOLVE:
+            return None
+        fields = value.value().fields
+        if not is_tuple(fields) or len(fields) != 2 or not isinstance(fields[1], Embedded):
+            return None
+        observer: Entity = fields[1].embeddedValue
+        good, bad = self._answers
+        try:
+            answer = Record(Symbol(good), (Embedded(self._resolve(fields[0])),))
+        except RemoteProtocolError as exc:
+            source.complain(f"a reference was not resolved: {exc}")
+            answer = Record(Symbol(bad), (str(exc),))
+        return observer.assert_(turn, wire_value(answer, len(str(answer))), source)
+
+    def _resolve(self, step: Value) -> Entity:
+        ref: SturdyRef = parse_sturdyref(step)
+        if ref.oid != self._oid or not is_genuine(ref, self._key):
+            # Which of the two is wrong is nobody's business who has to ask.
+            raise RemoteProtocolError("this sturdyref is for nothing here, or was not made here")
+        if not ref.caveats:
+            return self._dataspace
+        return Attenuated(self._dataspace, ref.caveats, max_caveats_size=self._max_caveats_size)
+
+    def message(self, turn: Turn, value: WireValue, source: Source) -> None:
+        """Ignore it."""

@@ -1,0 +1,189 @@
+"""What an entity of a peer is told, on its way into the outlet of the peer's connection.
+
+What one commit tells entities of one peer goes out as one turn (`Gathering`), split only where it
+would be too large for one packet. Each distinct delivery of a run of messages is framed once
+(`_runs.py`).
+
+Source: syndicate-rs, relay.rs (TunnelRelay) for what is told, and that it is one turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ...accounts import Account, Outcome, Recipient
+from ...dataspace import Asserted, Retracted
+from .._errors import LocalProtocolError
+from ._packets import TurnEvent
+from ._runs import MessageRun
+from ._sturdy import Caveat
+
+if TYPE_CHECKING:
+    from ._entities import Answer, Proxy
+    from ._session import Session
+    from ._values import WireValue
+
+MAX_TURN_BYTES = 256 << 10
+"""What one turn may take before another is begun: a replay of many thousand assertions would be
+more than a peer accepts in one packet. As much as one send."""
+
+HANDLELESS = -1
+"""The handle of what was never asserted, because a caveat did not let it through."""
+
+
+@attrs.define(slots=True, eq=False)
+class Made:
+    """An assertion to a peer, by the handle that it has there."""
+
+    handle: int = HANDLELESS
+
+
+@attrs.frozen(slots=True, eq=False)
+class Make:
+    """Assert `value`."""
+
+    value: WireValue
+    made: Made
+
+
+@attrs.frozen(slots=True, eq=False)
+class Unmake:
+    """Retract what was asserted."""
+
+    made: Made
+
+
+@attrs.frozen(slots=True, eq=False)
+class Ask:
+    """Ask for a sync on behalf of another."""
+
+    answer: Answer
+
+
+class NobodyPort(Recipient):
+    """Tells nobody."""
+
+    __slots__ = ()
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Recipient.hold`."""
+        account.repay(items, nbytes, Outcome.DROPPED)
+
+    def ready(self) -> None:
+        """See `Recipient.ready`."""
+
+
+class Port(Recipient):
+    """Tells one entity of a peer what an observation shows, or what others send it.
+
+    It is given the tuple that an observer's pattern captures, `Asserted` and `Retracted` of such
+    tuples, or `Make`, `Unmake`, `Ask` and a message's value.
+
+    Attributes:
+        session: the peer's connection.
+        target: the entity.
+        caveats: what everything has to come through first, the newest last.
+    """
+
+    __slots__ = ("_shown", "caveats", "session", "target")
+
+    gathers = True
+
+    def __init__(self, session: Session, target: Proxy, caveats: tuple[Caveat, ...] = ()) -> None:
+        self.session = session
+        self.target = target
+        self.caveats = caveats
+        # By the identity of the very object, which the dataspace retracts as it was asserted; it
+        # is kept here, so that the number is not used again meanwhile.
+        self._shown: dict[int, tuple[Any, Made]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Port to {self.target!r}>"
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Recipient.hold`."""
+        session = self.session
+        if session.gone:
+            account.repay(items, nbytes, Outcome.DROPPED, session.outlet)
+            return
+        if type(item) is MessageRun:
+            session.put_run(self, account, item, nbytes, now)
+            return
+        try:
+            event = self._event(item)
+        except LocalProtocolError as exc:
+            session.unsayable(account, items, nbytes, exc, state=not isinstance(item, tuple))
+            return
+        if event is None:
+            account.repay(items, nbytes, Outcome.DROPPED, session.outlet)
+            return
+        session.gathering.add(account, event, items, nbytes, now)
+
+    def _event(self, item: Any) -> TurnEvent | bytes | None:
+        writer = self.session.writer
+        target = self.target
+        match item:
+            case Asserted(value):
+                made = Made()
+                self._shown[id(value)] = value, made
+                return writer.assertion(target, value, made, self.caveats)
+            case Retracted(value):
+                return writer.retraction(self._shown.pop(id(value))[1])
+            case Make():
+                return writer.assertion(target, item.value, item.made, self.caveats)
+            case Unmake():
+                return writer.retraction(item.made)
+            case Ask():
+                return writer.sync(target, item.answer)
+            case _:
+                return writer.message(target, item, self.caveats)
+
+    def gathered(self) -> None:
+        """See `Recipient.gathered`."""
+        self.session.gathering.seal()
+
+    def ready(self) -> None:
+        """See `Recipient.ready`."""
+        self.session.outlet.ready()
+
+
+class Gathering:
+    """The events of one commit for one peer, until it has them all."""
+
+    __slots__ = ("_account", "_events", "_items", "_nbytes", "_now", "_session", "_size")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._account: Account | None = None
+        self._events: list[TurnEvent | bytes] = []
+        self._items = 0
+        self._nbytes = 0
+        self._size = 0
+        self._now = 0.0
+
+    def add(
+        self, account: Account, event: TurnEvent | bytes, items: int, nbytes: int, now: float
+    ) -> None:
+        """Add an event, for which `account` has been charged."""
+        size = len(event) if isinstance(event, bytes) else nbytes
+        if self._events and self._size + size > MAX_TURN_BYTES:
+            self.seal()
+        self._account = account
+        self._events.append(event)
+        self._items += items
+        self._nbytes += nbytes
+        self._size += size
+        self._now = now
+
+    def seal(self) -> None:
+        """Put what there is into the outlet, as one turn."""
+        account = self._account
+        if account is None:
+            return
+        events, items, nbytes = self._events, self._items, self._nbytes
+        self._account = None
+        self._events = []
+        self._items = self._nbytes = self._size = 0
+        self._session.put_turn(account, events, items, nbytes, self._now)

@@ -1,0 +1,101 @@
+"""What one peer is told, as events of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._packets import TurnEvent, encode_event
+from ._port import HANDLELESS, Made
+from ._preserves import Value
+from ._runs import MESSAGE_HEAD
+from ._shown import shown_value
+from ._sturdy import Caveat, attenuate_value
+from ._values import encode_integer, encoded
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+    from ._entities import Answer, Entity, Proxy
+    from ._membrane import Membrane
+    from ._vocabulary import Vocabulary
+
+ASSERT_HEAD = b"\xb4\xb3\x01A"
+_RETRACT_HEAD = b"\xb4\xb3\x01R"
+
+
+class Writer:
+    """Makes the events of one connection: bytes for a peer that speaks binary, else `TurnEvent`s.
+
+    Bytes that came in are used as they are, unless there are references in them: those have to pass
+    the membrane. Everything here raises `LocalProtocolError` for what cannot be said to this peer:
+    a reference in a message that it does not know, or one assertion more than may stand.
+    """
+
+    __slots__ = ("_attenuate", "_connection", "_membrane", "_vocabulary")
+
+    def __init__(
+        self,
+        connection: Connection,
+        membrane: Membrane[Entity],
+        vocabulary: Vocabulary,
+        attenuate: Callable[[Entity, tuple[Value, ...]], Entity],
+    ) -> None:
+        self._connection = connection
+        self._membrane = membrane
+        self._vocabulary = vocabulary
+        self._attenuate = attenuate
+
+    def _raw(self, item: Any, caveats: Sequence[Caveat]) -> bytes | None:
+        return None if caveats or self._connection.text else encoded(item)
+
+    def _value(self, item: Any, caveats: Sequence[Caveat]) -> Value | None:
+        value = shown_value(item, self._vocabulary)
+        return attenuate_value(caveats, value, self._attenuate) if caveats else value
+
+    def _finish(self, event: TurnEvent) -> TurnEvent | bytes:
+        return event if self._connection.text else encode_event(event)
+
+    def message(
+        self, target: Proxy, item: Any, caveats: Sequence[Caveat]
+    ) -> TurnEvent | bytes | None:
+        """Make a message; None if the caveats do not let it through."""
+        raw = self._raw(item, caveats)
+        if raw is not None:
+            oid = encode_integer(self._membrane.oid_of(target))
+            return b"".join((b"\xb5", oid, MESSAGE_HEAD, raw, b"\x84\x84"))
+        value = self._value(item, caveats)
+        if value is None:
+            return None
+        return self._finish(self._membrane.send_message(target, value))
+
+    def assertion(
+        self, target: Proxy, item: Any, made: Made, caveats: Sequence[Caveat]
+    ) -> TurnEvent | bytes | None:
+        """Make an assertion, and note its handle; None if the caveats do not let it through."""
+        raw = self._raw(item, caveats)
+        if raw is not None:
+            oid, made.handle = self._membrane.plain_assert(target)
+            number, handle = encode_integer(oid), encode_integer(made.handle)
+            return b"".join((b"\xb5", number, ASSERT_HEAD, raw, handle, b"\x84\x84"))
+        value = self._value(item, caveats)
+        if value is None:
+            return None
+        event = self._membrane.send_assert(target, value)
+        made.handle = event.event.handle  # type: ignore[union-attr]
+        return self._finish(event)
+
+    def retraction(self, made: Made) -> TurnEvent | bytes | None:
+        """Make a retraction; None if it was never asserted."""
+        if made.handle == HANDLELESS:
+            return None
+        event = self._membrane.send_retract(made.handle)
+        if self._connection.text:
+            return event
+        number, handle = encode_integer(event.oid), encode_integer(made.handle)
+        return b"".join((b"\xb5", number, _RETRACT_HEAD, handle, b"\x84\x84"))
+
+    def sync(self, target: Proxy, answer: Answer) -> TurnEvent | bytes:
+        """Ask a peer's entity to sync."""
+        event, pin = self._membrane.send_sync(target, answer)
+        answer.asked(target.session, pin)
+        return self._finish(event)
