@@ -33,16 +33,19 @@ class WebSocket:
     What its session does:
 
         read:   messages = ws.receive_data(data)
-                send ws.outgoing(), if there is any, before or among its own frames
-                handle the messages; the answers go out as `WebSocket.frame(...)`
+                send ws.outgoing(), if there is any
+                handle the messages; what it has to say goes out as `WebSocket.frame(...)`
                 if ws.fault is not None or ws.closed: stop reading
         end:    send ws.close(...), whatever ended it: it is the HTTP error of a refused handshake,
-                the answer to the peer's close frame, or our own; send nothing after it; shut down
-                the sending side, read (and drop) for a moment, close.
+                the answer to the peer's close frame, or a close frame of our own; nothing after it;
+                shut down the sending side; go on reading until `closed`, or the end of the stream,
+                or a second has passed: closed with input unread, the kernel would drop what the
+                peer has not taken yet. Some clients never close first (trio-websocket's).
 
-    Frames may be sent only once `established`. How long the handshake may take, and that messages
-    are dealt with before more is read, is the session's to see to. While the connection takes
-    nothing, `outgoing` can be left alone: what waits there does not grow.
+    Frames may be sent only once `established`; how long that may take is the session's to see to.
+    Messages are to be dealt with before more is read: a read of 64 KiB can have 10,000 of them. All
+    that is sent is charged to somebody, pongs too; but while the connection takes nothing,
+    `outgoing` may be left alone, and what waits there does not grow.
 
     Any path is served. No subprotocol and no extension is chosen, permessage-deflate neither (a
     browser's script must ask for no subprotocol). Origin is not checked: a script on any web page
