@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -340,4 +341,303 @@ async def test_a_holder_that_cannot_be_given_up_does_not_end_the_watch(
         assert "stubborn could not be given up" in caplog.text
         nursery.cancel_scope.cancel()
     stubborn.settle_all(Outcome.DROPPED)
+    ledger.audit()
+
+
+# -- rings ----------------------------------------------------------------------------------------
+
+
+class Peers:
+    """Connections, each with an account and an outlet whose peer is that account's.
+
+    The reader of each goes on as soon as it may; then its peer is read, and so reads as well.
+    """
+
+    def __init__(self, ledger: Ledger, names: str, **options: Any) -> None:
+        self.ledger = ledger
+        self.accounts = {name: ledger.open(name, limit=Limit(items=3)) for name in names.split()}
+        self.outlets = {name: Box(ledger, f"to {name}", **options) for name in self.accounts}
+        for name, outlet in self.outlets.items():
+            outlet.owner = self.accounts[name]
+
+    def owes(self, debtor: str, holder: str, items: int = 4) -> None:
+        publish(self.accounts[debtor], [self.outlets[holder]], items=items, nbytes=items * 10)
+
+    async def read(self, name: str) -> None:
+        await self.accounts[name].ensure_clear_funds()
+        outlet = self.outlets[name]
+        if not outlet.given_up:
+            outlet.work(outlet.items)
+
+    @property
+    def given_up(self) -> list[str]:
+        return [name for name, outlet in self.outlets.items() if outlet.given_up]
+
+
+async def test_of_a_ring_one_is_given_up_and_the_other_goes_on(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = Peers(timed, "a b")
+    peers.owes("a", "b", 4)
+    peers.owes("b", "a", 7)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            readers.start_soon(peers.read, "a")
+            readers.start_soon(peers.read, "b")
+        assert 20.0 <= trio.current_time() <= 20.5
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    # Of two that have been idle as long, the one that holds more.
+    assert peers.given_up == ["a"]
+    (message,) = warnings_of(caplog)
+    assert message == (
+        "box to a made no progress for 20.0 s (patience 20 s) and holds 7 items, 70 bytes that b "
+        "waits for, in a ring: a waits on box to b (4 items, 40 bytes), b waits on box to a "
+        "(7 items, 70 bytes); giving it up, its debt is written off"
+    )
+    assert peers.outlets["a"].given_up == [message.partition(";")[0]]
+    assert timed.statistics().repaid_items["written_off"] == 7
+    assert timed.statistics().debt_items == 0
+
+
+async def test_of_a_ring_who_is_idle_the_longest_goes_first(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    peers = Peers(timed, "a b c")
+    for debtor, holder, items in (("a", "b", 8), ("c", "a", 8), ("b", "c", 4)):
+        peers.owes(debtor, holder, items)
+    peers.outlets["a"].patience = peers.outlets["b"].patience = 10.0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            for name in "abc":
+                readers.start_soon(peers.read, name)
+            await trio.sleep(9.9)
+            peers.outlets["a"].work()
+            peers.outlets["b"].work()
+        # The patience of all three ran out between two looks.
+        assert 20.0 <= trio.current_time() <= 20.5
+        nursery.cancel_scope.cancel()
+    assert peers.given_up == ["c"]
+
+
+async def test_a_ring_of_one(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = Peers(timed, "a")
+    peers.owes("a", "a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        await peers.read("a")
+        nursery.cancel_scope.cancel()
+    (message,) = warnings_of(caplog)
+    assert "in a ring: a waits on box to a (4 items, 40 bytes); giving it up" in message
+
+
+async def test_a_ring_that_moves_is_left_alone(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = Peers(timed, "a b")
+    peers.owes("a", "b", 100)
+    peers.owes("b", "a", 100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        for name in "ab":
+            nursery.start_soon(peers.read, name)
+        for _ in range(10):
+            await trio.sleep(19)
+            peers.outlets["a"].work()
+            peers.outlets["b"].work()
+        assert not caplog.records
+        nursery.cancel_scope.cancel()
+    for outlet in peers.outlets.values():
+        outlet.close()
+
+
+async def test_a_ring_whose_members_are_to_be_waited_for_is_named_once_a_patience(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = Peers(timed, "a b", policy=StuckPolicy.WAIT, patience=10.0)
+    peers.owes("a", "b")
+    peers.owes("b", "a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            for name in "ab":
+                readers.start_soon(peers.read, name)
+            await trio.sleep(35)
+            assert len(warnings_of(caplog)) == 3  # at 10, 20 and 30 s
+            assert not peers.given_up
+            peers.outlets["a"].work(4)
+        nursery.cancel_scope.cancel()
+    assert len(warnings_of(caplog)) == 3
+    for message in warnings_of(caplog):
+        assert "in a ring: a waits on box to b (4 items, 40 bytes), b waits on box to a" in message
+        assert message.endswith("; its policy is to wait")
+
+
+async def test_of_a_mixed_ring_only_who_may_be_given_up_is(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each by its own policy and patience, as outside of rings."""
+    peers = Peers(timed, "a b")
+    peers.outlets["a"].policy, peers.outlets["a"].patience = StuckPolicy.WAIT, 5.0
+    peers.owes("b", "a", 50)
+    peers.owes("a", "b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            for name in "ab":
+                readers.start_soon(peers.read, name)
+            await trio.sleep(19.9)
+            assert len(warnings_of(caplog)) == 3
+            assert all("policy is to wait" in message for message in warnings_of(caplog))
+        assert peers.given_up == ["b"]
+        nursery.cancel_scope.cancel()
+    assert len(warnings_of(caplog)) == 4
+    assert "box to b made no progress" in warnings_of(caplog)[3]
+
+
+async def test_who_is_left_over_of_a_ring_has_its_patience_anew(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It could not move while the ring stood; then it can, and does not."""
+    peers = Peers(timed, "a b c publisher")
+    for debtor, holder, items in (("a", "b", 4), ("b", "c", 9), ("c", "a", 4)):
+        peers.owes(debtor, holder, items)
+    peers.owes("publisher", "a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        for name in "abc":
+            nursery.start_soon(peers.accounts[name].ensure_clear_funds)
+        async with trio.open_nursery() as readers:
+            readers.start_soon(peers.accounts["publisher"].ensure_clear_funds)
+            await trio.sleep(21)
+            assert peers.given_up == ["c"]
+            await trio.sleep(18)
+            assert peers.given_up == ["c"]
+        # The publisher still waited on `a`'s.
+        assert 40.0 <= trio.current_time() <= 41.0
+        assert "a" in peers.given_up
+        nursery.cancel_scope.cancel()
+    for outlet in peers.outlets.values():
+        outlet.close()
+
+
+async def test_who_is_left_over_of_a_ring_and_on_another_has_not(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    peers = Peers(timed, "a b c d")
+    for debtor, holder, items in (("a", "b", 4), ("b", "a", 9), ("c", "d", 4), ("d", "c", 4)):
+        peers.owes(debtor, holder, items)
+    peers.owes("a", "c", 1)
+    peers.owes("c", "a", 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            for name in "abcd":
+                readers.start_soon(peers.read, name)
+            await trio.sleep(20.25)
+            assert peers.given_up == ["a"]
+        # At the next look.
+        assert 20.5 <= trio.current_time() <= 21.0
+        nursery.cancel_scope.cancel()
+    assert peers.given_up == ["a", "c"]
+
+
+async def test_of_a_ring_as_many_are_given_up_as_let_one_go_on(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twenty that wait together, one at a time, would be waited for ten times as long."""
+    server = timed.open("server", limit=Limit(items=100))
+    peers = Peers(timed, "")
+    for n in range(20):
+        account = peers.accounts[f"{n}"] = timed.open(f"{n}", limit=NO_LIMIT, parent=server)
+        outlet = peers.outlets[f"{n}"] = Box(timed, f"to {n}")
+        outlet.owner = account
+    for n in range(20):
+        peers.owes(f"{n}", f"{(n + 1) % 20}", 10 if n % 2 else 5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            for name in peers.accounts:
+                readers.start_soon(peers.read, name)
+        assert 20.0 <= trio.current_time() <= 20.5
+        nursery.cancel_scope.cancel()
+    # 150 are owed; at 50 they go on.
+    assert len(peers.given_up) == 10
+    assert all(int(name) % 2 == 0 for name in peers.given_up)  # those that held most
+    messages = warnings_of(caplog)
+    assert len(messages) == 10
+    assert [("in a ring: " in message) for message in messages] == [True] + [False] * 9
+
+
+async def test_all_that_one_connection_holds_is_given_up_with_it(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    peers = Peers(timed, "a b")
+    second = Box(timed, "second to a")
+    second.owner = peers.accounts["a"]
+    peers.owes("a", "b")
+    peers.owes("b", "a", 8)
+    publish(peers.accounts["b"], [second], items=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            for name in "ab":
+                readers.start_soon(peers.read, name)
+        nursery.cancel_scope.cancel()
+    assert peers.given_up == ["a"]
+    assert second.given_up
+    assert timed.statistics().repaid_items["written_off"] == 9
+
+
+async def test_outside_of_the_ring_everybody_is_dealt_with_as_ever(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = Peers(timed, "a b")
+    peers.owes("a", "b", 4)
+    peers.owes("b", "a", 7)
+    publisher = timed.open("publisher", limit=Limit(items=1))
+    stuck = boxes(timed, 3)
+    publish(publisher, stuck)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            readers.start_soon(publisher.ensure_clear_funds)
+            for name in "ab":
+                readers.start_soon(peers.read, name)
+        nursery.cancel_scope.cancel()
+    assert all(box.given_up for box in stuck)
+    assert peers.given_up == ["a"]
+    assert len(warnings_of(caplog)) == 4
+    assert len([m for m in warnings_of(caplog) if "in a ring: " in m]) == 1
+
+
+async def test_if_one_of_a_ring_cannot_be_given_up_another_is(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn(Box):
+        def give_up(self, why: str) -> None:
+            raise OSError("it will not")
+
+    ledger = Ledger(clock=trio.current_time)
+    peers = Peers(ledger, "a b")
+    peers.outlets["a"].close()
+    ledger.unregister(peers.outlets["a"])
+    peers.outlets["a"] = Stubborn(ledger, "stubborn")
+    peers.outlets["a"].owner = peers.accounts["a"]
+    peers.owes("a", "b", 4)
+    peers.owes("b", "a", 9)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, ledger)
+        nursery.start_soon(peers.read, "b")
+        with trio.fail_after(60):
+            await peers.read("a")
+        nursery.cancel_scope.cancel()
+    assert "stubborn could not be given up" in caplog.text
+    assert peers.given_up == ["b"]
+    for outlet in peers.outlets.values():
+        outlet.close()
     ledger.audit()
