@@ -51,10 +51,24 @@ class Regime:
     in_flight: int | None = None
     """Messages in flight, each a write of its own; None: pipelined, as deep as the server bears."""
 
+    protocol: str = "mqtt"
+    """What the relay is driven with; its peers are driven with their own protocols."""
+
+    def suits(self, server: AnyServer) -> bool:
+        """Say whether ``server`` can be given this traffic."""
+        return server.speaks(self.protocol) is not None
+
     def load(self, server: AnyServer, seconds: float) -> Load:
-        """Return this traffic as ``server`` gets it."""
+        """Return this traffic as ``server`` gets it.
+
+        Raises:
+            ServerError: It does not speak the protocol.
+        """
+        protocol = server.speaks(self.protocol)
+        if protocol is None:
+            raise ServerError(f"{server.name} does not speak {self.protocol}")
         return Load(
-            protocol=server.protocol,
+            protocol=protocol,
             subscribers=self.subscribers,
             window=self.in_flight or server.windows.of(self.subscribers),
             payload=self.payload,
@@ -78,6 +92,16 @@ REGIMES = {
         ),
         Regime("inflight32-9", "32 messages in flight, one write each", 9, in_flight=32),
         Regime("one-9", "one message in flight", 9, in_flight=1),
+        Regime("syndicate-1", "as pipelined-1, the relay with Syndicate", 1, protocol="syndicate"),
+        Regime("syndicate-9", "the same, nine observers", 9, protocol="syndicate"),
+        Regime("syndicate-100", "the same, a hundred observers", 100, protocol="syndicate"),
+        Regime(
+            "syndicate-random-9",
+            "50 to 400 bytes at random",
+            9,
+            payload=(50, 400),
+            protocol="syndicate",
+        ),
     )
 }
 
@@ -101,6 +125,8 @@ BUDGETS = (
     Budget("random-9", "nats", 2.0),
     Budget("topics8-9", "nats", 2.0),
     Budget("one-9", "mosquitto", 1.4),
+    Budget("syndicate-9", "mosquitto", 0.15),
+    Budget("syndicate-100", "mosquitto", 0.06),
 )
 
 
@@ -184,7 +210,8 @@ def measure(regime: Regime, server: AnyServer, seconds: float, cores: Cores) -> 
         server.running(Path(scratch), cores.server) as running,
         pinned(cores.generator),
     ):
-        return run(regime.load(server, seconds), port=running.port, pid=running.pid)
+        load = regime.load(server, seconds)
+        return run(load, port=running.ports[load.protocol], pid=running.pid)
 
 
 def measure_quietly(
@@ -218,6 +245,8 @@ def measure_all(
             # Nobody is always first: who follows whom changes from pass to pass.
             turn = number % len(servers)
             for server in servers[turn:] + servers[:turn]:
+                if not regime.suits(server):
+                    continue
                 what = f"pass {number}, {regime.name}, {server.name}"
                 try:
                     found = measure_quietly(regime, server, seconds, cores, retries)
@@ -247,7 +276,8 @@ def profile(regime: Regime, server: AnyServer, seconds: float, cores: Cores) -> 
         with server.running(Path(scratch), cores.server) as running, pinned(cores.generator):
             sampler = profiling.start(spy, running.pid, seconds, output)
             # py-spy takes about a second until its first sample.
-            run(regime.load(server, seconds + 2), port=running.port, pid=running.pid)
+            load = regime.load(server, seconds + 2)
+            run(load, port=running.ports[load.protocol], pid=running.pid)
             return profiling.finish(sampler, output)
 
 
@@ -573,7 +603,10 @@ def main() -> int:
         "retries": arguments.retries,
     }
 
-    steps = arguments.passes * len(regimes) * len(servers)
+    unsuited = [(r.name, s.name) for r in regimes for s in servers if not r.suits(s)]
+    for regime, server in unsuited:
+        print(f"{server} is left out of {regime}: it does not speak the protocol.", file=sys.stderr)
+    steps = arguments.passes * (len(regimes) * len(servers) - len(unsuited))
     with progress(steps) as report:
         results = measure_all(regimes, servers, arguments, cores, report)
     verdicts = judge(results)

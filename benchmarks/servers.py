@@ -21,7 +21,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
 START_SECONDS = 15.0
@@ -39,8 +39,15 @@ class ServerError(Exception):
 class Running:
     """A server that accepts connections."""
 
-    port: int
+    ports: Mapping[str, int]
+    """Where it listens, by the name of the protocol."""
+
     pid: int
+
+    @property
+    def port(self) -> int:
+        """The port of the server's own protocol, which is its first."""
+        return next(iter(self.ports.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +138,13 @@ class Server:
     version_argument: str
     windows: Windows
 
+    def speaks(self, protocol: str) -> str | None:
+        """Return the protocol to drive it with where the relay is driven with ``protocol``.
+
+        A peer is driven with its own, whatever the relay speaks.
+        """
+        return self.protocol
+
     def missing(self) -> str | None:
         """Say in a sentence what is missing to run this server; None if nothing is."""
         if shutil.which(self.program, path=SEARCH_PATH) is None:
@@ -163,7 +177,7 @@ class Server:
                 if time.monotonic() > deadline:
                     raise ServerError(f"{self.name} did not accept connections on port {port}")
                 time.sleep(0.02)
-            yield Running(port, process.pid)
+            yield Running({self.protocol: port}, process.pid)
 
 
 @contextlib.contextmanager
@@ -214,6 +228,10 @@ class CommandServer:
     protocol: str = "mqtt"
     windows: Windows = DEEP
 
+    def speaks(self, protocol: str) -> str | None:
+        """Return ``protocol`` if it speaks it, which is so with MQTT alone; else None."""
+        return protocol if protocol == self.protocol else None
+
     def missing(self) -> str | None:
         """Return None: whether the command can be run is seen when it is."""
         return None
@@ -240,10 +258,14 @@ class Relay:
     """The clearfunds relay of this checkout, with its default limits."""
 
     name: str = "relay"
-    protocol: str = "mqtt"
+    protocols: tuple[str, ...] = ("mqtt", "syndicate")
     windows: Windows = DEEP
     options: tuple[str, ...] = ()
     """Further options of ``clearfunds relay``."""
+
+    def speaks(self, protocol: str) -> str | None:
+        """Return ``protocol`` if it speaks it; else None."""
+        return protocol if protocol in self.protocols else None
 
     def missing(self) -> str | None:
         """Say in a sentence what is missing to run the relay; None if nothing is."""
@@ -265,26 +287,30 @@ class Relay:
         Raises:
             ServerError: It did not become ready, did not end, or ended with a status but 0.
         """
-        listen = ["--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
-        command = [sys.executable, "-m", "clearfunds", "relay", *listen, *self.options]
+        listen = [f"--listen={protocol}+tcp://127.0.0.1:0" for protocol in self.protocols]
+        command = [sys.executable, "-m", "clearfunds", "relay", *listen]
+        command += ["--http=127.0.0.1:0", *self.options]
         with started(self.name, command, scratch, core, piped=True) as process:
             assert process.stdout is not None
-            yield Running(self._port(process.stdout), process.pid)
+            yield Running(self._ports(process.stdout), process.pid)
         if process.returncode != 0:
             raise ServerError(
                 f"the relay ended with status {process.returncode} after SIGTERM; "
                 f"the end of its log:\n{last_lines(scratch / f'{self.name}.log')}"
             )
 
-    def _port(self, stdout: IO[bytes]) -> int:
-        """Read JSON lines up to ``{"ready": true}``; return the port of the MQTT listener."""
-        port: int | None = None
+    def _ports(self, stdout: IO[bytes]) -> dict[str, int]:
+        """Read JSON lines up to ``{"ready": true}``; return each protocol's port."""
+        found: dict[str, int] = {}
         for line in lines_until(stdout, time.monotonic() + START_SECONDS):
             said: dict[str, Any] = json.loads(line)
-            if str(said.get("listening", "")).startswith("mqtt+tcp://"):
-                port = int(said["listening"].rpartition(":")[2])
-            if said.get("ready") and port is not None:
-                return port
+            scheme, _, address = str(said.get("listening", "")).partition("://")
+            if scheme.endswith("+tcp"):
+                found[scheme.removesuffix("+tcp")] = int(address.rpartition(":")[2])
+            if said.get("ready"):
+                if missing := [name for name in self.protocols if name not in found]:
+                    raise ServerError(f"the relay does not listen for {', '.join(missing)}")
+                return {name: found[name] for name in self.protocols}
         raise ServerError("the relay did not say that it is ready")
 
 

@@ -85,6 +85,41 @@ def test_a_missed_budget_is_named_and_fails_the_check() -> None:
 
 
 @needs_compiler
+@needs_mosquitto
+def test_the_relay_is_driven_with_syndicate_and_its_peers_with_their_own_protocol(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "results.json"
+    options = ("--regimes=syndicate-9,syndicate-random-9", "--servers=relay,mosquitto")
+    status, printed, complaint = fanout(*QUICK[:2], *options, f"--json={path}")
+    assert status == 0, complaint
+    samples: list[dict[str, Any]] = json.loads(path.read_text())["samples"]
+    assert {(sample["regime"], sample["server"]) for sample in samples} == {
+        (regime, server)
+        for regime in ("syndicate-9", "syndicate-random-9")
+        for server in ("relay", "mosquitto")
+    }
+    for sample in samples:
+        assert sample["measurement"]["delivered"] > 0
+        assert sample["measurement"]["lost"] == 0
+    (row,) = [line for line in printed.splitlines() if line.startswith("| syndicate-9 | at most")]
+    assert "0.15 x mosquitto" in row
+    assert "not measured" not in row
+
+
+@needs_compiler
+@needs_mosquitto
+def test_another_server_in_the_relays_place_is_not_driven_with_syndicate() -> None:
+    program = shutil.which("mosquitto", path=SBIN)
+    options = ("--servers=relay,mosquitto", f"--relay-command={program} -p {{port}}")
+    status, printed, complaint = fanout(*QUICK[:2], "--regimes=syndicate-1", *options)
+    assert status == 0, complaint
+    assert "relay is left out of syndicate-1: it does not speak the protocol." in complaint
+    assert "| syndicate-1 | mosquitto |" in printed
+    assert "| syndicate-1 | relay |" not in printed
+
+
+@needs_compiler
 def test_a_server_that_does_not_start_is_reported_and_fails_the_run() -> None:
     status, _, complaint = fanout(*QUICK, "--servers=relay", "--relay-command=false {port}")
     assert status == 1
