@@ -253,8 +253,7 @@ class Relay:
         for side in self.sides:
             side.stopping = True
         for side in self.sides:
-            for session in list(side.open):
-                session.cut("the relay stops")
+            side.stop()
 
 
 def _session_counts(side: MqttServer | SyndicateServer) -> dict[str, int]:
@@ -325,9 +324,10 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
         try:
             import_module(".syndicate._server", __package__)
         except ModuleNotFoundError as exc:
-            if exc.name not in _EXTRA:
+            package = (exc.name or "").partition(".")[0]
+            if package not in _EXTRA:
                 raise
-            msg = f'Syndicate needs {exc.name}, which is not here: pip install "clearfunds[relay]"'
+            msg = f'Syndicate needs {package}, which is not here: pip install "clearfunds[relay]"'
             raise ListenError(msg) from exc
 
 

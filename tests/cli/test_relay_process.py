@@ -158,7 +158,64 @@ def test_an_address_in_use_is_one_line(clearfunds: Clearfunds) -> None:
     assert str(port) in run.stderr
 
 
-@pytest.mark.parametrize("address", ["gopher://127.0.0.1:70", "mqtt+tcp://127.0.0.1:x", "here"])
+GATEKEEPER = "syndicate+tcp://127.0.0.1:0?gatekeeper"
+
+
+@pytest.mark.parametrize("answer", ["ok", "accepted"])
+def test_a_minted_reference_passes_the_gatekeeper(
+    start_relay: StartRelay, clearfunds: Clearfunds, tmp_path: Path, answer: str
+) -> None:
+    key = ("--key-file", str(tmp_path / "relay.key"))
+    ref = clearfunds("mint", *key, "--oid", "here", "--new-key").stdout.strip()
+    elsewhere = clearfunds("mint", *key, "--oid", "elsewhere").stdout.strip()
+    relay = start_relay(
+        *("--listen", GATEKEEPER, "--sturdy-key-file", key[1], "--sturdy-oid", "here"),
+        *("--resolve-answer", answer),
+    )
+    port = relay.port(GATEKEEPER)
+    with socket.create_connection(("127.0.0.1", port), 10) as client, client.makefile("rw") as text:
+        # It answers in the text that it is spoken to in.
+        text.write(f"[[0 <A <resolve {elsewhere} #:[0 0]> 1>]]\n")
+        text.flush()
+        refusal = "rejected" if answer == "accepted" else "error"
+        assert re.fullmatch(rf"\[\[0 <A <{refusal} .+> \d+>\]\]\n", text.readline())
+        text.write(f"[[0 <A <resolve {ref} #:[0 1]> 2>]]\n")
+        text.flush()
+        assert re.fullmatch(rf"\[\[1 <A <{answer} #:\[0 1\]> \d+>\]\]\n", text.readline())
+        # What it was given is the dataspace.
+        text.write("[[1 <A <Observe <bind <group <rec Says> {}>> #:[0 2]> 3>]]\n")
+        text.write("[[1 <M <Says hello>>]]\n")
+        text.flush()
+        assert text.readline() == "[[2 <M [<Says hello>]>]]\n"
+    relay.process.terminate()
+    assert relay.wait() == 0
+    key_text = (tmp_path / "relay.key").read_text().strip()
+    assert not any(key_text in line for line in relay.log)
+
+
+def test_a_gatekeeper_without_a_key_is_a_usage_error(clearfunds: Clearfunds) -> None:
+    run = clearfunds("relay", "--listen", GATEKEEPER)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1
+    assert "--sturdy-key-file" in run.stderr
+    assert "clearfunds mint" in run.stderr
+
+
+def test_a_websocket_listener_shakes_hands(start_relay: StartRelay) -> None:
+    relay = start_relay("--listen", "syndicate+ws://127.0.0.1:0")
+    port = relay.port("syndicate+ws://127.0.0.1:0")
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        client.sendall(
+            b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        assert client.recv(1024).startswith(b"HTTP/1.1 101 ")
+
+
+@pytest.mark.parametrize(
+    "address", ["gopher://127.0.0.1:70", "mqtt+tcp://127.0.0.1:x", "mqtt+ws://127.0.0.1:1", "here"]
+)
 def test_an_address_that_is_none_is_a_usage_error(clearfunds: Clearfunds, address: str) -> None:
     run = clearfunds("relay", "--listen", address)
     assert run.returncode == 2
