@@ -49,6 +49,10 @@ class Recipient(abc.ABC):
     gathers: ClassVar[bool] = False
     """Whether it wants to be told, by `gathered`, when it has got all of one commit."""
 
+    takes_runs: ClassVar[bool] = False
+    """Whether it can make of a run of messages what its observation shows of each; for transports,
+    see `clearfunds.dataspace.Dataspace.route_run`."""
+
     @abc.abstractmethod
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """Take custody of one `item`, for which `account` has just been charged.

@@ -27,11 +27,14 @@ from ._pattern import CapturesOnly as CapturesOnly
 from ._pattern import Discard as Discard
 from ._pattern import Group as Group
 from ._pattern import Literal as Literal
+from ._pattern import Path as Path
 from ._pattern import Pattern as Pattern
 from ._pattern import capture as capture
+from ._pattern import captured as captured
 from ._pattern import compile_pattern as compile_pattern
 from ._pattern import look_up as look_up
 from ._pattern import match as match
+from ._pattern import take_apart as take_apart
 from ._retained import DEFAULT_MAX_RETAINED as DEFAULT_MAX_RETAINED
 from ._retained import DEFAULT_MAX_RETAINED_BYTES as DEFAULT_MAX_RETAINED_BYTES
 from ._retained import RetainedStore as RetainedStore

@@ -111,8 +111,7 @@ class Dataspace:
         published: Messages and publications ever routed.
         deliveries: Copies handed to holders.
         unrouted: Of those published, how many concerned nobody.
-        looks_into_publications: Whether some observer's pattern might match a publication beyond
-            its topic.
+        looks_into_publications: Whether some observer's pattern might match a publication.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Dataspace:
         max_shapes: int = DEFAULT_MAX_SHAPES,
     ) -> None:
         self.ledger = ledger
-        self.routes = Routes(cached_routes)
+        self.routes = Routes(cached_routes, self._observers_of_runs)
         self.retained = RetainedStore(max_retained, max_retained_bytes)
         self.published = 0
         self.deliveries = 0
@@ -161,8 +160,8 @@ class Dataspace:
         """Route a run of messages whose holders are known, in one step.
 
         A whole root turn, but for `Holder.ready`, which is the caller's: see
-        `clearfunds.accounts.commit_run`. For QoS 0 publications they are `Route.plain`, and not
-        while `looks_into_publications`; for other values see `steady_observations`.
+        `clearfunds.accounts.commit_run`. For QoS 0 publications they are `Route.run`; for
+        other values see `steady_observations`.
         """
         commit_run(account, holders, batch, batch.count, batch.nbytes)
         self.published += batch.count
@@ -212,6 +211,15 @@ class Dataspace:
     def version(self) -> int:
         """Changes whenever a pattern's observer comes or goes."""
         return self._index.version
+
+    def _observers_of_runs(self, topic: str) -> tuple[Recipient, ...] | None:
+        """Return whose patterns match any publication with QoS 0 on a topic; see `Route.run`."""
+        if not self.looks_into_publications:
+            return ()
+        observations = self.steady_observations(Publication(topic, b""), ("payload",))
+        if observations is None or not all(o.holder.takes_runs for o in observations):
+            return None
+        return tuple([observation.holder for observation in observations])
 
     def steady_observations(self, value: Any, varying: Path) -> Sequence[Observation] | None:
         """Return who observes `value`, whatever atom of its type stands at the path `varying`.
@@ -418,7 +426,7 @@ class Dataspace:
         endpoint, skeleton = self._index.add(pattern, observation)
         observation.skeleton = skeleton
         self._observations += 1
-        self._look_again()
+        self._look_again(skeleton)
         turn.on_undo(partial(self._drop_observation, observation))
         if len(endpoint.observers) == 1:
             # Nobody looked for this before: find what stands already.
@@ -445,7 +453,7 @@ class Dataspace:
         assert skeleton is not None
         self._observations -= 1
         endpoint = self._index.remove(skeleton, observation)
-        self._look_again()
+        self._look_again(skeleton)
         return endpoint
 
     def _restore_observation(self, observation: Observation, endpoint: Endpoint) -> None:
@@ -454,10 +462,12 @@ class Dataspace:
         self._observations += 1
         # The very same endpoint: what is undone next may be what it showed.
         self._index.put(skeleton, observation, endpoint)
-        self._look_again()
+        self._look_again(skeleton)
 
-    def _look_again(self) -> None:
+    def _look_again(self, skeleton: Skeleton) -> None:
         self.looks_into_publications = self._index.may_concern(Publication)
+        if kind_wanted(skeleton) in (None, Publication):
+            self.routes.forget_all()
 
     # -- looking --------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import attrs
@@ -68,9 +68,11 @@ class Batch:
         raw: Whole frames, in order.
         count: How many.
         nbytes: `len(raw)`.
+        framed: For transports that tell several observers the same in frames of their own: these,
+            by whatever tells them apart. None as long as there are none.
     """
 
-    __slots__ = ("_explode", "count", "nbytes", "raw")
+    __slots__ = ("_explode", "count", "framed", "nbytes", "raw")
 
     def __init__(
         self, raw: bytes, count: int, explode: Callable[[bytes], Iterable[Publication]]
@@ -79,6 +81,7 @@ class Batch:
         self.count = count
         self.nbytes = len(raw)
         self._explode = explode
+        self.framed: dict[Hashable, bytes] | None = None
 
     def __repr__(self) -> str:
         return f"<Batch of {self.count} publications, {self.nbytes} bytes>"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from ..accounts import Holder
+from ..accounts import Holder, Recipient
 from ._topics import FilterIndex, TopicFilter, TopicIndex
 
 DEFAULT_CACHED_ROUTES = 16_384
@@ -34,7 +34,7 @@ class Destinations:
     holders, with one comparison.
     """
 
-    holders: tuple[Holder, ...]
+    holders: tuple[Recipient, ...]
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -48,6 +48,13 @@ class Route:
     """Who takes a publication with a higher QoS as if it had QoS 0."""
     acked: Destinations
     """Who takes it to be acknowledged."""
+    run: Destinations | None
+    """Who takes a run of publications with QoS 0: `plain`, and observers by pattern that can. None
+    if it depends on more than the topic who does, or if somebody takes them one by one only."""
+
+
+def _no_observers(_: str) -> tuple[Recipient, ...] | None:
+    return ()
 
 
 class Routes:
@@ -57,22 +64,32 @@ class Routes:
     topics that its filter matches: the cached topics are in an index by topic. When it is full, the
     route that was found first goes.
 
+    Args:
+        cached: How many routes to keep.
+        observers: Tells who else takes a run of publications on a topic; see `Route.run`. When it
+            would say something else than before, `forget_all` has to be called.
+
     Raises:
         ValueError: If less than one route is to be `cached`.
     """
 
-    def __init__(self, cached: int = DEFAULT_CACHED_ROUTES) -> None:
+    def __init__(
+        self,
+        cached: int = DEFAULT_CACHED_ROUTES,
+        observers: Callable[[str], tuple[Recipient, ...] | None] = _no_observers,
+    ) -> None:
         if cached < 1:
             msg = f"at least one route has to be cached, not {cached}"
             raise ValueError(msg)
         self._filters: FilterIndex[Subscription] = FilterIndex()
         self._capacity = cached
+        self._observers = observers
         self._cached: TopicIndex[Route] = TopicIndex()
         self._by_topic: dict[str, Route] = {}
         # The keys of one protocol's own, as bytes with a length, to spare the decoding.
         self.by_key: dict[bytes, Route] = {}
         self._keys_of: dict[str, tuple[bytes, ...]] = {}
-        self._interned: weakref.WeakValueDictionary[tuple[Holder, ...], Destinations] = (
+        self._interned: weakref.WeakValueDictionary[tuple[Recipient, ...], Destinations] = (
             weakref.WeakValueDictionary()
         )
 
@@ -134,14 +151,29 @@ class Routes:
                 granted.setdefault(subscription.holder, None)
             else:
                 granted[subscription.holder] = acked
+        plain = self._intern(granted)
+        run: Destinations | None = plain
+        observers = self._observers(topic)
+        if observers is None:
+            run = None
+        elif observers:
+            run = self._intern((*granted, *observers))
         return Route(
             topic,
-            self._intern(granted),
+            plain,
             self._intern(holder for holder, acked in granted.items() if acked is None),
             self._intern(acked for acked in granted.values() if acked is not None),
+            run,
         )
 
-    def _intern(self, holders: Iterable[Holder]) -> Destinations:
+    def forget_all(self) -> None:
+        """Forget every route that is cached."""
+        self._by_topic.clear()
+        self.by_key.clear()
+        self._keys_of.clear()
+        self._cached = TopicIndex()
+
+    def _intern(self, holders: Iterable[Recipient]) -> Destinations:
         # Sorted, so that the order in which filters were found does not tell sets apart.
         key = tuple(sorted(holders, key=id))
         destinations = self._interned.get(key)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.accounts import Ledger
+from clearfunds.accounts import Holder, Ledger
 from clearfunds.dataspace import Mailbox, Route, Routes, Subscription, TopicFilter, topic_matches
 from tests.dataspace.conftest import STEADY, inside
 
@@ -26,9 +26,11 @@ def subscription(text: str, holder: int, *, acked: bool = False) -> Subscription
 def parts(route: Route | None) -> tuple[str, set[str], set[str], set[str]]:
     """Return the topic and the names of those it concerns."""
     assert route is not None
-    names = [{h.name for h in d.holders} for d in (route.plain, route.unacked, route.acked)]
+    names: list[set[str]] = []
     for destinations in (route.plain, route.unacked, route.acked):
         assert len(set(destinations.holders)) == len(destinations.holders)
+        names.append({h.name for h in destinations.holders if isinstance(h, Holder)})
+        assert len(names[-1]) == len(destinations.holders)
     return route.topic, names[0], names[1], names[2]
 
 

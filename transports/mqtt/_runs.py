@@ -107,17 +107,20 @@ def find_run(
             route = resolve(key)
             if route is None:
                 return None
-        if route.plain is not destinations:
+        run = route.run
+        if run is not destinations or run is None:
             if count:
                 break
-            destinations = route.plain
+            if run is None:
+                return None
+            destinations = run
             price = len(destinations.holders) + 1
             if room_items < 0 or room_bytes < 0:
                 return Run(destinations, start, 0, True)
             max_count = 1 + room_items // price
             last_start = start + room_bytes // price
         if count >= max_count or position > last_start:
-            return Run(route.plain, position, count, True)
+            return Run(run, position, count, True)
         count += 1
         frame = stop - position
         header = buffer[position:header_end]

@@ -135,6 +135,12 @@ class MqttServer:
         finally:
             self.open.discard(session)
 
+    def stop(self) -> None:
+        """End every connection as soon as everything it is owed has been sent."""
+        self.stopping = True
+        for session in list(self.open):
+            session.cut("the relay stops")
+
     def new_client_id(self) -> str:
         """Name a client that leaves that to the server [MQTT-3.1.3-6]."""
         while True:

@@ -462,7 +462,7 @@ class Session:
             if position >= len(buffer):
                 if connection.state is State.CONNECTED:
                     return False
-            elif buffer[position] == PLAIN_PUBLISH and not dataspace.looks_into_publications:
+            elif buffer[position] == PLAIN_PUBLISH:
                 account = self.account
                 if account is not None:
                     run = find_run(

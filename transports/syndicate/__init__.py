@@ -56,7 +56,7 @@ from ._sturdy import mint as mint
 from ._sturdy import parse_sturdyref as parse_sturdyref
 from ._sturdy import read_sturdyref as read_sturdyref
 from ._sturdy import sturdyref_value as sturdyref_value
+from ._values import PUBLICATION as PUBLICATION
 from ._values import Decoded as Decoded
 from ._values import Encoded as Encoded
-from ._vocabulary import PUBLICATION as PUBLICATION
 from ._vocabulary import Vocabulary as Vocabulary

@@ -20,7 +20,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...accounts import Turn, measure
-from ...dataspace import CapturesOnly, Dataspace, Observation, PatternError
+from ...dataspace import CapturesOnly, Dataspace, Observation, PatternError, take_apart
 from .._errors import RemoteProtocolError
 from ._patterns import pattern_from_wire
 from ._port import Ask, Made, Make, NobodyPort, Port, Unmake
@@ -162,8 +162,10 @@ class DataspaceEntity(Entity):
             raise RemoteProtocolError(f"a pattern cannot be observed: {exc}") from None
         source.observes()
         port = observer.port()
-        if isinstance(port, NobodyPort):
-            source.complain("an observer is not the peer's own; it will be told nothing")
+        if isinstance(port, Port):
+            port.captures = take_apart(wanted).captures or ()
+        else:
+            source.complain("an observer is not a peer's own; it will be told nothing")
         observation = self.dataspace.observe(turn, wanted, port, value=value)
         return partial(self._unobserve, observation, source)
 

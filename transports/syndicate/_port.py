@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...accounts import Account, Outcome, Recipient
-from ...dataspace import Asserted, Retracted
+from ...dataspace import Asserted, Batch, Path, Retracted
 from .._errors import LocalProtocolError
 from ._packets import TurnEvent
 from ._runs import MessageRun
@@ -78,23 +78,26 @@ class NobodyPort(Recipient):
 class Port(Recipient):
     """Tells one entity of a peer what an observation shows, or what others send it.
 
-    It is given the tuple that an observer's pattern captures, `Asserted` and `Retracted` of such
-    tuples, or `Make`, `Unmake`, `Ask` and a message's value.
+    It is given runs of messages, the tuple that an observer's pattern captures, `Asserted` and
+    `Retracted` of such tuples, or `Make`, `Unmake`, `Ask` and a message's value.
 
     Attributes:
         session: the peer's connection.
         target: the entity.
         caveats: what everything has to come through first, the newest last.
+        captures: what the observation that it is told of captures; it is needed for runs.
     """
 
-    __slots__ = ("_shown", "caveats", "session", "target")
+    __slots__ = ("_shown", "captures", "caveats", "session", "target")
 
     gathers = True
+    takes_runs = True
 
     def __init__(self, session: Session, target: Proxy, caveats: tuple[Caveat, ...] = ()) -> None:
         self.session = session
         self.target = target
         self.caveats = caveats
+        self.captures: tuple[Path, ...] = ()
         # By the identity of the very object, which the dataspace retracts as it was asserted; it
         # is kept here, so that the number is not used again meanwhile.
         self._shown: dict[int, tuple[Any, Made]] = {}
@@ -110,6 +113,9 @@ class Port(Recipient):
             return
         if type(item) is MessageRun:
             session.put_run(self, account, item, nbytes, now)
+            return
+        if type(item) is Batch:
+            session.put_batch(self, account, item, nbytes, now)
             return
         try:
             event = self._event(item)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...dataspace import Observation, look_up
+from ...dataspace import look_up
 from ._scan import BYTES, RECORD, SEQUENCE, STRING, EventParts
 from ._values import Encoded, encode_integer, encoded, places_of
 
@@ -128,7 +128,6 @@ def make_template(
     start: int,
     end: int,
     parts: EventParts,
-    observations: Sequence[Observation],
     ports: Sequence[Port],
     version: int,
 ) -> Template | None:
@@ -144,9 +143,8 @@ def make_template(
     layouts: dict[Port, Layout] = {}
     known: dict[tuple[int, Any], Layout] = {}
     value: Any = Encoded(body) if path else MISSING_BODY
-    for observation, port in zip(observations, ports, strict=True):
-        assert observation.skeleton is not None
-        captures = observation.skeleton.captures or ()
+    for port in ports:
+        captures = port.captures
         oid = port.target.oid
         layout = known.get((oid, captures))
         if layout is None:

@@ -95,6 +95,12 @@ class SyndicateServer:
         finally:
             self.open.discard(session)
 
+    def stop(self) -> None:
+        """End every connection as soon as everything it is owed has been sent."""
+        self.stopping = True
+        for session in list(self.open):
+            session.cut("the relay stops")
+
     def _gatekeeper(self) -> Entity:
         settings = self.settings
         assert settings.key is not None, "a gatekeeper needs a key"

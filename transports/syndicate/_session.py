@@ -18,13 +18,13 @@ from __future__ import annotations
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import trio
 
 from ...accounts import DEFAULT_LIMIT_BYTES, Account, Outcome, QuotaExceededError
-from ...dataspace import TooManyShapesError
+from ...dataspace import Batch, TooManyShapesError, captured
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._flusher import OUTLETS_A_STEP
 from .._link import Link
@@ -710,9 +710,7 @@ class Session:
         ports = [port for port in holders if isinstance(port, Port) and not port.caveats]
         if len(ports) != len(holders):
             return None
-        return make_template(
-            frame.data, frame.start, frame.end, part, observations, ports, dataspace.version
-        )
+        return make_template(frame.data, frame.start, frame.end, part, ports, dataspace.version)
 
     # -- what entities ask of the connection that an event came by --------------------------------
 
@@ -766,13 +764,7 @@ class Session:
         if self.gone:
             account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
             return
-        if self._connection.text:
-            turn = Turn(tuple([event for event in events if isinstance(event, TurnEvent)]))
-            packet = self._connection.send(turn)
-        else:
-            raw = [event for event in events if isinstance(event, bytes)]
-            packet = b"".join((b"\xb5", *raw, b"\x84"))
-        self._hold(account, self._wrapped(packet), 1, items, nbytes, now)
+        self._hold(account, self._packet(events), 1, items, nbytes, now)
 
     def put_run(
         self, port: Port, account: Account, run: MessageRun, nbytes: int, now: float
@@ -790,6 +782,43 @@ class Session:
         else:
             packets = run.chunk(port)
         self._hold(account, packets, run.count, run.count, nbytes, now)
+
+    def put_batch(
+        self, port: Port, account: Account, batch: Batch, nbytes: int, now: float
+    ) -> None:
+        """Send each publication of a run as a turn of its own. For `Port`."""
+        special = bool(port.caveats or self._connection.text or self._websocket)
+        framed = batch.framed
+        if framed is None:
+            framed = batch.framed = {}
+        key = None if special else (port.target.oid, port.captures)
+        packets = None if key is None else framed.get(key)
+        if packets is None:
+            packets = b"".join(self._told(port, batch))
+            if key is not None:
+                framed[key] = packets
+        if packets:
+            self._hold(account, packets, batch.count, batch.count, nbytes, now)
+        else:
+            account.repay(batch.count, nbytes, Outcome.DROPPED, self.outlet)
+
+    def _told(self, port: Port, batch: Batch) -> Iterator[bytes]:
+        for publication in batch.events():
+            try:
+                shown = captured(port.captures, publication)
+                event = self.writer.message(port.target, shown, port.caveats)
+            except LocalProtocolError as exc:
+                self.complain(f"a message was dropped: {exc}")
+                continue
+            if event is not None:
+                yield self._packet([event])
+
+    def _packet(self, events: list[TurnEvent | bytes]) -> bytes:
+        if self._connection.text:
+            turn = Turn(tuple([event for event in events if isinstance(event, TurnEvent)]))
+            return self._wrapped(self._connection.send(turn))
+        raw = [event for event in events if isinstance(event, bytes)]
+        return self._wrapped(b"".join((b"\xb5", *raw, b"\x84")))
 
     @staticmethod
     def _decoded(packet: bytes) -> Packet:

@@ -33,7 +33,7 @@ def shown_value(value: Any, vocabulary: Vocabulary) -> Value:
         return {shown_value(k, vocabulary): shown_value(v, vocabulary) for k, v in pairs}
     if isinstance(value, Observe):
         return Record(Symbol("Observe"), (_pattern_value(value, vocabulary),))
-    cls: Any = type(value)
+    cls: Any = value.__class__
     if attrs.has(cls):
         label = vocabulary.label(cls) or cls.__name__
         fields = [shown_value(getattr(value, f), vocabulary) for f in vocabulary.fields(cls)]

@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from struct import unpack_from
 from typing import Any, TypeAlias
 
-from ...dataspace import MISSING, Atom, Foreign
+from ...dataspace import MISSING, Atom, Foreign, Publication
 from .._errors import LocalProtocolError
 from ._preserves import (
     Embedded,
@@ -50,6 +50,11 @@ Atom.register(Embedded)
 
 WireValue: TypeAlias = Any
 """`Encoded`, `Decoded` or an atom."""
+
+PUBLICATION = "publication"
+"""The label of publications."""
+
+PUBLICATION_KIND = b"\xb3\x0bpublication"
 
 _KINDS = {SEQUENCE: tuple, DICTIONARY: dict, SET: frozenset}
 
@@ -234,7 +239,17 @@ def encoded(value: Any) -> bytes | None:
             parts.append(raw)
         parts.append(b"\x84")
         return b"".join(parts)
-    if isinstance(value, (str, int, float, Symbol)):
+    if isinstance(value, str):
+        text = value.encode()
+        return b"\xb1" + varint(len(text)) + text
+    if isinstance(value, Publication):
+        # In one go: an observer of many of them would have each made into a record first.
+        levels, payload = encoded(value.levels), encoded(value.payload)
+        assert levels is not None
+        assert payload is not None
+        flags = encode_integer(value.qos) + (b"\x81" if value.retain else b"\x80")
+        return b"".join((b"\xb4", PUBLICATION_KIND, levels, payload, flags, b"\x84"))
+    if isinstance(value, (int, float, Symbol)):
         return encode_binary(value)
     if isinstance(value, Decoded):
         try:

@@ -20,10 +20,7 @@ from .._errors import RemoteProtocolError
 from ..mqtt._session import SERVER_TOPICS
 from ..mqtt._topics import TopicLimits, topic_name_fault
 from ._preserves import Symbol, Value, frozen, is_tuple
-from ._values import Decoded, Encoded, WireValue, label_kind
-
-PUBLICATION = "publication"
-"""The label of publications."""
+from ._values import PUBLICATION, Decoded, Encoded, WireValue, label_kind
 
 _PUBLICATION_FIELDS = ("levels", "payload", "qos", "retain")
 

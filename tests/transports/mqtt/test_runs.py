@@ -63,7 +63,7 @@ class Routes:
         if topic[:1] not in self.by_letter:
             return None
         plain = self.by_letter[topic[0]]
-        route = Route(topic, plain, plain, destinations(0))
+        route = Route(topic, plain, plain, destinations(0), plain)
         self.known[key] = route
         return route
 
@@ -105,9 +105,11 @@ def slow_find_run(
             route = routes.resolve(key)
             if route is None:
                 return None
-        if plain is not None and route.plain is not plain:
+        if plain is not None and route.run is not plain:
             break
-        plain = route.plain
+        plain = route.run
+        if plain is None:
+            return None
         if min(left) < 0:
             return Run(plain, position, count, True)
         price = len(plain.holders) + 1
