@@ -102,6 +102,13 @@ REGIMES = {
             payload=(50, 400),
             protocol="syndicate",
         ),
+        Regime(
+            "syndicate-topics8-9",
+            "eight speakers, alternating message by message",
+            9,
+            topics=8,
+            protocol="syndicate",
+        ),
     )
 }
 

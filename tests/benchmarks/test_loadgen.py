@@ -73,10 +73,16 @@ def redis(scratch: Path, port: int) -> list[str]:
     return ["redis-server", *where, "--save", "", "--appendonly", "no"]
 
 
+def relay(_scratch: Path, port: int) -> list[str]:
+    listen = f"--listen=syndicate+tcp://127.0.0.1:{port}"
+    return [sys.executable, "-m", "clearfunds", "relay", listen]
+
+
 SERVERS: dict[str, Callable[[Path, int], list[str]]] = {
     "mqtt": mosquitto,
     "nats": nats,
     "redis": redis,
+    "syndicate": relay,
 }
 
 
