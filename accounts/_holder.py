@@ -49,9 +49,15 @@ class Recipient(abc.ABC):
     gathers: ClassVar[bool] = False
     """Whether it wants to be told, by `gathered`, when it has got all of one commit."""
 
-    takes_runs: ClassVar[bool] = False
-    """Whether it can make of a run of messages what its observation shows of each; for transports,
-    see `clearfunds.dataspace.Dataspace.route_run`."""
+    @property
+    def run_place(self) -> object:
+        """Where a run of messages would end up, if it can be taken at all; None: it cannot.
+
+        Who takes a run makes of it what its observation shows of each message; two recipients that
+        end up in one place would get theirs out of order. For transports, see
+        `clearfunds.dataspace.Dataspace.route_run`.
+        """
+        return None
 
     @abc.abstractmethod
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:

@@ -217,7 +217,10 @@ class Dataspace:
         if not self.looks_into_publications:
             return ()
         observations = self.steady_observations(Publication(topic, b""), ("payload",))
-        if observations is None or not all(o.holder.takes_runs for o in observations):
+        if observations is None:
+            return None
+        places = {observation.holder.run_place for observation in observations}
+        if None in places or len(places) < len(observations):
             return None
         return tuple([observation.holder for observation in observations])
 

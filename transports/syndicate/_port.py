@@ -91,7 +91,6 @@ class Port(Recipient):
     __slots__ = ("_shown", "captures", "caveats", "session", "target")
 
     gathers = True
-    takes_runs = True
 
     def __init__(self, session: Session, target: Proxy, caveats: tuple[Caveat, ...] = ()) -> None:
         self.session = session
@@ -104,6 +103,11 @@ class Port(Recipient):
 
     def __repr__(self) -> str:
         return f"<Port to {self.target!r}>"
+
+    @property
+    def run_place(self) -> object:
+        """See `Recipient.run_place`: what one turn tells two of a peer's observers is one turn."""
+        return self.session
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`."""

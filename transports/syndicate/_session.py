@@ -708,7 +708,7 @@ class Session:
             return None
         holders = [observation.holder for observation in observations]
         ports = [port for port in holders if isinstance(port, Port) and not port.caveats]
-        if len(ports) != len(holders):
+        if len({port.run_place for port in ports}) < len(holders):
             return None
         return make_template(frame.data, frame.start, frame.end, part, ports, dataspace.version)
 
