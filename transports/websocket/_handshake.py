@@ -99,7 +99,9 @@ class Handshake:
             self._h11.receive_data(data)
             event = self._h11.next_event()
         except h11.RemoteProtocolError as exc:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {exc}") from exc
+            # h11's error holds itself, by the frame that raised it again, and with it all callers.
+            exc.__traceback__ = None
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {exc}") from None
         if event is h11.NEED_DATA:
             return None
         # A server whose peer has not closed gets nothing else first.

@@ -93,6 +93,7 @@ def test_it_is_accepted(data: bytes) -> None:
         (request(Sec_WebSocket_Key=None), 400, "Sec-WebSocket-Key"),
         (request(Sec_WebSocket_Key="c2hvcnQ="), 400, "16 bytes"),
         (request(Sec_WebSocket_Key="not base64, that is!"), 400, "16 bytes"),
+        (request(Sec_WebSocket_Key=KEY.replace("I", "!I")), 400, "16 bytes"),
         (request(Sec_WebSocket_Key="\u00fc" * 12), 400, "16 bytes"),
         (request(sec_websocket_key=KEY), 400, "one Sec-WebSocket-Key"),
         (request(Host=None), 400, "Host"),
@@ -149,6 +150,13 @@ def test_the_size_of_a_request_is_limited(at_once: bool) -> None:
     assert not over.established
     assert str(size - 1) in str(over.fault)
     assert over.close().startswith(b"HTTP/1.1 431 ")
+
+
+def test_what_comes_after_a_request_is_not_part_of_it() -> None:
+    after = frame(BINARY, b"one") + frame(BINARY, b"two")
+    for limit in range(len(request()), len(request() + after) + 1):
+        ws = WebSocket(max_message_size=100, max_handshake_size=limit)
+        assert ws.receive_data(request() + after) == [b"one", b"two"]
 
 
 def test_an_endless_request_is_cut_off() -> None:
