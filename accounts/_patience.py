@@ -51,14 +51,23 @@ class Stuck:
         )
 
 
-def _waiting_since(ledger: Ledger) -> dict[Account, dict[str, float]]:
-    """Return, for each account at which somebody waits, who waits and since when."""
-    waiting: dict[Account, dict[str, float]] = {}
+@attrs.frozen(slots=True, eq=False)
+class _Line:
+    """Who waits at one account, and since when the first of them has."""
+
+    names: frozenset[str]
+    since: float
+
+
+def _lines(ledger: Ledger) -> dict[Account, _Line]:
+    names: dict[Account, set[str]] = {}
+    since: dict[Account, float] = {}
     for waiter in ledger.waiters:
-        if waiter.at is not None:
-            since, name = waiting.setdefault(waiter.at, {}), waiter.account.name
-            since[name] = min(since.get(name, waiter.since), waiter.since)
-    return waiting
+        at = waiter.at
+        if at is not None:
+            names.setdefault(at, set()).add(waiter.account.name)
+            since[at] = min(waiter.since, since.get(at, waiter.since))
+    return {at: _Line(frozenset(names[at]), since[at]) for at in names}
 
 
 def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None) -> list[Stuck]:
@@ -67,27 +76,31 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
     Time counts from the holder's last progress, or from when the first of those who now wait on
     it began to, whichever is later: a holder on which nobody waits may take its time.
     """
-    waiting = _waiting_since(ledger)
-    if not waiting:
+    lines = _lines(ledger)
+    if not lines:
         return []
     stuck: list[Stuck] = []
+    # Ten thousand may wait together for what ten thousand hold: each crowd is sorted once.
+    crowds: dict[frozenset[Account], tuple[str, ...]] = {}
     for holder in list(ledger.holders) if holders is None else holders:
         if now - holder.progressed_at < holder.patience:
             continue
         items = nbytes = 0
-        since: dict[str, float] = {}
+        waited_for: set[Account] = set()
         for loan in holder.loans():
-            held_for = [waiting[a] for a in loan.account.chain if a in waiting]
-            if held_for:
+            at = [account for account in loan.account.chain if account in lines]
+            if at:
                 items += loan.items
                 nbytes += loan.bytes
-                for readers in held_for:
-                    for name, began in readers.items():
-                        since[name] = min(began, since.get(name, began))
-        if since:
-            idle = now - max(holder.progressed_at, min(since.values()))
+                waited_for.update(at)
+        if waited_for:
+            idle = now - max(holder.progressed_at, min(lines[at].since for at in waited_for))
             if idle >= holder.patience:
-                stuck.append(Stuck(holder, tuple(sorted(since)), items, nbytes, idle))
+                where = frozenset(waited_for)
+                if where not in crowds:
+                    names = set[str]().union(*(lines[at].names for at in where))
+                    crowds[where] = tuple(sorted(names))
+                stuck.append(Stuck(holder, crowds[where], items, nbytes, idle))
     return stuck
 
 
@@ -151,10 +164,11 @@ class _Watch:
             for on in wait.on:
                 of_owner.setdefault(on.owner, []).append((wait.at, on.items, on.bytes))
         gone: set[str] = set()
+        enough = False
         for each in may_go:
             owner = "" if each.holder.owner is None else each.holder.owner.name
             # All that one connection holds goes with it.
-            if owner not in gone and any(max(left) <= 0 for left in over.values()):
+            if enough and owner not in gone:
                 continue
             if self._give_up(each, each.sentence() + what):
                 what = ""
@@ -162,6 +176,7 @@ class _Watch:
                 for at, items, nbytes in of_owner.pop(owner, ()):
                     over[at][0] -= items
                     over[at][1] -= nbytes
+                    enough = enough or max(over[at]) <= 0
         for wait in ring.waits:
             for on in wait.on:
                 if on.holder is not None:

@@ -245,7 +245,15 @@ class _Standstill:
 
     def __init__(self, ledger: Ledger, now: float, still: float) -> None:
         self.now = now
-        self.readers = _readers(ledger)
+        # The cheapest first: mostly there is nobody.
+        idle = [
+            (holder, holder.owner, now - holder.progressed_at)
+            for holder in list(ledger.holders if ledger.waiters else ())
+            if holder.owner is not None
+            and holder.owner.waiting
+            and now - holder.progressed_at >= min(still, holder.patience)
+        ]
+        self.readers = _readers(ledger) if idle else {}
         self.stands: dict[Account, list[Account]] = {}
         since: dict[Account, float] = {}
         for at, there in self.readers.items():
@@ -253,17 +261,13 @@ class _Standstill:
                 self.stands.setdefault(account, []).append(at)
                 since[account] = max(last, since.get(account, last))
         self.arrows: dict[Account, list[_Arrow]] = {at: [] for at in self.readers}
-        for holder in list(ledger.holders) if since else ():
-            owner = holder.owner
-            if owner is None or owner not in since:
-                continue
-            idle = now - holder.progressed_at
+        for holder, owner, seconds in idle:
             # It is its owner's reader that holds it up, and only since that one waits.
-            still_for = min(idle, now - since[owner])
-            if still_for >= min(still, holder.patience):
+            still_for = min(seconds, now - since.get(owner, now))
+            if owner in since and still_for >= min(still, holder.patience):
                 shares = _shares(self.readers, _amounts(holder.loans()))
                 for at, (items, nbytes) in shares.items():
-                    on = WaitedOn(holder, items, nbytes, idle, owner.name)
+                    on = WaitedOn(holder, items, nbytes, seconds, owner.name)
                     self.arrows[at].append(_Arrow(owner, still_for, on))
         for arrows in self.arrows.values():
             arrows.sort(key=lambda arrow: _most_first(arrow.on))
