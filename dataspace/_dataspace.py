@@ -13,7 +13,7 @@ Source: syndicate-rs, dataspace.rs and skeleton.rs; MQTT 3.1.1 for topics and re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable, Sequence
+from collections.abc import Collection, Generator, Hashable
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, cast
@@ -27,7 +27,7 @@ from ._events import Asserted, Batch, Observe, Publication, Retracted
 from ._index import DEFAULT_MAX_SHAPES, Endpoint, PatternIndex, kind_wanted, matches
 from ._pattern import Path, Pattern, Skeleton, captured, compile_pattern
 from ._retained import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, RetainedStore
-from ._routes import DEFAULT_CACHED_ROUTES, Route, Routes, Subscription
+from ._routes import DEFAULT_CACHED_ROUTES, Destinations, Route, Routes, Subscription
 from ._topics import TopicFilter
 
 
@@ -161,7 +161,7 @@ class Dataspace:
 
         A whole root turn, but for `Holder.ready`, which is the caller's: see
         `clearfunds.accounts.commit_run`. For QoS 0 publications they are `Route.run`; for
-        other values see `steady_observations`.
+        other values see `steady_destinations`.
         """
         commit_run(account, holders, batch, batch.count, batch.nbytes)
         self.published += batch.count
@@ -216,24 +216,25 @@ class Dataspace:
         """Return whose patterns match any publication with QoS 0 on a topic; see `Route.run`."""
         if not self.looks_into_publications:
             return ()
-        observations = self.steady_observations(Publication(topic, b""), ("payload",))
-        if observations is None:
-            return None
-        places = {observation.holder.run_place for observation in observations}
-        if None in places or len(places) < len(observations):
-            return None
-        return tuple([observation.holder for observation in observations])
+        return self._steady(Publication(topic, b""), ("payload",))
 
-    def steady_observations(self, value: Any, varying: Path) -> Sequence[Observation] | None:
-        """Return who observes `value`, whatever atom of its type stands at the path `varying`.
-
-        None if that depends on the atom. It holds until `version` changes: a transport may route a
-        run of such values as one, see `route_run`.
-        """
+    def _steady(self, value: Any, varying: Path) -> tuple[Recipient, ...] | None:
         endpoints = self._index.steady(value, varying)
         if endpoints is None:
             return None
-        return [cast("Observation", o) for endpoint in endpoints for o in endpoint.observers]
+        found = [cast("Observation", o).holder for e in endpoints for o in e.observers]
+        places = {holder.run_place for holder in found}
+        return None if None in places or len(places) < len(found) else tuple(found)
+
+    def steady_destinations(self, value: Any, varying: Path) -> Destinations | None:
+        """Return who observes `value`, whatever atom of its type stands at the path `varying`.
+
+        None if that depends on the atom, or if they cannot all take runs (`Recipient.run_place`).
+        It holds until `version` changes: a transport may route a run of such values as one, see
+        `route_run`.
+        """
+        holders = self._steady(value, varying)
+        return None if holders is None else self.routes.intern(holders)
 
     def _count(self, turn: Turn, reached: int) -> None:
         self.published += 1

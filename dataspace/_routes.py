@@ -151,18 +151,18 @@ class Routes:
                 granted.setdefault(subscription.holder, None)
             else:
                 granted[subscription.holder] = acked
-        plain = self._intern(granted)
+        plain = self.intern(granted)
         run: Destinations | None = plain
         observers = self._observers(topic)
         if observers is None:
             run = None
         elif observers:
-            run = self._intern((*granted, *observers))
+            run = self.intern((*granted, *observers))
         return Route(
             topic,
             plain,
-            self._intern(holder for holder, acked in granted.items() if acked is None),
-            self._intern(acked for acked in granted.values() if acked is not None),
+            self.intern(holder for holder, acked in granted.items() if acked is None),
+            self.intern(acked for acked in granted.values() if acked is not None),
             run,
         )
 
@@ -173,7 +173,8 @@ class Routes:
         self._keys_of.clear()
         self._cached = TopicIndex()
 
-    def _intern(self, holders: Iterable[Recipient]) -> Destinations:
+    def intern(self, holders: Iterable[Recipient]) -> Destinations:
+        """Return the `Destinations` that are these."""
         # Sorted, so that the order in which filters were found does not tell sets apart.
         key = tuple(sorted(holders, key=id))
         destinations = self._interned.get(key)

@@ -163,7 +163,7 @@ class DataspaceEntity(Entity):
         source.observes()
         port = observer.port()
         if isinstance(port, Port):
-            port.captures = take_apart(wanted).captures or ()
+            port.told_as = port.target.oid, take_apart(wanted).captures or ()
         else:
             source.complain("an observer is not a peer's own; it will be told nothing")
         observation = self.dataspace.observe(turn, wanted, port, value=value)

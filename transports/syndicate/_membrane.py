@@ -48,12 +48,13 @@ class _Entry(Generic[Entity]):
 class _Table(Generic[Entity]):
     """Oids and entities, one to one, with how often each is referred to."""
 
-    __slots__ = ("_error", "_limit", "_name", "by_entity", "by_oid", "next_oid")
+    __slots__ = ("_error", "_limit", "_name", "by_entity", "by_oid", "forgotten", "next_oid")
 
     def __init__(self, name: str, limit: int, error: type[ProtocolError]) -> None:
         self.by_oid: dict[int, _Entry[Entity]] = {}
         self.by_entity: dict[Entity, _Entry[Entity]] = {}
         self.next_oid = 0
+        self.forgotten = 0
         self._name = name
         self._limit = limit
         self._error = error
@@ -81,6 +82,7 @@ class _Table(Generic[Entity]):
         if entry.count == 0:
             del self.by_oid[entry.oid]
             del self.by_entity[entry.entity]
+            self.forgotten += 1
 
 
 _Hold = tuple[_Table[Entity], _Entry[Entity]]
@@ -228,6 +230,11 @@ class Membrane(Generic[Entity]):
         return Pin(entry.entity, [(table, entry)])
 
     # -- what the peer sends --------------------------------------------------------------------
+
+    @property
+    def forgotten(self) -> int:
+        """How many exported references were forgotten; as long as it stays, oids mean the same."""
+        return self._exported.forgotten
 
     def exported(self, oid: int) -> Entity | None:
         """Return the entity that an event is for; None if the event is to be ignored."""

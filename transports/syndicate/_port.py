@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...accounts import Account, Outcome, Recipient
-from ...dataspace import Asserted, Batch, Path, Retracted
+from ...dataspace import Asserted, Batch, Retracted
 from .._errors import LocalProtocolError
 from ._packets import TurnEvent
-from ._runs import MessageRun
+from ._runs import MessageRun, ToldAs
 from ._sturdy import Caveat
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ class Port(Recipient):
         session: the peer's connection.
         target: the entity.
         caveats: what everything has to come through first, the newest last.
-        captures: what the observation that it is told of captures; it is needed for runs.
+        told_as: by which oid, and of what: the captures of its observation's pattern. For runs.
     """
 
-    __slots__ = ("_shown", "captures", "caveats", "session", "target")
+    __slots__ = ("_shown", "caveats", "session", "target", "told_as")
 
     gathers = True
 
@@ -96,7 +96,7 @@ class Port(Recipient):
         self.session = session
         self.target = target
         self.caveats = caveats
-        self.captures: tuple[Path, ...] = ()
+        self.told_as: ToldAs = target.oid, ()
         # By the identity of the very object, which the dataspace retracts as it was asserted; it
         # is kept here, so that the number is not used again meanwhile.
         self._shown: dict[int, tuple[Any, Made]] = {}

@@ -8,22 +8,22 @@ atom stands. So neither the tags are walked over nor the patterns looked at: whe
 told by its length, which is what makes Preserves self-delimiting.
 
 What an observer is told is, by the template again, fixed bytes, the atom, and fixed bytes. Framing
-a run is one `join` for each distinct delivery.
+a run is one `join` for each distinct delivery. A run goes on from template to template while the
+observers are the same, as MQTT's do from topic to topic.
 
 Source: our own; the idea of a range forwarded at once is that of MQTT's runs (`mqtt/_runs.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
 
-from ...dataspace import look_up
+from ...dataspace import Destinations, Path, look_up
 from ._scan import BYTES, RECORD, SEQUENCE, STRING, EventParts
 from ._values import Encoded, encode_integer, encoded, places_of
 
-if TYPE_CHECKING:
-    from ._port import Port
+ToldAs = tuple[int, tuple[Path, ...]]
+"""How an observer is told: by which oid, and what it captures."""
 
 Layout = tuple[bytes, bytes | None]
 """What stands before the atom, and what after it; None if it is not shown at all."""
@@ -33,9 +33,12 @@ MESSAGE_HEAD = b"\xb4\xb3\x01M"
 
 _ENDS = b"\x84\x84\x84"
 
+MAX_TEMPLATES = 64
+"""How many kinds of messages of one connection are known again at a time: a few KiB."""
+
 
 class Template:
-    """What a connection's messages have in common.
+    """What some of a connection's messages have in common.
 
     Attributes:
         prefix: a packet up to and including the tag of the atom.
@@ -43,11 +46,11 @@ class Template:
         text: whether the atom is a string, to be valid UTF-8.
         oid: for whom the messages are.
         version: the dataspace's, when the observers were found.
-        ports: whom it concerns.
-        layouts: how each of them is told.
+        destinations: whom it concerns: ports.
+        layouts: how each of them is told, by its `Port.told_as`.
     """
 
-    __slots__ = ("layouts", "oid", "ports", "prefix", "suffix", "text", "version")
+    __slots__ = ("destinations", "layouts", "oid", "prefix", "suffix", "text", "version")
 
     def __init__(
         self,
@@ -55,56 +58,131 @@ class Template:
         suffix: bytes,
         oid: int,
         version: int,
-        layouts: Mapping[Port, Layout],
+        destinations: Destinations,
+        layouts: Mapping[ToldAs, Layout],
     ) -> None:
         self.prefix = prefix
         self.suffix = suffix
         self.text = prefix[-1] == STRING
         self.oid = oid
         self.version = version
-        self.ports = tuple(layouts)
+        self.destinations = destinations
         self.layouts = layouts
 
 
+class Templates:
+    """The templates of one connection; those made first go first when there are too many.
+
+    A template is made when the same beginning is seen for the second time: who never says the same
+    again is not kept a template for each message.
+    """
+
+    __slots__ = ("_by_size", "_known", "_seen")
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Template] = {}
+        self._by_size: dict[int, dict[bytes, Template]] = {}
+        # Beginnings, with the version of the dataspace in which there was no template for them.
+        self._seen: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, buffer: bytes, position: int) -> Template | None:
+        """Return the template of what begins at `position`."""
+        for size, templates in self._by_size.items():
+            template = templates.get(buffer[position : position + size])
+            if template is not None:
+                return template
+        return None
+
+    def wants(self, prefix: bytes, version: int) -> bool:
+        """Whether to make a template for this beginning; notes that it was seen."""
+        seen = self._seen
+        refused = seen.get(prefix)
+        if refused is None:
+            if len(seen) >= MAX_TEMPLATES:
+                del seen[next(iter(seen))]
+            seen[prefix] = -1
+            return False
+        return refused != version
+
+    def refuse(self, prefix: bytes, version: int) -> None:
+        """Note that there is no template for this beginning, for as long as nothing changes."""
+        self._seen[prefix] = version
+
+    def add(self, template: Template) -> None:
+        """Keep a template."""
+        prefix = template.prefix
+        self.discard(prefix)
+        if len(self._known) >= MAX_TEMPLATES:
+            self.discard(next(iter(self._known)))
+        self._known[prefix] = template
+        self._by_size.setdefault(len(prefix), {})[prefix] = template
+
+    def discard(self, prefix: bytes) -> None:
+        """Forget a template, if it is there."""
+        if self._known.pop(prefix, None) is not None:
+            templates = self._by_size[len(prefix)]
+            del templates[prefix]
+            if not templates:
+                del self._by_size[len(prefix)]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()
+        self._by_size.clear()
+        self._seen.clear()
+
+
 class MessageRun:
-    """Messages of one template that follow each other.
+    """Messages that follow each other and concern the same ports.
 
     Attributes:
-        count: how many.
+        destinations: these.
+        segments: messages of one template each: it, and their atoms.
+        count: how many messages there are.
         nbytes: their bytes as they came.
     """
 
-    __slots__ = ("_atoms", "_chunks", "_template", "count", "nbytes")
+    __slots__ = ("_chunks", "count", "destinations", "nbytes", "segments")
 
-    def __init__(self, template: Template, atoms: list[bytes], nbytes: int) -> None:
-        self.count = len(atoms)
-        self.nbytes = nbytes
-        self._template = template
-        self._atoms = atoms
-        self._chunks: dict[Layout, bytes] = {}
+    def __init__(self, destinations: Destinations) -> None:
+        self.destinations = destinations
+        self.segments: list[tuple[Template, list[bytes]]] = []
+        self.count = 0
+        self.nbytes = 0
+        self._chunks: dict[ToldAs, bytes] = {}
 
     def __repr__(self) -> str:
         return f"<MessageRun of {self.count}, {self.nbytes} bytes>"
 
-    def chunk(self, port: Port) -> bytes:
-        """Return the packets, one after the other, that tell `port` of all messages."""
-        layout = self._template.layouts[port]
-        chunk = self._chunks.get(layout)
+    def chunk(self, told_as: ToldAs) -> bytes:
+        """Return the packets, one after the other, that tell a port of all messages."""
+        chunk = self._chunks.get(told_as)
         if chunk is None:
-            before, after = layout
-            if after is None:
-                chunk = before * self.count
-            else:
-                chunk = b"".join((before, (after + before).join(self._atoms), after))
-            self._chunks[layout] = chunk
+            pieces: list[bytes] = []
+            for template, atoms in self.segments:
+                before, after = template.layouts[told_as]
+                if after is None:
+                    pieces.append(before * len(atoms))
+                elif len(atoms) == 1:
+                    pieces += (before, atoms[0], after)
+                else:
+                    pieces += (before, (after + before).join(atoms), after)
+            chunk = self._chunks[told_as] = b"".join(pieces)
         return chunk
 
-    def packets(self, port: Port) -> list[bytes]:
+    def packets(self, told_as: ToldAs) -> list[bytes]:
         """Return them one by one."""
-        before, after = self._template.layouts[port]
-        if after is None:
-            return [before] * self.count
-        return [before + atom + after for atom in self._atoms]
+        packets: list[bytes] = []
+        for template, atoms in self.segments:
+            before, after = template.layouts[told_as]
+            if after is None:
+                packets += [before] * len(atoms)
+            else:
+                packets += [before + atom + after for atom in atoms]
+        return packets
 
 
 def varying_atom(body: bytes) -> tuple[int, tuple[int, ...]] | None:
@@ -128,49 +206,35 @@ def make_template(
     start: int,
     end: int,
     parts: EventParts,
-    ports: Sequence[Port],
+    destinations: Destinations,
+    told: Iterable[ToldAs],
     version: int,
 ) -> Template | None:
     """Return the template of a packet with one message, for those whom it concerns.
 
-    None if there is no telling them by one: the atom is shown twice, say.
+    `told` is how they are told of it. None if there is no saying it by a template: the atom is
+    shown twice, say.
     """
     body = data[parts.start : parts.end]
     varying = varying_atom(body)
     if varying is None:
         return None
     at, path = varying
-    layouts: dict[Port, Layout] = {}
-    known: dict[tuple[int, Any], Layout] = {}
-    value: Any = Encoded(body) if path else MISSING_BODY
-    for port in ports:
-        captures = port.captures
-        oid = port.target.oid
-        layout = known.get((oid, captures))
-        if layout is None:
-            layout = _layout(oid, captures, body, at, path, value)
+    layouts: dict[ToldAs, Layout] = {}
+    for told_as in told:
+        if told_as not in layouts:
+            layout = _layout(told_as, body, at, path)
             if layout is None:
                 return None
-            known[oid, captures] = layout
-        layouts[port] = layout
+            layouts[told_as] = layout
     tag = parts.start + at
-    # The atom is the last thing in the body, which its end markers follow, if it has any.
+    # The atom is the last thing in the body, which its end marker follows, if it has one.
     suffix = data[parts.end - bool(path) : end]
-    return Template(data[start : tag + 1], suffix, parts.oid, version, layouts)
+    return Template(data[start : tag + 1], suffix, parts.oid, version, destinations, layouts)
 
 
-MISSING_BODY: Any = None
-"""Stands for a body that is but the atom: nothing else of it can be captured."""
-
-
-def _layout(
-    oid: int,
-    captures: tuple[tuple[Any, ...], ...],
-    body: bytes,
-    at: int,
-    path: tuple[int, ...],
-    value: Any,
-) -> Layout | None:
+def _layout(told_as: ToldAs, body: bytes, at: int, path: tuple[int, ...]) -> Layout | None:
+    oid, captures = told_as
     before: list[bytes] = [b"\xb5\xb5", encode_integer(oid), MESSAGE_HEAD, b"\xb5"]
     after: list[bytes] | None = None
     for capture in captures:
@@ -181,7 +245,7 @@ def _layout(
             before.append(body[: at + 1] if whole else body[at : at + 1])
             after = [b"\x84"] if whole and path else []
         else:
-            fixed = encoded(look_up(value, capture))
+            fixed = encoded(look_up(Encoded(body), capture))
             if fixed is None:
                 return None
             (before if after is None else after).append(fixed)
@@ -191,9 +255,14 @@ def _layout(
 
 
 def find_run(
-    buffer: bytes, start: int, template: Template, room: tuple[int, int], max_packet_size: int
-) -> tuple[list[bytes], int, bool]:
-    """Find the run of messages of a template that begins at `start`.
+    buffer: bytes,
+    start: int,
+    templates: Templates,
+    version: int,
+    room: tuple[int, int],
+    max_packet_size: int,
+) -> tuple[MessageRun, int, bool] | None:
+    """Find the run of messages that begins at `start`.
 
     Each is looked at before it is admitted (rule 9): it is, while what the ones before it cost
     leaves the debt at or below the limit, in items and bytes, where one costs its input and a copy
@@ -202,54 +271,78 @@ def find_run(
     Args:
         buffer: what was read.
         start: where a packet begins.
-        template: what it is to be like.
+        templates: what is known again.
+        version: the dataspace's; what was found out under another is not true any more.
         room: what the account may still borrow before its readers wait; see `Account.room`.
         max_packet_size: larger packets are left to `Connection`, which refuses them.
 
     Returns:
-        The atoms, each with its length before it; where the run ends; and whether it was cut
-        because the account has no more room.
+        The run, with a count of 0 if there is no room at all; where it ends; and whether it was cut
+        because the account has no more room. None if what stands at `start` is not known.
     """
-    prefix = template.prefix
-    suffix = template.suffix
-    to_atom = len(prefix)
-    to_next = len(suffix)
-    text = template.text
     size = len(buffer)
-    price = len(template.ports) + 1
     room_items, room_bytes = room
-    max_count = 1 + room_items // price if room_items >= 0 else 0
-    last_start = start + room_bytes // price if room_bytes >= 0 else start - 1
-    atoms: list[bytes] = []
     position = start
-    while buffer.startswith(prefix, position):
-        if len(atoms) >= max_count or position > last_start:
-            return atoms, position, True
-        at = position + to_atom
-        if at + 2 > size:
+    run: MessageRun | None = None
+    max_count = count = 0
+    last_start = start - 1
+    cut = False
+    while position < size and not cut:
+        template = templates.find(buffer, position)
+        if template is None or template.version != version:
             break
-        length = buffer[at]
-        content = at + 1
-        if length >= 128:
-            byte = buffer[content]
-            content += 1
-            length = (length & 127) | (byte & 127) << 7
-            if byte >= 128:
-                if content >= size or not 0 < buffer[content] < 128:
-                    break
-                length |= buffer[content] << 14
+        if run is None:
+            run = MessageRun(template.destinations)
+            price = len(template.destinations.holders) + 1
+            if room_items >= 0 and room_bytes >= 0:
+                max_count = 1 + room_items // price
+                last_start = start + room_bytes // price
+        elif template.destinations is not run.destinations:
+            break
+        prefix = template.prefix
+        suffix = template.suffix
+        to_atom = len(prefix)
+        to_next = len(suffix)
+        text = template.text
+        atoms: list[bytes] = []
+        while True:
+            if count >= max_count or position > last_start:
+                cut = True
+                break
+            at = position + to_atom
+            if at + 2 > size:
+                break
+            length = buffer[at]
+            content = at + 1
+            if length >= 128:
+                byte = buffer[content]
                 content += 1
-            elif not byte:
-                break  # a length that is longer than it need be, to be copied by nobody
-        stop = content + length
-        if not buffer.startswith(suffix, stop) or stop + to_next - position > max_packet_size:
+                length = (length & 127) | (byte & 127) << 7
+                if byte >= 128:
+                    if content >= size or not 0 < buffer[content] < 128:
+                        break
+                    length |= buffer[content] << 14
+                    content += 1
+                elif not byte:
+                    break  # longer than it need be, to be passed on by nobody
+            stop = content + length
+            if not buffer.startswith(suffix, stop) or stop + to_next - position > max_packet_size:
+                break
+            if text and not _is_text(buffer[content:stop]):
+                break
+            atoms.append(buffer[at:stop])
+            count += 1
+            position = stop + to_next
+            if not buffer.startswith(prefix, position):
+                break
+        if not atoms:
             break
-        atom = buffer[at:stop]
-        if text and not _is_text(buffer[content:stop]):
-            break
-        atoms.append(atom)
-        position = stop + to_next
-    return atoms, position, False
+        run.segments.append((template, atoms))
+    if run is None or not (count or cut):
+        return None
+    run.count = count
+    run.nbytes = position - start
+    return run, position, cut
 
 
 def _is_text(content: bytes) -> bool:

@@ -37,7 +37,7 @@ from ._membrane import Membrane
 from ._packets import Assert, Error, Extension, Message, Packet, Retract, Sync, Turn, TurnEvent
 from ._port import Gathering, Port
 from ._preserves import Value
-from ._runs import MessageRun, Template, find_run, make_template, varying_atom
+from ._runs import MessageRun, Template, Templates, ToldAs, find_run, make_template, varying_atom
 from ._scan import ASSERT, MESSAGE, EventParts
 from ._values import value_at, wire_value
 from ._writer import Writer
@@ -66,12 +66,10 @@ LINGER_SECONDS = 1.0
 WARN_SECONDS = 1.0
 """How often at most one connection's faults are logged, where they do not end it."""
 
-TEMPLATES = 8
-"""How many kinds of messages of one connection are known again at a time."""
-
 RETIRE_STEP = 1_000
 """How many assertions of a connection that has ended are retracted in one turn: some 10 ms."""
 
+NORMAL_CLOSURE = 1000
 GOING_AWAY = 1001
 PROTOCOL_ERROR = 1002
 """What a WebSocket is closed with [RFC 6455 section 7.4.1]."""
@@ -91,10 +89,10 @@ class Session:
 
     __slots__ = (
         "__weakref__", "_after", "_ahead", "_answers", "_asked", "_connection", "_deadline_after",
-        "_eof", "_fault", "_giving", "_last", "_link", "_live", "_membrane", "_messages",
-        "_observing", "_prefix", "_refused", "_retired", "_server", "_taking", "_templates",
-        "_unsaid", "_waiting", "_warned", "_websocket", "account", "gathering", "gone", "name",
-        "outlet", "writer",
+        "_eof", "_fault", "_forgotten", "_giving", "_last", "_link", "_live", "_membrane",
+        "_messages", "_observing", "_retired", "_server", "_taking", "_templates", "_unsaid",
+        "_waiting", "_warned", "_websocket", "account", "gathering", "gone", "name", "outlet",
+        "writer",
     )  # fmt: skip
 
     def __init__(
@@ -150,10 +148,8 @@ class Session:
         self._observing = 0
         self._answers: set[Answer] = set()
         self._after: list[Callable[[], None]] = []
-        self._templates: list[Template] = []
-        # Of the last message that had no template; two with the same make one.
-        self._prefix = b""
-        self._refused: tuple[bytes, int] = b"", -1
+        self._templates = Templates()
+        self._forgotten = 0
         self._giving: CreditGiven | None = None
         self._taking: Credited | None = None
         self._asked = False
@@ -185,6 +181,8 @@ class Session:
             reason = self._link.why or reason
             if server.stopping:
                 await self._flush_out()
+            elif self._websocket is not None:
+                await self._close_websocket(NORMAL_CLOSURE, reason)
         except RemoteProtocolError as exc:
             server.counters.protocol_errors += 1
             reason = str(exc)
@@ -265,8 +263,16 @@ class Session:
                 await trio.sleep(FLUSH_POLL_SECONDS)
             nursery.cancel_scope.cancel()
         if self._websocket is not None:
-            self._put(self._websocket.close(GOING_AWAY, "the relay stops"))
-            self._server.flusher.flush_now()
+            await self._close_websocket(GOING_AWAY, "the relay stops")
+        else:
+            await self._linger()
+
+    async def _close_websocket(self, code: int, why: str) -> None:
+        """Say the last word on a WebSocket, whoever ends it."""
+        websocket = self._websocket
+        assert websocket is not None
+        self._put(websocket.close(code, why))
+        self._server.flusher.flush_now()
         await self._linger()
 
     async def _say_why(self, fault: RemoteProtocolError) -> None:
@@ -279,9 +285,10 @@ class Session:
         except LocalProtocolError:
             pass  # it is closed already: the peer has said an error itself
         if websocket is not None:
-            self._put(websocket.close(PROTOCOL_ERROR, str(fault)))
-        self._server.flusher.flush_now()
-        await self._linger()
+            await self._close_websocket(PROTOCOL_ERROR, str(fault))
+        else:
+            self._server.flusher.flush_now()
+            await self._linger()
 
     async def _linger(self) -> None:
         """Let the peer read what is on its way, and close.
@@ -292,11 +299,13 @@ class Session:
             try:
                 while self.outlet.queue and not self.outlet.closed:  # noqa: ASYNC110 (as above)
                     await trio.sleep(FLUSH_POLL_SECONDS)
-                if self._eof or self.outlet.closed:
+                if self.outlet.closed:
                     return
                 self._link.sock.shutdown(socket.SHUT_WR)
-                while await self._link.receive():
-                    pass
+                while not self._eof and (data := await self._link.receive()):
+                    if self._websocket is not None:
+                        self._websocket.receive_data(data)
+                        self._eof = self._websocket.closed
             except OSError:
                 pass
 
@@ -642,75 +651,71 @@ class Session:
         connection = self._connection
         dataspace = server.dataspace
         account = self.account
+        if self._membrane.forgotten != self._forgotten:
+            self._forgotten = self._membrane.forgotten
+            self._templates.clear()
         while True:
             at = connection.buffered()
             if at is None or at[1] >= len(at[0]):
                 return False
             buffer, position = at
-            for template in self._templates:
-                if buffer.startswith(template.prefix, position):
-                    break
-            else:
-                return False
-            if (
-                template.version != dataspace.version
-                or self._membrane.exported(template.oid) is not server.entity
-            ):
-                self._templates.remove(template)
-                return False
-            atoms, end, cut = find_run(
-                buffer, position, template, account.room(), server.settings.max_packet_size
+            found = find_run(
+                buffer,
+                position,
+                self._templates,
+                dataspace.version,
+                account.room(),
+                server.settings.max_packet_size,
             )
-            if atoms:
-                run = MessageRun(template, atoms, end - position)
-                dataspace.route_run(account, run, template.ports)
+            if found is None:
+                return False
+            run, end, cut = found
+            if run.count:
+                dataspace.route_run(account, run, run.destinations.holders)
                 connection.skip_to(end)
                 server.counters.received += run.count
                 self._last = server.ledger.clock()
                 self._took(run.count)
             if cut:
                 return True
-            if not atoms:
-                return False
 
     def _learn(self, frame: Frame, part: EventParts) -> None:
-        """Make a template of a message, if the last one would have had the same."""
+        """Make a template of a message, if one like it was seen before."""
         data = frame.data
         varying = varying_atom(data[part.start : part.end])
         if varying is None:
             return
         at, path = varying
         prefix = data[frame.start : part.start + at + 1]
-        known_again = prefix == self._prefix
-        self._prefix = prefix
-        server = self._server
-        dataspace = server.dataspace
-        version = dataspace.version
-        if not known_again or self._refused == (prefix, version):
-            return
-        template = self._template(frame, part, path)
-        if template is None:
-            self._refused = prefix, version
-            return
-        self._templates = [t for t in self._templates if t.prefix != prefix][: TEMPLATES - 1]
-        self._templates.insert(0, template)
+        templates = self._templates
+        version = self._server.dataspace.version
+        if templates.wants(prefix, version):
+            template = self._template(frame, part, path)
+            if template is None:
+                templates.refuse(prefix, version)
+            else:
+                templates.add(template)
 
     def _template(self, frame: Frame, part: EventParts, path: tuple[int, ...]) -> Template | None:
         server = self._server
         dataspace = server.dataspace
-        if self._membrane.exported(part.oid) is not server.entity:
-            return None
         value = value_at(frame.data, part.start, part.end)
-        if server.vocabulary.known(value) is not value:
+        if (
+            self._membrane.exported(part.oid) is not server.entity
+            or server.vocabulary.known(value) is not value
+        ):
             return None
-        observations = dataspace.steady_observations(value, path)
-        if observations is None:
+        destinations = dataspace.steady_destinations(value, path)
+        if destinations is None:
             return None
-        holders = [observation.holder for observation in observations]
-        ports = [port for port in holders if isinstance(port, Port) and not port.caveats]
-        if len({port.run_place for port in ports}) < len(holders):
-            return None
-        return make_template(frame.data, frame.start, frame.end, part, ports, dataspace.version)
+        told: set[ToldAs] = set()
+        for port in destinations.holders:
+            if not isinstance(port, Port) or port.caveats:
+                return None
+            told.add(port.told_as)
+        return make_template(
+            frame.data, frame.start, frame.end, part, destinations, told, dataspace.version
+        )
 
     # -- what entities ask of the connection that an event came by --------------------------------
 
@@ -774,13 +779,13 @@ class Session:
             packets = b"".join(
                 [
                     self._wrapped(self._connection.send(self._decoded(packet)))
-                    for packet in run.packets(port)
+                    for packet in run.packets(port.told_as)
                 ]
             )
         elif self._websocket is not None:
-            packets = b"".join(map(WebSocket.frame, run.packets(port)))
+            packets = b"".join(map(WebSocket.frame, run.packets(port.told_as)))
         else:
-            packets = run.chunk(port)
+            packets = run.chunk(port.told_as)
         self._hold(account, packets, run.count, run.count, nbytes, now)
 
     def put_batch(
@@ -791,7 +796,7 @@ class Session:
         framed = batch.framed
         if framed is None:
             framed = batch.framed = {}
-        key = None if special else (port.target.oid, port.captures)
+        key = None if special else port.told_as
         packets = None if key is None else framed.get(key)
         if packets is None:
             packets = b"".join(self._told(port, batch))
@@ -805,7 +810,7 @@ class Session:
     def _told(self, port: Port, batch: Batch) -> Iterator[bytes]:
         for publication in batch.events():
             try:
-                shown = captured(port.captures, publication)
+                shown = captured(port.told_as[1], publication)
                 event = self.writer.message(port.target, shown, port.caveats)
             except LocalProtocolError as exc:
                 self.complain(f"a message was dropped: {exc}")

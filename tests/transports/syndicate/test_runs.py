@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clearfunds.dataspace import Destinations
 from clearfunds.transports.syndicate import Connection, Message, Record, Symbol, Turn, TurnEvent
 from clearfunds.transports.syndicate._connection import NEED_DATA
 from clearfunds.transports.syndicate._packets import encode
 from clearfunds.transports.syndicate._runs import (
-    MessageRun,
+    MAX_TEMPLATES,
     Template,
+    Templates,
+    ToldAs,
     find_run,
     make_template,
     varying_atom,
@@ -22,33 +25,36 @@ from clearfunds.transports.syndicate._scan import Scanner, event_parts
 
 LOTS = (1 << 40, 1 << 40)
 BIG = 2 << 20
+VERSION = 7
+WHOLE = ((),)
 
 
-class StandInTarget:
-    def __init__(self, oid: int) -> None:
-        self.oid = oid
-
-
-class StandInPort:
-    """What a template asks of a port."""
-
-    def __init__(self, oid: int, captures: tuple[tuple[Any, ...], ...]) -> None:
-        self.target = StandInTarget(oid)
-        self.captures = captures
+def to(*told: ToldAs) -> Destinations:
+    """Return so many destinations; who they are does not matter here."""
+    holders: Any = tuple(range(len(told)))
+    return Destinations(holders)
 
 
 def packet(body: Any, oid: int = 0) -> bytes:
     return encode(Turn((TurnEvent(oid, Message(body)),)))
 
 
-def learn(data: bytes, *ports: StandInPort) -> Template | None:
+def learn(data: bytes, *told: ToldAs, destinations: Destinations | None = None) -> Template | None:
     scanner = Scanner()
     end = scanner.find_end(data, 0)
     assert end is not None
     parts = event_parts(data, 0, scanner.marks)
     assert parts is not None
-    some: Any = ports
-    return make_template(data, 0, end, parts[0], some, 0)
+    where = to(*told) if destinations is None else destinations
+    return make_template(data, 0, end, parts[0], where, told, VERSION)
+
+
+def known(*templates: Template | None) -> Templates:
+    all_known = Templates()
+    for template in templates:
+        assert template is not None
+        all_known.add(template)
+    return all_known
 
 
 def says(what: Any, who: Any = "tony") -> Record:
@@ -81,7 +87,6 @@ def shown(body: Any, captures: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
     return tuple([at(path) for path in captures])
 
 
-WHOLE = ((),)
 BODIES = {
     "record": lambda atom: says(atom),
     "nested": lambda atom: Record(Symbol("Says"), (("a", says("x")), atom)),
@@ -104,56 +109,79 @@ atoms = st.one_of(
 )
 
 
-@given(st.data(), st.sampled_from(sorted(BODIES)))
-def test_what_a_template_says_is_what_is_shown_of_each(data: st.DataObject, kind: str) -> None:
-    make = BODIES[kind]
-    kinds = data.draw(st.sampled_from([str, bytes]))
-    several = data.draw(st.lists(atoms.filter(lambda a: isinstance(a, kinds)), min_size=1))
-    bodies = [make(atom) for atom in several]
-    ports = [
-        StandInPort(data.draw(st.integers(0, 300)), captures)
-        for captures in data.draw(st.lists(st.sampled_from(CAPTURES[kind]), max_size=4))
+@given(st.data())
+def test_what_a_run_says_is_what_is_shown_of_each(data: st.DataObject) -> None:
+    kinds = data.draw(st.lists(st.sampled_from(sorted(BODIES)), min_size=1, max_size=3))
+    common = [c for c in CAPTURES[kinds[0]] if all(c in CAPTURES[kind] for kind in kinds)]
+    told = [
+        (data.draw(st.integers(0, 300)), captures)
+        for captures in data.draw(st.lists(st.sampled_from(common), max_size=4))
     ]
     oid = data.draw(st.integers(0, 300))
-    template = learn(packet(bodies[0], oid), *ports)
-    assert template is not None
+    bodies: list[Any] = []
+    templates: list[Template | None] = []
+    destinations = to(*told)
+    for kind in kinds:
+        make = BODIES[kind]
+        for type_ in (str, bytes):
+            some = data.draw(
+                st.lists(atoms.filter(lambda a, t=type_: isinstance(a, t)), max_size=4)
+            )
+            bodies += [make(atom) for atom in some]
+            if some:
+                first = packet(make(some[0]), oid)
+                templates.append(learn(first, *told, destinations=destinations))
+    bodies = data.draw(st.permutations(bodies))
     packets = [packet(body, oid) for body in bodies]
     before, after = data.draw(st.binary(max_size=3)), data.draw(st.binary(max_size=3))
     stream = before + b"".join(packets) + after
-    found, end, cut = find_run(stream, len(before), template, LOTS, BIG)
-    assert (len(found), end, cut) == (len(packets), len(stream) - len(after), False)
-    run = MessageRun(template, found, end - len(before))
-    assert run.count == len(packets)
-    for port in ports:
-        some: Any = port
-        told = [(port.target.oid, shown(body, port.captures)) for body in bodies]
-        assert decoded(run.chunk(some)) == told
-        assert b"".join(run.packets(some)) == run.chunk(some)
+    found = find_run(stream, len(before), known(*templates), VERSION, LOTS, BIG)
+    if not bodies:
+        assert found is None
+        return
+    assert found is not None
+    run, end, cut = found
+    assert (run.count, end, cut) == (len(packets), len(stream) - len(after), False)
+    assert run.nbytes == sum(map(len, packets))
+    assert run.destinations is destinations
+    for each in told:
+        expected = [(each[0], shown(body, each[1])) for body in bodies]
+        assert decoded(run.chunk(each)) == expected
+        assert b"".join(run.packets(each)) == run.chunk(each)
+
+
+def find(
+    stream: bytes, *templates: Template | None, room: tuple[int, int] = LOTS, largest: int = BIG
+) -> tuple[int, int, bool]:
+    """Return how many are found, where the run ends, and whether it was cut."""
+    found = find_run(stream, 0, known(*templates), VERSION, room, largest)
+    return (0, 0, False) if found is None else (found[0].count, found[1], found[2])
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=9), st.data())
 def test_only_whole_packets_are_found(several: list[bytes], data: st.DataObject) -> None:
     packets = [packet(says(atom)) for atom in several]
-    template = learn(packets[0], StandInPort(0, WHOLE))
-    assert template is not None
+    template = learn(packets[0], (0, WHOLE))
     stream = b"".join(packets)
     size = data.draw(st.integers(0, len(stream)))
-    found, end, cut = find_run(stream[:size], 0, template, LOTS, BIG)
     ends = [0]
     for each in packets:
         ends.append(ends[-1] + len(each))
     whole = sum(1 for at in ends[1:] if at <= size)
-    assert (len(found), end, cut) == (whole, ends[whole], False)
+    assert find(stream[:size], template) == (whole, ends[whole], False)
 
 
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=9), st.data())
 def test_a_run_is_cut_by_the_room_there_is(several: list[bytes], data: st.DataObject) -> None:
     """Each message is admitted while what came before leaves the debt at or below the limit."""
-    packets = [packet(says(atom)) for atom in several]
-    observers = [StandInPort(0, WHOLE)] * data.draw(st.integers(0, 3))
-    template = learn(packets[0], *observers)
-    assert template is not None
-    price = len(template.ports) + 1
+    who = st.sampled_from(["tony", "jan"])
+    packets = [packet(says(atom, data.draw(who))) for atom in several]
+    told = [(0, WHOLE)] * data.draw(st.integers(0, 3))
+    destinations = to(*told)
+    templates = [
+        learn(packet(says(b"", name)), *told, destinations=destinations) for name in ("tony", "jan")
+    ]
+    price = len(told) + 1
     room = data.draw(st.tuples(st.integers(-1, 30), st.integers(-1, 600)))
     left_items, left_bytes = room
     admitted = 0
@@ -163,19 +191,16 @@ def test_a_run_is_cut_by_the_room_there_is(several: list[bytes], data: st.DataOb
         left_items -= price
         left_bytes -= price * len(each)
         admitted += 1
-    found, end, cut = find_run(b"".join(packets), 0, template, room, BIG)
-    assert len(found) == admitted
-    assert end == sum(map(len, packets[:admitted]))
-    assert cut == (admitted < len(packets))
-
-
-def find_all(stream: bytes, template: Template | None, largest: int = BIG) -> int:
-    assert template is not None
-    return len(find_run(stream, 0, template, LOTS, largest)[0])
+    end = sum(map(len, packets[:admitted]))
+    assert find(b"".join(packets), *templates, room=room) == (
+        admitted,
+        end,
+        admitted < len(packets),
+    )
 
 
 def test_what_is_not_of_the_template_ends_the_run() -> None:
-    template = learn(packet(says(b"x")), StandInPort(0, WHOLE))
+    template = learn(packet(says(b"x")), (0, WHOLE))
     one = packet(says(b"y"))
     for other in (
         packet(says("a string")),
@@ -185,38 +210,52 @@ def test_what_is_not_of_the_template_ends_the_run() -> None:
         encode(Turn((TurnEvent(0, Message(says(b"x"))), TurnEvent(0, Message(says(b"x")))))),
         b"\x80",
     ):
-        assert find_all(one + other + one, template) == 1
+        assert find(one + other + one, template) == (1, len(one), False)
+
+
+def test_a_run_goes_on_while_the_observers_are_the_same() -> None:
+    tony, jan = packet(says(b"x")), packet(says(b"y", who="jan"))
+    here, there = to((0, WHOLE)), to((0, WHOLE))
+    ours = [learn(each, (0, WHOLE), destinations=here) for each in (tony, jan)]
+    assert find(tony + jan + jan + tony, *ours)[0] == 4
+    theirs = learn(jan, (0, WHOLE), destinations=there)
+    assert find(tony + tony + jan, ours[0], theirs)[0] == 2
+
+
+def test_what_was_found_out_of_an_older_dataspace_is_not_used() -> None:
+    one = packet(says(b"x"))
+    templates = known(learn(one, (0, WHOLE)))
+    assert find_run(one, 0, templates, VERSION, LOTS, BIG) is not None
+    assert find_run(one, 0, templates, VERSION + 1, LOTS, BIG) is None
 
 
 def test_a_string_has_to_be_utf_8() -> None:
     good = packet(says("grüße"))
-    template = learn(good, StandInPort(0, WHOLE))
+    template = learn(good, (0, WHOLE))
     bad = good.replace("ü".encode(), b"\xff\xff")
     assert len(bad) == len(good)
-    assert find_all(good + bad + good, template) == 1
+    assert find(good + bad + good, template)[0] == 1
     # In a byte string it is nobody's business.
     good = packet(says("grüße".encode()))
-    template = learn(good, StandInPort(0, WHOLE))
+    template = learn(good, (0, WHOLE))
     bad = good.replace("ü".encode(), b"\xff\xff")
-    assert find_all(good + bad + good, template) == 3
+    assert find(good + bad + good, template)[0] == 3
 
 
 def test_a_packet_that_is_too_large_is_left_to_be_refused() -> None:
     good = packet(says(b"x" * 100))
-    template = learn(good, StandInPort(0, WHOLE))
+    template = learn(good, (0, WHOLE))
     larger = packet(says(b"x" * 101))
-    assert find_all(good + larger, template, len(good)) == 1
-    assert find_all(good + larger, template, len(larger)) == 2
+    assert find(good + larger, template, largest=len(good))[0] == 1
+    assert find(good + larger, template, largest=len(larger))[0] == 2
 
 
 def test_a_length_longer_than_it_need_be_is_not_forwarded() -> None:
     """The connection accepts it; what is sent out is in the shortest form."""
     good = packet(says(b"x"))
-    template = learn(good, StandInPort(0, WHOLE))
-    padded = good.replace(b"\xb2\x01x", b"\xb2\x81\x00x")
-    assert find_all(padded, template) == 0
-    padded = good.replace(b"\xb2\x01x", b"\xb2\x81\x80\x00x")
-    assert find_all(padded, template) == 0
+    template = learn(good, (0, WHOLE))
+    for padded in (b"\xb2\x81\x00x", b"\xb2\x81\x80\x00x"):
+        assert find(good.replace(b"\xb2\x01x", padded), template)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -225,8 +264,7 @@ def test_a_length_longer_than_it_need_be_is_not_forwarded() -> None:
     ids=str,
 )
 def test_what_has_no_such_atom(body: Any) -> None:
-    data = packet(body)
-    assert learn(data, StandInPort(0, WHOLE)) is None
+    assert learn(packet(body), (0, WHOLE)) is None
 
 
 def test_where_the_atom_stands() -> None:
@@ -236,5 +274,23 @@ def test_where_the_atom_stands() -> None:
 
 
 def test_an_atom_that_is_shown_twice_has_no_template() -> None:
-    assert learn(packet(says("x")), StandInPort(0, ((), (1,)))) is None
-    assert learn(packet(says("x")), StandInPort(0, ((1,), (1,)))) is None
+    assert learn(packet(says("x")), (0, ((), (1,)))) is None
+    assert learn(packet(says("x")), (0, ((1,), (1,)))) is None
+
+
+def test_templates_are_bounded_and_made_for_what_comes_again() -> None:
+    templates = Templates()
+    for number in range(3 * MAX_TEMPLATES):
+        template = learn(packet(says(b"x", who=str(number))), (0, WHOLE))
+        assert template is not None
+        assert not templates.wants(template.prefix, VERSION)
+        assert templates.wants(template.prefix, VERSION)
+        templates.add(template)
+        assert len(templates) <= MAX_TEMPLATES
+    assert templates.find(packet(says(b"y", who="0")), 0) is None
+    assert templates.find(packet(says(b"y", who=str(3 * MAX_TEMPLATES - 1))), 0) is not None
+    templates.refuse(b"prefix", VERSION)
+    assert not templates.wants(b"prefix", VERSION)
+    assert templates.wants(b"prefix", VERSION + 1)
+    templates.clear()
+    assert len(templates) == 0
