@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from typing import NoReturn
 
-_NEEDED = ("cyclopts", "h11", "rich")
+_NEEDED = ("cyclopts", "h11", "preserves", "rich", "wsproto")
 # What the extra `relay` brings: the library itself does without.
 
 
