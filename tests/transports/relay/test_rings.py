@@ -291,3 +291,30 @@ async def test_two_clients_that_play_on_are_no_ring(caplog: pytest.LogCaptureFix
             assert not log_of(caplog, "made no progress")
             assert len(relay.relay.mqtt.sessions) == 2
             nursery.cancel_scope.cancel()
+
+
+async def test_two_clients_that_owe_each_other_acknowledgements_are_a_ring(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is sent with QoS 1 waits for its PUBACK, which comes from who is not read."""
+    async with (
+        running(patience=2.0, limit_items=20) as relay,
+        connected(relay.port, "x") as x,
+        connected(relay.port, "y") as y,
+    ):
+        for name, client in (("x", x), ("y", y)):
+            await client.subscribe(f"to/{name}", qos=1)
+        for client, other in ((x, "y"), (y, "x")):
+            for n in range(40):
+                await client.publish(f"to/{other}", b"%d" % n, 1, packet_id=n + 1)
+        await until(lambda: log_of(caplog, "made no progress"))
+        (line,) = log_of(caplog, "made no progress")
+        _, _, around = line.partition(" in a ring: ")
+        for name, other in ("xy", "yx"):
+            one, two = f"mqtt:{relay.port}/-/{name}", f"mqtt:{relay.port}/-/{other}"
+            assert f"{one} waits on inflight {two} (" in around
+        await until(lambda: len(relay.relay.mqtt.sessions) == 1)
+        (left,) = relay.relay.mqtt.sessions
+        await until(lambda: not relay.account(left).waiting)
+        relay.audit()
+        assert len(log_of(caplog, "made no progress")) == 1
