@@ -161,7 +161,7 @@ class Dataspace:
 
         A whole root turn, but for `Holder.ready`, which is the caller's: see
         `clearfunds.accounts.commit_run`. For QoS 0 publications they are `Route.run`; for
-        other values see `steady_destinations`.
+        other values see `recipients`.
         """
         commit_run(account, holders, batch, batch.count, batch.nbytes)
         self.published += batch.count
@@ -216,10 +216,15 @@ class Dataspace:
         """Return whose patterns match any publication with QoS 0 on a topic; see `Route.run`."""
         if not self.looks_into_publications:
             return ()
-        return self._steady(Publication(topic, b""), ("payload",))
+        return self.recipients(Publication(topic, b""), ("payload",))
 
-    def _steady(self, value: Any, varying: Path) -> tuple[Recipient, ...] | None:
-        endpoints = self._index.steady(value, varying)
+    def recipients(self, value: Any, varying: Path | None = None) -> tuple[Recipient, ...] | None:
+        """Return who observes `value`, for `route_run`.
+
+        With `varying`, who does so whatever atom of its type stands at that path; None if that
+        depends on the atom. None, too, if they cannot all take runs (`Recipient.run_place`).
+        """
+        endpoints = self._index.concerned(value, varying)
         if endpoints is None:
             return None
         found = [cast("Observation", o).holder for e in endpoints for o in e.observers]
@@ -227,13 +232,11 @@ class Dataspace:
         return None if None in places or len(places) < len(found) else tuple(found)
 
     def steady_destinations(self, value: Any, varying: Path) -> Destinations | None:
-        """Return who observes `value`, whatever atom of its type stands at the path `varying`.
+        """Return `recipients` as `Destinations`, which are the same for the same recipients.
 
-        None if that depends on the atom, or if they cannot all take runs (`Recipient.run_place`).
-        It holds until `version` changes: a transport may route a run of such values as one, see
-        `route_run`.
+        It holds until `version` changes: a transport may route a run of such values as one.
         """
-        holders = self._steady(value, varying)
+        holders = self.recipients(value, varying)
         return None if holders is None else self.routes.intern(holders)
 
     def _count(self, turn: Turn, reached: int) -> None:

@@ -135,18 +135,23 @@ class PatternIndex:
                         for endpoint in endpoints.values():
                             yield endpoint, captured(endpoint.captures, value)
 
-    def steady(self, value: Any, varying: Path) -> list[Endpoint] | None:
-        """Return the endpoints that concern `value` whatever atom of its type stands at `varying`.
+    def concerned(self, value: Any, varying: Path | None = None) -> list[Endpoint] | None:
+        """Return the endpoints that `value` concerns.
 
-        None if some pattern has a constant there, so that it depends.
+        With `varying`, those that it concerns whatever atom of its type stands there; None if some
+        pattern has a constant there, so that it depends.
         """
         found: list[Endpoint] = []
         for root in (kind_of(value), None):
-            for shape, table in self._by_kind.get(root, {}).items():
-                if varying in shape.constants:
+            tables = self._by_kind.get(root)
+            if tables is None:
+                continue
+            for shape, table in tables.items():
+                if varying is not None and varying in shape.constants:
                     return None
                 if fits(shape, value):
-                    found += table.get(tuple(constants_of(shape, value)), {}).values()
+                    constants = tuple(constants_of(shape, value)) if shape.constants else ()
+                    found += table.get(constants, {}).values()
         return found
 
 

@@ -40,6 +40,10 @@ class Foreign(abc.ABC):
     def pattern_entry(self, key: Any) -> Any:
         """Return what stands at `key`, a field's or element's index or a key; or `MISSING`."""
 
+    def pattern_has(self, key: Any) -> bool:
+        """Whether something stands at `key`."""
+        return self.pattern_entry(key) is not MISSING
+
     @abc.abstractmethod
     def pattern_identity(self) -> Hashable:
         """Return what is equal for equal values and no others; see `identity`."""

@@ -230,11 +230,17 @@ def entry(value: object, key: Any) -> Any:
 def fits(shape: Shape, value: Any) -> bool:
     """Whether every compound of the shape is there, with its entries."""
     for path, kind, keys in shape.groups:
-        part = look_up(value, path)
+        part = look_up(value, path) if path else value
         if part is MISSING or kind_of(part) != kind:
             return False
-        if any(entry(part, key) is MISSING for key in keys):
-            return False
+        if isinstance(part, Foreign):
+            for key in keys:
+                if not part.pattern_has(key):
+                    return False
+        else:
+            for key in keys:
+                if entry(part, key) is MISSING:
+                    return False
     return True
 
 

@@ -17,7 +17,7 @@ from ...accounts import Account, Outcome, Recipient
 from ...dataspace import Asserted, Batch, Retracted
 from .._errors import LocalProtocolError
 from ._packets import TurnEvent
-from ._runs import MessageRun, ToldAs
+from ._runs import MessageRun, SingleMessage, ToldAs
 from ._sturdy import Caveat
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Port(Recipient):
     @property
     def run_place(self) -> object:
         """See `Recipient.run_place`: what one turn tells two of a peer's observers is one turn."""
-        return self.session
+        return None if self.caveats else self.session
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`."""
@@ -115,7 +115,7 @@ class Port(Recipient):
         if session.gone:
             account.repay(items, nbytes, Outcome.DROPPED, session.outlet)
             return
-        if type(item) is MessageRun:
+        if type(item) is MessageRun or type(item) is SingleMessage:
             session.put_run(self, account, item, nbytes, now)
             return
         if type(item) is Batch:

@@ -17,6 +17,7 @@ Source: our own; the idea of a range forwarded at once is that of MQTT's runs (`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ...dataspace import Destinations, Path, look_up
 from ._scan import BYTES, RECORD, SEQUENCE, STRING, EventParts
@@ -183,6 +184,42 @@ class MessageRun:
             else:
                 packets += [before + atom + after for atom in atoms]
         return packets
+
+
+class SingleMessage:
+    """One message that is like no other, as a run.
+
+    Attributes:
+        count: 1.
+        nbytes: its bytes as they came.
+    """
+
+    __slots__ = ("_body", "_chunks", "_value", "count", "nbytes")
+
+    def __init__(self, body: bytes, value: Any, nbytes: int) -> None:
+        self._body = body
+        self._value = value
+        self._chunks: dict[ToldAs, bytes] = {}
+        self.count = 1
+        self.nbytes = nbytes
+
+    def chunk(self, told_as: ToldAs) -> bytes:
+        """See `MessageRun.chunk`."""
+        chunk = self._chunks.get(told_as)
+        if chunk is None:
+            oid, captures = told_as
+            pieces = [b"\xb5\xb5", encode_integer(oid), MESSAGE_HEAD, b"\xb5"]
+            for capture in captures:
+                shown = self._body if capture == () else encoded(look_up(self._value, capture))
+                assert shown is not None, "there is no reference in it"
+                pieces.append(shown)
+            pieces.append(b"\x84" + _ENDS)
+            chunk = self._chunks[told_as] = b"".join(pieces)
+        return chunk
+
+    def packets(self, told_as: ToldAs) -> list[bytes]:
+        """See `MessageRun.packets`."""
+        return [self.chunk(told_as)]
 
 
 def varying_atom(body: bytes) -> tuple[int, tuple[int, ...]] | None:

@@ -37,9 +37,18 @@ from ._membrane import Membrane
 from ._packets import Assert, Error, Extension, Message, Packet, Retract, Sync, Turn, TurnEvent
 from ._port import Gathering, Port
 from ._preserves import Value
-from ._runs import MessageRun, Template, Templates, ToldAs, find_run, make_template, varying_atom
+from ._runs import (
+    MessageRun,
+    SingleMessage,
+    Template,
+    Templates,
+    ToldAs,
+    find_run,
+    make_template,
+    varying_atom,
+)
 from ._scan import ASSERT, MESSAGE, EventParts
-from ._values import value_at, wire_value
+from ._values import WireValue, value_at, wire_value
 from ._writer import Writer
 
 if TYPE_CHECKING:
@@ -549,6 +558,8 @@ class Session:
     def _handle_parts(self, frame: Frame, parts: list[EventParts]) -> None:
         """Handle a turn without references, as it came."""
         data = frame.data
+        if len(parts) == 1 and parts[0].kind == MESSAGE and self._forward_one(frame, parts[0]):
+            return
 
         def each(changes: _Changes, turn: AccountTurn) -> None:
             membrane = self._membrane
@@ -566,8 +577,6 @@ class Session:
                     self._retract(changes, turn, Retract(handle))
 
         self._in_turn(each, len(parts), frame.end - frame.start)
-        if len(parts) == 1 and parts[0].kind == MESSAGE:
-            self._learn(frame, parts[0])
 
     def _handle_events(self, events: tuple[TurnEvent, ...], nbytes: int) -> None:
         """Handle a turn that had to be decoded."""
@@ -679,7 +688,31 @@ class Session:
             if cut:
                 return True
 
-    def _learn(self, frame: Frame, part: EventParts) -> None:
+    def _forward_one(self, frame: Frame, part: EventParts) -> bool:
+        """Forward a message by itself, in one step; False if it takes a turn to do so.
+
+        The same as the turn would do, where all that it concerns are peers.
+        """
+        server = self._server
+        dataspace = server.dataspace
+        data = frame.data
+        if self._membrane.exported(part.oid) is not server.entity:
+            return False
+        body = data[part.start : part.end]
+        value = value_at(body, 0, len(body))
+        if server.vocabulary.known(value) is not value:
+            return False
+        ports = dataspace.recipients(value)
+        if ports is None:
+            return False
+        nbytes = frame.end - frame.start
+        dataspace.route_run(self.account, SingleMessage(body, value, nbytes), ports)
+        server.counters.received += 1
+        self._took(1)
+        self._learn(frame, part, value)
+        return True
+
+    def _learn(self, frame: Frame, part: EventParts, value: WireValue) -> None:
         """Make a template of a message, if one like it was seen before."""
         data = frame.data
         varying = varying_atom(data[part.start : part.end])
@@ -690,21 +723,16 @@ class Session:
         templates = self._templates
         version = self._server.dataspace.version
         if templates.wants(prefix, version):
-            template = self._template(frame, part, path)
+            template = self._template(frame, part, value, path)
             if template is None:
                 templates.refuse(prefix, version)
             else:
                 templates.add(template)
 
-    def _template(self, frame: Frame, part: EventParts, path: tuple[int, ...]) -> Template | None:
-        server = self._server
-        dataspace = server.dataspace
-        value = value_at(frame.data, part.start, part.end)
-        if (
-            self._membrane.exported(part.oid) is not server.entity
-            or server.vocabulary.known(value) is not value
-        ):
-            return None
+    def _template(
+        self, frame: Frame, part: EventParts, value: WireValue, path: tuple[int, ...]
+    ) -> Template | None:
+        dataspace = self._server.dataspace
         destinations = dataspace.steady_destinations(value, path)
         if destinations is None:
             return None
@@ -772,7 +800,7 @@ class Session:
         self._hold(account, self._packet(events), 1, items, nbytes, now)
 
     def put_run(
-        self, port: Port, account: Account, run: MessageRun, nbytes: int, now: float
+        self, port: Port, account: Account, run: MessageRun | SingleMessage, nbytes: int, now: float
     ) -> None:
         """Send each message of a run as a turn of its own. For `Port`."""
         if self._connection.text:

@@ -141,6 +141,15 @@ class Encoded(Foreign):
             return MISSING
         return value_at(raw, places[key], places[key + 1])
 
+    def pattern_has(self, key: Any) -> bool:
+        """See `Foreign`."""
+        raw = self.raw
+        if raw[0] not in (RECORD, SEQUENCE):
+            return _entry(self.value(), key) is not MISSING
+        if self._places is None:
+            self._places = places_of(raw)
+        return isinstance(key, int) and 0 <= key < len(self._places) - 1
+
     def pattern_identity(self) -> Hashable:
         """See `Foreign`."""
         return ("preserves", canonical(self.value()))
