@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -222,16 +222,11 @@ class Peer:
         return packet.message, turns
 
     async def ended(self) -> None:
-        """See that nothing more comes but the end of the connection."""
+        """See that nothing more comes but the end of the connection, and close this side of it."""
         with trio.fail_after(SECONDS):
-            while True:
-                try:
-                    data = await self.stream.receive_some(1 << 16)
-                except trio.BrokenResourceError:
-                    return
-                assert not data, data
-                if not data:
-                    return
+            with suppress(trio.BrokenResourceError):
+                assert await self.stream.receive_some() == b""
+            await self.leave()
 
     # -- leaving --------------------------------------------------------------------------------
 
