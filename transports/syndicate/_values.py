@@ -286,9 +286,10 @@ def varint(number: int) -> bytes:
 
 def encode_integer(number: int) -> bytes:
     """Return an integer as the wire has it, tag and length included."""
-    if 0 <= number < 128:
-        return bytes((INTEGER, 1, number)) if number else b"\xb0\x00"
-    return encode_binary(number)
+    if not number:
+        return b"\xb0\x00"
+    size = (number if number > 0 else ~number).bit_length() // 8 + 1
+    return b"\xb0" + varint(size) + number.to_bytes(size, "big", signed=True)
 
 
 def value_at(data: bytes, start: int, end: int) -> WireValue:
