@@ -40,6 +40,7 @@ class Relay:
         outlet = Outlet(
             self.ledger, self.flusher, link.sock, account.name, frame=frame, on_broken=link.cut
         )
+        outlet.owner = account  # whose reader stands still when this peer takes nothing
         observations: dict[str, Observation] = {}
         why = "it left"
         try:

@@ -25,7 +25,12 @@ from ..accounts import (
     StuckPolicy,
     watch_patience,
 )
-from ..dataspace import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, Dataspace
+from ..dataspace import (
+    DEFAULT_MAX_RETAINED,
+    DEFAULT_MAX_RETAINED_BYTES,
+    DEFAULT_MAX_SHAPES,
+    Dataspace,
+)
 from ._flusher import Flusher, open_flusher
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
@@ -101,6 +106,9 @@ class RelaySettings:
     """QoS 1 publications on their way to one subscriber and not acknowledged."""
     max_awaiting_release: int = _MQTT.max_awaiting_release
     """QoS 2 publications of one client whose PUBREL has not come."""
+    max_shapes: int = DEFAULT_MAX_SHAPES
+    """Different shapes that the patterns of all observers may have; a message is compared with each
+    one of its kind."""
     max_retained: int = DEFAULT_MAX_RETAINED
     """Topics with a retained value."""
     max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES
@@ -166,6 +174,7 @@ class Relay:
             self.ledger,
             max_retained=settings.max_retained,
             max_retained_bytes=settings.max_retained_bytes,
+            max_shapes=settings.max_shapes,
         )
         server = self.ledger.open(
             SERVER_ACCOUNT,

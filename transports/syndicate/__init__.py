@@ -1,4 +1,4 @@
-"""The Syndicate network protocol: packets, a core without I/O, references and sturdyrefs.
+"""The Syndicate network protocol: a core without I/O, entities, sturdyrefs, and the relay's side.
 
 Needs the `preserves` library, which the extra `relay` brings.
 """
@@ -8,6 +8,9 @@ from ._connection import Connection as Connection
 from ._connection import Frame as Frame
 from ._connection import NeedData as NeedData
 from ._connection import State as State
+from ._entities import DataspaceEntity as DataspaceEntity
+from ._entities import Entity as Entity
+from ._entities import Gatekeeper as Gatekeeper
 from ._membrane import DEFAULT_MAX_ASSERTIONS as DEFAULT_MAX_ASSERTIONS
 from ._membrane import DEFAULT_MAX_REFERENCES as DEFAULT_MAX_REFERENCES
 from ._membrane import Membrane as Membrane
@@ -40,6 +43,9 @@ from ._scan import EventParts as EventParts
 from ._scan import Scanner as Scanner
 from ._scan import event_parts as event_parts
 from ._scan_text import DEFAULT_MAX_TEXT_SIZE as DEFAULT_MAX_TEXT_SIZE
+from ._server import SyndicateServer as SyndicateServer
+from ._settings import SyndicateCounters as SyndicateCounters
+from ._settings import SyndicateSettings as SyndicateSettings
 from ._sturdy import DEFAULT_MAX_CAVEATS_SIZE as DEFAULT_MAX_CAVEATS_SIZE
 from ._sturdy import Alternatives as Alternatives
 from ._sturdy import Caveat as Caveat

@@ -85,6 +85,9 @@ class Peers:
     max_awaiting_release: Annotated[
         Count, Parameter(help="QoS 2 messages of one client whose PUBREL has not come.")
     ] = DEFAULTS.max_awaiting_release
+    max_shapes: Annotated[
+        Count, Parameter(help="Different shapes of patterns that are observed, by all clients.")
+    ] = DEFAULTS.max_shapes
     max_retained: Annotated[Count, Parameter(help="Retained messages.")] = DEFAULTS.max_retained
     max_retained_bytes: Annotated[Size, Parameter(help="Bytes in retained messages.")] = (
         DEFAULTS.max_retained_bytes
