@@ -11,8 +11,9 @@ import trio
 import trio_websocket
 
 from clearfunds.transports.syndicate import Error, Turn, decode
+from tests.transports.peers import SECONDS
 
-from .peers import SECONDS, WHOLE_SAYS, Peer, observe, relay, says, wire
+from .peers import WHOLE_SAYS, Peer, observe, relay, says, wire
 
 WS = "syndicate+ws://127.0.0.1:0"
 
