@@ -1,32 +1,27 @@
 """One MQTT client's connection: binds the protocol to an account, an outlet and the dataspace.
 
-Rules of this file:
-1. Funds are looked at before each packet that could cost something (rule 9), and whatever was
-   handed over is sent before the reader waits: it would wait for its own unsent loans.
-2. While it waits, acknowledgements and pings are still taken out of a bounded stretch of its input
-   (rule 10); publications in that stretch stay in order.
-3. However the connection ends, its subscriptions are taken back, its will is published (or not, as
-   it was agreed), what its outlet held is settled and its account is closed: in one step, without
-   awaiting, on the connection's own account (rule 2).
+Rules of this file, beyond those of every session (`.._session`):
+1. Funds are looked at before each packet that could cost something (rule 9).
+2. While the connection waits, acknowledgements and pings are still taken out of a bounded stretch
+   of its input (rule 10); publications in that stretch stay in order.
+3. However the connection ends, its subscriptions are taken back and its will is published (or not,
+   as it was agreed), on the connection's own account (rule 2).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
-from ...accounts import DEFAULT_LIMIT_BYTES, Account, QuotaExceededError
+from ...accounts import Account, QuotaExceededError
 from ...dataspace import Batch, Observation, Publication, TopicFilter
 from .._errors import RemoteProtocolError
-from .._flusher import OUTLETS_A_STEP
 from .._link import Link
-from .._outlet import Outlet
+from .._session import LOOK_AHEAD_BYTES, LOOK_AHEAD_PAUSE_SECONDS, Session
 from ._connection import NEED_DATA, Connection, Role, State
 from ._identifiers import AwaitingRelease
 from ._inflight import Inflight
@@ -65,18 +60,6 @@ from ._runs import (
 if TYPE_CHECKING:
     from ._server import MqttServer
 
-logger = logging.getLogger("clearfunds.transports.mqtt")
-
-LOOK_AHEAD_BYTES = 128 << 10
-"""How much unparsed input a connection that waits may have (rule 10): two reads. While it has
-something to acknowledge it may have as much as its limit in bytes, or `DEFAULT_LIMIT_BYTES`:
-clients write all that they may have in flight before the first acknowledgement, and it may be just
-that which is waited for."""
-
-LOOK_AHEAD_PAUSE_SECONDS = 0.05
-"""How often it is looked whether a client that neither reads nor is read has begun to read, or has
-been sent something to acknowledge."""
-
 PROGRESS_BYTES = 1024
 """A read this large counts as a sign of life though it does not complete a packet: a large packet
 on a slow line. A byte a second does not."""
@@ -84,17 +67,8 @@ on a slow line. A byte a second does not."""
 KEEP_ALIVE_GRACE = 1.5
 """[MQTT-3.1.2-24]."""
 
-FLUSH_POLL_SECONDS = 0.01
-"""How often an orderly stop looks whether everything has gone out."""
-
-LINGER_SECONDS = 1.0
-"""How long, at an orderly stop, a client may take to close a connection that is closed for it."""
-
 SERVER_TOPICS = "$SYS/"
 """What clients cannot publish to."""
-
-WARN_SECONDS = 1.0
-"""How often at most one connection's faults are logged, where they do not end it."""
 
 REPLAY_STEP = 256
 """Retained publications sent before anything else of this connection is looked at."""
@@ -117,44 +91,31 @@ def printable(name: str) -> str:
     return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
-class Session:
+class MqttSession(Session["MqttServer", Account | None]):
     """One client's connection.
 
     Attributes:
         client_id: As the client said, or as the server named it; "" before CONNECT.
-        name: What an operator knows it by: `listener/user/client`.
         account: Who pays for what it causes; None before CONNECT.
-        outlet: The way out.
     """
 
     __slots__ = (
-        "__weakref__", "_awaiting", "_connection", "_deadline_after", "_eof", "_gone", "_inflight",
-        "_last", "_link", "_listener", "_looked_at", "_observations", "_replay", "_replays",
-        "_retired", "_server", "_unsaid", "_waiting", "_warned", "_will", "account", "client_id",
-        "name", "outlet",
+        "_awaiting", "_connection", "_inflight", "_listener", "_observations", "_replay",
+        "_replays", "_will", "client_id",
     )  # fmt: skip
 
+    _unacknowledged_are = "publications with QoS 1 were not acknowledged"
+
     def __init__(self, server: MqttServer, link: Link, listener: str) -> None:
+        # Until it has said who it is, it is known by where it comes from.
+        super().__init__(server, link, link.peer, frame=frame)
         settings = server.settings
-        self._server = server
-        self._link = link
         self._listener = listener
         self._connection = Connection(
             Role.SERVER, max_packet_size=settings.max_packet_size, topic_limits=settings.topics
         )
         self.client_id = ""
-        self.name = link.peer
-        self.account: Account | None = None
-        self.outlet = Outlet(
-            server.ledger,
-            server.flusher,
-            link.sock,
-            link.peer,
-            frame=frame,
-            on_broken=self._broken,
-            patience=settings.patience,
-            policy=settings.stuck,
-        )
+        self.account = None
         self._inflight: Inflight | None = None
         self._awaiting: AwaitingRelease | None = None
         self._will: Will | None = None
@@ -163,19 +124,9 @@ class Session:
         # and how far the first of them has got.
         self._replays: dict[str, int] = {}
         self._replay: Iterator[str] | None = None
-        self._eof = False
-        self._gone = False
-        self._waiting = False
-        self._retired = False
-        self._looked_at = 0
-        self._warned = -WARN_SECONDS
-        self._unsaid = 0
-        # Silence is counted from here, and how much of it is too much.
-        self._last = server.ledger.clock()
-        self._deadline_after: float | None = settings.connect_timeout
 
     def __repr__(self) -> str:
-        return f"<Session {self.name}: {self._connection.state.value}>"
+        return f"<MqttSession {self.name}: {self._connection.state.value}>"
 
     @property
     def _who(self) -> str:
@@ -185,64 +136,18 @@ class Session:
 
     # -- the connection's life ------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serve the connection until it ends. Never raises but for `trio.Cancelled`."""
-        server = self._server
-        reason = "the relay stopped"
-        try:
-            with self._link.scope:
-                reason = await self._serve()
-            reason = self._link.why or reason
-            if server.stopping:
-                await self._flush_out()
-        except RemoteProtocolError as exc:
-            server.counters.protocol_errors += 1
-            reason = str(exc)
-            logger.warning("%s closed: %s", self._who, exc)
-        except OSError as exc:
-            reason = f"the connection broke: {exc.strerror or exc}"
-        except Exception as exc:
-            # A fault of ours ends the connection that met it, not the others.
-            server.counters.internal_errors += 1
-            reason = f"internal error: {exc!r}"
-            logger.exception("%s closed for an error of the relay's", self._who)
-        finally:
-            self._retire(reason)
+    def _ending(self) -> str | None:
+        """See `Session._ending`."""
+        if self._connection.state is State.CLOSED:
+            return "the client disconnected"
+        return self._cut_off() if self._eof else None
 
-    async def _serve(self) -> str:
-        """Read and handle until the client leaves; return why it ended."""
-        connection = self._connection
-        link = self._link
-        server = self._server
-        flusher = server.flusher
-        while True:
-            # What is retained comes before what the client says next, which may ask for it again.
-            more = bool(self._replays) or self._process()
-            if flusher.dirty:
-                # What this reader may have to wait for must not sit unsent in its own hands.
-                if len(flusher.dirty) <= OUTLETS_A_STEP:
-                    flusher.flush_now()
-                else:
-                    await flusher.flush()
-            if not more:
-                # Who has nothing more to say need not wait until it has paid (rule 14).
-                if connection.state is State.CLOSED:
-                    return "the client disconnected"
-                if self._eof:
-                    return self._cut_off()
-            account = self.account
-            if account is not None:
-                if not account.funds_are_clear():
-                    if await self._wait_for_clear_funds(account):
-                        continue
-                    return self._cut_off()
-                if self._replays:
-                    self._replay_step(account)
-                    more = True
-            if more:
-                await trio.lowlevel.checkpoint()
-                continue
-            self._received(await link.receive())
+    def _resume(self, account: Account) -> bool:
+        """Tell of what is retained."""
+        if not self._replays:
+            return False
+        self._replay_step(account)
+        return True
 
     def _received(self, data: bytes) -> None:
         if not data:
@@ -260,128 +165,56 @@ class Session:
         return "the client closed the connection without DISCONNECT"
 
     async def _flush_out(self) -> None:
-        """Wait until everything has gone out, and been acknowledged; an orderly stop bounds it."""
+        """See `Session._flush_out`; who has not said who it is is owed nothing."""
         if self.account is None:
             return
         self._waiting = True
-        self._looked_at = self._connection.position
-        async with trio.open_nursery() as nursery:
-            # Nothing is accepted any more, but acknowledgements: they make room for the rest.
-            nursery.start_soon(self._look_ahead, nursery.cancel_scope)
-            # Polled: it happens once, and an event in each outlet would cost every connection.
-            while self.outlet.queue or (self._inflight and not self._eof):  # noqa: ASYNC110
-                await trio.sleep(FLUSH_POLL_SECONDS)
-            nursery.cancel_scope.cancel()
-        if self.outlet.closed or self._eof:
-            return
-        # Closed with input unread, the kernel would drop what the client has not taken yet.
-        with contextlib.suppress(OSError), trio.move_on_after(LINGER_SECONDS):
-            self._link.sock.shutdown(socket.SHUT_WR)
-            while await self._link.receive():
-                pass
+        await super()._flush_out()
 
-    def unflushed(self) -> str | None:
-        """Say what has not gone out, or has not been acknowledged; None if nothing is left."""
-        items = sum(loan.items for loan in self.outlet.loans())
-        nbytes = sum(loan.bytes for loan in self.outlet.loans())
-        unacked = 0 if self._inflight is None else len(self._inflight)
-        if not items and not unacked:
-            return None
-        return (
-            f"{self.name}: {items} items ({nbytes} bytes) were not sent, {unacked} publications "
-            "with QoS 1 were not acknowledged"
-        )
+    async def _take_leave(self, why: str) -> None:
+        """See `Session._take_leave`; who has left already has read what it wanted to."""
+        if not self._eof:
+            await super()._take_leave(why)
 
-    def _retire(self, reason: str) -> None:
-        """Take back everything that this connection stands for (rule 3 of this file)."""
-        if self._retired:
-            return
-        self._retired = True
+    def _unacknowledged(self) -> Inflight | None:
+        return self._inflight
+
+    def _withdraw(self, reason: str) -> None:
+        """Take back the subscriptions, publish the will, and give up the name."""
         server = self._server
-        server.flusher.flush_now()
-        if server.stopping:
-            unflushed = self.unflushed()
-            if unflushed is not None:
-                server.unflushed.append(unflushed)
         if server.sessions.get(self.client_id) is self:
             del server.sessions[self.client_id]
         account = self.account
-        if account is not None:
-            self.account = None
-            will, self._will = self._will, None
-            with account.turn() as turn:
-                for observation in self._observations.values():
-                    server.dataspace.unobserve(turn, observation)
-            self._observations.clear()
-            self._replays.clear()
-            if will is not None and not server.stopping:
-                self._publish_will(account, will)
-            logger.info("%s (%s) left: %s", self.name, self._link.peer, reason)
-        else:
-            logger.info("%s left before it was connected: %s", self._link.peer, reason)
-        self.outlet.close()
-        if self._inflight is not None:
-            self._inflight.close()
-        if account is not None:
-            account.close()
+        if account is None:
+            server.logger.info("%s left before it was connected: %s", self._link.peer, reason)
+            return
+        self.account = None
+        will, self._will = self._will, None
+        with account.turn() as turn:
+            for observation in self._observations.values():
+                server.dataspace.unobserve(turn, observation)
+        self._observations.clear()
+        self._replays.clear()
+        if will is not None and not server.stopping:
+            self._publish_will(account, will)
+        server.logger.info("%s (%s) left: %s", self.name, self._link.peer, reason)
+
+    def _close(self) -> None:
         self._connection.close()
-        self._link.close()
-        server.flusher.flush_now()
 
     def _publish_will(self, account: Account, will: Will) -> None:
         publication = Publication(will.topic, will.payload, will.qos, will.retain)
         fault = self._publish(account, publication)
         if fault is not None:
             self._server.counters.rejected += 1
-            logger.warning("the will of %s was dropped: %s", self.name, fault)
+            self._server.logger.warning("the will of %s was dropped: %s", self.name, fault)
 
-    def _warn(self, what: str) -> None:
-        """Log what the client did wrong and may go on doing: not more often than it can be read."""
-        now = self._server.ledger.clock()
-        if now - self._warned < WARN_SECONDS:
-            self._unsaid += 1
-            return
-        more = f" (and {self._unsaid} more like it)" if self._unsaid else ""
-        logger.warning("%s: %s%s", self.name, what, more)
-        self._warned = now
-        self._unsaid = 0
-
-    def _broken(self, why: str) -> None:
-        """Hear from the outlet that the connection must end."""
-        self._link.cut(why)
-
-    def cut(self, why: str) -> None:
-        """End the connection from this side."""
-        self._link.cut(why)
-
-    def check_deadline(self, now: float) -> None:
-        """End the connection if the client has been silent for too long."""
-        if self._waiting or self._deadline_after is None:
-            return  # while it is not read, its clock stands still (rule 10)
-        if now - self._last > self._deadline_after:
-            self._server.counters.timeouts += 1
-            if self.account is None:
-                why = f"no CONNECT within {self._deadline_after:g} s"
-            else:
-                why = f"no packet for {now - self._last:.1f} s, keep-alive is over"
-            logger.warning("%s closed: %s", self._who, why)
-            self._link.cut(why)
+    def _silence(self, seconds: float, allowed: float) -> str:
+        if self.account is None:
+            return f"no CONNECT within {allowed:g} s"
+        return f"no packet for {seconds:.1f} s, keep-alive is over"
 
     # -- waiting --------------------------------------------------------------------------------
-
-    async def _wait_for_clear_funds(self, account: Account) -> bool:
-        """Wait until there is room, or nothing left to do with it; False if the client has gone."""
-        self._waiting = True
-        self._looked_at = self._connection.position
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._look_ahead, nursery.cancel_scope)
-                await account.ensure_clear_funds()
-                nursery.cancel_scope.cancel()
-        finally:
-            self._waiting = False
-            self._last = self._server.ledger.clock()
-        return not self._gone
 
     async def _look_ahead(self, wait: trio.CancelScope) -> None:
         """Take acknowledgements and pings out of the input while the rest of it waits (rule 10).
@@ -391,11 +224,12 @@ class Session:
         the client has left, it ends the wait.
         """
         connection = self._connection
+        looked_at = connection.position
         allowance = LOOK_AHEAD_BYTES
         passed: set[int] = set()
         while True:
-            taken, connection.buffer, self._looked_at = take_acknowledgements(
-                connection.buffer, self._looked_at, passed
+            taken, connection.buffer, looked_at = take_acknowledgements(
+                connection.buffer, looked_at, passed
             )
             if taken:
                 for first, packet_id in taken:
@@ -403,8 +237,8 @@ class Session:
                 self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
                 self._inflight.close()  # nothing more will be acknowledged
-            if self._looked_at == connection.position:  # nothing whole is kept
-                self._gone = self._eof
+            if looked_at == connection.position:  # nothing whole is kept
+                self._left = self._eof
                 if self._eof or connection.buffer.startswith(DISCONNECT, connection.position):
                     self._replays.clear()  # who leaves is told nothing more
                     self._replay = None
@@ -426,14 +260,7 @@ class Session:
             if self.outlet.blocked:
                 allowance -= len(data)
             # Joining the new input to the old moves the old to the front of the buffer.
-            self._looked_at -= before - connection.position
-
-    def _stretch(self) -> int:
-        """How much unparsed input this connection may have while it waits."""
-        if self._inflight is None or not self._inflight.unacked:
-            return LOOK_AHEAD_BYTES
-        limit = self._server.settings.limit.bytes
-        return max(LOOK_AHEAD_BYTES, DEFAULT_LIMIT_BYTES if limit is None else limit)
+            looked_at -= before - connection.position
 
     def _acknowledge(self, first: int, packet_id: int) -> None:
         if first == PING_REQUEST:
@@ -443,19 +270,13 @@ class Session:
 
     # -- what came in ---------------------------------------------------------------------------
 
-    def _process(self) -> bool:
-        """Handle what was read; True when it stopped for want of funds, or to let others run."""
-        flusher = self._server.flusher
-        flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
-        try:
-            return self._handle_input()
-        finally:
-            flusher.corks -= 1
-
     def _handle_input(self) -> bool:
         connection = self._connection
         server = self._server
         dataspace = server.dataspace
+        if self._replays:
+            # What is retained comes before what the client says next, which may ask for it again.
+            return True
         while True:
             buffer = connection.buffer
             position = connection.position
@@ -589,7 +410,7 @@ class Session:
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
         )
         self._send(ConnAck(False, ConnectReturnCode.ACCEPTED))
-        logger.info("%s connected from %s", self.name, self._link.peer)
+        self._server.logger.info("%s connected from %s", self.name, self._link.peer)
 
     # -- PUBLISH --------------------------------------------------------------------------------
 
@@ -610,7 +431,7 @@ class Session:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
                 server.counters.rejected += 1
-                self._warn(f"a publication was dropped: {fault}")
+                self.complain(f"a publication was dropped: {fault}")
         # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
         if packet.qos == 1:
             self._send(PubAck(packet.packet_id))
@@ -649,7 +470,7 @@ class Session:
                 faults[text] = fault
         if faults:
             count, first = len(faults), next(iter(faults.values()))
-            self._warn(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
+            self.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
         codes = (
             SUBSCRIPTION_FAILED if text in faults else min(qos, MAX_GRANTED_QOS)
             for text, qos in packet.filters
@@ -665,7 +486,7 @@ class Session:
                 self.outlet,
                 self.name,
                 window=server.settings.max_inflight,
-                on_broken=self._broken,
+                on_broken=self._link.cut,
                 patience=server.settings.patience,
                 policy=server.settings.stuck,
             )

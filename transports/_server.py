@@ -1,0 +1,114 @@
+"""One protocol's side of a relay: what its sessions share, and the clocks that they are held to."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import attrs
+import trio
+
+from ..accounts import Account
+from ..dataspace import Dataspace
+from ._flusher import Flusher
+from ._link import Link
+from ._settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+TICK_SECONDS = 0.5
+"""How often deadlines are looked at: a thousand idle connections cost one task, not a thousand."""
+
+SettingsT = TypeVar("SettingsT", bound=ServerSettings)
+SessionT = TypeVar("SessionT", bound="Session[Any, Any]")
+
+
+@attrs.define(slots=True)
+class Counters:
+    """What has happened since the start; totals that never fall."""
+
+    accepted: int = 0
+    """Connections accepted."""
+    refused: int = 0
+    """Connections closed at once, because there were too many; and what asked to be let in and was
+    refused: MQTT's CONNECTs."""
+    protocol_errors: int = 0
+    """Connections closed because the peer broke the protocol."""
+    timeouts: int = 0
+    """Connections closed because the peer was silent for too long."""
+    internal_errors: int = 0
+    """Connections closed because of a fault of the relay's own; each is logged with its trace."""
+    received: int = 0
+    """Messages received: MQTT's publications."""
+    received_bytes: int = 0
+    """Bytes read from sockets."""
+    rejected: int = 0
+    """Messages that were not routed: not allowed where they were sent to, or over a quota."""
+
+
+class Server(Generic[SettingsT, SessionT]):
+    """What the sessions of one protocol share. Each protocol has its own, with a `handle`.
+
+    Attributes:
+        logger: What is to be said of their peers.
+        dataspace: Where their peers meet.
+        ledger: The books.
+        flusher: Who sends.
+        account: Whose children their accounts are.
+        settings: What peers may make grow, and how long they may take.
+        open: Every connection, from its acceptance to its end.
+        counters: What has happened since the start.
+        stopping: Whether connections end as soon as everything they are owed has been sent.
+        unflushed: A sentence for each that ended, while stopping, before it had.
+    """
+
+    logger: ClassVar[logging.Logger]
+
+    def __init__(
+        self, dataspace: Dataspace, flusher: Flusher, account: Account, settings: SettingsT
+    ) -> None:
+        self.dataspace = dataspace
+        self.ledger = dataspace.ledger
+        self.flusher = flusher
+        self.account = account
+        self.settings = settings
+        self.open: set[SessionT] = set()
+        self.counters = Counters()
+        self.stopping = False
+        self.unflushed: list[str] = []
+        self._full_logged = -1e9
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.open)} connections>"
+
+    def _admits(self, link: Link) -> bool:
+        """Count one more connection; close it and return False if there are too many."""
+        if len(self.open) < self.settings.max_connections:
+            self.counters.accepted += 1
+            return True
+        self.counters.refused += 1
+        now = self.ledger.clock()
+        if now - self._full_logged >= 1.0:  # a flood must not become a flood of log lines
+            self._full_logged = now
+            self.logger.warning(
+                "%s refused: %d connections are open, which is the limit (max_connections)",
+                link.peer,
+                len(self.open),
+            )
+        link.close()
+        return False
+
+    def stop(self) -> None:
+        """End every connection as soon as everything it is owed has been sent."""
+        self.stopping = True
+        for session in list(self.open):
+            session.cut("the relay stops")
+
+    async def keep_time(self) -> None:
+        """Hold every connection to its deadline, until cancelled."""
+        while True:
+            await trio.sleep(TICK_SECONDS)
+            now = self.ledger.clock()
+            for session in list(self.open):
+                session.check_deadline(now)

@@ -1,0 +1,381 @@
+"""The life of one peer's connection, from its acceptance to the settling of its last loan.
+
+Rules of this file:
+1. A read is handled as far as there are funds (rule 9), and whatever was handed over is sent before
+   the reader waits: it would wait for its own unsent loans.
+2. While it waits, a bounded stretch of its input is still read, for what would reduce debt
+   (rule 10). Its clock stands still.
+3. A fault of the peer's, of the socket's or of our own ends this connection, and no other.
+4. However the connection ends, it ends in one step, without awaiting: what its peer stands for is
+   taken back, what it holds is settled, its account is closed (`_retire`).
+
+What a peer's bytes mean is each protocol's own: the methods that are abstract here, and those that
+do nothing.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+import trio
+
+from ..accounts import DEFAULT_LIMIT_BYTES, Account, LoanedItem
+from ._errors import RemoteProtocolError
+from ._flusher import OUTLETS_A_STEP
+from ._link import Link
+from ._outlet import Outlet, as_bytes
+
+if TYPE_CHECKING:
+    from ._server import Server
+
+LOOK_AHEAD_BYTES = 128 << 10
+"""How much unparsed input a connection that waits may have (rule 10): two reads. It is also what
+two relays that echo each other may have under way, beyond their sockets' buffers, and go on.
+While the peer has something to acknowledge it may have as much as its limit in bytes, or
+`DEFAULT_LIMIT_BYTES`: peers write all that they may have in flight before the first
+acknowledgement, and it may be just that which is waited for."""
+
+LOOK_AHEAD_PAUSE_SECONDS = 0.05
+"""How often it is looked whether there is room, or a reason, to look further ahead."""
+
+FLUSH_POLL_SECONDS = 0.01
+"""How often an orderly stop looks whether everything has gone out."""
+
+LINGER_SECONDS = 1.0
+"""How long a peer may take to read the last that it is told, and to close a connection that is
+closed for it."""
+
+WARN_SECONDS = 1.0
+"""How often at most one connection's faults are logged, where they do not end it."""
+
+ServerT = TypeVar("ServerT", bound="Server[Any, Any]")
+AccountT = TypeVar("AccountT", bound=Account | None)
+
+
+class Unacknowledged(Protocol):
+    """Who holds what has been sent and has still to be acknowledged."""
+
+    def __len__(self) -> int:
+        """Return how much that is; 0 for nothing."""
+        ...
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """See `Holder.loans`."""
+        ...
+
+    def close(self) -> None:
+        """Settle it all. Idempotent."""
+        ...
+
+
+class Session(abc.ABC, Generic[ServerT, AccountT]):
+    """One peer's connection.
+
+    Attributes:
+        name: What an operator knows it by: `listener/user/client`.
+        account: Who pays for what it causes. A protocol whose peers say who they are may have None
+            until they have.
+        outlet: The way out.
+    """
+
+    __slots__ = (
+        "__weakref__", "_deadline_after", "_eof", "_last", "_left", "_link", "_retired", "_server",
+        "_unsaid", "_waiting", "_warned", "account", "name", "outlet",
+    )  # fmt: skip
+
+    _unacknowledged_are: ClassVar[str]
+    """How a sentence goes on that began with how many have not been acknowledged."""
+
+    account: AccountT
+
+    def __init__(
+        self,
+        server: ServerT,
+        link: Link,
+        name: str,
+        *,
+        frame: Callable[[Any], bytes] = as_bytes,
+    ) -> None:
+        settings = server.settings
+        self._server = server
+        self._link = link
+        self.name = name
+        self.outlet = Outlet(
+            server.ledger,
+            server.flusher,
+            link.sock,
+            name,
+            frame=frame,
+            on_broken=link.cut,
+            patience=settings.patience,
+            policy=settings.stuck,
+        )
+        self._eof = False
+        # Whether it has been found at the end of the stream that nothing is left to be handled.
+        self._left = False
+        self._waiting = False
+        self._retired = False
+        self._warned = -WARN_SECONDS
+        self._unsaid = 0
+        # Silence is counted from here, and how much of it is too much.
+        self._last = server.ledger.clock()
+        self._deadline_after: float | None = settings.connect_timeout
+
+    @property
+    def _who(self) -> str:
+        """The peer, for the log."""
+        return self.name
+
+    # -- its life -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the connection until it ends. Never raises but for `trio.Cancelled`."""
+        server = self._server
+        server.open.add(self)
+        reason = "the relay stopped"
+        try:
+            with self._link.scope:
+                reason = await self._serve()
+            reason = self._link.why or reason
+            if server.stopping:
+                await self._flush_out()
+            else:
+                await self._take_leave(reason)
+        except RemoteProtocolError as exc:
+            server.counters.protocol_errors += 1
+            reason = str(exc)
+            server.logger.warning("%s closed: %s", self._who, exc)
+            await self._say_why(exc)
+        except OSError as exc:
+            reason = f"the connection broke: {exc.strerror or exc}"
+        except Exception as exc:
+            # A fault of ours ends the connection that met it, not the others.
+            server.counters.internal_errors += 1
+            reason = f"internal error: {exc!r}"
+            server.logger.exception("%s closed for an error of the relay's", self._who)
+        finally:
+            server.open.discard(self)
+            self._retire(reason)
+
+    async def _serve(self) -> str:
+        """Read and handle until the peer leaves; return why it ended."""
+        link = self._link
+        flusher = self._server.flusher
+        while True:
+            more = self._process()
+            if flusher.dirty:
+                # What this reader may have to wait for must not sit unsent in its own hands.
+                if len(flusher.dirty) <= OUTLETS_A_STEP:
+                    flusher.flush_now()
+                else:
+                    await flusher.flush()
+            if not more:
+                # Who has nothing more to say need not wait until it has paid (rule 14).
+                ending = self._ending()
+                if ending is not None:
+                    return ending
+            self._after_sending()
+            account = self.account
+            if account is not None:
+                if not account.funds_are_clear():
+                    if await self._wait_for_clear_funds(account):
+                        continue
+                    return self._cut_off()
+                more = self._resume(account) or more
+            if more:
+                await trio.lowlevel.checkpoint()
+                continue
+            self._received(await link.receive())
+
+    def _process(self) -> bool:
+        """Handle what was read; True when it stopped for want of funds, or to let others run."""
+        flusher = self._server.flusher
+        flusher.corks += 1  # as `Flusher.corked`, which costs 1 us more for each read
+        try:
+            return self._handle_input()
+        finally:
+            flusher.corks -= 1
+
+    @abc.abstractmethod
+    def _handle_input(self) -> bool:
+        """See `_process`."""
+
+    @abc.abstractmethod
+    def _received(self, data: bytes) -> None:
+        """Take what was read, b"" at the end of the stream, to be handled later."""
+
+    @abc.abstractmethod
+    def _ending(self) -> str | None:
+        """Say how the peer has left, if it has; nothing that it sent is left to be handled.
+
+        Raises:
+            RemoteProtocolError: If it may not leave so.
+        """
+
+    @abc.abstractmethod
+    def _cut_off(self) -> str:
+        """Say how the stream ended.
+
+        Raises:
+            RemoteProtocolError: If it may not end so.
+        """
+
+    def _after_sending(self) -> None:
+        """Do what is to be done when what was handled has been sent."""
+
+    def _resume(self, account: Account) -> bool:
+        """Do some of what had to wait for funds, which there are; whether there was any."""
+        return False
+
+    # -- its end --------------------------------------------------------------------------------
+
+    async def _flush_out(self) -> None:
+        """Wait until everything has gone out, and been acknowledged; an orderly stop bounds it."""
+        async with trio.open_nursery() as nursery:
+            # Nothing is accepted any more, but acknowledgements: they make room for the rest.
+            nursery.start_soon(self._look_ahead, nursery.cancel_scope)
+            # Polled: it happens once, and an event in each outlet would cost every connection.
+            while self.outlet.queue or (self._unacknowledged() and not self._eof):  # noqa: ASYNC110
+                await trio.sleep(FLUSH_POLL_SECONDS)
+            nursery.cancel_scope.cancel()
+        await self._take_leave("the relay stops")
+
+    async def _take_leave(self, why: str) -> None:
+        """Say the last word to a peer that has done nothing wrong, if the protocol has one."""
+        if self._server.stopping:
+            await self._linger()
+
+    async def _say_why(self, fault: RemoteProtocolError) -> None:
+        """Tell the peer what it did wrong, if the protocol can say so."""
+
+    async def _linger(self) -> None:
+        """Let the peer read what is on its way, and close.
+
+        Closed with input unread, the kernel would drop what the peer has not taken yet.
+        """
+        with trio.move_on_after(LINGER_SECONDS), contextlib.suppress(OSError):
+            while self.outlet.queue and not self.outlet.closed:  # noqa: ASYNC110 (as above)
+                await trio.sleep(FLUSH_POLL_SECONDS)
+            if self.outlet.closed:
+                return
+            self._link.sock.shutdown(socket.SHUT_WR)
+            while not self._eof and (data := await self._link.receive()):
+                self._passed_over(data)
+
+    def _passed_over(self, data: bytes) -> None:
+        """Look whether what comes after the end is the peer's own last word."""
+
+    def _unacknowledged(self) -> Unacknowledged | None:
+        """Return who holds what has been sent and has still to be acknowledged."""
+        return None
+
+    def unflushed(self) -> str | None:
+        """Say what has not gone out, or has not been acknowledged; None if nothing is left."""
+        items = sum(loan.items for loan in self.outlet.loans())
+        nbytes = sum(loan.bytes for loan in self.outlet.loans())
+        holder = self._unacknowledged()
+        unacknowledged = 0 if holder is None else sum(loan.items for loan in holder.loans())
+        if not items and not unacknowledged:
+            return None
+        return (
+            f"{self.name}: {items} items ({nbytes} bytes) were not sent, {unacknowledged} "
+            f"{self._unacknowledged_are}"
+        )
+
+    def _retire(self, reason: str) -> None:
+        """Take back all that this connection stands for (rule 4 of this file). Idempotent."""
+        if self._retired:
+            return
+        self._retired = True
+        server = self._server
+        server.flusher.flush_now()
+        if server.stopping:
+            unflushed = self.unflushed()
+            if unflushed is not None:
+                server.unflushed.append(unflushed)
+        account = self.account
+        self._withdraw(reason)
+        self.outlet.close()
+        holder = self._unacknowledged()
+        if holder is not None:
+            holder.close()
+        if account is not None:
+            account.close()
+        self._close()
+        self._link.close()
+        server.flusher.flush_now()
+
+    @abc.abstractmethod
+    def _withdraw(self, reason: str) -> None:
+        """Take back what the peer stands for, on its own account (rule 2); log why it left."""
+
+    @abc.abstractmethod
+    def _close(self) -> None:
+        """Forget what was not handled."""
+
+    def cut(self, why: str) -> None:
+        """End the connection from this side."""
+        self._link.cut(why)
+
+    # -- what is said of it ---------------------------------------------------------------------
+
+    def complain(self, what: str) -> None:
+        """Log what the peer did wrong and may go on doing: not more often than it can be read."""
+        now = self._server.ledger.clock()
+        if now - self._warned < WARN_SECONDS:
+            self._unsaid += 1
+            return
+        more = f" (and {self._unsaid} more like it)" if self._unsaid else ""
+        self._server.logger.warning("%s: %s%s", self.name, what, more)
+        self._warned = now
+        self._unsaid = 0
+
+    def check_deadline(self, now: float) -> None:
+        """End the connection if the peer has been silent for too long."""
+        allowed = self._deadline_after
+        if self._waiting or allowed is None:
+            return  # while it is not read, its clock stands still (rule 10)
+        silent = now - self._last
+        if silent > allowed:
+            self._server.counters.timeouts += 1
+            why = self._silence(silent, allowed)
+            self._server.logger.warning("%s closed: %s", self._who, why)
+            self._link.cut(why)
+
+    @abc.abstractmethod
+    def _silence(self, seconds: float, allowed: float) -> str:
+        """Say what has not come for so long."""
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    async def _wait_for_clear_funds(self, account: Account) -> bool:
+        """Wait until there is room, or nothing left to do with it; False if the peer has gone."""
+        self._waiting = True
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._look_ahead, nursery.cancel_scope)
+                await account.ensure_clear_funds()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._waiting = False
+            self._last = self._server.ledger.clock()
+        return not self._left
+
+    @abc.abstractmethod
+    async def _look_ahead(self, wait: trio.CancelScope) -> None:
+        """Read a bounded stretch while the rest waits, for what reduces debt (rule 10).
+
+        Where nothing is left that could be handled if there were funds, it cancels the `wait`; and
+        sets `_left` if that is because the peer has gone.
+        """
+
+    def _stretch(self) -> int:
+        """How much unparsed input this connection may have while it waits."""
+        if not self._unacknowledged():
+            return LOOK_AHEAD_BYTES
+        limit = self._server.settings.limit.bytes
+        return max(LOOK_AHEAD_BYTES, DEFAULT_LIMIT_BYTES if limit is None else limit)
