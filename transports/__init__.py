@@ -19,3 +19,4 @@ from ._relay import RelayReport as RelayReport
 from ._relay import RelaySettings as RelaySettings
 from ._relay import parse_address as parse_address
 from ._relay import serve_relay as serve_relay
+from ._server import Counters as Counters

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import attrs
@@ -34,6 +34,7 @@ from ..dataspace import (
 from ._flusher import Flusher, open_flusher
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from ._server import Server
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._topics import TopicLimits
 
@@ -205,7 +206,7 @@ class Relay:
         self.pages: Pages | None = None
 
     @property
-    def sides(self) -> list[MqttServer | SyndicateServer]:
+    def sides(self) -> list[Server[Any, Any]]:
         """The protocols' sides that there are."""
         return [self.mqtt] if self.syndicate is None else [self.mqtt, self.syndicate]
 
@@ -265,7 +266,7 @@ class Relay:
             side.stop()
 
 
-def _session_counts(side: MqttServer | SyndicateServer) -> dict[str, int]:
+def _session_counts(side: Server[Any, Any]) -> dict[str, int]:
     counters = side.counters
     return {
         "connections": len(side.open),

@@ -39,7 +39,7 @@ from ._vocabulary import Vocabulary
 if TYPE_CHECKING:
     from ...accounts import Recipient
     from ._membrane import Pin
-    from ._session import Session
+    from ._session import SyndicateSession
 
 Retractor: TypeAlias = Callable[[Turn], None]
 """Takes an assertion back in the turn given."""
@@ -192,7 +192,7 @@ class Proxy(Entity):
 
     __slots__ = ("_direct", "oid", "session")
 
-    def __init__(self, session: Session, oid: int) -> None:
+    def __init__(self, session: SyndicateSession, oid: int) -> None:
         super().__init__()
         self.session = session
         self.oid = oid
@@ -203,7 +203,7 @@ class Proxy(Entity):
 
     def port(self, caveats: Sequence[Caveat] = ()) -> Port:
         """See `Entity.port`."""
-        return Port(self.session, self, tuple(caveats))
+        return Port(self.session.sender, self, tuple(caveats))
 
     def _port(self) -> Port:
         if self._direct is None:
@@ -238,9 +238,9 @@ class Answer(Entity):
         self._peer: Entity | None = peer
         self._done = done
         self._pin: Pin[Entity] | None = None
-        self._session: Session | None = None
+        self._session: SyndicateSession | None = None
 
-    def asked(self, session: Session, pin: Pin[Entity]) -> None:
+    def asked(self, session: SyndicateSession, pin: Pin[Entity]) -> None:
         """Note by whose connection the answer will come; `pin` keeps this known there till then."""
         self._session, self._pin = session, pin
         session.asked(self)

@@ -22,7 +22,7 @@ from ._sturdy import Caveat
 
 if TYPE_CHECKING:
     from ._entities import Answer, Proxy
-    from ._session import Session
+    from ._sender import Sender
     from ._values import WireValue
 
 MAX_TURN_BYTES = 256 << 10
@@ -82,18 +82,18 @@ class Port(Recipient):
     `Retracted` of such tuples, or `Make`, `Unmake`, `Ask` and a message's value.
 
     Attributes:
-        session: the peer's connection.
+        sender: what sends to the peer.
         target: the entity.
         caveats: what everything has to come through first, the newest last.
         told_as: by which oid, and of what: the captures of its observation's pattern. For runs.
     """
 
-    __slots__ = ("_shown", "caveats", "session", "target", "told_as")
+    __slots__ = ("_shown", "caveats", "sender", "target", "told_as")
 
     gathers = True
 
-    def __init__(self, session: Session, target: Proxy, caveats: tuple[Caveat, ...] = ()) -> None:
-        self.session = session
+    def __init__(self, sender: Sender, target: Proxy, caveats: tuple[Caveat, ...] = ()) -> None:
+        self.sender = sender
         self.target = target
         self.caveats = caveats
         self.told_as: ToldAs = target.oid, ()
@@ -107,32 +107,32 @@ class Port(Recipient):
     @property
     def run_place(self) -> object:
         """See `Recipient.run_place`: what one turn tells two of a peer's observers is one turn."""
-        return None if self.caveats else self.session
+        return None if self.caveats else self.sender
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`."""
-        session = self.session
-        if session.gone:
-            account.repay(items, nbytes, Outcome.DROPPED, session.outlet)
+        sender = self.sender
+        if sender.gone:
+            account.repay(items, nbytes, Outcome.DROPPED, sender.outlet)
             return
         if type(item) is MessageRun or type(item) is SingleMessage:
-            session.put_run(self, account, item, nbytes, now)
+            sender.put_run(self, account, item, nbytes, now)
             return
         if type(item) is Batch:
-            session.put_batch(self, account, item, nbytes, now)
+            sender.put_batch(self, account, item, nbytes, now)
             return
         try:
             event = self._event(item)
         except LocalProtocolError as exc:
-            session.unsayable(account, items, nbytes, exc, state=not isinstance(item, tuple))
+            sender.unsayable(account, items, nbytes, exc, state=not isinstance(item, tuple))
             return
         if event is None:
-            account.repay(items, nbytes, Outcome.DROPPED, session.outlet)
+            account.repay(items, nbytes, Outcome.DROPPED, sender.outlet)
             return
-        session.gathering.add(account, event, items, nbytes, now)
+        sender.gathering.add(account, event, items, nbytes, now)
 
     def _event(self, item: Any) -> TurnEvent | bytes | None:
-        writer = self.session.writer
+        writer = self.sender.writer
         target = self.target
         match item:
             case Asserted(value):
@@ -152,20 +152,20 @@ class Port(Recipient):
 
     def gathered(self) -> None:
         """See `Recipient.gathered`."""
-        self.session.gathering.seal()
+        self.sender.gathering.seal()
 
     def ready(self) -> None:
         """See `Recipient.ready`."""
-        self.session.outlet.ready()
+        self.sender.outlet.ready()
 
 
 class Gathering:
     """The events of one commit for one peer, until it has them all."""
 
-    __slots__ = ("_account", "_events", "_items", "_nbytes", "_now", "_session", "_size")
+    __slots__ = ("_account", "_events", "_items", "_nbytes", "_now", "_sender", "_size")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
         self._account: Account | None = None
         self._events: list[TurnEvent | bytes] = []
         self._items = 0
@@ -196,4 +196,4 @@ class Gathering:
         self._account = None
         self._events = []
         self._items = self._nbytes = self._size = 0
-        self._session.put_turn(account, events, items, nbytes, self._now)
+        self._sender.put_turn(account, events, items, nbytes, self._now)

@@ -1,0 +1,248 @@
+"""What the turns of one peer do: whole or not at all, and to be taken back when it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...accounts import Account, QuotaExceededError
+from ...dataspace import TooManyShapesError
+from .._errors import RemoteProtocolError
+from ._packets import Assert, Message, Retract, Sync, TurnEvent
+from ._scan import ASSERT, MESSAGE, EventParts
+from ._values import value_at, wire_value
+
+if TYPE_CHECKING:
+    from ...accounts import Turn as AccountTurn
+    from .._server import Counters
+    from ._entities import Entity, Retractor
+    from ._membrane import Membrane
+
+RETIRE_STEP = 1_000
+"""How many assertions of a connection that has ended are retracted in one turn: some 10 ms."""
+
+
+class Receiver:
+    """What a peer's turns do to the entities that they are for. It is the `Source` of what it does.
+
+    A packet is one turn of the connection's account. What goes wrong in it ends the connection, and
+    nothing of the packet has happened; all packets before it have.
+
+    Args:
+        account: who pays.
+        membrane: which entity an oid stands for.
+        counters: where messages are counted.
+        max_observations: how many patterns the peer may observe.
+        complain: logs what was ignored.
+    """
+
+    __slots__ = (
+        "_account", "_after", "_complain", "_counters", "_live", "_max_observations", "_membrane",
+        "_observing",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        account: Account,
+        membrane: Membrane[Entity],
+        counters: Counters,
+        *,
+        max_observations: int,
+        complain: Callable[[str], object],
+    ) -> None:
+        self._account = account
+        self._membrane = membrane
+        self._counters = counters
+        self._max_observations = max_observations
+        self._complain = complain
+        # What takes each of the peer's assertions back, by its handle.
+        self._live: dict[int, Retractor] = {}
+        self._observing = 0
+        self._after: list[Callable[[], None]] = []
+
+    # -- turns ----------------------------------------------------------------------------------
+
+    def take_parts(self, data: bytes, parts: list[EventParts], nbytes: int) -> None:
+        """Handle a turn without references, as it came: in `data`, `nbytes` of it.
+
+        Raises:
+            RemoteProtocolError: if it cannot be done; then nothing of it has been.
+        """
+
+        def each(changes: _Changes, turn: AccountTurn) -> None:
+            membrane = self._membrane
+            for part in parts:
+                oid, kind, start, end, handle = part
+                if kind == MESSAGE:
+                    self._counters.received += 1
+                    entity = membrane.exported(oid)
+                    if entity is not None:
+                        entity.message(turn, value_at(data, start, end), self)
+                elif kind == ASSERT:
+                    event = Assert(value_at(data, start, end), handle)
+                    self._assert(changes, turn, oid, event, plain=True)
+                else:
+                    self._retract(changes, turn, Retract(handle))
+
+        self._in_turn(each, len(parts), nbytes)
+
+    def take_events(self, events: tuple[TurnEvent, ...], nbytes: int) -> None:
+        """Handle a turn that had to be decoded.
+
+        Raises:
+            RemoteProtocolError: if it cannot be done; then nothing of it has been.
+        """
+
+        def each(changes: _Changes, turn: AccountTurn) -> None:
+            membrane = self._membrane
+            for entry in events:
+                event = entry.event
+                match event:
+                    case Message():
+                        self._counters.received += 1
+                        received = membrane.receive_message(entry.oid, event)
+                        if received is not None:
+                            received[0].message(turn, wire_value(received[1]), self)
+                    case Assert():
+                        self._assert(changes, turn, entry.oid, event)
+                    case Retract():
+                        self._retract(changes, turn, event)
+                    case Sync():
+                        asked = membrane.receive_sync(entry.oid, event)
+                        if asked is not None:
+                            entity, pin = asked
+                            entity.sync(turn, pin.entity, pin.release, self)
+
+        self._in_turn(each, len(events), nbytes)
+
+    def _in_turn(
+        self, each: Callable[[_Changes, AccountTurn], None], events: int, nbytes: int
+    ) -> None:
+        """Do what a packet says in one turn, whole or not at all."""
+        changes = _Changes(self._live)
+        try:
+            with self._account.turn(items=max(1, events), nbytes=nbytes) as turn:
+                each(changes, turn)
+        except BaseException as exc:
+            changes.undo()
+            self._after.clear()
+            if isinstance(exc, (QuotaExceededError, TooManyShapesError)):
+                raise RemoteProtocolError(str(exc)) from None
+            raise
+        if self._after:
+            after, self._after = self._after, []
+            for action in after:
+                action()
+
+    def _assert(
+        self,
+        changes: _Changes,
+        turn: AccountTurn,
+        oid: int,
+        event: Assert,
+        *,
+        plain: bool = False,
+    ) -> None:
+        standing = self._membrane.receive_assert(oid, event, plain=plain)
+        if standing is None:
+            return
+        value = standing.assertion if plain else wire_value(standing.assertion)
+        retractor = standing.target.assert_(turn, value, self)
+        if retractor is not None:
+            changes.assert_(event.handle, retractor)
+
+    def _retract(self, changes: _Changes, turn: AccountTurn, event: Retract) -> None:
+        # The references in it may be needed until it has been told that it is gone.
+        standing = self._membrane.receive_retract(event)
+        if standing is not None:
+            retractor = changes.retract(event.handle)
+            if retractor is not None:
+                retractor(turn)
+
+    def withdraw(self, nursery: trio.Nursery) -> None:
+        """Retract all that the peer has asserted; where that is very much, in a task of its own.
+
+        Args:
+            nursery: what outlives the connection's own task, which may have been cancelled.
+        """
+        live = list(self._live.values())
+        self._live.clear()
+        if len(live) > RETIRE_STEP:
+            nursery.start_soon(_retract_in_steps, self._account, live)
+        elif live:
+            _retract_all(self._account, live)
+
+    # -- see `Source` ---------------------------------------------------------------------------
+
+    def observes(self) -> None:
+        """See `Source.observes`."""
+        allowed = self._max_observations
+        if self._observing >= allowed:
+            raise RemoteProtocolError(
+                f"more than {allowed} patterns are observed; retract what is no longer needed, or "
+                "raise the limit on subscriptions"
+            )
+        self._observing += 1
+
+    def observes_no_more(self) -> None:
+        """See `Source.observes_no_more`."""
+        self._observing -= 1
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """See `Source.afterwards`."""
+        self._after.append(action)
+
+    def complain(self, what: str) -> None:
+        """See `Source.complain`."""
+        self._complain(what)
+
+
+class _Changes:
+    """What one packet does to the peer's assertions, to be undone if it fails."""
+
+    __slots__ = ("_added", "_live", "_removed")
+
+    def __init__(self, live: dict[int, Retractor]) -> None:
+        self._live = live
+        self._added: list[int] = []
+        self._removed: list[tuple[int, Retractor]] = []
+
+    def assert_(self, handle: int, retractor: Retractor) -> None:
+        self._live[handle] = retractor
+        self._added.append(handle)
+
+    def retract(self, handle: int) -> Retractor | None:
+        retractor = self._live.pop(handle, None)
+        if retractor is not None:
+            if handle in self._added:
+                self._added.remove(handle)
+            else:
+                self._removed.append((handle, retractor))
+        return retractor
+
+    def undo(self) -> None:
+        for handle in self._added:
+            del self._live[handle]
+        self._live.update(self._removed)
+
+
+def _retract_all(account: Account, live: list[Retractor]) -> None:
+    with account.turn() as turn:
+        for retract in live:
+            retract(turn)
+
+
+async def _retract_in_steps(account: Account, live: list[Retractor]) -> None:
+    """Retract very many assertions with others in between; at once if that is cancelled."""
+    with account.kept_open():
+        try:
+            while live:
+                step = live[:RETIRE_STEP]
+                del live[:RETIRE_STEP]
+                _retract_all(account, step)
+                await trio.lowlevel.checkpoint()
+        finally:
+            if live:
+                _retract_all(account, live)

@@ -1,0 +1,190 @@
+"""What goes out to one peer: framed as turns, in the syntax it speaks, and handed to its outlet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ...accounts import Account, Outcome
+from ...dataspace import Batch, captured
+from .._errors import LocalProtocolError
+from .._outlet import Outlet
+from ..websocket import WebSocket
+from ._connection import NEED_DATA, Connection
+from ._packets import Packet, Turn, TurnEvent
+from ._port import Gathering, Port
+from ._runs import MessageRun, SingleMessage
+
+if TYPE_CHECKING:
+    from ._credit import Credited
+    from ._writer import Writer
+
+
+class Sender:
+    """What sends to one peer.
+
+    Args:
+        account: who pays for what the connection says of its own accord.
+        outlet: the way out.
+        connection: knows which syntax the peer speaks.
+        writer: makes the events that it is told.
+        websocket: whether each packet goes out in a message of a WebSocket.
+        complain: logs what could not be said.
+        cut: ends the connection.
+
+    Attributes:
+        outlet: the way out.
+        writer: makes the events that the peer is told.
+        gathering: those of the commit that is going on.
+        gone: whether nothing can be told the peer any more.
+        credited: who holds what has been sent until the peer gives credit for it, if it does that.
+    """
+
+    __slots__ = (
+        "_account", "_complain", "_connection", "_cut", "_websocket", "credited", "gathering",
+        "gone", "outlet", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        account: Account,
+        outlet: Outlet,
+        connection: Connection,
+        writer: Writer,
+        *,
+        websocket: bool,
+        complain: Callable[[str], object],
+        cut: Callable[[str], object],
+    ) -> None:
+        self._account = account
+        self.outlet = outlet
+        self._connection = connection
+        self.writer = writer
+        self._websocket = websocket
+        self._complain = complain
+        self._cut = cut
+        self.gathering = Gathering(self)
+        self.gone = False
+        self.credited: Credited | None = None
+
+    # -- what the connection says of its own accord ---------------------------------------------
+
+    def say(self, packet: Packet) -> None:
+        """Send a packet, on the connection's own account (rule 2).
+
+        Raises:
+            LocalProtocolError: if the connection is closed.
+        """
+        self.put(self._wrapped(self._connection.send(packet)))
+
+    def put(self, data: bytes) -> None:
+        """Send bytes as they are, on the connection's own account (rule 2)."""
+        if data:
+            account = self._account
+            account.borrow(1, len(data))
+            outlet = self.outlet
+            outlet.hold(account, data, 1, len(data), outlet.ledger.clock())
+
+    # -- what others tell the peer --------------------------------------------------------------
+
+    def put_turn(
+        self,
+        account: Account,
+        events: list[TurnEvent | bytes],
+        items: int,
+        nbytes: int,
+        now: float,
+    ) -> None:
+        """Send one turn, for whose events `account` has been charged. For `Gathering`."""
+        if self.gone:
+            account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
+            return
+        self._hold(account, self._packet(events), 1, items, nbytes, now)
+
+    def put_run(
+        self, port: Port, account: Account, run: MessageRun | SingleMessage, nbytes: int, now: float
+    ) -> None:
+        """Send each message of a run as a turn of its own. For `Port`."""
+        if self._connection.text:
+            packets = b"".join(
+                [
+                    self._wrapped(self._connection.send(_decoded(packet)))
+                    for packet in run.packets(port.told_as)
+                ]
+            )
+        elif self._websocket:
+            packets = b"".join(map(WebSocket.frame, run.packets(port.told_as)))
+        else:
+            packets = run.chunk(port.told_as)
+        self._hold(account, packets, run.count, run.count, nbytes, now)
+
+    def put_batch(
+        self, port: Port, account: Account, batch: Batch, nbytes: int, now: float
+    ) -> None:
+        """Send each publication of a run as a turn of its own. For `Port`."""
+        special = bool(port.caveats or self._connection.text or self._websocket)
+        framed = batch.framed
+        if framed is None:
+            framed = batch.framed = {}
+        key = None if special else port.told_as
+        packets = None if key is None else framed.get(key)
+        if packets is None:
+            packets = b"".join(self._told(port, batch))
+            if key is not None:
+                framed[key] = packets
+        if packets:
+            self._hold(account, packets, batch.count, batch.count, nbytes, now)
+        else:
+            account.repay(batch.count, nbytes, Outcome.DROPPED, self.outlet)
+
+    def unsayable(
+        self, account: Account, items: int, nbytes: int, why: LocalProtocolError, *, state: bool
+    ) -> None:
+        """Drop what cannot be told this peer; if it is `state`, end the connection. For `Port`."""
+        account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
+        if state:
+            self._cut(f"it cannot be told what is the case: {why}")
+        else:
+            self._complain(f"a message was dropped: {why}")
+
+    def _told(self, port: Port, batch: Batch) -> Iterator[bytes]:
+        for publication in batch.events():
+            try:
+                shown = captured(port.told_as[1], publication)
+                event = self.writer.message(port.target, shown, port.caveats)
+            except LocalProtocolError as exc:
+                self._complain(f"a message was dropped: {exc}")
+                continue
+            if event is not None:
+                yield self._packet([event])
+
+    def _packet(self, events: list[TurnEvent | bytes]) -> bytes:
+        if self._connection.text:
+            turn = Turn(tuple([event for event in events if isinstance(event, TurnEvent)]))
+            return self._wrapped(self._connection.send(turn))
+        raw = [event for event in events if isinstance(event, bytes)]
+        return self._wrapped(b"".join((b"\xb5", *raw, b"\x84")))
+
+    def _wrapped(self, packet: bytes) -> bytes:
+        return WebSocket.frame(packet) if self._websocket else packet
+
+    def _hold(
+        self, account: Account, packets: bytes, turns: int, items: int, nbytes: int, now: float
+    ) -> None:
+        more = len(packets) - nbytes
+        if more > 0:
+            # What frames it is owed for, too; it was not known when the commit charged for it.
+            account.borrow(0, more)
+            nbytes += more
+        if self.credited is None:
+            self.outlet.hold(account, packets, items, nbytes, now)
+        else:
+            self.credited.put(account, packets, turns, items, nbytes, now)
+
+
+def _decoded(packet: bytes) -> Packet:
+    connection = Connection()
+    connection.receive_data(packet)
+    decoded = connection.next_packet()
+    assert decoded is not NEED_DATA
+    return decoded
