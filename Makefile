@@ -16,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long lint bench clean
+.PHONY: help demo test test-long lint bench dashboards clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS=...]"
@@ -31,14 +31,18 @@ test: $(VENV)/.test ## run the tests (ARGS="-k ledger" chooses some)
 test-long: $(VENV)/.test ## run the tests that take minutes
 	$(BIN)/python -m pytest -rs -m long $(ARGS)
 
-lint: $(VENV)/.lint ## ruff, mypy and pyright
+lint: $(VENV)/.lint ## ruff, mypy and pyright; whether dashboards/ is what its code makes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
+	$(BIN)/python -m dashboards --check
 
 bench: $(VENV)/.relay ## measure fan-out beside the brokers that are installed
 	$(BIN)/python benchmarks/fanout.py $(ARGS)
+
+dashboards: $(VENV)/.dashboards ## write the files in dashboards/ anew from the code there
+	$(BIN)/python -m dashboards
 
 clean: ## remove the environment, caches and build products
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
@@ -61,6 +65,10 @@ $(VENV)/.python:
 
 $(VENV)/.relay: pyproject.toml $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[relay]'
+	@touch $@
+
+$(VENV)/.dashboards: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[dashboards]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.python

@@ -1,0 +1,167 @@
+"""Is the process well?"""
+
+from __future__ import annotations
+
+from ._panels import HERE, Board, Query, Row, board, lines, number, rows_of
+
+_RATE = "[$__rate_interval]"
+# What the system says of a process has no name of its own; it is the relays' by this.
+_RELAYS = f"and on (instance, job) clearfunds_build_info{{{HERE}}}"
+
+
+def relay_runtime() -> Board:
+    """Make the dashboard of the process and its connections; it needs `/metrics` alone."""
+    return board(
+        "clearfunds-relay-runtime",
+        "clearfunds: relay runtime",
+        "The relay as a process: what it uses, who connects, and what went wrong.",
+        [
+            Row("Now", _NOW),
+            Row("Connections", _CONNECTIONS),
+            Row("Resources", _RESOURCES),
+            Row("Being watched", _WATCHED),
+        ],
+    )
+
+
+_NOW = [
+    rows_of(
+        "Relays",
+        "Which relays are there, in which version, and since when do they run?",
+        ("instance", "version"),
+        {
+            "Up for": (
+                (
+                    f"max by (instance, version) ((time() - process_start_time_seconds{{{HERE}}})"
+                    " * on (instance, job) group_left (version)"
+                    f" clearfunds_build_info{{{HERE}}})"
+                ),
+                "s",
+            ),
+        },
+    ),
+    number(
+        "Pages that answer",
+        "Which part of the pages that Prometheus asks for does it get?",
+        Query(f'avg(up{{job=~"clearfunds.*",{HERE}}})'),
+        unit="percentunit",
+        span=4,
+    ),
+    number(
+        "Connections",
+        "How many connections are open?",
+        Query(f"sum(clearfunds_connections{{{HERE}}})"),
+        span=4,
+    ),
+    number(
+        "Faults of its own",
+        "How many connections were closed for a fault of the relay's own, in the time shown? Each "
+        "is in the log, with its traceback.",
+        Query(f"sum(increase(clearfunds_internal_errors_total{{{HERE}}}[$__range]))"),
+        red=1,
+        span=4,
+    ),
+]
+
+_CONNECTIONS = [
+    lines(
+        "Open connections",
+        "How many connections are open, by protocol?",
+        Query(f"sum by (transport) (clearfunds_connections{{{HERE}}})", "{{transport}}"),
+        stacked=True,
+        span=6,
+    ),
+    lines(
+        "Connections accepted",
+        "How many a second come? Many at once are clients that lose theirs and come back.",
+        Query(
+            f"sum by (transport) (rate(clearfunds_accepted_connections_total{{{HERE}}}{_RATE}))",
+            "{{transport}}",
+        ),
+        unit="ops",
+        span=6,
+    ),
+    lines(
+        "Connections turned away or closed",
+        "How many a second were refused, broke the protocol, or said nothing for too long?",
+        Query(f"sum(rate(clearfunds_refused_connections_total{{{HERE}}}{_RATE}))", "refused"),
+        Query(f"sum(rate(clearfunds_broken_connections_total{{{HERE}}}{_RATE}))", "broken"),
+        Query(f"sum(rate(clearfunds_silent_connections_total{{{HERE}}}{_RATE}))", "silent"),
+        unit="ops",
+        span=6,
+    ),
+    lines(
+        "Bytes received",
+        "How many bytes a second does the relay read from its peers?",
+        Query(
+            f"sum by (transport) (rate(clearfunds_received_bytes_total{{{HERE}}}{_RATE}))",
+            "{{transport}}",
+        ),
+        unit="Bps",
+        stacked=True,
+        span=6,
+    ),
+]
+
+_RESOURCES = [
+    lines(
+        "CPU",
+        "Which part of one core does the relay use? It runs in one thread: at 100 % it is the "
+        "bottleneck itself.",
+        Query(
+            f"rate(process_cpu_seconds_total{{{HERE}}}{_RATE}) {_RELAYS}",
+            "{{instance}}",
+        ),
+        unit="percentunit",
+        orange=0.8,
+        span=6,
+    ),
+    lines(
+        "Resident memory",
+        "How much memory does the relay use? Debt is bounded by the limits, standing state by the "
+        "quotas; growth that follows neither is worth a look.",
+        Query(f"process_resident_memory_bytes{{{HERE}}} {_RELAYS}", "{{instance}}"),
+        unit="bytes",
+        span=6,
+    ),
+    lines(
+        "File descriptors used",
+        "Which part of the descriptors that it may open has it opened? Each connection is one.",
+        Query(
+            f"process_open_fds{{{HERE}}} / process_max_fds{{{HERE}}} {_RELAYS}",
+            "{{instance}}",
+        ),
+        unit="percentunit",
+        orange=0.8,
+        maximum=1,
+        span=6,
+    ),
+    lines(
+        "Standing state",
+        "How many subscriptions, and how many retained messages and assertions, stand?",
+        Query(
+            f"sum by (transport) (clearfunds_subscriptions{{{HERE}}})", "subscribed, {{transport}}"
+        ),
+        Query(f"sum(clearfunds_standing_items{{{HERE}}})", "under quota"),
+        span=6,
+    ),
+]
+
+_WATCHED = [
+    lines(
+        "Time of a scrape",
+        "How long does each page take? The detailed page grows with accounts and holders.",
+        Query(f'scrape_duration_seconds{{job=~"clearfunds.*",{HERE}}}', "{{job}}, {{instance}}"),
+        unit="s",
+    ),
+    lines(
+        "Series on a page",
+        "How large is each page? /metrics is of constant size, /metrics/detailed has a limit.",
+        Query(f'scrape_samples_scraped{{job=~"clearfunds.*",{HERE}}}', "{{job}}, {{instance}}"),
+    ),
+    lines(
+        "Holders",
+        "How many mailboxes, outlets and queues are there for loans to sit in?",
+        Query(f"clearfunds_holders{{{HERE}}}", "{{instance}}"),
+    ),
+]

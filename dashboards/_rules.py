@@ -1,0 +1,288 @@
+"""What Prometheus computes ahead, and what it tells of.
+
+An alert names whom it concerns. Where its own expression does not, its text looks it up in the
+detailed page at the time it is sent, and says so if that page is not scraped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+
+@attrs.frozen
+class Recording:
+    """A series that is computed ahead."""
+
+    name: str
+    """`what it is by:metric:how`, as is usual with Prometheus."""
+    expr: str
+
+
+@attrs.frozen(kw_only=True)
+class Alert:
+    """What is told of, to whom it concerns, in sentences that can be acted on."""
+
+    name: str
+    expr: str
+    lasts: str = ""
+    """For how long it has to be the case."""
+    severity: str
+    """`critical`: a fault, or nothing is known any more. `warning`: somebody is held up. `info`:
+    good to know."""
+    summary: str
+    """Goes into a subject line."""
+    description: str
+    """What is the case, who it concerns, what to do; a template of Prometheus's."""
+    when: str
+    """For the README: when it fires."""
+    review: str
+    """For the README: which figure in it depends on the relay."""
+
+
+_D: Final = "clearfunds_detailed"
+
+
+RECORDINGS: Final = (
+    Recording(
+        "instance:clearfunds_throttled_readers:rate2m",
+        "sum by (instance) (rate(clearfunds_throttled_seconds_total[2m]))",
+    ),
+    Recording(
+        "instance:clearfunds_throttled_fraction:rate2m",
+        "instance:clearfunds_throttled_readers:rate2m\n"
+        "  / clamp_min(sum by (instance) (clearfunds_connections), 1)",
+    ),
+    Recording(
+        "instance:clearfunds_unbalanced_items:sum",
+        "sum by (instance) (clearfunds_borrowed_items_total)\n"
+        "  - sum by (instance) (clearfunds_repaid_items_total)\n"
+        "  - sum by (instance) (clearfunds_debt_items)",
+    ),
+    Recording(
+        "instance:clearfunds_unbalanced_bytes:sum",
+        "sum by (instance) (clearfunds_borrowed_bytes_total)\n"
+        "  - sum by (instance) (clearfunds_repaid_bytes_total)\n"
+        "  - sum by (instance) (clearfunds_debt_bytes)",
+    ),
+    # What accounts whose readers wait owe, by who holds it: who makes them wait.
+    Recording(
+        "instance_holder:clearfunds_blocking_items:sum",
+        f"sum by (instance, holder) (\n"
+        f"  {_D}_debt_items\n"
+        f"  and on (instance, account) ({_D}_account_waiting_readers > 0)\n"
+        f")",
+    ),
+    Recording(
+        "instance_holder:clearfunds_blocking_items:share",
+        "instance_holder:clearfunds_blocking_items:sum\n"
+        "  / on (instance) group_left ()\n"
+        "  sum by (instance) (instance_holder:clearfunds_blocking_items:sum)",
+    ),
+)
+
+
+def _asking(query: str, labels: str, found: str, otherwise: str) -> str:
+    """Return a template that asks Prometheus, with `%q` for each of the labels, and tells."""
+    ask = f"{{{{ with printf `{query}` {labels} | query }}}}"
+    return f"{ask}{found}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+
+
+_FIRST_HOLDER: Final = "{{ . | first | label `holder` }}"
+_FIRST_ACCOUNT: Final = "{{ . | first | label `account` }}"
+_FIRST_ITEMS: Final = "{{ . | first | value | printf `%.0f` }}"
+
+_NO_DETAIL: Final = (
+    "Who it is cannot be said from here: scrape /metrics/detailed too, or look at "
+    "http://{{ $labels.instance }}/ledger.json."
+)
+
+_WHO_BLOCKS: Final = _asking(
+    "topk(1, instance_holder:clearfunds_blocking_items:sum{instance=%q})",
+    "$labels.instance",
+    f"Most of what they wait for, {_FIRST_ITEMS} events, is held by {_FIRST_HOLDER}: look at that "
+    "subscriber first.",
+    _NO_DETAIL,
+)
+
+_WHO_WAITS: Final = _asking(
+    f"topk(1, sum by (account) ({_D}_debt_items{{instance=%q,holder=%q}}"
+    f" and on (instance, account) ({_D}_account_waiting_readers > 0)))",
+    "$labels.instance $labels.holder",
+    f"Among those who wait for it is {_FIRST_ACCOUNT}, with {_FIRST_ITEMS} events.",
+    "Nobody waits for it any more.",
+)
+
+_WHO_HOLDS_OF: Final = _asking(
+    f"topk(1, sum by (holder) ({_D}_debt_items{{instance=%q,account=%q}}))",
+    "$labels.instance $labels.account",
+    f"Most of what it owes, {_FIRST_ITEMS} events, is held by {_FIRST_HOLDER}.",
+    "It owes nothing itself: it waits because an account above it (the whole relay's) is over its "
+    "limit.",
+)
+
+_AUDIT: Final = (
+    "Save http://{{ $labels.instance }}/ledger.json, which says what does not balance, before "
+    "restarting the relay, and report it: this is a fault in the program."
+)
+
+ALERTS: Final = (
+    Alert(
+        name="ClearfundsTargetDown",
+        expr='up{job=~"clearfunds.*"} == 0',
+        lasts="1m",
+        severity="critical",
+        summary="{{ $labels.instance }} does not answer ({{ $labels.job }})",
+        description="Prometheus has not got the page of {{ $labels.job }} from "
+        "{{ $labels.instance }} for a minute. The relay has stopped, or it cannot be reached from "
+        "here, or it is too busy to answer: try http://{{ $labels.instance }}/healthz. None of the "
+        "other alerts can tell of it until it answers.",
+        when="a page of a relay cannot be scraped for 1 min",
+        review="the name of the jobs, `clearfunds...`",
+    ),
+    Alert(
+        name="ClearfundsReadersThrottled",
+        expr="instance:clearfunds_throttled_fraction:rate2m > 0.1",
+        lasts="2m",
+        severity="warning",
+        summary="{{ $value | humanizePercentage }} of the connections of {{ $labels.instance }} "
+        "are held up",
+        description="Over the last 2 minutes {{ $labels.instance }} did not read "
+        "{{ $value | humanizePercentage }} of its connections because of what they owe. "
+        + _WHO_BLOCKS,
+        when="more than 10 % of the time of all connections was waited away, for 2 min",
+        review="10 %: with few publishers among many subscribers take less",
+    ),
+    Alert(
+        name="ClearfundsAccountThrottled",
+        expr=f"sum by (instance, account) (rate({_D}_account_throttled_seconds_total[2m])) > 0.5",
+        lasts="2m",
+        severity="warning",
+        summary="{{ $labels.account }} is held up at {{ $labels.instance }}",
+        description="{{ $labels.account }} was not read for {{ $value | humanizePercentage }} of "
+        f"the last 2 minutes because of what it owes. {_WHO_HOLDS_OF}",
+        when="one account was not read for more than half of the time, for 2 min",
+        review="half of the time: a publisher that may be slowed down (a batch load) can be left "
+        "out by `account!~`",
+    ),
+    Alert(
+        name="ClearfundsOneHolderBlocks",
+        expr="instance_holder:clearfunds_blocking_items:share > 0.5",
+        lasts="1m",
+        severity="warning",
+        summary="{{ $labels.holder }} holds up the publishers of {{ $labels.instance }}",
+        description="{{ $labels.holder }} holds {{ $value | humanizePercentage }} of what the "
+        f"accounts that have to wait owe. {_WHO_WAITS} Make that subscriber read faster, narrow "
+        "what it subscribes to, or disconnect it.",
+        when="one holder has more than half of what the accounts that wait owe, for 1 min",
+        review="half: two slow subscribers share it evenly",
+    ),
+    Alert(
+        name="ClearfundsPatienceEnding",
+        expr=f"(\n"
+        f"  {_D}_holder_idle_seconds > 0.5 * {_D}_holder_patience_seconds\n"
+        f")\n"
+        f"and on (instance, holder) (instance_holder:clearfunds_blocking_items:sum > 0)",
+        severity="warning",
+        summary="{{ $labels.holder }} is about to be given up by {{ $labels.instance }}",
+        description="{{ $labels.holder }} ({{ $labels.kind }}) has taken nothing for "
+        f"{{{{ $value | humanizeDuration }}}} while others wait for it. {_WHO_WAITS} When its "
+        "patience ends it is disconnected (unless the relay runs with --stuck wait) and what it "
+        "held is written off.",
+        when="a holder that others wait for has made no progress for half of its patience",
+        review="half: of the default 20 s, 10 s are left, which is more for the record than for "
+        "the pager; with a longer `--patience` there is time to act",
+    ),
+    Alert(
+        name="ClearfundsDebtWrittenOff",
+        expr="sum by (instance)"
+        ' (increase(clearfunds_repaid_items_total{outcome="written_off"}[5m])) > 0',
+        severity="warning",
+        summary="{{ $labels.instance }} gave up on a subscriber",
+        description="{{ $labels.instance }} wrote off about {{ $value | printf `%.0f` }} events in "
+        "the last 5 minutes: their holder took nothing for longer than its patience while others "
+        "waited. They were not delivered. The log of the relay names the holder and those who "
+        "waited, in a line with `made no progress`.",
+        when="anything was written off in the last 5 min",
+        review="0: where subscribers come and go, take a number that matters",
+    ),
+    Alert(
+        name="ClearfundsOldestLoan",
+        expr=f"max by (instance, account, holder) ({_D}_oldest_loan_age_seconds) > 60",
+        lasts="1m",
+        severity="warning",
+        summary="{{ $labels.holder }} has kept an event of {{ $labels.account }} for over a minute",
+        description="{{ $labels.holder }} has had an event that {{ $labels.account }} owes for "
+        "{{ $value | humanizeDuration }}. If nobody waits for it, it is a subscriber that is slow "
+        "or does not acknowledge; if somebody does, ClearfundsOneHolderBlocks says so.",
+        when="a loan is older than 60 s, for 1 min",
+        review="60 s: longer than any of your subscribers may take",
+    ),
+    Alert(
+        name="ClearfundsLoansLeaked",
+        expr="sum by (instance) (increase(clearfunds_leaked_loans_total[15m])) > 0",
+        severity="critical",
+        summary="{{ $labels.instance }} lost track of a loan",
+        description="The garbage collector of {{ $labels.instance }} found loans that nobody had "
+        "settled. They were repaid, so nobody waits for them, but the events were not delivered. "
+        "This is a fault in the program: run the relay as `python -W default::ResourceWarning -m "
+        "clearfunds relay` to have the accounts and holders named on stderr, and report it.",
+        when="any loan was leaked in the last 15 min",
+        review="nothing: there must be none",
+    ),
+    Alert(
+        name="ClearfundsBooksDoNotBalance",
+        expr="instance:clearfunds_unbalanced_items:sum != 0\n"
+        "or instance:clearfunds_unbalanced_bytes:sum != 0",
+        lasts="1m",
+        severity="critical",
+        summary="The books of {{ $labels.instance }} do not balance",
+        description="What was borrowed and not repaid differs from what is owed by "
+        "{{ $value | printf `%.0f` }} (events or bytes). Readers may wait for ever, or never. "
+        + _AUDIT,
+        when="borrowed - repaid is not what is owed, for 1 min",
+        review="nothing: all three are read at one instant",
+    ),
+    Alert(
+        name="ClearfundsWaitingForNobody",
+        expr="(\n"
+        "  sum by (instance) (clearfunds_waiting_readers) > 0\n"
+        "  and on (instance) sum by (instance) (clearfunds_debt_items) == 0\n"
+        ")\n"
+        "or (\n"
+        "  sum by (instance) (clearfunds_waiting_readers) > 0\n"
+        f"  and on (instance) sum by (instance) ({_D}_holder_debt_items) == 0\n"
+        ")",
+        lasts="1m",
+        severity="critical",
+        summary="Readers of {{ $labels.instance }} wait, and nobody holds what they wait for",
+        description="{{ $value | printf `%.0f` }} readers of {{ $labels.instance }} wait for debt "
+        "to be repaid, but nobody holds any. They would wait for ever. " + _AUDIT,
+        when="readers wait while nothing is owed, or while no holder holds anything, for 1 min",
+        review="nothing",
+    ),
+    Alert(
+        name="ClearfundsInternalErrors",
+        expr="sum by (instance) (increase(clearfunds_internal_errors_total[15m])) > 0",
+        severity="critical",
+        summary="{{ $labels.instance }} closed connections for a fault of its own",
+        description="Something went wrong inside {{ $labels.instance }}, and connections were "
+        "closed for it: about {{ $value | printf `%.0f` }} in the last 15 minutes. The tracebacks are in "
+        "its log; please report them.",
+        when="any connection was closed for a fault of the relay's own in the last 15 min",
+        review="nothing",
+    ),
+    Alert(
+        name="ClearfundsDetailsTruncated",
+        expr=f"sum by (instance) ({_D}_truncated_series) > 0",
+        lasts="10m",
+        severity="info",
+        summary="The detailed page of {{ $labels.instance }} does not tell all",
+        description="{{ $value | printf `%.0f` }} series were left out of /metrics/detailed "
+        "because of its limit: the alerts and panels that name accounts and holders may miss some. "
+        "Raise `limit` in prometheus.yml, or ask for fewer accounts with `account`.",
+        when="series were left out of the detailed page, for 10 min",
+        review="nothing",
+    ),
+)

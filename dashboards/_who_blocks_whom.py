@@ -1,0 +1,211 @@
+"""Whose debt is it, who holds it, for how long, and what comes next?"""
+
+from __future__ import annotations
+
+from ._panels import HERE, Board, Query, Row, bars, board, lines, matrix, number, rows_of
+
+_RATE = "[$__rate_interval]"
+_D = "clearfunds_detailed"
+_ACCOUNT = f'account=~"$account",{HERE}'
+_HOLDER = f'holder=~"$holder",{HERE}'
+_BOTH = f'account=~"$account",holder=~"$holder",{HERE}'
+
+# What accounts whose readers wait owe, by who holds it.
+_BLOCKING = (
+    f"sum by (instance, holder) ({_D}_debt_items{{{_BOTH}}}"
+    f" and on (instance, account) ({_D}_account_waiting_readers{{{_ACCOUNT}}} > 0))"
+)
+_WAITING = f"sum by (account) ({_D}_account_waiting_readers{{{_ACCOUNT}}}) > 0"
+
+
+def who_blocks_whom() -> Board:
+    """Make the dashboard that names names; it needs `/metrics/detailed`."""
+    return board(
+        "clearfunds-who-blocks-whom",
+        "clearfunds: who blocks whom",
+        "Accounts whose readers wait, the holders of what they owe, and for how long. "
+        "Needs a scrape of /metrics/detailed?family=account,holder,matrix,blame.",
+        [
+            Row("The culprit", _CULPRIT),
+            Row("Who holds whose debt", _MATRIX),
+            Row("Who waits", _WAITERS),
+            Row("Who holds", _HOLDERS),
+        ],
+        patterns=("account", "holder"),
+    )
+
+
+_CULPRIT = [
+    number(
+        "Accounts that wait",
+        "How many accounts are not read now because of what they owe?",
+        Query(f"count({_D}_account_waiting_readers{{{_ACCOUNT}}} > 0) or vector(0)"),
+        orange=1,
+        span=4,
+    ),
+    number(
+        "Most of it is held by",
+        "Who holds most of what the accounts that wait owe, and which part of it? If that part is "
+        "large, this is whom they wait for.",
+        Query(
+            f"topk(1, {_BLOCKING} / on (instance) group_left () sum by (instance) ({_BLOCKING}))",
+            "{{holder}}",
+        ),
+        unit="percentunit",
+        orange=0.5,
+        span=10,
+        name=True,
+    ),
+    number(
+        "Next to be given up",
+        "Which holder of debt has used up most of its patience, and which part? At 100 %, if "
+        "others wait for it, the relay applies its policy: it disconnects the holder (unless it "
+        "runs with --stuck wait) and writes off what it held.",
+        Query(
+            f"topk(1, {_D}_holder_idle_seconds{{{_HOLDER}}}"
+            f" / {_D}_holder_patience_seconds{{{_HOLDER}}})",
+            "{{holder}}",
+        ),
+        unit="percentunit",
+        orange=0.5,
+        red=0.8,
+        span=10,
+        name=True,
+    ),
+]
+
+_MATRIX = [
+    matrix(
+        "Events owed, by account (down) and holder (across)",
+        "Who holds whose debt? A column that is red from top to bottom is a subscriber that holds "
+        "up everybody; a row that is red from left to right is a publisher that outruns everybody. "
+        "The hundred largest cells are shown.",
+        Query(f"topk(100, sum by (account, holder) ({_D}_debt_items{{{_BOTH}}}))"),
+        row="account",
+        column="holder",
+        unit="short",
+    ),
+    rows_of(
+        "Debt and its age",
+        "How much does each holder have of each account's, and since when is the oldest of it "
+        "there? Old and large is stuck; young and large is busy.",
+        ("account", "holder"),
+        {
+            "Events": (f"topk(50, sum by (account, holder) ({_D}_debt_items{{{_BOTH}}}))", "short"),
+            "Bytes": (f"topk(50, sum by (account, holder) ({_D}_debt_bytes{{{_BOTH}}}))", "bytes"),
+            "Oldest": (
+                f"topk(50, max by (account, holder) ({_D}_oldest_loan_age_seconds{{{_BOTH}}}))",
+                "s",
+            ),
+        },
+        span=24,
+        coloured="Oldest",
+    ),
+]
+
+_WAITERS = [
+    rows_of(
+        "Accounts that are not read",
+        "Whose readers wait now, what do they owe, and at which debt do they have to wait?",
+        ("account",),
+        {
+            "Readers that wait": (_WAITING, "short"),
+            "Events owed": (
+                f"sum by (account) ({_D}_account_debt_items{{{_ACCOUNT}}}) and ({_WAITING})",
+                "short",
+            ),
+            "Limit": (
+                f"sum by (account) ({_D}_account_debt_limit_items{{{_ACCOUNT}}}) and ({_WAITING})",
+                "short",
+            ),
+        },
+        coloured="Events owed",
+    ),
+    bars(
+        "Nearest to having to wait",
+        "Which accounts have used up most of what they may owe? Above 100 % their readers wait.",
+        Query(
+            f"topk(10, {_D}_account_debt_items{{{_ACCOUNT}}}"
+            f" / {_D}_account_debt_limit_items{{{_ACCOUNT}}})",
+            "{{account}}",
+        ),
+        unit="percentunit",
+        orange=0.5,
+        red=1,
+    ),
+    lines(
+        "Time throttled, by account",
+        "Which part of the time was each account not read? 100 % stands still.",
+        Query(
+            "topk(10, sum by (account)"
+            f" (rate({_D}_account_throttled_seconds_total{{{_ACCOUNT}}}{_RATE})))",
+            "{{account}}",
+        ),
+        unit="percentunit",
+        span=12,
+    ),
+    lines(
+        "Debt, by account",
+        "Who owes most, over time? The account of the whole relay is left out.",
+        Query(
+            f'topk(10, sum by (account) ({_D}_account_debt_items{{{_ACCOUNT},parent!=""}}))',
+            "{{account}}",
+        ),
+        span=12,
+    ),
+]
+
+_HOLDERS = [
+    lines(
+        "Held, by holder",
+        "In whose hands are the events that are owed, whoever owes for them?",
+        Query(
+            f"topk(10, sum by (holder) ({_D}_holder_debt_items{{{_HOLDER}}}))",
+            "{{holder}}",
+        ),
+        span=12,
+    ),
+    lines(
+        "Blamed, by holder",
+        "For whom did readers wait? Each stretch of a wait counts for the holder whose repayment "
+        "ended it, so one that never repays appears only when it is given up.",
+        Query(
+            f"topk(10, sum by (holder) (rate({_D}_blamed_seconds_total{{{_BOTH}}}{_RATE})))",
+            "{{holder}}",
+        ),
+        unit="percentunit",
+        span=12,
+    ),
+    lines(
+        "Oldest loan, by holder",
+        "How long does each holder keep what it is given?",
+        Query(
+            f"topk(10, max by (holder) ({_D}_holder_oldest_loan_age_seconds{{{_HOLDER}}}))",
+            "{{holder}}",
+        ),
+        unit="s",
+        span=8,
+    ),
+    bars(
+        "Patience used up",
+        "For which part of its patience has each holder of debt made no progress?",
+        Query(
+            f"topk(10, {_D}_holder_idle_seconds{{{_HOLDER}}}"
+            f" / {_D}_holder_patience_seconds{{{_HOLDER}}})",
+            "{{holder}}",
+        ),
+        unit="percentunit",
+        orange=0.5,
+        red=0.8,
+        maximum=1,
+        span=8,
+    ),
+    number(
+        "Series left out",
+        "Is all of it here? Anything but 0 was left out of the detailed page because of its "
+        "`limit`: raise it, or ask for fewer accounts (see the README).",
+        Query(f"sum({_D}_truncated_series{{{HERE}}})"),
+        orange=1,
+        span=8,
+    ),
+]
