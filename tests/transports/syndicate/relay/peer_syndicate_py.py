@@ -54,10 +54,7 @@ def pattern(value: Any) -> Any:
             return patterns.u_
         if isinstance(part, Record):
             return Record(part.key, [with_holes(field) for field in part.fields])
-        if isinstance(part, (list, tuple)):
-            parts: Any = part
-            return [with_holes(item) for item in parts]
-        return part
+        return [with_holes(item) for item in part] if type(part) in (list, tuple) else part
 
     return patterns.quote(with_holes(value))
 

@@ -1,7 +1,7 @@
 """The relay and syndicate-py, a client that others wrote, in processes of its own.
 
-Over WebSocket syndicate-py needs the package `websockets`; where that is not installed, the one test
-of it is left out, and `test_transports.py` has a WebSocket client of its own.
+Over WebSocket syndicate-py needs the package `websockets`; where that is not installed, the one
+test of it is left out. `test_transports.py` has another WebSocket client.
 """
 
 from __future__ import annotations
