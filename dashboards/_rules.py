@@ -103,7 +103,13 @@ _WHO_BLOCKS: Final = _asking(
     "$labels.instance",
     f"Most of what they wait for, {_FIRST_ITEMS} events, is held by {_FIRST_HOLDER}: look at that "
     "subscriber first.",
-    _NO_DETAIL,
+    _asking(
+        f"topk(1, sum by (holder) (rate({_D}_blamed_seconds_total{{instance=%q}}[2m])) > 0)",
+        "$labels.instance",
+        f"Nobody waits at this moment; over the last 2 minutes {_FIRST_HOLDER} was waited for "
+        "most: look at that subscriber first.",
+        _NO_DETAIL,
+    ),
 )
 
 _WHO_WAITS: Final = _asking(
@@ -118,8 +124,15 @@ _WHO_HOLDS_OF: Final = _asking(
     f"topk(1, sum by (holder) ({_D}_debt_items{{instance=%q,account=%q}}))",
     "$labels.instance $labels.account",
     f"Most of what it owes, {_FIRST_ITEMS} events, is held by {_FIRST_HOLDER}.",
-    "It owes nothing itself: it waits because an account above it (the whole relay's) is over its "
-    "limit.",
+    _asking(
+        f"topk(1, sum by (holder)"
+        f" (rate({_D}_blamed_seconds_total{{instance=%q,account=%q}}[2m])) > 0)",
+        "$labels.instance $labels.account",
+        f"It owes nothing at this moment; over the last 2 minutes it waited most for "
+        f"{_FIRST_HOLDER}.",
+        "It owes nothing itself: it waits because an account above it (the whole relay's) is over "
+        "its limit.",
+    ),
 )
 
 _AUDIT: Final = (
@@ -268,8 +281,8 @@ ALERTS: Final = (
         severity="critical",
         summary="{{ $labels.instance }} closed connections for a fault of its own",
         description="Something went wrong inside {{ $labels.instance }}, and connections were "
-        "closed for it: about {{ $value | printf `%.0f` }} in the last 15 minutes. The tracebacks are in "
-        "its log; please report them.",
+        "closed for it: about {{ $value | printf `%.0f` }} in the last 15 minutes. The tracebacks "
+        "are in its log; please report them.",
         when="any connection was closed for a fault of the relay's own in the last 15 min",
         review="nothing",
     ),

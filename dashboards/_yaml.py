@@ -15,12 +15,11 @@ _WIDTH = 100
 
 
 def rule_file(recordings: Sequence[Recording], alerts: Sequence[Alert]) -> str:
-    """Write the rules: what is recorded first, then what is alerted on, which uses it."""
-    lines = [_HEAD + "groups:", "  - name: clearfunds-recorded", "    rules:"]
+    """Write the rules as one group, so that all look at one instant; recordings come first."""
+    lines = [_HEAD + "groups:", "  - name: clearfunds", "    rules:"]
     for recording in recordings:
         lines.append(f"      - record: {recording.name}")
         lines += _literal(8, "expr", recording.expr)
-    lines += ["  - name: clearfunds-alerts", "    rules:"]
     for alert in alerts:
         lines.append(f"      - alert: {alert.name}")
         lines += _literal(8, "expr", alert.expr)

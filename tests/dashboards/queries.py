@@ -82,7 +82,7 @@ def rule_queries() -> list[Asked]:
         for number, expr in enumerate(
             re.findall(r"printf `([^`]*)` [^|]*\| query", alert.description)
         ):
-            found.append(Asked(f"{alert.name}, asked {number}", expr.replace("%q", '""')))
+            found.append(Asked(f"{alert.name}, asked {number}", expr.replace("=%q", '=~".*"')))
     return found
 
 
