@@ -1,10 +1,16 @@
-"""Logs of the command line: one plain line an event on stderr, with the time (UTC) and level."""
+"""Logs of the command line on stderr: one line an event, plain or a JSON object."""
 
+import json
 import logging
+import math
 import time
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, cast
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+LogFormat = Literal["text", "json"]
 
 # What a peer sends may stand in a message (a topic, a client id): it must not be able to start a
 # line of its own, or to drive somebody's terminal.
@@ -16,6 +22,17 @@ _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 
     0x2029: "\\u2029",
 }
 
+# What every record has; the rest has come by `extra=`. (Formatters make two; Python 3.12 has one
+# more.)
+_RECORD: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+
+_encode: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=True).encode
+
+
+def printable(text: str) -> str:
+    """Return `text` in one line, with nothing in it that a terminal would obey."""
+    return text.translate(_CONTROLS)
+
 
 class _OneLine(logging.Formatter):
     converter = staticmethod(time.gmtime)
@@ -23,13 +40,67 @@ class _OneLine(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's own name)
-        record.message = record.message.translate(_CONTROLS)
+        record.message = printable(record.message)
         return super().formatMessage(record)
 
 
-def configure_logging(level: LogLevel) -> None:
-    """Send the project's log, and the warnings of all others, to stderr."""
+class JsonLines(logging.Formatter):
+    """Formats a record as one JSON object in one line of ASCII.
+
+    `time` (RFC 3339, UTC), `level`, `logger`, `message`; then the fields that were given by
+    `extra=`, as `event`, `account` or `seconds`; then `exception`, a traceback's text, if there is
+    one. A field called like one of ours gives way to it. Whatever the values are, a line is made.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        when = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, Any] = {
+            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": printable(record.getMessage()),
+        }
+        for name, value in vars(record).items():
+            if name not in _RECORD and name not in line:
+                line[printable(name)] = _plain(value)
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = _lines(self.formatException(record.exc_info))
+        if record.stack_info:
+            line["stack"] = _lines(self.formatStack(record.stack_info))
+        return _encode(line)
+
+
+def _plain(value: object) -> Any:
+    """Return `value` as JSON knows it, with printable texts in it."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value).items()
+        return {printable(str(key)): _plain(each) for key, each in pairs}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in cast("Iterable[object]", value)]
+    return printable(str(value))
+
+
+def _lines(text: str) -> str:
+    # A traceback keeps its lines; what stands in one of them is as little to be trusted.
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def configure_logging(level: LogLevel, form: LogFormat = "text") -> None:
+    """Send the project's log, and the warnings of all others, to stderr.
+
+    As JSON also what Python's `warnings` module has to say, which would else stand between the
+    objects as plain text.
+    """
     handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    if form == "json":
+        handler.setFormatter(JsonLines())
+        logging.captureWarnings(True)
+    else:
+        handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("clearfunds").setLevel(level.upper())

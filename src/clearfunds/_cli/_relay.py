@@ -23,7 +23,7 @@ from clearfunds.transports import (
 
 from ._errors import CommandFailedError, UsageError
 from ._key_file import read_key
-from ._logging import LogLevel, configure_logging
+from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import DEFAULTS, Debt, Patience, Peers, Syndicate
 from ._running import alone, run_async
 from ._types import OptionalText, Seconds
@@ -76,6 +76,12 @@ def relay(
     log_level: Annotated[
         LogLevel, Parameter(group=_RUNNING, help="Least severe level that is logged, to stderr.")
     ] = "info",
+    log_format: Annotated[
+        LogFormat,
+        Parameter(
+            group=_RUNNING, help="Each event as a line of text, or as a JSON object in one line."
+        ),
+    ] = "text",
 ) -> int:
     """Run a relay until SIGTERM or SIGINT.
 
@@ -83,7 +89,7 @@ def relay(
     `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
     relay stops accepting and delivers what is owed; a second one ends it at once.
     """
-    configure_logging(log_level)
+    configure_logging(log_level, log_format)
     sides = attrs.asdict(syndicate)
     key_file = sides.pop("sturdy_key_file")
     try:
