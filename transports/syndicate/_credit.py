@@ -23,6 +23,9 @@ from .._outlet import Outlet, nobody
 from ._packets import Extension
 from ._preserves import Record, Symbol
 
+MERGE_SECONDS = 0.01
+"""Turns that come within this are credited together: a tenth of how often it is looked for."""
+
 FEATURE = Record(Symbol("credit-flow-control"), (202506,))
 DO = Extension(Symbol("do"), (FEATURE,))
 WILL = Extension(Symbol("will"), (FEATURE,))
@@ -51,12 +54,13 @@ class CreditGiven:
     is held anywhere was caused later. Deliveries that have joined one loan are dealt with together.
     """
 
-    __slots__ = ("_turns", "_waiting")
+    __slots__ = ("_began", "_turns", "_waiting")
 
     def __init__(self) -> None:
         # (when they had been committed, how many), the oldest first.
         self._waiting: deque[tuple[float, int]] = deque()
         self._turns = 0
+        self._began = -MERGE_SECONDS
 
     def __len__(self) -> int:
         """Return how many turns have had no credit."""
@@ -64,8 +68,13 @@ class CreditGiven:
 
     def took(self, turns: int, now: float) -> None:
         """Note that turns have been taken, and committed by now."""
-        self._waiting.append((now, turns))
         self._turns += turns
+        waiting = self._waiting
+        if waiting and now - self._began < MERGE_SECONDS:
+            turns += waiting.pop()[1]
+        else:
+            self._began = now
+        waiting.append((now, turns))
 
     def due(self, oldest: float) -> int:
         """Return for how many turns credit is due; it is taken to have been given then.
@@ -86,7 +95,8 @@ class Credited(Holder):
 
     The bytes go out through the connection's outlet, which forwards them and holds nothing of it.
     Turns that were under way when the peer agreed are credited by it, but were not counted here: it
-    may be so many turns ahead.
+    may be so many turns ahead. What it cannot have got yet is owed for nevertheless, or one that
+    does not read would have the relay keep what nobody pays for.
     """
 
     __slots__ = ("_closed", "_loans", "_on_broken", "_outlet", "_turns")
@@ -145,8 +155,9 @@ class Credited(Holder):
         yield from self._loans
 
     def credit(self, turns: int) -> None:
-        """Settle what the oldest `turns` turns were; there may be fewer."""
-        while turns > 0 and self._loans:
+        """Settle what the oldest `turns` turns were; fewer, if the peer cannot have so many yet."""
+        unbegun = self._first_unbegun()
+        while turns > 0 and self._loans and self._loans[0] is not unbegun:
             loan, count = self._loans[0], self._turns[0]
             if count <= turns:
                 self._loans.popleft()
@@ -157,6 +168,16 @@ class Credited(Holder):
                 self._turns[0] = count - turns
                 loan.settle(turns, outcome=Outcome.ACKED)
             turns -= count
+
+    def _first_unbegun(self) -> LoanedItem[list[Any]] | None:
+        """Return the first of the loans of which the kernel has been offered nothing."""
+        outlet = self._outlet
+        # What one send is made of may have left in part.
+        begun: int = outlet._sending  # pyright: ignore[reportPrivateUsage]
+        for at in range(begun, len(outlet.queue)):
+            if outlet.queue[at].holder is self:
+                return outlet.queue[at]
+        return None
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: the connection is cut."""
