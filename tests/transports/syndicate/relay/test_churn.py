@@ -9,7 +9,7 @@ import random
 import sys
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 
@@ -135,7 +135,7 @@ def resident() -> int:
 
 
 @contextmanager
-def tracing() -> Iterator[None]:
+def tracing() -> Generator[None]:
     """Have it noted who allocates what."""
     tracemalloc.start()
     try:
