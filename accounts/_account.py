@@ -27,7 +27,7 @@ from ._outcome import Outcome
 from ._standing import Standing
 from ._statistics import AccountStatistics
 from ._turn import Turn
-from ._waiters import Waiter, WaitQueue
+from ._waiters import Waiter, WaitQueue, waited_by_reason
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -82,7 +82,7 @@ class Account:
         "__weakref__", "blame", "blame_mark", "borrowed_bytes", "borrowed_items", "chain",
         "children", "debt_bytes", "debt_items", "gated", "ledger", "limited", "line", "low_bytes",
         "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent",
-        "peak_bytes", "peak_items", "readers", "throttled", "waited", "waits",
+        "peak_bytes", "peak_items", "readers", "throttled", "waited_above", "waited_here", "waits",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
@@ -104,7 +104,9 @@ class Account:
         self.line: WaitQueue | None = None
         self.readers: list[Waiter] | None = None
         self.waits = 0
-        self.waited = 0.0
+        # Seconds of the waits' stretches that are over: at this account, and at those above it.
+        self.waited_here = 0.0
+        self.waited_above = 0.0
         self.blame: dict[str, float] | None = None
         self.blame_mark = 0.0
         self.own_limit = limit
@@ -373,11 +375,16 @@ class Account:
         ledger = self.ledger
         if ledger.leaked:
             ledger.drain()
-        waiter = Waiter(ledger.next_ticket(), self, ledger.clock())
-        if self._closed_to(waiter) is None:
+        now = ledger.clock()
+        waiter = Waiter(ledger.next_ticket(), self, now, now)
+        closed = self._closed_to(waiter)
+        if closed is None:
             return
         self.waits += 1
-        ledger.waits += 1
+        if closed is self:
+            ledger.waits_here += 1
+        else:
+            ledger.waits_above += 1
         if self.readers is None:
             self.readers = []
         self.readers.append(waiter)
@@ -398,9 +405,7 @@ class Account:
                 waiter.at._step_out(waiter)
             self.readers.remove(waiter)
             ledger.waiters.discard(waiter)
-            waited = ledger.clock() - waiter.since
-            self.waited += waited
-            ledger.waited += waited
+            ledger.wait_seconds.add(waiter.stretch - waiter.since)
             if waiter.blame:
                 if self.blame is None:
                     self.blame = {}
@@ -414,13 +419,23 @@ class Account:
             if (
                 account.debt_items > account.mark_items or account.debt_bytes > account.mark_bytes
             ) and not account.throttled:
-                account.throttled = account.gated = True
-                self.ledger.unusual.add(account)
+                account._throttle()
             if account.throttled or (
                 account.line is not None and account.line.has_before(waiter.ticket)
             ):
                 return account
         return None
+
+    def _throttle(self) -> None:
+        self.throttled = self.gated = True
+        ledger = self.ledger
+        ledger.unusual.add(self)
+        over = self.debt_items - self.mark_items
+        if over > 0:
+            ledger.overshoot_items.add(over)
+        over = self.debt_bytes - self.mark_bytes
+        if over > 0:
+            ledger.overshoot_bytes.add(over)
 
     def _step_in(self, waiter: Waiter) -> None:
         if self.line is None:
@@ -440,13 +455,23 @@ class Account:
         assert line is not None
         line.leave(waiter)
         waiter.at = None
+        ledger = self.ledger
+        now = ledger.clock()
+        stretch = now - waiter.stretch
+        waiter.stretch = now
+        if self is waiter.account:
+            self.waited_here += stretch
+            ledger.waited_here += stretch
+        else:
+            waiter.account.waited_above += stretch
+            ledger.waited_above += stretch
         if self is not waiter.account and self.blame:
             # What an ancestor's holders kept this reader waiting for belongs on its statement too:
             # what has been added there since it came, but for what `line.joined` took off.
             for name, seconds in self.blame.items():
-                stretch = seconds - waiter.blame_before.get(name, 0.0)
-                if stretch > 0:
-                    waiter.blame[name] = waiter.blame.get(name, 0.0) + stretch
+                blamed = seconds - waiter.blame_before.get(name, 0.0)
+                if blamed > 0:
+                    waiter.blame[name] = waiter.blame.get(name, 0.0) + blamed
         self.gated = self.throttled or len(line) > 0
         if not self.throttled:
             line.wake_head()
@@ -490,6 +515,7 @@ class Account:
         """Return the statement of this account."""
         now = self.ledger.clock()
         running = [now - w.since for w in self.readers or ()]
+        waited = waited_by_reason(self.waited_here, self.waited_above, self.readers or (), now)
         standing = self.ledger.standings.get(self.name)
         limit = self.own_limit
         return AccountStatistics(
@@ -509,7 +535,8 @@ class Account:
             waiting=len(running),
             waiting_seconds=max(running, default=0.0),
             waits=self.waits,
-            waited_seconds=self.waited + sum(running),
+            waited_seconds=sum(waited.values()),
+            waited_by_reason=waited,
             blame=dict(self.blame or {}),
             standing_items=0 if standing is None else standing.items,
             standing_bytes=0 if standing is None else standing.bytes,

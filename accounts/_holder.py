@@ -87,12 +87,14 @@ class Holder(Recipient):
             account's reader waits, this holder is taken to wait on it (`rings`).
     """
 
-    __slots__ = ("ledger", "name", "owner", "patience", "policy", "progressed_at")
+    __slots__ = ("ages", "ledger", "name", "owner", "patience", "policy", "progressed_at")
 
     kind = "holder"
-    """What sort of holder this is, for people."""
+    """What sort of holder this is, for people, and for metrics: as many kinds as classes."""
 
     def __init__(
+        ages: How old loans were when holders of this kind were done with them. `LoanedItem.settle`
+            counts; who repays in any other way what it has held does so itself.
         self,
         ledger: Ledger,
         name: str,
@@ -114,10 +116,11 @@ class Holder(Recipient):
 
     @abc.abstractmethod
     def give_up(self, why: str) -> None:
+        self.ages = ledger.ages_of(self.kind)
         """End with this holder by its policy: close it and write off what it held."""
 
     def settled(self) -> None:
-        """Note that something held here was finished: this is progress."""
+        """Note that something held here was finished: this is progress, made now."""
         self.progressed_at = self.ledger.clock()
 
     def surplus(self) -> tuple[int, str] | None:

@@ -14,6 +14,7 @@ import trio
 
 from ._account import Account
 from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
+from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
 from ._limit import Limit
 from ._loan import LoanedItem
@@ -21,7 +22,7 @@ from ._outcome import Outcome
 from ._standing import AllStanding, Quota, Standing
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
 from ._turn import Turn
-from ._waiters import Waiter
+from ._waiters import REASONS, Waiter, waited_by_reason
 
 LOOSE = "(loose)"
 """The holder's name, in the matrix, of loans that no holder has taken yet."""
@@ -73,9 +74,15 @@ class Ledger:
         repaid_items: Events ever repaid, indexed by `Outcome`.
         repaid_bytes: Bytes ever repaid, indexed by `Outcome`.
         leaked_loans: Loans that the garbage collector found outstanding.
-        waits: How often a reader had to wait.
-        waited: For how long, in seconds, the waits that have ended.
-        waiters: Those that go on.
+        wait_seconds: How long the waits were that have ended.
+        overshoot_items: By how many events accounts were over their limits when a reader was first
+            made to wait.
+        overshoot_bytes: By how many bytes.
+        fanout_copies: How many copies were made of each message that was published; for a
+            dataspace to count.
+        loan_ages: How old, in seconds, events' loans were when they were settled, by the holder's
+            kind; see `ages_of`.
+        waiters: The readers that wait now.
     """
 
     def __init__(
@@ -96,8 +103,16 @@ class Ledger:
         self.borrowed_bytes = 0
         self.repaid_items = [0] * len(Outcome)
         self.repaid_bytes = [0] * len(Outcome)
-        self.waits = 0
-        self.waited = 0.0
+        # At the reader's own account, and at those above it; seconds of stretches that are over.
+        self.waits_here = 0
+        self.waits_above = 0
+        self.waited_here = 0.0
+        self.waited_above = 0.0
+        self.wait_seconds = Histogram(AGE_BUCKETS)
+        self.overshoot_items = Histogram(COUNT_BUCKETS)
+        self.overshoot_bytes = Histogram(BYTE_BUCKETS)
+        self.fanout_copies = Histogram(COUNT_BUCKETS)
+        self.loan_ages: dict[str, Histogram] = {}
         # Owners with something standing are kept; the others are known for as long as somebody has
         # them in hand.
         self.standings: weakref.WeakValueDictionary[str, Standing] = weakref.WeakValueDictionary()
@@ -200,6 +215,13 @@ class Ledger:
     def unregister(self, holder: Holder) -> None:
         """Stop counting a holder that is closed and empty."""
         self.holders.discard(holder)
+
+    def ages_of(self, kind: str) -> Histogram:
+        """Return how old loans were when holders of that kind were done with them."""
+        ages = self.loan_ages.get(kind)
+        if ages is None:
+            ages = self.loan_ages[kind] = Histogram(AGE_BUCKETS)
+        return ages
 
     # -- for accounts, loans and turns ----------------------------------------------------------
 
@@ -339,6 +361,7 @@ class Ledger:
         for account in self.unusual:
             states["owing" if account.debt_items else "clear"] -= 1
             states[account.state] += 1
+        waited = waited_by_reason(self.waited_here, self.waited_above, self.waiters, now)
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),
@@ -350,8 +373,10 @@ class Ledger:
             repaid_items={o.label: self.repaid_items[o] for o in Outcome},
             repaid_bytes={o.label: self.repaid_bytes[o] for o in Outcome},
             waiting=len(self.waiters),
-            waits=self.waits,
-            waited_seconds=self.waited + sum(now - waiter.since for waiter in self.waiters),
+            waits=self.waits_here + self.waits_above,
+            waits_by_reason=dict(zip(REASONS, (self.waits_here, self.waits_above), strict=True)),
+            waited_seconds=sum(waited.values()),
+            waited_by_reason=waited,
             leaked_loans=self.leaked_loans,
             standing_items=self.all_standing.items,
             standing_bytes=self.all_standing.bytes,

@@ -121,6 +121,8 @@ class LoanedItem(Generic[T_co]):
         holder = self.holder
         if holder is not None:
             holder.settled()
+            # Where deliveries have joined one loan, its age is that of the first of them.
+            holder.ages.add(holder.progressed_at - self.opened, n)
         self.account.repay(n, nbytes, outcome, holder)
 
     def split(self, n: int, nbytes: int | None = None) -> LoanedItem[list[Any]]:

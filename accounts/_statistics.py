@@ -42,6 +42,9 @@ class AccountStatistics:
     """How often a reader of this account had to wait."""
     waited_seconds: float
     """For how long in all, the waits that still go on included."""
+    waited_by_reason: dict[str, float]
+    """The same seconds by why they were waited: `account`, at this account itself, or `parent`, at
+    one above it."""
     blame: dict[str, float]
     """Seconds waited by holder: each stretch of a wait counts for the holder whose repayment
     ended it. Ended waits, and the ended stretches of those that go on."""
@@ -120,8 +123,12 @@ class LedgerStatistics:
     """Readers that wait now."""
     waits: int
     """How often a reader had to wait."""
+    waits_by_reason: dict[str, int]
+    """The same by where it had to wait at first: at its own `account`, or at a `parent`."""
     waited_seconds: float
     """For how long in all, the waits that still go on included."""
+    waited_by_reason: dict[str, float]
+    """The same seconds by where they were waited."""
     leaked_loans: int
     """Loans that the garbage collector found outstanding."""
     standing_items: int

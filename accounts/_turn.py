@@ -215,6 +215,7 @@ def commit_run(
 ) -> None:
     """Do a whole root turn in one step: one run of validated events, for holders already known.
 
+            ledger.router.ages.add(ledger.clock() - self.opened, items)
     The same books as ::
 
         with account.turn(items=items, nbytes=nbytes) as turn:
@@ -231,3 +232,5 @@ def commit_run(
     now = ledger.clock()
     for holder in holders:
         holder.hold(account, item, items, nbytes, now)
+    # The router has had the input for no time at all.
+    ledger.router.ages.counts[0] += items

@@ -13,13 +13,20 @@ Rules of this file:
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ._account import Account
+
+
+REASONS: Final = ("account", "parent")
+"""Why a reader waits: its own account is throttled (or others stand in line there), or one above
+it."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -29,10 +36,24 @@ class Waiter:
     ticket: int
     account: Account
     since: float
+    stretch: float
+    """Since when it stands where it stands now."""
     event: trio.Event = attrs.field(factory=trio.Event)
     at: Account | None = None
     blame_before: dict[str, float] = attrs.field(factory=dict[str, float])
     blame: dict[str, float] = attrs.field(factory=dict[str, float])
+
+
+def waited_by_reason(
+    here: float, above: float, waiters: Iterable[Waiter], now: float
+) -> dict[str, float]:
+    """Return seconds waited by reason: those that are over, and those of `waiters` until `now`."""
+    for waiter in waiters:
+        if waiter.at is waiter.account:
+            here += now - waiter.stretch
+        else:
+            above += now - waiter.stretch
+    return dict(zip(REASONS, (here, above), strict=True))
 
 
 class WaitQueue:

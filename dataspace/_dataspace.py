@@ -164,9 +164,11 @@ class Dataspace:
         other values see `recipients`.
         """
         commit_run(account, holders, batch, batch.count, batch.nbytes)
+        copies = len(holders)
+        self.ledger.fanout_copies.add(copies, batch.count)
         self.published += batch.count
-        if holders:
-            self.deliveries += batch.count * len(holders)
+        if copies:
+            self.deliveries += batch.count * copies
         else:
             self.unrouted += batch.count
 
@@ -240,12 +242,14 @@ class Dataspace:
         return None if holders is None else self.routes.intern(holders)
 
     def _count(self, turn: Turn, reached: int) -> None:
+        self.ledger.fanout_copies.add(reached)
         self.published += 1
         self.deliveries += reached
         self.unrouted += not reached
         turn.on_undo(partial(self._uncount, reached))
 
     def _uncount(self, reached: int) -> None:
+        self.ledger.fanout_copies.add(reached, -1)
         self.published -= 1
         self.deliveries -= reached
         self.unrouted -= not reached

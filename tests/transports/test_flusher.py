@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from clearfunds.accounts import Account, Ledger, Limit, Outcome
 from clearfunds.transports import Flusher, Outlet, open_flusher
@@ -216,3 +217,61 @@ def test_a_flusher_without_a_loop_is_plain_functions() -> None:
             turn.send(outlet, b"x")
         assert theirs.recv(10) == b"x"
         outlet.close()
+
+
+async def test_what_goes_out_at_once_is_of_no_age() -> None:
+    async with crowd(3) as c:
+        c.send(c.ledger.open("a"), b"now")
+        ages = c.ledger.loan_ages["outlet"]
+        assert (ages.counts[0], ages.count, ages.total) == (3, 3, 0)
+
+
+async def test_what_waits_for_its_turn_among_many_outlets_has_an_age() -> None:
+    # A clock on which each look takes a second.
+    n = 2 * OUTLETS_A_STEP + 1
+    async with crowd(n) as c:
+        looks = 0
+
+        def clock() -> float:
+            nonlocal looks
+            looks += 1
+            return float(looks)
+
+        c.ledger.clock = clock
+        account = c.ledger.open("a")
+        with c.flusher.corked():
+            c.send(account, b"x")
+        looks = 0
+        c.flusher.flush_now()
+        ages = c.ledger.loan_ages["outlet"]
+        # The steps begin 1, 2 and 3 s after the flush.
+        assert ages.count == n
+        assert ages.total == OUTLETS_A_STEP * (1 + 2) + 3
+        with c.flusher.corked():
+            c.send(account, b"x")
+        looks = 0
+        await c.flusher.flush()
+        assert ages.count == 2 * n
+        assert ages.total == 2 * (OUTLETS_A_STEP * (1 + 2) + 3)
+        assert ages.counts[0] == 0
+
+
+async def test_what_was_kept_waiting_by_its_connection_has_its_age() -> None:
+    now = 5.0
+    async with crowd(1) as c:
+        c.ledger.clock = lambda: now
+        account = c.ledger.open("a", limit=Limit(items=None, bytes=None))
+        for _ in range(40):
+            c.send(account, bytes(64 << 10))
+        stuck = c.outlets[0]
+        assert stuck.blocked
+        at_once = c.ledger.loan_ages["outlet"].count
+        assert at_once < 40
+        assert c.ledger.loan_ages["outlet"].total == 0
+        now = 8.0
+        await trio.testing.wait_all_tasks_blocked()
+        while stuck.queue:
+            c.got()
+            await trio.testing.wait_all_tasks_blocked()
+        ages = c.ledger.loan_ages["outlet"]
+        assert (ages.count, ages.total) == (40, 3.0 * (40 - at_once))
