@@ -85,6 +85,8 @@ class Holder(Recipient):
         owner: The account of the connection whose peer has to take what is held here, if there is
             one; to be set by who knows it. A peer that is not read may not read either: while that
             account's reader waits, this holder is taken to wait on it (`rings`).
+        ages: How old loans were when holders of this kind were done with them. `LoanedItem.settle`
+            counts; who repays in any other way what it has held does so itself.
     """
 
     __slots__ = ("ages", "ledger", "name", "owner", "patience", "policy", "progressed_at")
@@ -93,8 +95,6 @@ class Holder(Recipient):
     """What sort of holder this is, for people, and for metrics: as many kinds as classes."""
 
     def __init__(
-        ages: How old loans were when holders of this kind were done with them. `LoanedItem.settle`
-            counts; who repays in any other way what it has held does so itself.
         self,
         ledger: Ledger,
         name: str,
@@ -108,6 +108,7 @@ class Holder(Recipient):
         self.policy = policy
         self.owner: Account | None = None
         self.progressed_at = ledger.clock()
+        self.ages = ledger.ages_of(self.kind)
         ledger.register(self)
 
     @abc.abstractmethod
@@ -116,7 +117,6 @@ class Holder(Recipient):
 
     @abc.abstractmethod
     def give_up(self, why: str) -> None:
-        self.ages = ledger.ages_of(self.kind)
         """End with this holder by its policy: close it and write off what it held."""
 
     def settled(self) -> None:

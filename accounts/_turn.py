@@ -207,6 +207,7 @@ class Turn:
         self._deliveries.clear()
         self._undo.clear()
         if items:
+            ledger.router.ages.add(ledger.clock() - self.opened, items)
             account.repay(items, nbytes, outcome, ledger.router)
 
 
@@ -215,7 +216,6 @@ def commit_run(
 ) -> None:
     """Do a whole root turn in one step: one run of validated events, for holders already known.
 
-            ledger.router.ages.add(ledger.clock() - self.opened, items)
     The same books as ::
 
         with account.turn(items=items, nbytes=nbytes) as turn:
@@ -229,8 +229,8 @@ def commit_run(
     if ledger.leaked:
         ledger.drain()
     account.borrow_run(items, nbytes, len(holders))
+    # The router has had the input for no time at all.
+    ledger.router.ages.counts[0] += items
     now = ledger.clock()
     for holder in holders:
         holder.hold(account, item, items, nbytes, now)
-    # The router has had the input for no time at all.
-    ledger.router.ages.counts[0] += items
