@@ -35,3 +35,7 @@ class SelfWaitError(AccountError, RuntimeError):
 
 class SettledError(AccountError):
     """A loan or a turn was used after its end, or for more than it covers."""
+
+
+class TooManyDeliveriesError(AccountError):
+    """One turn would cause more deliveries than it may; nothing of it has happened."""

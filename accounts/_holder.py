@@ -59,6 +59,14 @@ class Recipient(abc.ABC):
         """
         return None
 
+    @property
+    def hears_of_its_end(self) -> bool:
+        """Whether it is told, when its observation ends, that what it was shown has gone.
+
+        A peer's knowledge has to be taken back; a program closes its mailbox.
+        """
+        return False
+
     @abc.abstractmethod
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """Take custody of one `item`, for which `account` has just been charged.

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from ._errors import SettledError
+from ._errors import SettledError, TooManyDeliveriesError
+from ._limit import UNLIMITED
 from ._measure import measure
 from ._outcome import Outcome, outcome_of
 
@@ -47,11 +48,12 @@ class Turn:
             is the ledger's `router`. 0 where a loan covers the input.
         input_bytes: Their bytes.
         opened: When it began, on the ledger's clock.
+        max_deliveries: How many deliveries it may cause; for those whose input comes from peers.
     """
 
     __slots__ = (
         "__weakref__", "_actions", "_deliveries", "_state", "_undo",
-        "account", "input_bytes", "input_items", "opened",
+        "account", "input_bytes", "input_items", "max_deliveries", "opened",
     )  # fmt: skip
 
     def __init__(self, account: Account, items: int, nbytes: int) -> None:
@@ -59,6 +61,7 @@ class Turn:
         self.input_items = items
         self.input_bytes = nbytes
         self.opened = 0.0
+        self.max_deliveries = UNLIMITED
         self._actions: list[Callable[[Turn], None]] = []
         self._deliveries: list[tuple[Recipient, Any, int, int]] = []
         self._undo: list[Callable[[], object]] = []
@@ -149,11 +152,16 @@ class Turn:
 
         Raises:
             SettledError: At any other time: nobody would hand it over.
+            TooManyDeliveriesError: If it is one more than `max_deliveries`.
         """
         if self._state != "committing":
             msg = f"{self!r} is not committing; `act` or `send` is for the block itself"
             raise SettledError(msg)
-        self._deliveries.append((holder, item, items, nbytes))
+        deliveries = self._deliveries
+        if len(deliveries) >= self.max_deliveries:
+            msg = f"this would cause more than {self.max_deliveries} deliveries at once"
+            raise TooManyDeliveriesError(msg)
+        deliveries.append((holder, item, items, nbytes))
 
     def on_undo(self, undo: Callable[[], object]) -> None:
         """Register how to undo a change of state, if a later action fails; it must not raise."""

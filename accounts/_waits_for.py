@@ -45,6 +45,9 @@ MAX_NAMED = 20
 MAX_WAITED_ON = 3
 """How many holders it gives for each of them."""
 
+STEP_HOLDERS = 256
+"""How many of them are looked at before others may go on, where they may."""
+
 ROUNDS = 8
 """How often what hangs together is taken apart: there are rings that wait on rings. What hangs
 together after that is named as one."""
@@ -170,8 +173,26 @@ def rings(
     makes progress is on no ring, nor is a holder without an `owner`; a ring of one is an account
     that waits on what its own peer does not take. `now` is by the ledger's clock.
     """
+    steps = rings_in_steps(ledger, now, still=still)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: tuple[Ring, ...] = end.value
+            return found
+
+
+def rings_in_steps(
+    ledger: Ledger, now: float | None = None, *, still: float = RING_SECONDS
+) -> Generator[None, None, tuple[Ring, ...]]:
+    """Do the same as `rings`, and let others go on in between, for those who only count them.
+
+    What moves meanwhile may be seen as a ring that is none, or not be seen.
+    """
     graph = _Standstill(ledger, ledger.clock() if now is None else now, still)
-    return tuple(sorted(map(graph.ring, graph.rings()), key=lambda ring: ring.members))
+    yield from graph.look()
+    found = yield from graph.rings()
+    return tuple(sorted(map(graph.ring, found), key=lambda ring: ring.members))
 
 
 # -- what both are made of ------------------------------------------------------------------------
@@ -244,24 +265,37 @@ class _Standstill:
     """
 
     def __init__(self, ledger: Ledger, now: float, still: float) -> None:
+        self.ledger = ledger
         self.now = now
-        # The cheapest first: mostly there is nobody.
-        idle = [
-            (holder, holder.owner, now - holder.progressed_at)
-            for holder in list(ledger.holders if ledger.waiters else ())
-            if holder.owner is not None
-            and holder.owner.waiting
-            and now - holder.progressed_at >= min(still, holder.patience)
-        ]
-        self.readers = _readers(ledger) if idle else {}
+        self.still = still
+        self.readers: dict[Account, Readers] = {}
         self.stands: dict[Account, list[Account]] = {}
+        self.arrows: dict[Account, list[_Arrow]] = {}
+
+    def look(self) -> Generator[None]:
+        """Find out who waits, and on whom, in steps."""
+        ledger, now, still = self.ledger, self.now, self.still
+        # The cheapest first: mostly there is nobody.
+        idle: list[tuple[Holder, Account, float]] = []
+        for number, holder in enumerate(list(ledger.holders if ledger.waiters else ()), 1):
+            if not number % STEP_HOLDERS:
+                yield
+            seconds = now - holder.progressed_at
+            if (
+                holder.owner is not None
+                and holder.owner.waiting
+                and seconds >= min(still, holder.patience)
+            ):
+                idle.append((holder, holder.owner, seconds))
+        self.readers = _readers(ledger) if idle else {}
         since: dict[Account, float] = {}
         for at, there in self.readers.items():
             for account, (_, last) in there.items():
                 self.stands.setdefault(account, []).append(at)
                 since[account] = max(last, since.get(account, last))
-        self.arrows: dict[Account, list[_Arrow]] = {at: [] for at in self.readers}
+        self.arrows = {at: [] for at in self.readers}
         for holder, owner, seconds in idle:
+            yield
             # It is its owner's reader that holds it up, and only since that one waits.
             still_for = min(seconds, now - since.get(owner, now))
             if owner in since and still_for >= min(still, holder.patience):
@@ -272,13 +306,14 @@ class _Standstill:
         for arrows in self.arrows.values():
             arrows.sort(key=lambda arrow: _most_first(arrow.on))
 
-    def rings(self) -> list[set[Account]]:
-        """Return where the readers of each ring wait."""
+    def rings(self) -> Generator[None, None, list[set[Account]]]:
+        """Return where the readers of each ring wait; in steps, too."""
         found: list[set[Account]] = []
         groups = [set(self.arrows)]
         for _ in range(ROUNDS):
             parts: list[set[Account]] = []
             for group in groups:
+                yield
                 closed = self._closed(group)
                 components = _components(closed, partial(self._next, group=closed))
                 if len(components) == 1:

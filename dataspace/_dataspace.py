@@ -394,7 +394,10 @@ class Dataspace:
         return observation
 
     def unobserve(self, turn: Turn, observation: Observation) -> None:
-        """Note that `observation` is to end at the commit of `turn`; nobody is told of retractions.
+        """Note that `observation` is to end at the commit of `turn`.
+
+        Only a holder that wants to (`Recipient.hears_of_its_end`) is told that what it was shown
+        has gone.
 
         At the commit, NotAssertedError if it has ended already.
         """
@@ -458,6 +461,9 @@ class Dataspace:
             return
         endpoint = self._drop_observation(observation)
         turn.on_undo(partial(self._restore_observation, observation, endpoint))
+        if observation.holder.hears_of_its_end:
+            for shown, _ in endpoint.shown.values():
+                turn.deliver(observation.holder, Retracted(shown), 1, measure(shown))
 
     def _drop_observation(self, observation: Observation) -> Endpoint:
         skeleton = observation.skeleton

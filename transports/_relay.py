@@ -126,6 +126,8 @@ class RelaySettings:
     """References that one side of a Syndicate connection may know of the other's."""
     max_assertions: int = 65_536
     """Assertions of one Syndicate connection that may stand, in each direction."""
+    max_turn_deliveries: int = 100_000
+    """Deliveries that one Syndicate packet may cause, but for a single message's."""
     max_caveats_size: int = 16 << 10
     """Bytes of the caveats of one Syndicate reference."""
     resolve_answer: Literal["ok", "accepted"] = "ok"
@@ -301,6 +303,7 @@ def _syndicate_server(
             max_references=settings.max_references,
             max_assertions=settings.max_assertions,
             max_observations=settings.max_subscriptions,
+            max_turn_deliveries=settings.max_turn_deliveries,
             max_caveats_size=settings.max_caveats_size,
             connect_timeout=settings.connect_timeout,
             idle_timeout=settings.idle_timeout,

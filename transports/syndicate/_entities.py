@@ -27,10 +27,12 @@ from ._port import Ask, Made, Make, NobodyPort, Port, Unmake
 from ._preserves import Embedded, Record, Symbol, Value, is_tuple
 from ._sturdy import (
     Caveat,
+    Refusal,
     SturdyRef,
     attenuate_value,
     compile_caveats,
     is_genuine,
+    max_attenuated_size,
     parse_sturdyref,
 )
 from ._values import Decoded, Encoded, WireValue, label_kind, library_value, wire_value
@@ -46,6 +48,11 @@ Retractor: TypeAlias = Callable[[Turn], None]
 
 _OBSERVE = label_kind(Symbol("Observe"))
 _RESOLVE = label_kind(Symbol("resolve"))
+
+MAX_PATTERN_PARTS = 1_000
+"""How many places one pattern may look at or show: a message is looked at in each of them."""
+
+_NOTHING = Record(Symbol("reject"), (Record(Symbol("_"), ()),))
 
 _numbers = count(1)
 
@@ -63,6 +70,14 @@ class Source(Protocol):
 
     def observes_no_more(self) -> None:
         """Count one less."""
+        ...
+
+    def awaits(self, answer: Answer) -> None:
+        """Note that somebody else is to answer for this connection."""
+        ...
+
+    def awaits_no_more(self, answer: Answer) -> None:
+        """Note that it is no longer waited for."""
         ...
 
     def afterwards(self, action: Callable[[], None]) -> None:
@@ -160,10 +175,19 @@ class DataspaceEntity(Entity):
             wanted = CapturesOnly(pattern_from_wire(pattern, self.vocabulary))
         except PatternError as exc:
             raise RemoteProtocolError(f"a pattern cannot be observed: {exc}") from None
+        skeleton = take_apart(wanted)
+        captures = skeleton.captures or ()
+        parts = sum(1 + len(keys) for _, _, keys in skeleton.shape.groups)
+        parts += len(skeleton.constants) + len(captures)
+        if parts > MAX_PATTERN_PARTS:
+            raise RemoteProtocolError(
+                f"a pattern looks at {parts} places, at most {MAX_PATTERN_PARTS} are allowed; "
+                "capture what is around them"
+            )
         source.observes()
         port = observer.port()
         if isinstance(port, Port):
-            port.told_as = port.target.oid, take_apart(wanted).captures or ()
+            port.told_as = port.target.oid, captures
         else:
             source.complain("an observer is not a peer's own; it will be told nothing")
         observation = self.dataspace.observe(turn, wanted, port, value=value)
@@ -188,14 +212,16 @@ class Proxy(Entity):
     Attributes:
         session: the peer's connection.
         oid: its number in the peer's table.
+        known: whether the peer still has it: the number may stand for another by now.
     """
 
-    __slots__ = ("_direct", "oid", "session")
+    __slots__ = ("_direct", "known", "oid", "session")
 
     def __init__(self, session: SyndicateSession, oid: int) -> None:
         super().__init__()
         self.session = session
         self.oid = oid
+        self.known = True
         self._direct: Port | None = None
 
     def __repr__(self) -> str:
@@ -225,16 +251,19 @@ class Proxy(Entity):
 
     def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
         """See `Entity.sync`: it is the peer's to answer."""
-        turn.send(self._port(), Ask(Answer(peer, done)), nbytes=0)
+        answer = Answer(peer, done, source)
+        source.awaits(answer)
+        turn.send(self._port(), Ask(answer), nbytes=0)
 
 
 class Answer(Entity):
     """Whom a peer answers that was asked to sync for another."""
 
-    __slots__ = ("_done", "_peer", "_pin", "_session")
+    __slots__ = ("_done", "_peer", "_pin", "_session", "_source")
 
-    def __init__(self, peer: Entity, done: Callable[[], None]) -> None:
+    def __init__(self, peer: Entity, done: Callable[[], None], source: Source) -> None:
         super().__init__()
+        self._source = source
         self._peer: Entity | None = peer
         self._done = done
         self._pin: Pin[Entity] | None = None
@@ -259,6 +288,7 @@ class Answer(Entity):
         if self._peer is not None:
             self._peer = None
             self._done()
+            self._source.awaits_no_more(self)
         if self._pin is not None:
             self._pin.release()
         if self._session is not None:
@@ -268,18 +298,29 @@ class Answer(Entity):
 class Attenuated(Entity):
     """An entity through which less comes than is sent.
 
+    What is attenuated already is attenuated further: the caveats are one list, and the limit on
+    their size is for all of them.
+
     Attributes:
         entity: where it comes out.
-        caveats: what lets it through, the newest last.
+        values: the caveats, the newest last.
+        caveats: the same, in a form that can be applied.
     """
 
-    __slots__ = ("_max_caveats_size", "caveats", "entity")
+    __slots__ = ("_max_caveats_size", "caveats", "entity", "values")
 
     def __init__(self, entity: Entity, caveats: Sequence[Value], *, max_caveats_size: int) -> None:
         super().__init__()
-        self.entity = entity
+        inner: Entity = entity
+        if isinstance(entity, Attenuated):
+            caveats = (*entity.values, *caveats)
+            inner = entity.entity
+        self.entity: Entity = inner
         self._max_caveats_size = max_caveats_size
         self.caveats = compile_caveats(caveats, max_size=max_caveats_size)
+        refused = any(isinstance(caveat, Refusal) for caveat in self.caveats)
+        # What lets nothing through is not made any longer.
+        self.values: tuple[Value, ...] = (_NOTHING,) if refused else tuple(caveats)
 
     def _through(self, value: WireValue) -> WireValue | None:
         return through(self.caveats, value, self._attenuate)
@@ -315,7 +356,8 @@ def through(
     attenuate: Callable[[Entity, tuple[Value, ...]], Entity],
 ) -> WireValue | None:
     """Return what caveats let through of a wire value; None for nothing."""
-    passed = attenuate_value(caveats, library_value(value), attenuate)
+    size = max_attenuated_size(measure(value))
+    passed = attenuate_value(caveats, library_value(value), attenuate, max_size=size)
     return None if passed is None else wire_value(passed)
 
 

@@ -48,13 +48,22 @@ class _Entry(Generic[Entity]):
 class _Table(Generic[Entity]):
     """Oids and entities, one to one, with how often each is referred to."""
 
-    __slots__ = ("_error", "_limit", "_name", "by_entity", "by_oid", "forgotten", "next_oid")
+    __slots__ = (
+        "_error", "_forget", "_limit", "_name", "by_entity", "by_oid", "forgotten", "next_oid",
+    )  # fmt: skip
 
-    def __init__(self, name: str, limit: int, error: type[ProtocolError]) -> None:
+    def __init__(
+        self,
+        name: str,
+        limit: int,
+        error: type[ProtocolError],
+        forget: Callable[[Entity], object] | None = None,
+    ) -> None:
         self.by_oid: dict[int, _Entry[Entity]] = {}
         self.by_entity: dict[Entity, _Entry[Entity]] = {}
         self.next_oid = 0
         self.forgotten = 0
+        self._forget = forget
         self._name = name
         self._limit = limit
         self._error = error
@@ -83,6 +92,8 @@ class _Table(Generic[Entity]):
             del self.by_oid[entry.oid]
             del self.by_entity[entry.entity]
             self.forgotten += 1
+            if self._forget is not None:
+                self._forget(entry.entity)
 
 
 _Hold = tuple[_Table[Entity], _Entry[Entity]]
@@ -158,6 +169,7 @@ class Membrane(Generic[Entity]):
         proxy: Callable[[int], Entity],
         attenuate: Callable[[Entity, tuple[Value, ...]], Entity],
         inert: Entity,
+        forget: Callable[[Entity], object] | None = None,
         max_exported: int = DEFAULT_MAX_REFERENCES,
         max_imported: int = DEFAULT_MAX_REFERENCES,
         max_received: int = DEFAULT_MAX_ASSERTIONS,
@@ -170,6 +182,7 @@ class Membrane(Generic[Entity]):
             attenuate: makes an entity that lets less through to one of this side's; the caveats
                 are as they came (`_sturdy.py`). What it raises is let through.
             inert: the entity that stands for references to nothing.
+            forget: told of each of the peer's entities that is no longer known.
             max_exported: how many of this side's references the peer may know.
             max_imported: how many of the peer's this side may know.
             max_received: how many of the peer's assertions may stand.
@@ -181,7 +194,9 @@ class Membrane(Generic[Entity]):
         self._max_received = max_received
         self._max_sent = max_sent
         self._exported: _Table[Entity] = _Table("exported", max_exported, LocalProtocolError)
-        self._imported: _Table[Entity] = _Table("imported", max_imported, RemoteProtocolError)
+        self._imported: _Table[Entity] = _Table(
+            "imported", max_imported, RemoteProtocolError, forget
+        )
         self._received: dict[int, Standing[Entity]] = {}
         self._sent: dict[int, tuple[int, list[_Hold[Entity]]]] = {}
         self._next_handle = 1
@@ -271,16 +286,24 @@ class Membrane(Generic[Entity]):
         self._received[event.handle] = standing
         return standing
 
-    def receive_retract(self, event: Retract) -> Standing[Entity] | None:
+    def receive_retract(self, event: Retract, *, keep: bool = False) -> Standing[Entity] | None:
         """Note what the peer retracted.
+
+        Args:
+            event: the retraction.
+            keep: whether its references stay known until `let_go`.
 
         Returns:
             What stood until now, the same object as before; None if there was no such thing.
         """
         standing = self._received.pop(event.handle, None)
-        if standing is not None:
+        if standing is not None and not keep:
             _release_all(standing.held)
         return standing
+
+    def let_go(self, standing: Standing[Entity]) -> None:
+        """Forget the references of what has been retracted, unless something else holds them."""
+        _release_all(standing.held)
 
     def receive_message(self, oid: int, event: Message) -> tuple[Entity, Value] | None:
         """Translate a message.

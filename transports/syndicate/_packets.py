@@ -28,6 +28,7 @@ from ._preserves import (
     encode_binary,
     encode_text,
     is_tuple,
+    map_embedded,
 )
 
 
@@ -154,8 +155,23 @@ def _wire_ref(value: Value) -> WireRef:
         if value[0] == 0 and len(value) == 2:
             return WireRef(True, value[1])
         if value[0] == 1:
+            if any(map(_has_reference, value[2:])):
+                raise RemoteProtocolError(
+                    "a caveat has a reference in it, which means nothing there"
+                )
             return WireRef(False, value[1], value[2:])
     raise RemoteProtocolError("a reference must be #:[0 oid] or #:[1 oid caveat ...] (WireRef)")
+
+
+def _has_reference(value: Value) -> bool:
+    found: list[Value] = []
+
+    def note(content: Value) -> Value:
+        found.append(content)
+        return Embedded(content)
+
+    map_embedded(note, value)
+    return bool(found)
 
 
 def _is_int(value: Value) -> TypeGuard[int]:

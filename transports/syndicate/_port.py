@@ -67,6 +67,11 @@ class NobodyPort(Recipient):
 
     __slots__ = ()
 
+    @property
+    def run_place(self) -> object:
+        """See `Recipient.run_place`: it takes everything."""
+        return self
+
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`."""
         account.repay(items, nbytes, Outcome.DROPPED)
@@ -109,27 +114,46 @@ class Port(Recipient):
         """See `Recipient.run_place`: what one turn tells two of a peer's observers is one turn."""
         return None if self.caveats else self.sender
 
+    @property
+    def hears_of_its_end(self) -> bool:
+        """See `Recipient.hears_of_its_end`: what a peer was told stands until it is retracted."""
+        return not self.sender.gone and self.target.known
+
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`."""
         sender = self.sender
-        if sender.gone:
+        if sender.gone or not self.target.known:
             account.repay(items, nbytes, Outcome.DROPPED, sender.outlet)
-            return
-        if type(item) is MessageRun or type(item) is SingleMessage:
-            sender.put_run(self, account, item, nbytes, now)
-            return
-        if type(item) is Batch:
-            sender.put_batch(self, account, item, nbytes, now)
+            self._drop(item)
             return
         try:
+            if type(item) is MessageRun or type(item) is SingleMessage:
+                sender.put_run(self, account, item, nbytes, now)
+                return
+            if type(item) is Batch:
+                sender.put_batch(self, account, item, nbytes, now)
+                return
             event = self._event(item)
         except LocalProtocolError as exc:
-            sender.unsayable(account, items, nbytes, exc, state=not isinstance(item, tuple))
+            state = isinstance(item, (Asserted, Retracted))
+            sender.unsayable(account, items, nbytes, exc, state=state)
+            self._drop(item)
+            return
+        except Exception as exc:  # noqa: BLE001 (nothing may surface in the turn of who says it)
+            sender.failed(account, items, nbytes, exc)
+            self._drop(item)
             return
         if event is None:
             account.repay(items, nbytes, Outcome.DROPPED, sender.outlet)
             return
         sender.gathering.add(account, event, items, nbytes, now)
+
+    def _drop(self, item: Any) -> None:
+        """Note that the peer will not be told."""
+        if isinstance(item, Ask):
+            item.answer.end()
+        elif isinstance(item, Retracted):
+            self._shown.pop(id(item.value), None)
 
     def _event(self, item: Any) -> TurnEvent | bytes | None:
         writer = self.sender.writer

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
-from ...accounts import Account, QuotaExceededError
+from ...accounts import Account, QuotaExceededError, TooManyDeliveriesError
 from ...dataspace import TooManyShapesError
 from .._errors import RemoteProtocolError
 from ._packets import Assert, Message, Retract, Sync, TurnEvent
@@ -17,7 +19,7 @@ from ._values import value_at, wire_value
 if TYPE_CHECKING:
     from ...accounts import Turn as AccountTurn
     from .._server import Counters
-    from ._entities import Entity, Retractor
+    from ._entities import Answer, Entity, Retractor
     from ._membrane import Membrane
 
 RETIRE_STEP = 1_000
@@ -35,12 +37,13 @@ class Receiver:
         membrane: which entity an oid stands for.
         counters: where messages are counted.
         max_observations: how many patterns the peer may observe.
+        max_deliveries: how many deliveries one of its packets may cause.
         complain: logs what was ignored.
     """
 
     __slots__ = (
-        "_account", "_after", "_complain", "_counters", "_live", "_max_observations", "_membrane",
-        "_observing",
+        "_account", "_after", "_awaited", "_complain", "_counters", "_live", "_max_deliveries",
+        "_max_observations", "_membrane", "_observing",
     )  # fmt: skip
 
     def __init__(
@@ -50,17 +53,21 @@ class Receiver:
         counters: Counters,
         *,
         max_observations: int,
+        max_deliveries: int,
         complain: Callable[[str], object],
     ) -> None:
         self._account = account
         self._membrane = membrane
         self._counters = counters
         self._max_observations = max_observations
+        self._max_deliveries = max_deliveries
         self._complain = complain
         # What takes each of the peer's assertions back, by its handle.
         self._live: dict[int, Retractor] = {}
         self._observing = 0
         self._after: list[Callable[[], None]] = []
+        # What others are to answer for the peer.
+        self._awaited: set[Answer] = set()
 
     # -- turns ----------------------------------------------------------------------------------
 
@@ -124,11 +131,12 @@ class Receiver:
         changes = _Changes(self._live)
         try:
             with self._account.turn(items=max(1, events), nbytes=nbytes) as turn:
+                turn.max_deliveries = self._max_deliveries
                 each(changes, turn)
         except BaseException as exc:
             changes.undo()
             self._after.clear()
-            if isinstance(exc, (QuotaExceededError, TooManyShapesError)):
+            if isinstance(exc, (QuotaExceededError, TooManyShapesError, TooManyDeliveriesError)):
                 raise RemoteProtocolError(str(exc)) from None
             raise
         if self._after:
@@ -154,9 +162,10 @@ class Receiver:
             changes.assert_(event.handle, retractor)
 
     def _retract(self, changes: _Changes, turn: AccountTurn, event: Retract) -> None:
-        # The references in it may be needed until it has been told that it is gone.
-        standing = self._membrane.receive_retract(event)
+        standing = self._membrane.receive_retract(event, keep=True)
         if standing is not None:
+            # The references in it may be needed until it has been told that it is gone.
+            self._after.append(partial(self._membrane.let_go, standing))
             retractor = changes.retract(event.handle)
             if retractor is not None:
                 retractor(turn)
@@ -167,10 +176,15 @@ class Receiver:
         Args:
             nursery: what outlives the connection's own task, which may have been cancelled.
         """
+        for answer in list(self._awaited):
+            answer.end()
         live = list(self._live.values())
         self._live.clear()
         if len(live) > RETIRE_STEP:
-            nursery.start_soon(_retract_in_steps, self._account, live)
+            # Before the account is closed, and not only when the task begins.
+            stack = ExitStack()
+            stack.enter_context(self._account.kept_open())
+            nursery.start_soon(_retract_in_steps, self._account, live, stack)
         elif live:
             _retract_all(self._account, live)
 
@@ -190,6 +204,14 @@ class Receiver:
         """See `Source.observes_no_more`."""
         self._observing -= 1
 
+    def awaits(self, answer: Answer) -> None:
+        """See `Source.awaits`."""
+        self._awaited.add(answer)
+
+    def awaits_no_more(self, answer: Answer) -> None:
+        """See `Source.awaits_no_more`."""
+        self._awaited.discard(answer)
+
     def afterwards(self, action: Callable[[], None]) -> None:
         """See `Source.afterwards`."""
         self._after.append(action)
@@ -206,18 +228,18 @@ class _Changes:
 
     def __init__(self, live: dict[int, Retractor]) -> None:
         self._live = live
-        self._added: list[int] = []
+        self._added: dict[int, None] = {}
         self._removed: list[tuple[int, Retractor]] = []
 
     def assert_(self, handle: int, retractor: Retractor) -> None:
         self._live[handle] = retractor
-        self._added.append(handle)
+        self._added[handle] = None
 
     def retract(self, handle: int) -> Retractor | None:
         retractor = self._live.pop(handle, None)
         if retractor is not None:
             if handle in self._added:
-                self._added.remove(handle)
+                del self._added[handle]
             else:
                 self._removed.append((handle, retractor))
         return retractor
@@ -234,9 +256,9 @@ def _retract_all(account: Account, live: list[Retractor]) -> None:
             retract(turn)
 
 
-async def _retract_in_steps(account: Account, live: list[Retractor]) -> None:
+async def _retract_in_steps(account: Account, live: list[Retractor], stack: ExitStack) -> None:
     """Retract very many assertions with others in between; at once if that is cancelled."""
-    with account.kept_open():
+    with stack:
         try:
             while live:
                 step = live[:RETIRE_STEP]

@@ -35,7 +35,13 @@ MESSAGE_HEAD = b"\xb4\xb3\x01M"
 _ENDS = b"\x84\x84\x84"
 
 MAX_TEMPLATES = 64
-"""How many kinds of messages of one connection are known again at a time: a few KiB."""
+"""How many kinds of messages of one connection are known again at a time."""
+
+MAX_PREFIX = 1 << 10
+"""How long the beginning of a message may be to be known again, in bytes."""
+
+MAX_PREFIX_SIZES = 8
+"""How many different lengths those beginnings may have: each is looked for."""
 
 
 class Template:
@@ -99,6 +105,10 @@ class Templates:
 
     def wants(self, prefix: bytes, version: int) -> bool:
         """Whether to make a template for this beginning; notes that it was seen."""
+        if len(prefix) > MAX_PREFIX:
+            return False
+        if len(prefix) not in self._by_size and len(self._by_size) >= MAX_PREFIX_SIZES:
+            return False
         seen = self._seen
         refused = seen.get(prefix)
         if refused is None:

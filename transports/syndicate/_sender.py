@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...accounts import Account, Outcome
@@ -10,14 +12,17 @@ from ...dataspace import Batch, captured
 from .._errors import LocalProtocolError
 from .._outlet import Outlet
 from ..websocket import WebSocket
-from ._connection import NEED_DATA, Connection
-from ._packets import Packet, Turn, TurnEvent
+from ._connection import Connection
+from ._packets import Packet, Turn, TurnEvent, decode, encode
 from ._port import Gathering, Port
 from ._runs import MessageRun, SingleMessage
 
 if TYPE_CHECKING:
     from ._credit import Credited
     from ._writer import Writer
+
+
+logger = logging.getLogger("clearfunds.transports.syndicate")
 
 
 class Sender:
@@ -70,12 +75,9 @@ class Sender:
     # -- what the connection says of its own accord ---------------------------------------------
 
     def say(self, packet: Packet) -> None:
-        """Send a packet, on the connection's own account (rule 2).
-
-        Raises:
-            LocalProtocolError: if the connection is closed.
-        """
-        self.put(self._wrapped(self._connection.send(packet)))
+        """Send a packet, on the connection's own account (rule 2); not on a closed connection."""
+        with suppress(LocalProtocolError):
+            self.put(self._wrapped(self._connection.send(packet)))
 
     def put(self, data: bytes) -> None:
         """Send bytes as they are, on the connection's own account (rule 2)."""
@@ -99,19 +101,20 @@ class Sender:
         if self.gone:
             account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
             return
-        self._hold(account, self._packet(events), 1, items, nbytes, now)
+        try:
+            packet = self._packet(events)
+        except Exception as exc:  # noqa: BLE001 (as above, for `Port`)
+            self.failed(account, items, nbytes, exc)
+            return
+        self._hold(account, packet, 1, items, nbytes, now)
 
     def put_run(
         self, port: Port, account: Account, run: MessageRun | SingleMessage, nbytes: int, now: float
     ) -> None:
         """Send each message of a run as a turn of its own. For `Port`."""
         if self._connection.text:
-            packets = b"".join(
-                [
-                    self._wrapped(self._connection.send(_decoded(packet)))
-                    for packet in run.packets(port.told_as)
-                ]
-            )
+            told = run.packets(port.told_as)
+            packets = b"".join([self._wrapped(encode(decode(p), text=True)) for p in told])
         elif self._websocket:
             packets = b"".join(map(WebSocket.frame, run.packets(port.told_as)))
         else:
@@ -129,13 +132,30 @@ class Sender:
         key = None if special else port.told_as
         packets = None if key is None else framed.get(key)
         if packets is None:
-            packets = b"".join(self._told(port, batch))
+            told = list(self._told(port, batch))
+            if len(told) < batch.count:
+                # What is left out is given up here; the last of it takes the bytes along.
+                left_out = batch.count - len(told)
+                size = sum(map(len, told))
+                spare = nbytes if not told else max(0, nbytes - size)
+                account.repay(left_out, spare, Outcome.DROPPED, self.outlet)
+                if told:
+                    packets = b"".join(told)
+                    self._hold(account, packets, len(told), len(told), nbytes - spare, now)
+                return
+            packets = b"".join(told)
             if key is not None:
                 framed[key] = packets
-        if packets:
-            self._hold(account, packets, batch.count, batch.count, nbytes, now)
-        else:
-            account.repay(batch.count, nbytes, Outcome.DROPPED, self.outlet)
+        self._hold(account, packets, batch.count, batch.count, nbytes, now)
+
+    def failed(self, account: Account, items: int, nbytes: int, why: Exception) -> None:
+        """End the connection for a fault of ours in framing what it is told. For `Port`.
+
+        It must not surface in the turn of whoever happened to say it.
+        """
+        account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
+        logger.error("%s: what it is to be told cannot be framed", self.outlet.name, exc_info=why)
+        self._cut(f"internal error: {why!r}")
 
     def unsayable(
         self, account: Account, items: int, nbytes: int, why: LocalProtocolError, *, state: bool
@@ -161,7 +181,7 @@ class Sender:
     def _packet(self, events: list[TurnEvent | bytes]) -> bytes:
         if self._connection.text:
             turn = Turn(tuple([event for event in events if isinstance(event, TurnEvent)]))
-            return self._wrapped(self._connection.send(turn))
+            return self._wrapped(encode(turn, text=True))
         raw = [event for event in events if isinstance(event, bytes)]
         return self._wrapped(b"".join((b"\xb5", *raw, b"\x84")))
 
@@ -180,11 +200,3 @@ class Sender:
             self.outlet.hold(account, packets, items, nbytes, now)
         else:
             self.credited.put(account, packets, turns, items, nbytes, now)
-
-
-def _decoded(packet: bytes) -> Packet:
-    connection = Connection()
-    connection.receive_data(packet)
-    decoded = connection.next_packet()
-    assert decoded is not NEED_DATA
-    return decoded

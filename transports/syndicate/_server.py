@@ -90,4 +90,9 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
                 if account in oldest and loan.items and loan.opened < oldest[account]:
                     oldest[account] = loan.opened
         for account, credit in waiting.items():
-            credit.give(oldest[account])
+            try:
+                credit.give(oldest[account])
+            except Exception:
+                # One connection's fault must not end the clock of all.
+                self.counters.internal_errors += 1
+                self.logger.exception("%s could not be given credit", account.name)

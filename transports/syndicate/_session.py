@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ...accounts import Account
-from .._errors import LocalProtocolError, RemoteProtocolError
+from .._errors import RemoteProtocolError
 from .._link import Link
 from .._session import LOOK_AHEAD_PAUSE_SECONDS, Session
 from ..websocket import WebSocket
@@ -27,8 +27,8 @@ from ._credit import Credited
 from ._crediting import Crediting
 from ._entities import Answer, Attenuated, Entity, Inert, Proxy
 from ._membrane import Membrane
-from ._packets import Error, Extension, Turn
-from ._port import Port
+from ._packets import Error, Extension, Nop, Turn
+from ._port import NobodyPort, Port
 from ._preserves import Value
 from ._receiver import Receiver
 from ._runs import SingleMessage, Template, Templates, ToldAs, find_run, make_template, varying_atom
@@ -39,6 +39,10 @@ from ._writer import Writer
 
 if TYPE_CHECKING:
     from ._server import SyndicateServer
+
+MAX_AHEAD = 10_000
+"""How many packets are cut from the input of a connection that waits, to look for credit: as many
+as its limit in items, by default."""
 
 NORMAL_CLOSURE = 1000
 GOING_AWAY = 1001
@@ -55,8 +59,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_connection", "_fault", "_forgotten", "_membrane", "_messages",
-        "_receiver", "_templates", "_websocket", "credit", "sender",
+        "_ahead", "_ahead_bytes", "_answers", "_connection", "_fault", "_forgotten", "_membrane",
+        "_messages", "_messages_bytes", "_receiver", "_templates", "_websocket", "credit",
+        "sender",
     )  # fmt: skip
 
     _unacknowledged_are = "items had no credit"
@@ -85,10 +90,12 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._websocket = WebSocket(max_message_size=settings.max_packet_size)
         # WebSocket messages that are to be parsed one by one.
         self._messages: deque[bytes] = deque()
+        self._messages_bytes = 0
         self._membrane: Membrane[Entity] = Membrane(
             proxy=self._proxy,
             attenuate=self._attenuate,
             inert=Inert(),
+            forget=_forget,
             max_exported=settings.max_references,
             max_imported=settings.max_references,
             max_received=settings.max_assertions,
@@ -109,6 +116,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._membrane,
             server.counters,
             max_observations=settings.max_observations,
+            max_deliveries=settings.max_turn_deliveries,
             complain=self.complain,
         )
         self.credit = Crediting(self.account, self.sender, server.flusher, settings, cut=link.cut)
@@ -117,6 +125,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._forgotten = 0
         # Packets that were cut from the input while it waited, and what was found behind them.
         self._ahead: deque[Frame] = deque()
+        self._ahead_bytes = 0
         self._fault: RemoteProtocolError | None = None
         if not websocket:
             self.credit.ask()
@@ -135,6 +144,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _after_sending(self) -> None:
         """See `Session._after_sending`: what went out at once is no longer owed."""
         self.credit.give()
+        self._answer_websocket()
 
     def _received(self, data: bytes) -> None:
         if not data:
@@ -146,14 +156,26 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._connection.receive_data(data)
             return
         established = websocket.established
-        self._messages.extend(websocket.receive_data(data))
-        reply = websocket.outgoing()
-        if reply:
-            self.sender.put(reply)
+        for message in websocket.receive_data(data):
+            self._messages.append(message)
+            self._messages_bytes += len(message)
+        self._answer_websocket()
         if websocket.established and not established:
             self.credit.ask()
         if websocket.closed:
             self._eof = True
+
+    def _answer_websocket(self) -> None:
+        """Send a pong, say, unless the peer does not take what it has been sent already.
+
+        A WebSocket keeps one, the latest, which answers all pings before it [RFC 6455 section
+        5.5.3]: who pings and does not read makes nothing grow.
+        """
+        if self._websocket is not None and not self.outlet.queue:
+            reply = self._websocket.outgoing()
+            if reply:
+                self.sender.put(reply)
+                self._server.flusher.flush_now()
 
     def _cut_off(self) -> str:
         """See `Session._cut_off`."""
@@ -168,6 +190,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         if self._websocket is None:
             await super()._take_leave(why)
         else:
+            # What comes after the close frame would be a fault of ours.
+            self._retract_all()
             code = GOING_AWAY if self._server.stopping else NORMAL_CLOSURE
             await self._close_websocket(code, why)
 
@@ -183,11 +207,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         """Tell the peer what it did wrong, and let it read that."""
         self._retract_all()
         websocket = self._websocket
-        try:
-            if websocket is None or websocket.established:
-                self.sender.say(Error(str(fault)))
-        except LocalProtocolError:
-            pass  # it is closed already: the peer has said an error itself
+        if websocket is None or websocket.established:
+            self.sender.say(Error(str(fault)))
         if websocket is not None:
             await self._close_websocket(PROTOCOL_ERROR, str(fault))
         else:
@@ -258,10 +279,11 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             except OSError:
                 data = b""  # it will be found again when its turn comes
             self._received(data)
+            # Nothing of its own may sit unsent while it waits.
+            self._server.flusher.flush_now()
 
     def _unparsed(self) -> int:
-        ahead = sum(frame.end - frame.start for frame in self._ahead)
-        return self._connection.unparsed_bytes + sum(map(len, self._messages)) + ahead
+        return self._connection.unparsed_bytes + self._messages_bytes + self._ahead_bytes
 
     def _has_whole_packets(self) -> bool:
         self._cut_ahead()
@@ -270,11 +292,13 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _cut_ahead(self) -> None:
         """Cut all whole packets from the input, to be handled when it is their turn."""
         try:
-            while self._fault is None:
+            while self._fault is None and len(self._ahead) < MAX_AHEAD:
                 frame = self._cut_frame()
                 if frame is NEED_DATA:
                     return
-                self._ahead.append(frame)
+                if not isinstance(frame.packet, Nop):
+                    self._ahead.append(frame)
+                    self._ahead_bytes += frame.end - frame.start
         except RemoteProtocolError as exc:
             self._fault = exc
 
@@ -288,6 +312,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             packet = frame.packet
             if isinstance(packet, Extension) and self.credit.handle(packet):
                 del self._ahead[before]
+                self._ahead_bytes -= frame.end - frame.start
             else:
                 before += 1
 
@@ -323,7 +348,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     def _next_frame(self) -> Frame | NeedData:
         if self._ahead:
-            return self._ahead.popleft()
+            frame = self._ahead.popleft()
+            self._ahead_bytes -= frame.end - frame.start
+            return frame
         if self._fault is not None:
             raise self._fault
         return self._cut_frame()
@@ -343,7 +370,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 raise fault
             if not self._messages:
                 return NEED_DATA
-            connection.receive_data(self._messages.popleft())
+            message = self._messages.popleft()
+            self._messages_bytes -= len(message)
+            connection.receive_data(message)
 
     def _handle(self, frame: Frame) -> None:
         packet = frame.packet
@@ -362,7 +391,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         elif isinstance(packet, Extension):
             self.credit.handle(packet)
         elif isinstance(packet, Error):
-            self._server.logger.warning("%s says: %s %r", self.name, packet.message, packet.detail)
+            self._server.logger.warning(
+                "%s says: %.200r %.200r", self.name, packet.message, packet.detail
+            )
 
     # -- runs of messages -----------------------------------------------------------------------
 
@@ -450,6 +481,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             return None
         told: set[ToldAs] = set()
         for port in destinations.holders:
+            if isinstance(port, NobodyPort):
+                continue
             if not isinstance(port, Port) or port.caveats:
                 return None
             told.add(port.told_as)
@@ -473,3 +506,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _attenuate(self, entity: Entity, caveats: tuple[Value, ...]) -> Entity:
         size = self._server.settings.max_caveats_size
         return Attenuated(entity, caveats, max_caveats_size=size)
+
+
+def _forget(entity: Entity) -> None:
+    """Hear that one of the peer's entities is not known any more."""
+    if isinstance(entity, Proxy):
+        entity.known = False

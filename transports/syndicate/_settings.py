@@ -32,6 +32,10 @@ class SyndicateSettings(ServerSettings):
     """Assertions of one connection that may stand, in each direction."""
     max_observations: int = 1_000
     """Patterns that one connection may observe; as MQTT's `max_subscriptions`."""
+    max_turn_deliveries: int = 100_000
+    """Deliveries that one packet may cause, but for a single message's: as many as one connection
+    may have standing by default (`DEFAULT_STANDING_ITEMS`), told to one observer. It takes about a
+    second."""
     max_caveats_size: int = DEFAULT_MAX_CAVEATS_SIZE
     """Bytes of the caveats of one reference."""
     resolve_answer: Literal["ok", "accepted"] = "ok"

@@ -269,6 +269,15 @@ def attenuate_value(
     return value
 
 
+def max_attenuated_size(size: int) -> int:
+    """Return how large what becomes of a value of `size` bytes may be.
+
+    Templates may say as much as caveats can, and some of what they are given twice over; work is
+    in proportion to this, and it is done for every message.
+    """
+    return DEFAULT_MAX_CAVEATS_SIZE + 4 * size
+
+
 def _rewritten(caveat: Alternatives, value: Value, attenuate: Attenuate) -> Value:
     for rewrite in caveat.rewrites:
         bindings: list[Value] = []

@@ -12,6 +12,7 @@ means depends on whose connection it came by, an entity means the same to everyb
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import suppress
 from struct import unpack_from
 from typing import Any, TypeAlias
 
@@ -28,7 +29,6 @@ from ._preserves import (
     is_mapping,
     is_set,
     is_tuple,
-    same,
 )
 from ._scan import (
     DICTIONARY,
@@ -98,10 +98,12 @@ class Encoded(Foreign):
         raw: one whole, well-formed compound, without references and annotations.
     """
 
-    __slots__ = ("_decoded", "_places", "raw")
+    __slots__ = ("_children", "_decoded", "_places", "raw")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
+        # What some pattern has looked at: it will be looked at by others.
+        self._children: dict[Any, Any] | None = None
         self._places: list[int] | None = None
         self._decoded: Value = MISSING
 
@@ -133,19 +135,30 @@ class Encoded(Foreign):
         """See `Foreign`."""
         raw = self.raw
         if raw[0] not in (RECORD, SEQUENCE):
-            return _entry(self.value(), key)
+            if self._children is None:
+                self._children = _entries(self.value())
+            return self._children.get(key, MISSING)
         places = self._places
         if places is None:
             places = self._places = places_of(raw)
         if not isinstance(key, int) or not 0 <= key < len(places) - 1:
             return MISSING
-        return value_at(raw, places[key], places[key + 1])
+        start = places[key]
+        if raw[start] < RECORD:
+            return value_at(raw, start, places[key + 1])
+        children = self._children
+        if children is None:
+            children = self._children = {}
+        child = children.get(key)
+        if child is None:
+            child = children[key] = Encoded(raw[start : places[key + 1]])
+        return child
 
     def pattern_has(self, key: Any) -> bool:
         """See `Foreign`."""
         raw = self.raw
         if raw[0] not in (RECORD, SEQUENCE):
-            return _entry(self.value(), key) is not MISSING
+            return self.pattern_entry(key) is not MISSING
         if self._places is None:
             self._places = places_of(raw)
         return isinstance(key, int) and 0 <= key < len(self._places) - 1
@@ -160,17 +173,24 @@ class Decoded(Foreign):
 
     Attributes:
         content: a compound value of the `preserves` library, made of what can be hashed.
-        nbytes: what it is charged for.
     """
 
-    __slots__ = ("content", "nbytes")
+    __slots__ = ("_children", "_nbytes", "content")
 
-    def __init__(self, content: Value, nbytes: int) -> None:
+    def __init__(self, content: Value, nbytes: int | None = None) -> None:
         self.content = content
-        self.nbytes = nbytes
+        self._nbytes = nbytes
+        self._children: dict[Any, Any] | None = None
 
     def __repr__(self) -> str:
         return f"<Decoded {self.content!r}>"
+
+    @property
+    def nbytes(self) -> int:
+        """What it is charged for."""
+        if self._nbytes is None:
+            self._nbytes = _size(self.content)
+        return self._nbytes
 
     def value(self) -> Value:
         """Return it in the types of the `preserves` library."""
@@ -188,7 +208,9 @@ class Decoded(Foreign):
 
     def pattern_entry(self, key: Any) -> Any:
         """See `Foreign`."""
-        return _entry(self.content, key)
+        if self._children is None:
+            self._children = _entries(self.content)
+        return self._children.get(key, MISSING)
 
     def pattern_identity(self) -> Hashable:
         """See `Foreign`."""
@@ -212,7 +234,7 @@ def wire_value(value: Value, nbytes: int | None = None) -> WireValue:
     `nbytes` is what it is charged for, by default what its parts are.
     """
     if isinstance(value, Record) or is_tuple(value) or is_mapping(value) or is_set(value):
-        return Decoded(value, _size(value) if nbytes is None else nbytes)
+        return Decoded(value, nbytes)
     return value
 
 
@@ -347,16 +369,15 @@ def value_end(data: bytes, at: int) -> int:
             return at
 
 
-def _entry(content: Value, key: Any) -> Any:
-    found: Any = MISSING
+def _entries(content: Value) -> dict[Any, Any]:
+    """Return what patterns may ask of a compound by key; keys with references in them have none."""
+    entries: dict[Any, Any] = {}
     if is_mapping(content):
-        if isinstance(key, (DictKey, int)):
-            wanted = decode_binary(key.raw) if isinstance(key, DictKey) else key
-            found = next((v for k, v in content.items() if same(k, wanted)), MISSING)
-        else:
-            found = content.get(key, MISSING)
-    elif isinstance(key, int):
-        parts = content.fields if isinstance(content, Record) else content
-        if is_tuple(parts) and 0 <= key < len(parts):
-            found = parts[key]
-    return found if found is MISSING else wire_value(found)
+        for key, part in content.items():
+            with suppress(LocalProtocolError):
+                entries[dict_key(key)] = wire_value(part)
+        return entries
+    parts = content.fields if isinstance(content, Record) else content
+    if is_tuple(parts):
+        entries.update(enumerate(map(wire_value, parts)))
+    return entries

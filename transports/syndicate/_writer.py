@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...accounts import measure
 from ._packets import TurnEvent, encode_event
 from ._port import HANDLELESS, Made
 from ._preserves import Value
 from ._runs import MESSAGE_HEAD
 from ._shown import shown_value
-from ._sturdy import Caveat, attenuate_value
+from ._sturdy import Caveat, attenuate_value, max_attenuated_size
 from ._values import encode_integer, encoded
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ class Writer:
 
     def _value(self, item: Any, caveats: Sequence[Caveat]) -> Value | None:
         value = shown_value(item, self._vocabulary)
-        return attenuate_value(caveats, value, self._attenuate) if caveats else value
+        if not caveats:
+            return value
+        size = max_attenuated_size(measure(item))
+        return attenuate_value(caveats, value, self._attenuate, max_size=size)
 
     def _finish(self, event: TurnEvent) -> TurnEvent | bytes:
         return event if self._connection.text else encode_event(event)

@@ -48,7 +48,7 @@ def attenuate(thing: Thing, caveats: tuple[Any, ...]) -> Thing:
     return Thing(f"{thing} with {caveats}")
 
 
-def new(**limits: int) -> Membrane[Thing]:
+def new(**limits: Any) -> Membrane[Thing]:
     membrane = Membrane(proxy=proxy, attenuate=attenuate, inert=INERT, **limits)
     membrane.export(DATASPACE)
     return membrane
