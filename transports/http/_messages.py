@@ -66,6 +66,12 @@ class Response:
     """The body's media type."""
     headers: tuple[tuple[str, str], ...] = ()
     """Further header fields. Those of framing, date and connection are the server's."""
+    endless: bool = False
+    """Whether the body has no end of its own, as a stream of events has none.
+
+    It ends when the peer goes away, which is noticed at once, or does not take what is sent; little
+    is kept for it in the kernel. The connection serves nothing else afterwards.
+    """
 
     @classmethod
     def sentence(cls, status: int, text: str, *headers: tuple[str, str]) -> Response:

@@ -9,7 +9,8 @@ Rules:
    neither case does anything but that one connection suffer.
 2. Whatever a peer can make grow or last has a limit: connections, the size of a head, the time for
    a head, the time between requests, the time to take one piece of an answer.
-3. One task a connection, in the server's own nursery; nothing outlives `serve_http`.
+3. One task a connection, in the server's own nursery, and a second only while an endless answer is
+   sent, to notice that the peer has gone; nothing outlives `serve_http`.
 4. Only GET and HEAD, and no request has a body: pages are looked at, nothing is changed by them.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -39,6 +41,10 @@ RECEIVE_BYTES: Final = 4096
 SEND_BYTES: Final = 65536
 # One send, and what a reader must take within `HttpLimits.write_seconds`: 64 KiB in 20 s is slower
 # than any scraper or browser that is still alive.
+
+STREAM_BUFFER_BYTES: Final = 65536
+# What the kernel keeps for a peer of an endless answer (Linux doubles it): some seconds of events.
+# It would grow to megabytes otherwise, and who is asleep be noticed only when they are full.
 
 LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 262144
@@ -273,14 +279,16 @@ class _Session:
         body = response.body
         bodiless = request is not None and request.method == "HEAD"
         try:
-            head = self._head(response, last=request is None)
+            head = self._head(response, last=request is None or response.endless)
             if isinstance(body, bytes):
                 if not bodiless:
                     head += self._frame(h11.Data(data=body))
                 await self._send(head + self._frame(h11.EndOfMessage()))
                 return
             await self._send(head)
-            if not bodiless:
+            if response.endless and not bodiless:
+                await self._stream_pieces(body)
+            elif not bodiless:
                 await self._send_pieces(body)
             await self._send(self._frame(h11.EndOfMessage()))
         finally:
@@ -322,6 +330,39 @@ class _Session:
             # which the peer knows that the page is not whole [RFC 9112 section 8].
             log.exception("HTTP: a page of %s failed half-way", self.peer)
             raise trio.BrokenResourceError from error
+
+    async def _stream_pieces(self, body: AsyncIterator[bytes]) -> None:
+        """Send an endless body for as long as the peer is there.
+
+        Raises:
+            trio.BrokenResourceError: the peer is gone.
+        """
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BUFFER_BYTES)
+        gone = False
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal gone
+                left = LINGER_BYTES
+                with suppress(trio.BrokenResourceError):
+                    # Nothing more is asked for on this connection: what comes is not looked at.
+                    while left > 0 and (data := await self._stream.receive_some(RECEIVE_BYTES)):
+                        left -= len(data)
+                gone = True
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            try:
+                await self._send_pieces(body)
+            except (trio.BrokenResourceError, _SlowReaderError) as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        # Raised out here, or it would come out as a group of one.
+        if failure is not None:
+            raise failure
+        if gone:
+            raise trio.BrokenResourceError
 
     def _frame(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> bytes:
         return self._h11.send(event) or b""
