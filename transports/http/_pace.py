@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Final
 
 import trio
@@ -22,11 +22,18 @@ class Pace:
             at one instant.
     """
 
-    __slots__ = ("_until", "pauses")
+    __slots__ = ("_began", "_busy", "_until", "pauses")
 
     def __init__(self) -> None:
         self.pauses = 0
+        self._busy = 0.0
+        self._began = thread_time()
         self._until = perf_counter() + STRETCH_SECONDS
+
+    @property
+    def busy_seconds(self) -> float:
+        """CPU time of all stretches so far, without what others did in the pauses."""
+        return self._busy + thread_time() - self._began
 
     async def breathe(self) -> None:
         """Execute a checkpoint if the present stretch is over; otherwise return at once."""
@@ -36,5 +43,7 @@ class Pace:
     async def pause(self) -> None:
         """Execute a checkpoint and begin a new stretch."""
         self.pauses += 1
+        self._busy += thread_time() - self._began
         await trio.lowlevel.checkpoint()
+        self._began = thread_time()
         self._until = perf_counter() + STRETCH_SECONDS

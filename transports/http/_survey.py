@@ -1,0 +1,533 @@
+"""What the live page shows of the books: the top of everything, found in steps.
+
+Everything here is bounded, however many accounts, holders and loans there are: the rows by the
+constants below, each name by `NAME_CHARACTERS`; how many are left out is said. So is what is kept
+on the way: numbers by name of holder, and no objects by loan.
+
+1. Accounts are gone through once, holders and their loans once; then those few holders that are
+   shown once more, for the matrix. Each row is read at one instant, the survey as a whole is not.
+2. Who waits, and until when a holder has patience, is as `accounts._patience` has it: time counts
+   from the holder's last progress, or from when the first of those who wait on it began to.
+3. An account with others below it owes for them and is a level, not one of those who cause debt.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from heapq import nlargest
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+
+import attrs
+
+from ...accounts import LoanedItem, rings
+from ...accounts._ledger import LOOSE
+from ...accounts._limit import UNLIMITED
+from ._holdings import BREATH_EVERY
+
+if TYPE_CHECKING:
+    from ...accounts import Account, Holder, Ledger
+    from ._pace import Pace
+
+ACCOUNTS_MAX: Final = 40
+TIGHTEST_MAX: Final = 6
+LEVELS_MAX: Final = 8
+HOLDERS_MAX: Final = 16
+WAITS_MAX: Final = 12
+WAITED_ON_MAX: Final = 6
+NAMED_MAX: Final = 4
+RINGS_MAX: Final = 3
+MATRIX_ACCOUNTS_MAX: Final = 16
+# What a person takes in on one screen; the whole is on /ledger.json.
+
+NAME_CHARACTERS: Final = 200
+# A client identifier may have a thousand bytes, and is what a peer says it is.
+
+STILL_SECONDS: Final = 1.0
+# Without progress for so long, a holder is taken to stand still (as `accounts.RING_SECONDS`).
+
+RING_WAITERS_MAX: Final = 1000
+# Rings are looked for at one instant, or they may be none; beyond that it would take too long.
+
+CHUNK: Final = 1024
+# Accounts ranked between two looks at the clock: a fifth of a millisecond.
+
+T = TypeVar("T")
+
+
+class AccountRow(TypedDict):
+    """An account and its headroom."""
+
+    name: str
+    parent: str | None
+    state: str
+    debt_items: int
+    debt_bytes: int
+    limit_items: int | None
+    limit_bytes: int | None
+    waiting: int
+    """Readers that wait now: its own or, of a level, those that wait at it."""
+    waiting_seconds: float
+    oldest_seconds: float | None
+    """The age of its oldest loan; None for levels, of which it is not known."""
+
+
+class HolderRow(TypedDict):
+    """Those of one name who hold debt, and what becomes of them."""
+
+    name: str
+    kind: str
+    items: int
+    bytes: int
+    loans: int
+    oldest_seconds: float
+    idle_seconds: float
+    waited_items: int
+    """How many of the items somebody waits for."""
+    policy: str | None
+    patience: float | None
+    left_seconds: float | None
+    """Until its policy applies; None if nobody waits on it, or it may take for ever."""
+    owner: str | None
+    """The account whose reader it waits on in turn, if it has one that waits."""
+
+
+class WaitedOnRow(HolderRow):
+    """A holder, and what it has of the debt that is waited for at one account."""
+
+    here_items: int
+    here_bytes: int
+
+
+class WaitRow(TypedDict):
+    """Readers that wait at one account, and on whom."""
+
+    at: str
+    waiting: list[str]
+    """The accounts whose readers wait there, those first who have waited the longest."""
+    count: int
+    seconds: float
+    debt_items: int
+    debt_bytes: int
+    limit_items: int | None
+    limit_bytes: int | None
+    low_items: int | None
+    low_bytes: int | None
+    on: list[WaitedOnRow]
+    on_more: int
+
+
+class RingRow(TypedDict):
+    """Readers none of which can go on unless another of them does."""
+
+    members: list[str]
+    count: int
+    seconds: float
+
+
+class Survey(TypedDict):
+    """All that is shown."""
+
+    time: float
+    totals: dict[str, Any]
+    levels: list[AccountRow]
+    tightest: list[AccountRow]
+    accounts: list[AccountRow]
+    holders: list[HolderRow]
+    cells: list[tuple[int, int, int, int, float]]
+    """The matrix: places in `accounts` and `holders`, items, bytes, age of the oldest loan."""
+    waits: list[WaitRow]
+    rings: list[RingRow]
+    more: dict[str, int]
+    """How many rows of each kind are left out."""
+
+
+@attrs.define(eq=False)
+class _Crowd:
+    """Readers that wait at one account."""
+
+    since: float
+    count: int = 0
+    longest: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Since when, by account, for the first so many."""
+    items: dict[str, int] | None = None
+    """What each holder has of the debt waited for, if this crowd is shown."""
+    bytes: dict[str, int] = attrs.field(factory=dict[str, int])
+
+
+@attrs.define
+class _Holdings:
+    """What holders have, by their names. Numbers apart, for the sake of the garbage collector."""
+
+    crowds: dict[Account, _Crowd]
+    shown: dict[Account, float]
+    """The accounts that are shown, and when the oldest of their loans was made."""
+    items: dict[str, int] = attrs.field(factory=dict[str, int])
+    bytes: dict[str, int] = attrs.field(factory=dict[str, int])
+    loans: dict[str, int] = attrs.field(factory=dict[str, int])
+    opened: dict[str, float] = attrs.field(factory=dict[str, float])
+    waited: dict[str, int] = attrs.field(factory=dict[str, int])
+    since: dict[str, float] = attrs.field(factory=dict[str, float])
+    first: dict[str, Holder] = attrs.field(factory=dict[str, "Holder"])
+    more: dict[str, list[Holder]] = attrs.field(factory=dict[str, "list[Holder]"])
+
+    def note(
+        self, name: str, account: Account, items: int, nbytes: int, opened: float, loans: int = 1
+    ) -> None:
+        """Add what somebody has of one account's debt."""
+        self.items[name] = self.items.get(name, 0) + items
+        self.bytes[name] = self.bytes.get(name, 0) + nbytes
+        self.loans[name] = self.loans.get(name, 0) + loans
+        self.opened[name] = min(opened, self.opened.get(name, opened))
+        if account in self.shown:
+            self.shown[account] = min(opened, self.shown[account])
+        if not self.crowds:
+            return
+        waited_for = False
+        for at in account.chain:
+            crowd = self.crowds.get(at)
+            if crowd is None:
+                continue
+            waited_for = True
+            self.since[name] = min(crowd.since, self.since.get(name, crowd.since))
+            if crowd.items is not None:
+                crowd.items[name] = crowd.items.get(name, 0) + items
+                crowd.bytes[name] = crowd.bytes.get(name, 0) + nbytes
+        if waited_for:
+            self.waited[name] = self.waited.get(name, 0) + items
+
+    def guilt(self, name: str, now: float) -> tuple[bool, int]:
+        """Return whether it stands still while somebody waits on it, and for how many items."""
+        waited = self.waited.get(name, 0)
+        if not waited:
+            return False, 0
+        return any(now - each.progressed_at >= STILL_SECONDS for each in self.here(name)), waited
+
+    def here(self, name: str) -> list[Holder]:
+        """Who of that name holds something."""
+        first = self.first.get(name)
+        return [] if first is None else [first, *self.more.get(name, ())]
+
+
+async def survey(ledger: Ledger, pace: Pace) -> Survey:
+    """Look at the books, in steps, and return what the page shows of them."""
+    # A stretch of its own: the totals must be read in one, however many accounts there are.
+    await pace.pause()
+    totals = _totals(ledger)
+    await pace.breathe()
+    crowds = await _crowds(ledger, pace)
+    waits, waits_left_out = await _top(
+        list(crowds), WAITS_MAX, lambda at: (-crowds[at].since, at.name), pace
+    )
+    for at in waits:
+        crowds[at].items = {}
+    owing, tightest, count = await _top_accounts(ledger, pace)
+    now = ledger.clock()
+    holdings = _Holdings(crowds, dict.fromkeys([*owing, *tightest], now))
+    await _walk(ledger, holdings, pace)
+    names, holders_left_out = await _top(
+        list(holdings.items),
+        HOLDERS_MAX,
+        lambda name: (*holdings.guilt(name, now), holdings.items[name]),
+        pace,
+    )
+    now = ledger.clock()
+    cells = await _cells(ledger, holdings, owing[:MATRIX_ACCOUNTS_MAX], names, pace)
+    wait_rows: list[WaitRow] = []
+    for at in waits:
+        wait_rows.append(await _wait_row(at, crowds[at], holdings, now, pace))
+    levels = [a for a in ledger.roots if a.children][:LEVELS_MAX]
+    await pace.pause()
+    found = rings(ledger) if len(ledger.waiters) <= RING_WAITERS_MAX else ()
+    await pace.breathe()
+    return {
+        "time": round(time.time(), 3),
+        "totals": totals,
+        "levels": [_level_row(account, crowds.get(account), now) for account in levels],
+        "tightest": [_account_row(a, holdings.shown[a], now) for a in tightest],
+        "accounts": [_account_row(a, holdings.shown[a], now) for a in owing],
+        "holders": [_holder_row(name, holdings, now) for name in names],
+        "cells": cells,
+        "waits": wait_rows,
+        "rings": [
+            {
+                "members": [clipped(name) for name in ring.members[:NAMED_MAX]],
+                "count": len(ring.members),
+                "seconds": _seconds(ring.seconds),
+            }
+            for ring in found[:RINGS_MAX]
+        ],
+        "more": {
+            "accounts": count - len(owing),
+            "holders": holders_left_out,
+            "waits": waits_left_out,
+            "rings": max(0, len(found) - RINGS_MAX),
+        },
+    }
+
+
+def clipped(name: str) -> str:
+    """Return a name as it is shown, cut if it is very long."""
+    return name if len(name) <= NAME_CHARACTERS else name[: NAME_CHARACTERS - 1] + "\u2026"
+
+
+def is_clipped(name: str) -> bool:
+    """Whether a name may be the beginning of a longer one."""
+    return len(name) == NAME_CHARACTERS and name.endswith("\u2026")
+
+
+def _totals(ledger: Ledger) -> dict[str, Any]:
+    totals = ledger.statistics()
+    return {
+        "accounts": totals.accounts,
+        "debt_items": totals.debt_items,
+        "debt_bytes": totals.debt_bytes,
+        "waiting": totals.waiting,
+        "waits": totals.waits,
+        "waited_seconds": _seconds(totals.waited_seconds),
+        "repaid_items": totals.repaid_items,
+        "leaked_loans": totals.leaked_loans,
+        "holders": totals.holders,
+    }
+
+
+async def _crowds(ledger: Ledger, pace: Pace) -> dict[Account, _Crowd]:
+    """Return who waits where. (At an account that is open, readers only stand to be woken.)"""
+    crowds: dict[Account, _Crowd] = {}
+    for number, waiter in enumerate(sorted(ledger.waiters, key=attrgetter("ticket"))):
+        if not number % BREATH_EVERY:
+            await pace.breathe()
+        at = waiter.at
+        if at is None or not at.throttled:
+            continue
+        crowd = crowds.get(at)
+        if crowd is None:
+            crowd = crowds[at] = _Crowd(waiter.since)
+        crowd.since = min(crowd.since, waiter.since)
+        name = waiter.account.name
+        if name not in crowd.longest:
+            crowd.count += 1
+            if len(crowd.longest) < NAMED_MAX:
+                crowd.longest[name] = waiter.since
+    return crowds
+
+
+async def _top(
+    rows: list[T], most: int, key: Callable[[T], Any], pace: Pace
+) -> tuple[list[T], int]:
+    """Return the `most` largest and how many others there are."""
+    best: list[T] = []
+    for start in range(0, len(rows), CHUNK):
+        await pace.breathe()
+        best = nlargest(most, [*best, *rows[start : start + CHUNK]], key)
+    return best, max(0, len(rows) - most)
+
+
+async def _top_accounts(ledger: Ledger, pace: Pace) -> tuple[list[Account], list[Account], int]:
+    """Return those that owe the most, those with the least headroom, and how many there are."""
+    accounts = list(ledger.accounts.values())
+    owing: list[Account] = []
+    tightest: list[Account] = []
+    count = 0
+    for start in range(0, len(accounts), CHUNK):
+        await pace.breathe()
+        below = [a for a in accounts[start : start + CHUNK] if not a.children]
+        count += len(below)
+        owing = nlargest(ACCOUNTS_MAX, owing + below, lambda a: (a.debt_items, a.debt_bytes))
+        tightest = nlargest(TIGHTEST_MAX, tightest + [a for a in below if a.debt_items], pressure)
+    return owing, tightest, count
+
+
+def pressure(account: Account) -> float:
+    """Return the debt as a share of the account's limit, of that unit which is nearer to it."""
+    # A limit of nothing at all is reached with the first item.
+    return max(
+        account.debt_items / (account.mark_items or 1),
+        account.debt_bytes / (account.mark_bytes or 1),
+    )
+
+
+async def _walk(ledger: Ledger, holdings: _Holdings, pace: Pace) -> None:
+    """Go through everything that is physically held (rule 15)."""
+    for number, holder in enumerate(list(ledger.holders)):
+        if not number % BREATH_EVERY:
+            await pace.breathe()
+        # Copied, because a holder's loans may not change while they are walked. What is not a loan
+        # is the audit's to tell of, and one that was settled meanwhile has nothing outstanding.
+        loans: list[Any] = list(holder.loans())
+        if loans:
+            await _walk_loans(holder, loans, holdings, pace)
+    router = ledger.router
+    for turn in list(ledger.turns):
+        if turn.input_items:
+            holdings.first[router.name] = router
+            holdings.note(
+                router.name, turn.account, turn.input_items, turn.input_bytes, turn.opened
+            )
+    for loan in list(ledger.loose):
+        if loan.items:
+            holdings.note(LOOSE, loan.account, loan.items, loan.bytes, loan.opened)
+
+
+async def _walk_loans(holder: Holder, loans: list[Any], holdings: _Holdings, pace: Pace) -> None:
+    name = holder.name
+    known = holdings.first.setdefault(name, holder)
+    if known is not holder:
+        holdings.more.setdefault(name, []).append(holder)
+    # Loans of one account in a row are noted together.
+    account: Account | None = None
+    items = nbytes = count = 0
+    opened = math.inf
+    for number, loan in enumerate(loans, 1):
+        if not number % BREATH_EVERY:
+            await pace.breathe()
+        if not isinstance(loan, LoanedItem) or not loan.items:
+            continue
+        if loan.account is not account:
+            if account is not None:
+                holdings.note(name, account, items, nbytes, opened, count)
+            account = loan.account
+            items = nbytes = count = 0
+            opened = math.inf
+        items += loan.items
+        nbytes += loan.bytes
+        count += 1
+        if loan.opened < opened:
+            opened = loan.opened
+    if account is not None:
+        holdings.note(name, account, items, nbytes, opened, count)
+
+
+async def _cells(
+    ledger: Ledger, holdings: _Holdings, accounts: list[Account], names: list[str], pace: Pace
+) -> list[tuple[int, int, int, int, float]]:
+    """Return who of `names` holds how much of the debt of `accounts`."""
+    place = {account: number for number, account in enumerate(accounts)}
+    rows: list[tuple[int, int, int, int, float]] = []
+    for column, name in enumerate(names):
+        cells: dict[int, list[float]] = {}
+        for account, items, nbytes, opened in _held_by(name, ledger, holdings):
+            await pace.breathe()
+            row = place.get(account)
+            if row is not None:
+                cell = cells.setdefault(row, [0, 0, opened])
+                cell[0] += items
+                cell[1] += nbytes
+                cell[2] = min(cell[2], opened)
+        now = ledger.clock()
+        rows += [
+            (row, column, int(items), int(nbytes), _seconds(now - opened))
+            for row, (items, nbytes, opened) in sorted(cells.items())
+        ]
+    return rows
+
+
+def _held_by(
+    name: str, ledger: Ledger, holdings: _Holdings
+) -> Iterable[tuple[Account, int, int, float]]:
+    for holder in holdings.here(name):
+        loans: list[Any] = list(holder.loans())
+        for loan in loans:
+            if isinstance(loan, LoanedItem) and loan.items:
+                yield loan.account, loan.items, loan.bytes, loan.opened
+        if holder is ledger.router:
+            for turn in list(ledger.turns):
+                if turn.input_items:
+                    yield turn.account, turn.input_items, turn.input_bytes, turn.opened
+    if name == LOOSE:
+        for loan in list(ledger.loose):
+            if loan.items:
+                yield loan.account, loan.items, loan.bytes, loan.opened
+
+
+async def _wait_row(
+    at: Account, crowd: _Crowd, holdings: _Holdings, now: float, pace: Pace
+) -> WaitRow:
+    share = crowd.items or {}
+    names, left_out = await _top(
+        list(share),
+        WAITED_ON_MAX,
+        lambda name: (holdings.guilt(name, now)[0], share[name], crowd.bytes[name]),
+        pace,
+    )
+    on: list[WaitedOnRow] = [
+        {
+            **_holder_row(name, holdings, now),
+            "here_items": share[name],
+            "here_bytes": crowd.bytes[name],
+        }
+        for name in names
+    ]
+    low_items, low_bytes = at.low_items, at.low_bytes
+    return {
+        "at": clipped(at.name),
+        "waiting": [clipped(name) for name in crowd.longest],
+        "count": crowd.count,
+        "seconds": _seconds(now - crowd.since),
+        "debt_items": at.debt_items,
+        "debt_bytes": at.debt_bytes,
+        "limit_items": _limit(at.mark_items),
+        "limit_bytes": _limit(at.mark_bytes),
+        "low_items": None if at.mark_items >= UNLIMITED else low_items,
+        "low_bytes": None if at.mark_bytes >= UNLIMITED else low_bytes,
+        "on": on,
+        "on_more": left_out,
+    }
+
+
+def _level_row(account: Account, crowd: _Crowd | None, now: float) -> AccountRow:
+    row = _account_row(account, None, now)
+    if crowd is not None:
+        row["waiting"] = crowd.count
+        row["waiting_seconds"] = _seconds(now - crowd.since)
+    return row
+
+
+def _account_row(account: Account, opened: float | None, now: float) -> AccountRow:
+    running = [now - waiter.since for waiter in account.readers or ()]
+    return {
+        "name": clipped(account.name),
+        "parent": None if account.parent is None else clipped(account.parent.name),
+        "state": account.state,
+        "debt_items": account.debt_items,
+        "debt_bytes": account.debt_bytes,
+        "limit_items": _limit(account.mark_items),
+        "limit_bytes": _limit(account.mark_bytes),
+        "waiting": len(running),
+        "waiting_seconds": _seconds(max(running, default=0.0)),
+        "oldest_seconds": None if opened is None else _seconds(now - opened),
+    }
+
+
+def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
+    here = holdings.here(name)
+    since = holdings.since.get(name)
+    # The one of them that has stood still the longest is the one to be told of.
+    holder = min(here, key=lambda each: each.progressed_at, default=None)
+    left: float | None = None
+    if holder is not None and since is not None and not math.isinf(holder.patience):
+        left = holder.patience - (now - max(holder.progressed_at, since))
+    return {
+        "name": clipped(name),
+        "kind": "loose" if holder is None else holder.kind,
+        "items": holdings.items[name],
+        "bytes": holdings.bytes[name],
+        "loans": holdings.loans[name],
+        "oldest_seconds": _seconds(now - holdings.opened[name]),
+        "idle_seconds": _seconds(0.0 if holder is None else now - holder.progressed_at),
+        "waited_items": holdings.waited.get(name, 0),
+        "policy": None if holder is None else str(holder.policy),
+        "patience": None if holder is None or math.isinf(holder.patience) else holder.patience,
+        "left_seconds": None if left is None else _seconds(left),
+        "owner": next((clipped(h.owner.name) for h in here if h.owner and h.owner.waiting), None),
+    }
+
+
+def _limit(mark: int) -> int | None:
+    return None if mark >= UNLIMITED else mark
+
+
+def _seconds(value: float) -> float:
+    return round(max(0.0, value), 2)
