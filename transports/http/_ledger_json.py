@@ -82,7 +82,7 @@ async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None
     for number, account in enumerate(list(ledger.accounts.values())):
         if not number % BREATH_EVERY:
             await pace.breathe()
-        page.row(_account_row(account.statistics()))
+        page.row(account_row(account.statistics()))
         if page.full:
             yield page.take()
     page.end()
@@ -158,7 +158,8 @@ def _totals(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _account_row(statement: AccountStatistics) -> dict[str, Any]:
+def account_row(statement: AccountStatistics) -> dict[str, Any]:
+    """Return the statement of one account as the page has it."""
     return {
         "name": statement.name,
         "parent": statement.parent,

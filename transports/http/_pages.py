@@ -14,6 +14,7 @@ from ...accounts import DebtCollector
 from . import _exposition, _ledger_json
 from ._detailed import DetailedQuery, write_detailed
 from ._ledger_json import write_ledger
+from ._live import LivePage
 from ._messages import Handler, Request, Response
 from ._pace import Pace
 
@@ -32,6 +33,7 @@ LONG_PAGES_MAX: Final = 4
 class Pages:
     """What can be looked at of a relay: metrics, the ledger, and whether it is well.
 
+    - `/`: a live page for people: who waits on whom, who owes, who holds (see `LivePage`).
     - `/metrics`: totals for Prometheus, as many series however many accounts there are.
     - `/metrics/detailed?family=account,holder,matrix,blame&account=REGEX&holder=REGEX&limit=N`: a
       series for each account, each holder, each who-holds-whose-debt, each who-waited-on-whom.
@@ -69,6 +71,7 @@ class Pages:
         self._one_scrape = trio.Lock()
         self._long_pages = 0
         self._state = "starting"
+        self._live = LivePage(ledger)
 
     def set_ready(self) -> None:
         """From now on the relay takes connections."""
@@ -81,6 +84,7 @@ class Pages:
     def handlers(self) -> dict[str, Handler]:
         """The pages by path, for `serve_http`."""
         return {
+            **self._live.handlers(),
             "/metrics": self.metrics,
             "/metrics/detailed": self.detailed,
             "/ledger.json": self.ledger_json,

@@ -1,0 +1,232 @@
+"""The live page at `/`: who waits on whom, who owes, who holds, and for how long.
+
+How it keeps from disturbing the relay:
+1. Nothing is looked at unless a browser watches. There is no task for it: the browser that finds no
+   fresh sample takes one, and all others get the same one (`Sampler`).
+2. Samples are taken at least a second apart, and so far apart that they take no more than
+   `SHARE_MAX` of a core, however many accounts there are; in stretches of a millisecond (`Pace`).
+3. No queue is kept for a browser. It asks for the next sample when it has taken the last one, and
+   one that is slow gets fewer. One that takes nothing is dropped by the server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from json import JSONEncoder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+
+from ._events import CONTENT_TYPE, EventStream, event, retry
+from ._ledger_json import account_row
+from ._messages import Handler, Request, Response
+from ._pace import Pace
+from ._survey import is_clipped, pressure, survey
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ...accounts import Account, Ledger
+    from ._survey import Survey
+
+SAMPLE_SECONDS: Final = 1.0
+SAMPLE_SECONDS_MAX: Final = 10.0
+SHARE_MAX: Final = 0.02
+# Of a core: with Prometheus scraping beside it, being watched stays below 3 %.
+
+HISTORY_MAX: Final = 300
+# Samples kept, of totals only: five minutes, twenty kilobytes.
+
+BROWSERS_MAX: Final = 16
+# Of 64 connections (`HttpLimits`): however many tabs are left open, Prometheus gets in.
+
+RETRY_MILLISECONDS: Final = 2000
+
+_encode: Final = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+_FILES: Final = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/live/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/live/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/live/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+_HEADERS: Final = (
+    # Names on the page are what peers say they are: should one ever get to be more than text,
+    # nothing it asks for is run or loaded.
+    (
+        "Content-Security-Policy",
+        (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+    ),
+    ("Referrer-Policy", "no-referrer"),
+)
+
+
+@attrs.frozen
+class Sample:
+    """One look at the books, as it goes out to all browsers."""
+
+    number: int
+    """Counts up from 1."""
+    event: bytes
+    """What is sent."""
+
+
+class Sampler:
+    """Takes samples for whoever asks, as seldom as the rules of this file say.
+
+    Attributes:
+        taken: How many samples have been taken so far.
+        history: The totals of the latest of them, for those who come later.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lock = trio.Lock()
+        self._latest: Sample | None = None
+        self._due = 0.0
+        self.taken = 0
+        self.history: deque[tuple[float | int | None, ...]] = deque(maxlen=HISTORY_MAX)
+
+    async def next(self, after: int) -> Sample:
+        """Return a fresh sample that comes after that one; wait for it to be due, and take it.
+
+        On cancellation nothing has changed: another who waits takes it instead.
+        """
+        fresh = self._fresh(after)
+        if fresh is not None:
+            return fresh
+        async with self._lock:
+            # Somebody else may have taken one meanwhile.
+            fresh = self._fresh(after)
+            if fresh is not None:
+                return fresh
+            await trio.sleep_until(self._due)
+            return await self._take()
+
+    def _fresh(self, after: int) -> Sample | None:
+        latest = self._latest
+        if latest is not None and latest.number > after and trio.current_time() < self._due:
+            return latest
+        return None
+
+    async def _take(self) -> Sample:
+        pace = Pace()
+        began = trio.current_time()
+        seen = await survey(self._ledger, pace)
+        busy = pace.busy_seconds
+        every = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, busy / SHARE_MAX))
+        headroom = min([1.0 - pressure(a) for a in self._ledger.roots], default=1.0)
+        if seen["tightest"]:
+            headroom = min(headroom, _headroom(seen))
+        totals = seen["totals"]
+        point = (
+            seen["time"],
+            totals["debt_items"],
+            totals["waiting"],
+            sum(totals["repaid_items"].values()),
+            totals["waited_seconds"],
+            round(headroom, 4),
+        )
+        page: dict[str, Any] = {
+            **seen,
+            "point": point,
+            "every_seconds": round(every, 2),
+            "busy_ms": round(busy * 1e3, 2),
+        }
+        await pace.pause()
+        data = event("sample", _encode(page))
+        self.taken += 1
+        self.history.append(point)
+        self._due = began + every
+        self._latest = Sample(self.taken, data)
+        return self._latest
+
+
+def _headroom(seen: Survey) -> float:
+    row = seen["tightest"][0]
+    return min(
+        1.0 if limit is None else 1.0 - debt / (limit or 1)
+        for debt, limit in (
+            (row["debt_items"], row["limit_items"]),
+            (row["debt_bytes"], row["limit_bytes"]),
+        )
+    )
+
+
+class LivePage:
+    """The page, its events, and the statements of accounts that it shows.
+
+    Attributes:
+        sampler: Where its events come from.
+        watching: How many browsers watch.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.sampler = Sampler(ledger)
+        self.watching = 0
+        folder = Path(__file__).with_name("live")
+        self._files = {
+            path: Response((folder / name).read_bytes(), content_type=kind, headers=_HEADERS)
+            for path, (name, kind) in _FILES.items()
+        }
+
+    def handlers(self) -> dict[str, Handler]:
+        """What is served, by path."""
+        pages: dict[str, Handler] = dict.fromkeys(self._files, self.file)
+        return {**pages, "/live/events": self.events, "/live/statement": self.statement}
+
+    async def file(self, request: Request) -> Response:
+        """Serve the page itself, which is the same for everybody."""
+        return self._files[request.path]
+
+    async def events(self, request: Request) -> Response:
+        """Serve the totals of the last minutes, as far as somebody watched, then each sample."""
+        if self.watching >= BROWSERS_MAX:
+            return Response.sentence(
+                503, f"{BROWSERS_MAX} browsers watch already; close one.", ("Retry-After", "5")
+            )
+        return Response(
+            EventStream(self._events(), self),
+            content_type=CONTENT_TYPE,
+            # nginx would keep events back until it has enough of them.
+            headers=(*_HEADERS, ("X-Accel-Buffering", "no")),
+            endless=True,
+        )
+
+    async def statement(self, request: Request) -> Response:
+        """Serve one account's statement: what it owes, and who kept its readers waiting.
+
+        It is null for an account that is closed and has paid all it owed.
+        """
+        names = request.query.get("account", ())
+        if len(names) != 1:
+            return Response.sentence(400, "Say whose, as in ?account=mqtt:1883/-/pub.")
+        account = self._account(names[0])
+        # Not 404 if there is none: browsers take that for an error of the page's.
+        row = None if account is None else account_row(account.statistics())
+        return Response(
+            _encode({"statement": row}).encode(), content_type="application/json", headers=_HEADERS
+        )
+
+    def _account(self, name: str) -> Account | None:
+        accounts = self._ledger.accounts
+        account = accounts.get(name)
+        if account is None and is_clipped(name):
+            # The page knows no more of a very long name than its beginning.
+            return next((a for full, a in accounts.items() if full.startswith(name[:-1])), None)
+        return account
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        yield retry(RETRY_MILLISECONDS) + event("history", _encode(list(self.sampler.history)))
+        seen = 0
+        while True:
+            sample = await self.sampler.next(seen)
+            seen = sample.number
+            yield sample.event

@@ -1,0 +1,741 @@
+// The live page. Names come from peers: they are data, and get on the page as text, never as markup.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const MINUTES = 5;
+const TRACKS_MAX = 200; // accounts whose last minutes are kept here
+
+// -- making things --------------------------------------------------------------------------------
+
+function el(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(props)) {
+    if (key === "class") node.className = value;
+    else if (key in node && key !== "list") node[key] = value;
+    else node.setAttribute(key, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+function svg(tag, props = {}, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(props)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function shortName(name) {
+  const at = name.lastIndexOf("/");
+  return at >= 0 && at < name.length - 1 ? name.slice(at + 1) : name;
+}
+
+// `mqtt:1883/-/pub`: what tells it from the others stands out. In tables, where one long name would
+// take all the room, its middle is left out; the whole is its title.
+const NAME_MAX = 28;
+
+function nameOf(name, whole = false) {
+  const last = shortName(name);
+  const first = name.slice(0, name.length - last.length);
+  const shown = whole || last.length <= NAME_MAX ? last : `${last.slice(0, NAME_MAX / 2)}\u2026${last.slice(1 - NAME_MAX / 2)}`;
+  return el("bdi", { class: whole ? "name whole" : "name", title: name }, first ? el("i", {}, first) : null, first ? el("wbr") : null, el("span", { class: "last" }, shown));
+}
+
+// Rows are known by a key, so that what is focused or pointed at stays where it is.
+function rows(parent, data, keyOf, make, update) {
+  const old = new Map([...parent.children].map((row) => [row.dataset.key, row]));
+  const focused = document.activeElement;
+  const wanted = data.map((each) => {
+    const key = keyOf(each);
+    let row = old.get(key);
+    if (row) old.delete(key);
+    else {
+      row = make(each);
+      row.dataset.key = key;
+    }
+    update(row, each);
+    return row;
+  });
+  for (const row of old.values()) row.remove();
+  wanted.forEach((row, place) => {
+    if (parent.children[place] !== row) parent.insertBefore(row, parent.children[place] ?? null);
+  });
+  if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
+}
+
+// -- saying things --------------------------------------------------------------------------------
+
+const whole = new Intl.NumberFormat("en");
+const brief = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const number = (value) => whole.format(Math.round(value));
+const compact = (value) => (value < 10000 ? number(value) : brief.format(value));
+
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let place = 0;
+  while (bytes >= 1024 && place < units.length - 1) {
+    bytes /= 1024;
+    place += 1;
+  }
+  return `${place && bytes < 100 ? bytes.toFixed(1) : number(bytes)} ${units[place]}`;
+}
+
+function seconds(value) {
+  if (value < 10) return `${value.toFixed(1)} s`;
+  if (value < 90) return `${Math.round(value)} s`;
+  const minutes = Math.floor(value / 60);
+  if (minutes < 90) return `${minutes} min ${Math.round(value % 60)} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
+}
+
+const exact = (value) => (value < 90 ? `${value.toFixed(1)} s` : seconds(value));
+const percent = (part) => `${Math.floor(part * 100)} %`;
+const left = (count, what) => (count > 0 ? `and ${number(count)} more ${what}` : "");
+
+function share(debt, limit) {
+  return limit === null ? 0 : debt / (limit || 1);
+}
+
+// The unit that is nearer to its limit is the one that is told of.
+function tightUnit(row) {
+  const inBytes = share(row.debt_bytes, row.limit_bytes) > share(row.debt_items, row.limit_items);
+  return inBytes
+    ? { part: share(row.debt_bytes, row.limit_bytes), debt: size(row.debt_bytes), limit: size(row.limit_bytes), unit: "", low: row.low_bytes, low_text: size(row.low_bytes ?? 0), below: row.debt_bytes <= row.limit_bytes }
+    : { part: share(row.debt_items, row.limit_items), debt: number(row.debt_items), limit: row.limit_items === null ? null : number(row.limit_items), unit: " items", low: row.low_items, low_text: number(row.low_items ?? 0), below: row.limit_items === null || row.debt_items <= row.limit_items };
+}
+
+const amount = (tight) => (tight.limit === null ? `${tight.debt}${tight.unit}` : `${tight.debt} of ${tight.limit}${tight.unit}`);
+
+// A holder on which somebody waits and that has made no progress for a second is named as still.
+const standsStill = (on) => on.waited_items > 0 && on.idle_seconds >= 1;
+
+// What happens next: [words, whether they are urgent].
+function prospect(on) {
+  if (!standsStill(on)) return ["makes progress", false];
+  if (on.left_seconds === null) return [`no progress for ${exact(on.idle_seconds)}; it may take for ever`, true];
+  if (on.policy === "disconnect") {
+    return [on.left_seconds > 0 ? `is cut off in ${exact(on.left_seconds)}` : "is being cut off", true];
+  }
+  return [`no progress for ${exact(on.idle_seconds)}; its policy is to be waited for`, true];
+}
+
+function people(names, count) {
+  const nodes = [];
+  names.slice(0, 2).forEach((name, place) => {
+    if (place) nodes.push(count > 2 ? ", " : " and ");
+    nodes.push(nameOf(name, true));
+  });
+  const others = count - Math.min(2, names.length);
+  if (others > 0) nodes.push(others === 1 ? " and 1 other" : ` and ${number(others)} others`);
+  return nodes;
+}
+
+// -- the sentence ---------------------------------------------------------------------------------
+
+let verdictKey = "";
+
+function sentence(wait, told = null) {
+  const on = wait.on[0];
+  const tight = tightUnit(wait);
+  const where = wait.waiting.length === 1 && wait.waiting[0] === wait.at ? [] : [" at ", nameOf(wait.at, true)];
+  const parts = [...people(wait.waiting, wait.count), wait.count === 1 ? " waits" : " wait", ...where, " for "];
+  if (!on) return [...parts, `what nobody holds any more: ${amount(tight)}, ${exact(wait.seconds)}`];
+  parts.push(nameOf(on.name, true));
+  const others = wait.on.length - 1 + wait.on_more;
+  if (others > 0) parts.push(others === 1 ? " and 1 other" : ` and ${number(others)} others`);
+  parts.push(`: ${amount(tight)}, ${exact(wait.seconds)}`);
+  // What becomes of the same holder is said once.
+  if (told === on.name) return parts;
+  if (tight.below) parts.push(` (goes on at ${tight.low_text})`);
+  const [words, urgent] = prospect(on);
+  const who = `${words.startsWith("no ") ? `${shortName(on.name)} made` : shortName(on.name)} ${words}`;
+  parts.push("; ", urgent ? el("span", { class: "soon" }, who) : who);
+  return parts;
+}
+
+function showVerdict(state) {
+  const box = $("verdict");
+  const lines = [];
+  const waits = state.waits;
+  let spoken = "";
+  if (!waits.length) {
+    const totals = state.totals;
+    const owing = totals.accounts.owing + totals.accounts.throttled;
+    lines.push(el("p", { class: "headline" }, "Nobody waits."));
+    const text = totals.debt_items
+      ? `${number(owing)} ${owing === 1 ? "account owes" : "accounts owe"} ${number(totals.debt_items)} ${totals.debt_items === 1 ? "item" : "items"}; everybody is within their limit.`
+      : "Nobody owes anything.";
+    lines.push(el("p", { class: "aside" }, text));
+    spoken = "Nobody waits.";
+  } else {
+    lines.push(el("p", { class: "headline" }, ...sentence(waits[0])));
+    const told = waits[0].on[0]?.name;
+    for (const wait of waits.slice(1, 3)) lines.push(el("p", { class: "also" }, ...sentence(wait, told)));
+    const others = waits.slice(3).reduce((sum, wait) => sum + wait.count, 0) + state.more.waits;
+    if (others > 0) lines.push(el("p", { class: "aside" }, `and ${number(others)} more wait.`));
+    const on = waits[0].on[0];
+    spoken = `${waits[0].waiting.slice(0, 2).join(", ")} waits for ${on ? on.name : "nobody"}` + (on && standsStill(on) ? ", which makes no progress." : ".");
+  }
+  for (const ring of state.rings) {
+    const names = ring.members.flatMap((name, place) => (place ? [" \u2192 ", nameOf(name, true)] : [nameOf(name, true)]));
+    const more = ring.count - ring.members.length;
+    lines.push(el("p", { class: "also" }, "A ring, in which each waits on the next: ", ...names, more > 0 ? ` and ${number(more)} more` : " \u2192 the first again", `; for ${exact(ring.seconds)}.`));
+    spoken += ` A ring of ${ring.count}.`;
+  }
+  box.dataset.mood = !waits.length ? "calm" : waits.some((wait) => wait.on.some(standsStill)) ? "stuck" : "waits";
+  box.replaceChildren(...lines);
+  // Read aloud when who waits on whom changes, not with each second that passes.
+  if (spoken !== verdictKey) {
+    verdictKey = spoken;
+    write($("spoken"), spoken);
+  }
+  document.title = waits.length ? `${shortName(waits[0].waiting[0])} waits for ${waits[0].on[0] ? shortName(waits[0].on[0].name) : "nobody"} \u2013 clearfunds` : "clearfunds";
+}
+
+// -- the last minutes -----------------------------------------------------------------------------
+
+let span = 60; // seconds that sparklines show: what there is, from one minute to five
+const points = []; // [time, debt, waiting, finished, waited seconds, headroom]
+const tracks = new Map(); // account -> [[time, debt], ...]
+
+function remember(state) {
+  points.push(state.point);
+  forget(points, state.time);
+  span = Math.min(MINUTES * 60, Math.max(60, state.time - points[0][0]));
+  for (const row of state.accounts) {
+    const track = tracks.get(row.name) ?? [];
+    tracks.delete(row.name); // the latest last
+    tracks.set(row.name, track);
+    track.push([state.time, row.debt_items]);
+    forget(track, state.time);
+  }
+  for (const name of tracks.keys()) {
+    if (tracks.size <= TRACKS_MAX) break;
+    tracks.delete(name);
+  }
+}
+
+function forget(track, now) {
+  // The first that is out of sight is kept, or the line would not reach the edge.
+  while (track.length > 1 && track[1][0] < now - MINUTES * 60) track.shift();
+}
+
+// Where nobody looked there is a gap, not a line.
+function sparkline(node, values, now, { most = 0, describe, gap }) {
+  const width = 300;
+  const height = 40;
+  const top = Math.max(most, ...values.map(([, value]) => value), 1e-9) * 1.08;
+  let stroke = "";
+  let area = "";
+  let begun = null;
+  let before = null;
+  const close = () => {
+    if (begun !== null) area += `L${before.toFixed(1)} ${height}L${begun.toFixed(1)} ${height}Z`;
+  };
+  let time = -Infinity;
+  for (const [when, value] of values) {
+    if (when < now - span * 1.05) continue;
+    const x = width - ((now - when) / span) * width;
+    const y = height - 1 - (Math.max(0, value) / top) * (height - 2);
+    const point = `${x.toFixed(1)} ${y.toFixed(1)}`;
+    if (when - time > gap) {
+      close();
+      begun = x;
+      stroke += `M${point}`;
+      area += `M${point}`;
+    } else {
+      stroke += `L${point}`;
+      area += `L${point}`;
+    }
+    before = x;
+    time = when;
+  }
+  close();
+  if (!node.firstChild) {
+    node.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    node.setAttribute("preserveAspectRatio", "none");
+    node.append(svg("path", { class: "area" }), svg("path", { class: "stroke" }));
+  }
+  node.children[0].setAttribute("d", area);
+  node.children[1].setAttribute("d", stroke);
+  if (describe && values.length) {
+    const all = values.map(([, value]) => value);
+    node.setAttribute("aria-label", `last ${seconds(span)}: least ${describe(Math.min(...all))}, most ${describe(Math.max(...all))}`);
+  }
+}
+
+function showTiles(state) {
+  const totals = state.totals;
+  const now = state.time;
+  const gap = Math.max(5, 2.5 * state.every_seconds);
+  write($("debt"), compact(totals.debt_items));
+  write($("debt-unit"), `items, ${size(totals.debt_bytes)}`);
+  sparkline($("debt-line"), points.map((p) => [p[0], p[1]]), now, { describe: number, gap });
+
+  const room = Math.max(0, state.point[5]);
+  write($("room"), percent(room));
+  write($("room-unit"), state.tightest.length ? `at ${shortName(state.tightest[0].name)}` : "everywhere");
+  sparkline($("room-line"), points.map((p) => [p[0], Math.max(0, p[5])]), now, { most: 1, describe: percent, gap });
+
+  write($("waiting"), number(totals.waiting));
+  const states = totals.accounts;
+  write($("waiting-unit"), `of ${number(Object.values(states).reduce((a, b) => a + b, 0))} accounts`);
+  sparkline($("waiting-line"), points.map((p) => [p[0], p[2]]), now, { most: 1, describe: number, gap });
+
+  const rates = [];
+  for (let i = 1; i < points.length; i += 1) {
+    const [a, b] = [points[i - 1], points[i]];
+    const time = b[0] - a[0];
+    // Counters begin anew with the relay.
+    if (time > 0 && time <= gap && b[3] >= a[3]) rates.push([b[0], (b[3] - a[3]) / time]);
+  }
+  write($("rate"), rates.length ? compact(rates[rates.length - 1][1]) : "\u2013");
+  const lost = totals.repaid_items.written_off ?? 0;
+  write($("rate-unit"), lost ? `a second; ${compact(lost)} written off` : "items a second");
+  sparkline($("rate-line"), rates, now, { describe: (v) => `${compact(v)} a second`, gap });
+}
+
+// -- who waits on whom, drawn ---------------------------------------------------------------------
+
+const GRAPH_MAX = 6;
+
+function fitted(name, width, each) {
+  const room = Math.max(4, Math.floor(width / each));
+  return name.length <= room ? name : `\u2026${name.slice(name.length - room + 1)}`;
+}
+
+function cut(text, width, each) {
+  const room = Math.max(4, Math.floor(width / each));
+  return text.length <= room ? text : `${text.slice(0, room - 1)}\u2026`;
+}
+
+function showGraph(state) {
+  const box = $("graph");
+  const waits = state.waits.slice(0, GRAPH_MAX);
+  if (!waits.length) {
+    if (!box.querySelector(".empty")) {
+      box.replaceChildren(el("p", { class: "empty" }, el("strong", {}, "Nobody waits on anybody."), "When a reader has to wait, it stands here, with those it waits on and how long they still have."));
+    }
+    return;
+  }
+  const width = Math.max(260, Math.round(box.clientWidth || 600));
+  const nodeWidth = Math.min(250, Math.round(width * 0.4));
+  const high = 60;
+  const step = high + 14;
+  const holders = new Map();
+  for (const wait of waits) {
+    for (const on of wait.on.slice(0, GRAPH_MAX)) if (holders.size < GRAPH_MAX || holders.has(on.name)) holders.set(on.name, on);
+  }
+  const right = [...holders.values()].sort((a, b) => standsStill(b) - standsStill(a) || b.waited_items - a.waited_items);
+  const tall = Math.max(waits.length, right.length) * step - 14 + 8;
+  const start = (count) => 4 + (tall - 8 - (count * step - 14)) / 2;
+  const leftAt = (place) => start(waits.length) + place * step;
+  const rightAt = (place) => start(right.length) + place * step;
+  const most = Math.max(1, ...waits.flatMap((wait) => wait.on.map((on) => on.here_items)));
+  const x1 = nodeWidth + 2;
+  const x2 = width - nodeWidth - 12;
+  const middle = (x1 + x2) / 2;
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${tall}`, "aria-hidden": "true", focusable: "false" });
+  const spread = new Map();
+  waits.forEach((wait, i) => {
+    wait.on.forEach((on) => {
+      const j = right.findIndex((each) => each.name === on.name);
+      if (j < 0) return;
+      const thick = 1.5 + (8 * Math.log1p(on.here_items)) / Math.log1p(most);
+      const arrivals = spread.get(j) ?? 0;
+      spread.set(j, arrivals + 1);
+      const y1 = leftAt(i) + high / 2;
+      const y2 = rightAt(j) + high / 2 + (arrivals ? (arrivals % 2 ? 1 : -1) * Math.ceil(arrivals / 2) * 7 : 0);
+      const edge = svg("path", { class: "edge", d: `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`, "stroke-width": thick.toFixed(1) });
+      const tip = 4 + thick / 2;
+      picture.append(edge, svg("path", { class: "tip", d: `M${x2 - 1} ${y2 - tip}L${x2 + 10} ${y2}L${x2 - 1} ${y2 + tip}Z` }));
+    });
+  });
+  // A holder whose owner waits as well leads back: that is how a ring closes.
+  right.forEach((on, j) => {
+    const i = waits.findIndex((wait) => on.owner !== null && wait.waiting.includes(on.owner));
+    if (i < 0) return;
+    const y1 = rightAt(j) + high - 8;
+    const y2 = leftAt(i) + high - 8;
+    picture.append(
+      svg("path", { class: "back", d: `M${x2 + 12} ${y1}C${middle} ${y1 + 14} ${middle} ${y2 + 14} ${x1 + 8} ${y2}` }),
+      svg("path", { class: "tip red", d: `M${x1 + 9} ${y2 - 5}L${x1} ${y2}L${x1 + 9} ${y2 + 5}Z` }),
+    );
+  });
+  const inside = nodeWidth - 20;
+  const roomy = nodeWidth >= 190;
+  const called = roomy ? (name) => name : shortName;
+  waits.forEach((wait, i) => {
+    const y = leftAt(i);
+    const more = wait.count > 1 ? ` +${number(wait.count - 1)}` : "";
+    picture.append(
+      svg("g", {},
+        svg("title", {}, `${wait.waiting.join(", ")} at ${wait.at}`),
+        svg("rect", { class: "node waits", x: 1, y, width: nodeWidth, height: high, rx: 8 }),
+        svg("text", { class: "who", x: 11, y: y + 21 }, fitted(called(wait.waiting[0] ?? wait.at), inside - more.length * 7.6, 7.6) + more),
+        svg("text", { class: "what", x: 11, y: y + 38 }, cut(`waits ${exact(wait.seconds)}`, inside, 6)),
+        svg("text", { class: "what", x: 11, y: y + 52 }, cut(amount(tightUnit(wait)), inside, 6))),
+    );
+  });
+  right.forEach((on, j) => {
+    const y = rightAt(j);
+    const x = width - nodeWidth - 1;
+    const still = standsStill(on);
+    const group = svg("g", {},
+      svg("title", {}, `${on.kind} ${on.name}`),
+      svg("rect", { class: still ? "node still" : "node", x, y, width: nodeWidth, height: high, rx: 8 }),
+      svg("text", { class: "who", x: x + 10, y: y + 21 }, fitted(called(on.name), inside, 7.6)),
+      svg("text", { class: "what", x: x + 10, y: y + 38 }, cut(`${roomy ? "holds " : ""}${compact(on.waited_items)} \u00b7 ${still ? `${roomy ? "no progress" : "still"} ${exact(on.idle_seconds)}` : "moving"}`, inside, 6)));
+    if (still && on.left_seconds !== null && on.policy === "disconnect") {
+      const part = Math.min(1, Math.max(0, on.left_seconds / on.patience));
+      group.append(
+        svg("rect", { class: "clock", x: x + 10, y: y + 46, width: inside, height: 5, rx: 2.5 }),
+        svg("rect", { class: "left", x: x + 10, y: y + 46, width: (inside * part).toFixed(1), height: 5, rx: 2.5 }));
+    } else {
+      group.append(svg("text", { class: "what", x: x + 10, y: y + 52 }, still ? (on.policy === "wait" ? "is waited for" : "may take for ever") : on.kind));
+    }
+    picture.append(group);
+  });
+  box.replaceChildren(picture);
+}
+
+function showWaits(state) {
+  const pairs = state.waits.flatMap((wait) => (wait.on.length ? wait.on : [null]).map((on) => ({ wait, on })));
+  rows($("waits").tBodies[0], pairs, ({ wait, on }) => JSON.stringify([wait.at, on?.name]),
+    () => el("tr", {}, el("th", { scope: "row" }), el("td"), el("td"), el("td"), el("td"), el("td")),
+    (row, { wait, on }) => {
+      const cells = row.children;
+      const others = wait.count - wait.waiting.length;
+      write(cells[0], wait.waiting.join(", ") + (others > 0 ? ` and ${number(others)} others` : ""));
+      write(cells[1], `${exact(wait.seconds)}, ${amount(tightUnit(wait))}`);
+      write(cells[2], on ? on.name : "nobody");
+      write(cells[3], on ? `${number(on.here_items)} items, ${size(on.here_bytes)}` : "");
+      write(cells[4], on ? exact(on.idle_seconds) : "");
+      write(cells[5], on ? prospect(on)[0] : "");
+    });
+  const shown = Math.min(GRAPH_MAX, state.waits.length);
+  write($("waits-more"), left(state.more.waits + state.waits.length - shown, "crowds of readers that wait"));
+}
+
+// -- headroom, accounts, holders ------------------------------------------------------------------
+
+function showHeadroom(state) {
+  const list = $("headroom");
+  const data = [...state.levels, ...state.tightest];
+  rows(list, data.length ? data : [null], (row) => (row ? row.name : ""),
+    (row) => (row
+      ? el("li", {}, el("div", { class: "row" }, nameOf(row.name), el("span", {})), el("div", { class: "bar" }, el("span")))
+      : el("li", { class: "empty" }, "Nobody owes anything.")),
+    (item, row) => {
+      if (!row) return;
+      const tight = tightUnit(row);
+      const [head, bar] = item.children;
+      const limited = row.limit_items !== null || row.limit_bytes !== null;
+      const over = row.state === "throttled" || tight.part > 1;
+      const room = percent(Math.max(0, 1 - tight.part));
+      const text = limited ? `${amount(tight)} \u00b7 ${over ? "none left" : `${room} left`}` : `${number(row.debt_items)} items, no limit`;
+      write(head.lastChild, text);
+      bar.firstChild.style.setProperty("--part", limited ? Math.min(1, tight.part).toFixed(4) : 0);
+      bar.dataset.level = over ? "over" : tight.part > 0.75 ? "high" : "";
+    });
+}
+
+function stateOf(row) {
+  if (row.waiting > 0) return ["waits", `waits ${seconds(row.waiting_seconds)}`];
+  return [row.state, row.state];
+}
+
+function showAccounts(state) {
+  const table = $("accounts");
+  const gap = Math.max(5, 2.5 * state.every_seconds);
+  let data = state.accounts;
+  const most = data.length;
+  // While somebody points at a row, or is on one, it stays where it is.
+  const body = table.tBodies[0];
+  if (body.matches(":hover, :focus-within")) {
+    const place = new Map([...body.children].map((row, at) => [row.dataset.key, at]));
+    data = [...data].sort((a, b) => (place.get(a.name) ?? Infinity) - (place.get(b.name) ?? Infinity) || 0);
+  }
+  const owing = data.filter((row) => row.debt_items || row.waiting).length;
+  const shown = data.slice(0, Math.min(20, Math.max(8, owing)));
+  rows(body, shown, (row) => row.name,
+    (row) => {
+      const button = el("button", { class: "open", type: "button", title: `Statement of ${row.name}` }, nameOf(row.name));
+      button.addEventListener("click", () => openStatement(row.name));
+      return el("tr", {},
+        el("th", { scope: "row" }, button),
+        el("td", {}, el("span", { class: "state" })),
+        el("td", { class: "n" }, el("span"), el("span", { class: "of" })),
+        el("td", { class: "n roomy" }),
+        el("td", { class: "n" }),
+        el("td", { class: "roomy" }, svg("svg", { class: "line", role: "img", "aria-label": "no data yet" })));
+    },
+    (item, row) => {
+      const [, stateCell, debt, bytes, oldest, line] = item.children;
+      const [kind, words] = stateOf(row);
+      stateCell.firstChild.dataset.state = kind;
+      write(stateCell.firstChild, words);
+      write(debt.firstChild, number(row.debt_items));
+      write(debt.lastChild, row.limit_items === null ? "" : ` / ${compact(row.limit_items)}`);
+      write(bytes, size(row.debt_bytes));
+      write(oldest, row.debt_items && row.oldest_seconds !== null ? seconds(row.oldest_seconds) : "\u2013");
+      sparkline(line.firstChild, tracks.get(row.name) ?? [], state.time, { most: 1, describe: number, gap });
+    });
+  write($("accounts-more"), most ? left(state.more.accounts + most - shown.length, "accounts") : "There are no accounts yet.");
+}
+
+function showHolders(state) {
+  rows($("holders").tBodies[0], state.holders.slice(0, 12), (row) => row.name,
+    (row) => el("tr", {}, el("th", { scope: "row" }, nameOf(row.name), el("span", { class: "under" })), el("td", { class: "n" }, el("span"), el("small")), el("td", { class: "n" })),
+    (item, row) => {
+      const [head, items, idle] = item.children;
+      const [words, urgent] = row.waited_items ? prospect(row) : [`${row.kind}, nobody waits on it`, false];
+      write(head.lastChild, row.waited_items ? `${row.kind}, ${words}` : words);
+      head.lastChild.className = urgent ? "under soon" : "under";
+      write(items.firstChild, number(row.items));
+      write(items.lastChild, size(row.bytes));
+      write(idle, row.kind === "loose" || row.kind === "router" ? "\u2013" : exact(row.idle_seconds));
+    });
+  write($("holders-more"), state.holders.length ? left(state.more.holders + Math.max(0, state.holders.length - 12), "holders") : "Nobody holds anything.");
+}
+
+// -- the matrix -----------------------------------------------------------------------------------
+
+function showMatrix(state) {
+  const table = $("matrix");
+  const usedRows = [...new Set(state.cells.map(([account]) => account))].sort((a, b) => a - b);
+  const usedColumns = [...new Set(state.cells.map(([, holder]) => holder))].sort((a, b) => a - b);
+  const columns = usedColumns.map((at) => state.holders[at].name);
+  const most = Math.max(1, ...state.cells.map((cell) => cell[2]));
+  const cells = new Map(state.cells.map((cell) => [`${cell[0]}/${cell[1]}`, cell]));
+  table.className = columns.length > 6 ? "upright" : "";
+  const key = JSON.stringify(columns);
+  if (table.dataset.columns !== key) {
+    table.dataset.columns = key;
+    table.tHead.replaceChildren(...(columns.length
+      ? [el("tr", {}, el("th", { scope: "col", class: "over" }, el("span", { class: "unseen" }, "Account")),
+        ...columns.map((name) => el("th", { scope: "col", class: "across", title: name }, el("span", {}, columns.length > 6 ? el("bdi", { class: "name" }, shortName(name)) : nameOf(name)))),
+        el("th", { scope: "col", class: "over" }, "others"))]
+      : []));
+    table.tBodies[0].replaceChildren();
+  }
+  rows(table.tBodies[0], usedRows.map((at) => ({ at, row: state.accounts[at] })), ({ row }) => row.name,
+    ({ row }) => el("tr", {}, el("th", { scope: "row" }, nameOf(row.name)), ...columns.map(() => el("td")), el("td", { class: "rest" })),
+    (item, { at, row }) => {
+      let sum = 0;
+      usedColumns.forEach((column, place) => {
+        const cell = cells.get(`${at}/${column}`);
+        const node = item.children[place + 1];
+        const items = cell ? cell[2] : 0;
+        sum += items;
+        write(node, items ? compact(items) : "");
+        node.title = cell ? `${state.holders[column].name} holds ${number(items)} items, ${size(cell[3])} of ${row.name}, the oldest for ${exact(cell[4])}` : "";
+        node.style.setProperty("--heat", Math.sqrt(items / most).toFixed(3));
+      });
+      const rest = Math.max(0, row.debt_items - sum);
+      write(item.lastChild, rest ? compact(rest) : "");
+    });
+  const hidden = [];
+  const owing = state.totals.accounts.owing + state.totals.accounts.throttled + state.totals.accounts.closing;
+  if (owing > usedRows.length + state.levels.length) hidden.push(left(owing - usedRows.length - state.levels.length, "accounts that owe"));
+  if (state.more.holders > 0) hidden.push(left(state.more.holders, "holders"));
+  write($("matrix-more"), state.cells.length ? hidden.join("; ") : "Nobody holds anything.");
+}
+
+// -- an account's statement -----------------------------------------------------------------------
+
+let opened = null;
+let latest = null;
+let asking = false;
+
+function openStatement(name) {
+  opened = name;
+  $("statement-h").replaceChildren(nameOf(name, true));
+  write($("statement-note"), "");
+  $("statement-facts").replaceChildren();
+  $("statement-body").hidden = true;
+  if (!$("statement").open) $("statement").showModal();
+  askStatement();
+}
+
+async function askStatement() {
+  if (opened === null || asking) return;
+  const name = opened;
+  asking = true;
+  try {
+    const answer = await fetch(`/live/statement?account=${encodeURIComponent(name)}`);
+    const page = await answer.json();
+    if (name !== opened) return;
+    if (page.statement === null) {
+      write($("statement-note"), "It is closed and has paid all it owed; its name is free.");
+      $("statement-body").hidden = true;
+      $("statement-facts").replaceChildren();
+    } else {
+      write($("statement-note"), "");
+      showStatement(page.statement);
+    }
+  } catch {
+    write($("statement-note"), "The relay does not answer.");
+  } finally {
+    asking = false;
+  }
+  if (opened !== null && opened !== name) askStatement();
+}
+
+function both(pair) {
+  return pair.items === null && pair.bytes === null ? "none" : `${pair.items === null ? "any number of" : number(pair.items)} items, ${pair.bytes === null ? "any number of bytes" : size(pair.bytes)}`;
+}
+
+function showStatement(row) {
+  const facts = [
+    ["State", row.waiting_readers ? `${row.state}; its reader waits, ${exact(row.waiting_seconds)} so far` : row.state],
+    ["Debt", both(row.debt)],
+    ["Limit", both(row.limit)],
+    ["Goes on at", both(row.low)],
+    ["Highest so far", both(row.peak)],
+    ["Ever borrowed", both(row.borrowed)],
+    ["Waited", `${number(row.waits)} ${row.waits === 1 ? "time" : "times"}, ${exact(row.waited_seconds)} in all`],
+    ["Standing", both(row.standing)],
+    ["Under", row.parent ?? "nobody"],
+  ];
+  const list = $("statement-facts");
+  if (list.children.length !== facts.length * 2) {
+    list.replaceChildren(...facts.flatMap(([term]) => [el("dt", {}, term), el("dd")]));
+  }
+  facts.forEach(([, text], place) => write(list.children[place * 2 + 1], text));
+  $("statement-body").hidden = false;
+
+  // The stretch that still goes on is on nobody's account yet: it is the present holder's.
+  const blame = Object.entries(row.blame).map(([name, value]) => ({ name, value, now: false }));
+  blame.sort((a, b) => b.value - a.value);
+  const told = blame.reduce((sum, each) => sum + each.value, 0);
+  const rest = row.waited_seconds - told;
+  if (rest > 0.05) blame.push({ name: "not told yet: since the last repayment", value: rest, now: true });
+  const all = Math.max(1e-9, ...blame.map((each) => each.value));
+  rows($("blame").tBodies[0], blame, (each) => each.name,
+    (each) => el("tr", {}, el("th", { scope: "row" }, each.now ? each.name : nameOf(each.name)), el("td", { class: "n" }), el("td", {}, el("div", { class: "bar" }, el("span")))),
+    (item, each) => {
+      write(item.children[1], exact(each.value));
+      item.children[2].firstChild.firstChild.style.setProperty("--part", (each.value / all).toFixed(4));
+    });
+  $("blame").hidden = !blame.length;
+  $("blame-none").hidden = blame.length > 0;
+
+  const at = latest ? latest.accounts.findIndex((each) => each.name === row.name) : -1;
+  const held = at < 0 ? [] : latest.cells.filter((cell) => cell[0] === at);
+  held.sort((a, b) => b[2] - a[2]);
+  rows($("debtors").tBodies[0], held, (cell) => latest.holders[cell[1]].name,
+    (cell) => el("tr", {}, el("th", { scope: "row" }, nameOf(latest.holders[cell[1]].name)), el("td", { class: "n" }), el("td", { class: "n" }), el("td", { class: "n" })),
+    (item, cell) => {
+      write(item.children[1], number(cell[2]));
+      write(item.children[2], size(cell[3]));
+      write(item.children[3], exact(cell[4]));
+    });
+  $("debtors").hidden = !held.length;
+  const elsewhere = row.debt.items - held.reduce((sum, cell) => sum + cell[2], 0);
+  write($("debtors-none"), !row.debt.items ? "Nobody: it owes nothing." : elsewhere > 0 ? `${number(elsewhere)} items ${held.length ? "more " : ""}are with holders that are not shown.` : "");
+}
+
+// -- watching -------------------------------------------------------------------------------------
+
+let source = null;
+let heard = 0;
+let again = null;
+
+function setLink(state, text) {
+  $("link").dataset.state = state;
+  write($("link-text"), text);
+}
+
+function show(state) {
+  // What stands still comes first: that does not get better by waiting.
+  const still = (wait) => (wait.on.some(standsStill) ? 0 : 1);
+  state.waits.sort((a, b) => still(a) - still(b) || b.seconds - a.seconds);
+  latest = state;
+  remember(state);
+  showVerdict(state);
+  showTiles(state);
+  showGraph(state);
+  showWaits(state);
+  showHeadroom(state);
+  showAccounts(state);
+  showHolders(state);
+  showMatrix(state);
+  write($("cost"), `One look a ${state.every_seconds <= 1 ? "second" : `${state.every_seconds} s`}, whoever watches; the last one took ${state.busy_ms} ms of the relay's time.`);
+  askStatement();
+}
+
+function watch() {
+  if (source) return;
+  clearTimeout(again);
+  source = new EventSource("/live/events");
+  source.addEventListener("history", (event) => {
+    points.length = 0;
+    points.push(...JSON.parse(event.data));
+  });
+  source.addEventListener("sample", (event) => {
+    heard = performance.now();
+    document.body.classList.remove("stale");
+    setLink("live", "live");
+    show(JSON.parse(event.data));
+  });
+  source.addEventListener("error", () => {
+    const closed = source && source.readyState === EventSource.CLOSED;
+    setLink("lost", closed ? "the relay does not let this page watch; too many do" : "no connection to the relay; trying again");
+    document.body.classList.add("stale");
+    if (closed) {
+      unwatch();
+      again = setTimeout(watch, 5000);
+    }
+  });
+}
+
+function unwatch() {
+  source?.close();
+  source = null;
+}
+
+let hiding = null;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(hiding);
+  // A page that nobody sees asks for nothing.
+  if (document.hidden) {
+    hiding = setTimeout(() => {
+      clearTimeout(again);
+      unwatch();
+      setLink("paused", "paused");
+    }, 10000);
+  } else watch();
+});
+
+setInterval(() => {
+  const silent = (performance.now() - heard) / 1000;
+  const late = latest ? 3 + 2 * latest.every_seconds : 10;
+  if (source && source.readyState === EventSource.OPEN && heard && silent > late) {
+    document.body.classList.add("stale");
+    setLink("lost", `last heard ${seconds(silent)} ago`);
+  }
+}, 1000);
+
+$("statement").addEventListener("close", () => {
+  opened = null;
+});
+$("statement").addEventListener("click", (event) => {
+  if (event.target === $("statement")) $("statement").close();
+});
+
+let width = 0;
+new ResizeObserver((entries) => {
+  const now = Math.round(entries[0].contentRect.width);
+  if (latest && now !== width) showGraph(latest);
+  width = now;
+}).observe($("graph"));
+
+write($("where"), location.host);
+watch();
