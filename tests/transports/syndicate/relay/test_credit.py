@@ -122,6 +122,21 @@ def unix(tmp_path: Path) -> str:
     return f"syndicate+unix://{tmp_path}/relay"
 
 
+def credited(ear: Ear, turns: int) -> Callable[[], bool]:
+    """Whether it has been given that much credit."""
+    return lambda: ear.credit >= turns
+
+
+def has_turns(ear: Ear, turns: int) -> Callable[[], bool]:
+    """Whether that many turns have come."""
+    return lambda: ear.turns >= turns
+
+
+def owing(account: Account, items: int) -> Callable[[], bool]:
+    """Whether an account owes just that."""
+    return lambda: account.debt_items == items
+
+
 async def observing(peer: Peer, pattern: str = SAYS_ALL) -> None:
     """Let a peer observe, and wait until it does."""
     await peer.send(observe(pattern))
@@ -193,7 +208,7 @@ async def test_who_asks_gets_credit_for_each_turn_since(text: bool) -> None:
             ]
             for sent, turn in enumerate(turns, 1):
                 await peer.send(turn)
-                await until(lambda sent=sent: ear.credit >= sent)
+                await until(credited(ear, sent))
                 assert ear.credit == sent
             # What is no turn counts for nothing.
             await peer.send("#f", "<unknown 1>", gives(3), WILL, '<will "x">', "<do x>")
@@ -323,7 +338,7 @@ async def test_each_gets_credit_for_its_own(unix: str) -> None:
             assert ear.credit < 20
             for n in range(1, 6):
                 await other.send(says("1"))
-                await until(lambda n=n: another.credit == n)
+                await until(credited(another, n))
             await stuck.send(says("1"), says("2"))
             async with listening(stuck) as (third,):
                 await until(lambda: third.credit == 2)
@@ -439,7 +454,7 @@ async def test_what_was_sent_is_owed_until_credit_comes(kind: str, text: bool) -
         for turns in (1, 10, 1, 37, 50):
             await observer.send(gives(turns))
             left -= turns
-            await until(lambda left=left: account.debt_items == left * each)
+            await until(owing(account, left * each))
             served.audit()
         # More than there is settles what there is, and is not kept for what comes.
         await observer.send(gives(10**12))
@@ -475,14 +490,10 @@ async def test_credit_for_runs_and_turns_of_several_publishers() -> None:
         first, second = served.account(one), served.account(two)
         owed = [(34, 15)]
         assert [(first.debt_items, second.debt_items)] == owed
-        for turns, left in (
-            (29, (5, 15)),
-            (3, (4, 9)),
-            (4, (3, 0)),
-            (3, (0, 0)),
-        ):
+        for turns, left, right in (29, 5, 15), (3, 4, 9), (4, 3, 0), (3, 0, 0):
             await observer.send(gives(turns))
-            await until(lambda left=left: (first.debt_items, second.debt_items) == left)
+            await until(owing(first, left))
+            await until(owing(second, right))
             served.audit()
         await observer.lines(34 + 15)
 
@@ -504,7 +515,7 @@ async def test_a_publisher_waits_for_credit_not_for_buffers() -> None:
             given = 0
             ear.check = lambda: ear.credit <= given
             while given < 100:
-                await until(lambda given=given: other.turns > given)
+                await until(has_turns(other, given + 1))
                 await until(lambda: account.waiting or served.side.counters.received == 100)
                 assert account.debt_items <= 10 + 2
                 assert other.turns <= given + 11
@@ -853,7 +864,7 @@ async def test_credit_is_waited_for_over_websocket(kind: str) -> None:
         assert served.holders(account) == {name: 50 * each}
         for turns, left in ((1, 49), (20, 29), (28, 1), (1, 0)):
             await observer.send(gives(turns))
-            await until(lambda left=left: account.debt_items == left * each)
+            await until(owing(account, left * each))
         served.audit()
 
 
