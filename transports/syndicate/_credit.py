@@ -23,8 +23,9 @@ from .._outlet import Outlet, nobody
 from ._packets import Extension
 from ._preserves import Record, Symbol
 
-MERGE_SECONDS = 0.01
-"""Turns that come within this are credited together: a tenth of how often it is looked for."""
+MAX_APART = 1_000
+"""How many packets of a peer are told apart while they have no credit; more are credited
+together."""
 
 FEATURE = Record(Symbol("credit-flow-control"), (202506,))
 DO = Extension(Symbol("do"), (FEATURE,))
@@ -54,13 +55,12 @@ class CreditGiven:
     is held anywhere was caused later. Deliveries that have joined one loan are dealt with together.
     """
 
-    __slots__ = ("_began", "_turns", "_waiting")
+    __slots__ = ("_turns", "_waiting")
 
     def __init__(self) -> None:
         # (when they had been committed, how many), the oldest first.
         self._waiting: deque[tuple[float, int]] = deque()
         self._turns = 0
-        self._began = -MERGE_SECONDS
 
     def __len__(self) -> int:
         """Return how many turns have had no credit."""
@@ -70,10 +70,9 @@ class CreditGiven:
         """Note that turns have been taken, and committed by now."""
         self._turns += turns
         waiting = self._waiting
-        if waiting and now - self._began < MERGE_SECONDS:
+        if len(waiting) >= MAX_APART:
+            # With the ones before them: credit comes a little later, not for what is owed.
             turns += waiting.pop()[1]
-        else:
-            self._began = now
         waiting.append((now, turns))
 
     def due(self, oldest: float) -> int:
