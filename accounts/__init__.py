@@ -32,6 +32,8 @@ from ._outcome import Outcome as Outcome
 from ._patience import Stuck as Stuck
 from ._patience import overdue as overdue
 from ._patience import watch_patience as watch_patience
+from ._slow_waits import DEFAULT_SLOW_WAIT as DEFAULT_SLOW_WAIT
+from ._slow_waits import watch_slow_waits as watch_slow_waits
 from ._standing import DEFAULT_STANDING_BYTES as DEFAULT_STANDING_BYTES
 from ._standing import DEFAULT_STANDING_ITEMS as DEFAULT_STANDING_ITEMS
 from ._standing import Quota as Quota

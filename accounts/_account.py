@@ -389,10 +389,14 @@ class Account:
             self.readers = []
         self.readers.append(waiter)
         ledger.waiters.add(waiter)
+        if ledger.slow_waits is not None:
+            ledger.slow_waits.began(waiter)
+        clear = False
         try:
             while True:
                 closed = self._closed_to(waiter)
                 if closed is None:
+                    clear = True
                     return
                 if waiter.at is not closed:
                     if waiter.at is not None:
@@ -406,6 +410,8 @@ class Account:
             self.readers.remove(waiter)
             ledger.waiters.discard(waiter)
             ledger.wait_seconds.add(waiter.stretch - waiter.since)
+            if ledger.slow_waits is not None:
+                ledger.slow_waits.ended(waiter, waiter.stretch, clear=clear)
             if waiter.blame:
                 if self.blame is None:
                     self.blame = {}

@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -23,6 +23,9 @@ from ._standing import AllStanding, Quota, Standing
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
 from ._turn import Turn
 from ._waiters import REASONS, Waiter, waited_by_reason
+
+if TYPE_CHECKING:
+    from ._slow_waits import SlowWaits
 
 LOOSE = "(loose)"
 """The holder's name, in the matrix, of loans that no holder has taken yet."""
@@ -123,6 +126,8 @@ class Ledger:
         # Accounts that are throttled or closed: few, and so found without looking at all of them.
         self.unusual: set[Account] = set()
         self.waiters: set[Waiter] = set()
+        # Who tells of those that wait for long, while `watch_slow_waits` runs.
+        self.slow_waits: SlowWaits | None = None
         self.router = Router(self, "router")
 
     # -- accounts -------------------------------------------------------------------------------

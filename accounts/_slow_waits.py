@@ -1,0 +1,384 @@
+"""A reader that waits for long is told of: who waits, on whom, for how long, for how much.
+
+Waiting is what accounts are for, so this is no warning; `watch_patience` warns when somebody is
+about to be given up for it. Rules of this file:
+
+1. A wait gets one line when it has gone on for the threshold, and one with its total when it ends.
+   One that ends before it could be looked into gets only the second.
+2. What is written is bounded, however many wait: `MAX_NAMED_WAITS` of those that begin to be slow
+   in a stretch of `STRETCH_SECONDS`, the earliest first; the rest of them are counted, in one line.
+3. Nothing is looked at until a wait reaches the threshold: waits are kept in the order in which
+   they began. Then holders and their loans are gone through once for all waits that have, in steps,
+   and so seldom that it takes no more than `SHARE_MAX` of a core.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+
+from ._errors import AccountError
+from ._ledger import LOOSE
+from ._limit import UNLIMITED
+from ._loan import LoanedItem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ._account import Account
+    from ._ledger import Ledger
+    from ._waiters import Waiter
+
+logger = logging.getLogger("clearfunds.accounts")
+
+DEFAULT_SLOW_WAIT: Final = 1.0
+"""Seconds. A publisher who is held up for so long notices; PostgreSQL's `deadlock_timeout`, after
+which `log_lock_waits` tells of a wait, is as much."""
+
+STRETCH_SECONDS: Final = 10.0
+
+MAX_NAMED_WAITS: Final = 20
+"""Waits told of in each stretch: four lines a second at most, with those of their ends."""
+
+MAX_NAMED_HOLDERS: Final = 5
+"""Holders given for each of them; the rest are counted."""
+
+LOOK_SECONDS: Final = 0.05
+"""The least time between two looks."""
+
+SHARE_MAX: Final = 0.02
+
+LOANS_A_STEP: Final = 1000
+"""Loans looked at before other tasks may run: half a millisecond."""
+
+
+@attrs.define(slots=True)
+class _Held:
+    """What holders of one name have of the debt that is waited for at one account."""
+
+    holder: str
+    kind: str
+    progressed_at: float
+    items: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        # The router and loose loans are called as what they are.
+        kind = "" if self.holder.strip("()") == self.kind else f"{self.kind} "
+        return f"{kind}{self.holder} ({self.items} items, {self.bytes} bytes)"
+
+
+class SlowWaits:
+    """The waits that go on in one ledger, and which of them were told of.
+
+    Its `began` and `ended` are called by the accounts.
+    """
+
+    def __init__(self, ledger: Ledger, seconds: float) -> None:
+        self.ledger = ledger
+        self.seconds = seconds
+        # With what their accounts' statements said of holders when they began, in that order.
+        self.fresh: dict[Waiter, dict[str, float]] = {}
+        self.told: dict[Waiter, dict[str, float]] = {}
+        self.counted: set[Waiter] = set()
+        self.stretch_ends = 0.0
+        self.named = 0
+        self.unnamed = 0
+
+    def began(self, waiter: Waiter) -> None:
+        """Note that a reader waits from now on."""
+        self.fresh[waiter] = dict(waiter.account.blame or ())
+
+    def ended(self, waiter: Waiter, now: float, *, clear: bool) -> None:
+        """Note that it does not any more: its funds are `clear`, or it was cancelled."""
+        before = self.told.pop(waiter, None)
+        if before is None:
+            before = self.fresh.pop(waiter, None)
+            if waiter in self.counted:
+                self.counted.discard(waiter)
+                return
+            if before is None or now - waiter.since < self.seconds or not self._may_name(now):
+                return
+        self._tell_end(waiter, before, now, clear=clear)
+
+    def pause(self, now: float) -> float:
+        """Return for how long there is nothing to look at."""
+        # One that begins now is slow in so many seconds.
+        until = now + self.seconds
+        for waiter in self.fresh:
+            until = min(until, waiter.since + self.seconds)
+            break
+        if self.unnamed:
+            until = min(until, self.stretch_ends)
+        return max(LOOK_SECONDS, until - now)
+
+    async def look(self) -> float:
+        """Tell of those that are slow by now; return the seconds of CPU time that it took.
+
+        Cancellation: those not told of yet are left as they are.
+        """
+        began = time.thread_time()
+        away = 0.0
+        now = self.ledger.clock()
+        if self.unnamed and now >= self.stretch_ends:
+            self._tell_rest()
+        due: list[Waiter] = []
+        for waiter in list(self.fresh):
+            if now - waiter.since < self.seconds:
+                break
+            if self._may_name(now):
+                due.append(waiter)
+            else:
+                del self.fresh[waiter]
+                self.counted.add(waiter)
+                self.unnamed += 1
+        if due:
+            places = {waiter.at for waiter in due if waiter.at is not None}
+            held: dict[Account, dict[str, _Held]] = {at: {} for at in places}
+            for _ in self._walk(held):
+                left = time.thread_time()
+                await trio.lowlevel.checkpoint()
+                away += time.thread_time() - left
+            now = self.ledger.clock()
+            for waiter in due:
+                before = self.fresh.pop(waiter, None)
+                if before is not None and waiter.at is not None:
+                    self.told[waiter] = before
+                    self._tell(waiter, waiter.at, held.get(waiter.at, {}), before, now)
+        return time.thread_time() - began - away
+
+    def _may_name(self, now: float) -> bool:
+        if now >= self.stretch_ends:
+            if self.unnamed:
+                self._tell_rest()
+            self.stretch_ends = now + STRETCH_SECONDS
+            self.named = 0
+        if self.named >= MAX_NAMED_WAITS:
+            return False
+        self.named += 1
+        return True
+
+    def _walk(self, held: dict[Account, dict[str, _Held]]) -> Iterable[None]:
+        """Add up who has what of the debt of the accounts in `held`, with breaks in between."""
+        ledger = self.ledger
+        looked = 0
+        for holder in list(ledger.holders):
+            # A holder's list of loans may not change while it is walked, hence the copies.
+            if holder is ledger.router:
+                parts: list[Any] = list(ledger.turns)
+            else:
+                parts = list(holder.loans())
+            for part in parts:
+                looked += 1
+                if not looked % LOANS_A_STEP:
+                    yield
+                if holder is ledger.router:
+                    amount = part.input_items, part.input_bytes
+                elif isinstance(part, LoanedItem):
+                    amount = part.items, part.bytes
+                else:
+                    continue  # what is no loan is for the audit to find (rule 15)
+                note(held, part.account, holder.name, holder.kind, holder.progressed_at, *amount)
+        now = ledger.clock()
+        for loan in list(ledger.loose):
+            note(held, loan.account, LOOSE, "loose", now, loan.items, loan.bytes)
+
+    # -- the lines ------------------------------------------------------------------------------
+
+    def _tell(
+        self,
+        waiter: Waiter,
+        at: Account,
+        held: dict[str, _Held],
+        before: dict[str, float],
+        now: float,
+    ) -> None:
+        name = waiter.account.name
+        seconds = now - waiter.since
+        holders = sorted(held.values(), key=lambda h: (-h.items, -h.bytes, h.holder))
+        shown = holders[:MAX_NAMED_HOLDERS]
+        more = len(holders) - len(shown)
+        whom = " and ".join(map(str, shown)) or "nobody any more"
+        if more:
+            whom += f" and {more} more"
+        all_items = sum(each.items for each in holders)
+        blame = blamed(waiter, before)
+        logger.info(
+            "%s waits, for %.1f s so far: %s %d items%s and %d bytes%s, held by %s",
+            name,
+            seconds,
+            "it owes" if at is waiter.account else f"{at.name} owes",
+            at.debt_items,
+            _of(at.mark_items),
+            at.debt_bytes,
+            _of(at.mark_bytes),
+            whom,
+            extra={
+                "event": "slow_wait",
+                "account": name,
+                "at": at.name,
+                "seconds": round(seconds, 3),
+                "items": at.debt_items,
+                "bytes": at.debt_bytes,
+                "limit_items": _limit(at.mark_items),
+                "limit_bytes": _limit(at.mark_bytes),
+                "holders": [
+                    {
+                        "holder": each.holder,
+                        "kind": each.kind,
+                        "items": each.items,
+                        "bytes": each.bytes,
+                        "share": round(each.items / all_items, 3) if all_items else 0.0,
+                        "idle_seconds": round(max(0.0, now - each.progressed_at), 3),
+                        "blamed_seconds": round(blame.get(each.holder, 0.0), 3),
+                    }
+                    for each in shown
+                ],
+                "holders_more": more,
+            },
+        )
+
+    def _tell_end(
+        self, waiter: Waiter, before: dict[str, float], now: float, *, clear: bool
+    ) -> None:
+        account = waiter.account
+        seconds = now - waiter.since
+        blame = blamed(waiter, before)
+        all_seconds = sum(blame.values())
+        worst = sorted(blame.items(), key=lambda each: (-each[1], each[0]))
+        shown = worst[:MAX_NAMED_HOLDERS]
+        more = len(worst) - len(shown)
+        shares = [(name, each, each / all_seconds) for name, each in shown]
+        whom = " and ".join(f"{name} ({each:.1f} s, {part:.0%})" for name, each, part in shares)
+        if more:
+            whom += f" and {more} more"
+        logger.info(
+            "%s %s %.1f s%s; it owes %d items and %d bytes",
+            account.name,
+            "goes on after" if clear else "waits no more, cancelled after",
+            seconds,
+            f", for which it waited on {whom}" if whom else "",
+            account.debt_items,
+            account.debt_bytes,
+            extra={
+                "event": "slow_wait_ended",
+                "account": account.name,
+                "clear": clear,
+                "seconds": round(seconds, 3),
+                "items": account.debt_items,
+                "bytes": account.debt_bytes,
+                "holders": [
+                    {"holder": name, "blamed_seconds": round(each, 3), "share": round(part, 3)}
+                    for name, each, part in shares
+                ],
+                "holders_more": more,
+            },
+        )
+
+    def _tell_rest(self) -> None:
+        logger.info(
+            "%d more wait or waited for longer than %g s; of those of %g s, the first %d are named",
+            self.unnamed,
+            self.seconds,
+            STRETCH_SECONDS,
+            MAX_NAMED_WAITS,
+            extra={"event": "slow_waits_unnamed", "waits": self.unnamed, "seconds": self.seconds},
+        )
+        self.unnamed = 0
+
+
+def note(
+    held: dict[Account, dict[str, _Held]],
+    debtor: Account,
+    holder: str,
+    kind: str,
+    progressed_at: float,
+    items: int,
+    nbytes: int,
+) -> None:
+    """Add what a holder has of a debtor's debt, for each account of `held` that owes it."""
+    if not items:
+        return
+    for at in debtor.chain:
+        there = held.get(at)
+        if there is not None:
+            each = there.get(holder)
+            if each is None:
+                each = there[holder] = _Held(holder, kind, progressed_at)
+            each.items += items
+            each.bytes += nbytes
+            each.progressed_at = min(each.progressed_at, progressed_at)
+
+
+def blamed(waiter: Waiter, before: dict[str, float]) -> dict[str, float]:
+    """Return the seconds of this wait by holder, those of its stretches that have ended.
+
+    `before` is what the account's statement said when it began.
+    """
+    found = dict(waiter.blame)
+    _add_new(found, waiter.account.blame, before)
+    at = waiter.at
+    if at is not None and at is not waiter.account:
+        _add_new(found, at.blame, waiter.blame_before)
+    return found
+
+
+def _add_new(
+    found: dict[str, float], blame: dict[str, float] | None, before: dict[str, float]
+) -> None:
+    for name, seconds in (blame or {}).items():
+        new = seconds - before.get(name, 0.0)
+        if new > 0:
+            found[name] = found.get(name, 0.0) + new
+
+
+def _limit(mark: int) -> int | None:
+    return None if mark >= UNLIMITED else mark
+
+
+def _of(mark: int) -> str:
+    return "" if mark >= UNLIMITED else f" (limit {mark})"
+
+
+async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT) -> None:
+    """Log every wait for clear funds that is longer than `seconds`, until cancelled.
+
+    To the logger `clearfunds.accounts`, at level INFO: one line when a wait has gone on for so
+    long, and one when it ends. Their fields (`extra=`, attributes of the record):
+
+    - `event`: `slow_wait`, `slow_wait_ended`.
+    - `account`: whose reader waits; `seconds`: for how long so far, or in all.
+    - `at`: the account that owes too much: its own, or one above it. (`slow_wait`)
+    - `items`, `bytes`: what that account owes; at the end, what the reader's account does.
+    - `limit_items`, `limit_bytes`: what it may owe. (`slow_wait`)
+    - `clear`: whether it went on; false when it was cancelled. (`slow_wait_ended`)
+    - `holders`: the five that matter most, each with `holder`, `blamed_seconds` (of this wait, of
+      the stretches that a repayment ended) and `share`: of the items owed at `at`, or at the end
+      of the seconds; before the end also `kind`, `items`, `bytes` and `idle_seconds`.
+    - `holders_more`: how many others there are.
+
+    Where more waits become slow than a log can take (20 in 10 s), the rest are counted in one line
+    (`slow_waits_unnamed`, with `waits`).
+
+    Raises:
+        AccountError: If this ledger's slow waits are watched already.
+    """
+    if ledger.slow_waits is not None:
+        msg = (
+            "the slow waits of this ledger are watched already; one task for each ledger is enough"
+        )
+        raise AccountError(msg)
+    slow_waits = ledger.slow_waits = SlowWaits(ledger, seconds)
+    try:
+        for waiter in sorted(ledger.waiters, key=lambda each: each.ticket):
+            slow_waits.began(waiter)
+        pause = 0.0
+        while True:
+            await trio.sleep(max(pause, slow_waits.pause(ledger.clock())))
+            pause = await slow_waits.look() / SHARE_MAX
+    finally:
+        ledger.slow_waits = None
