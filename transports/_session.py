@@ -148,7 +148,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         except RemoteProtocolError as exc:
             server.counters.protocol_errors += 1
             reason = str(exc)
-            server.logger.warning("%s closed: %s", self._who, exc)
+            # Not the exception itself, which would keep this session in whoever keeps log records.
+            server.logger.warning("%s closed: %s", self._who, reason)
             await self._say_why(exc)
         except OSError as exc:
             reason = f"the connection broke: {exc.strerror or exc}"

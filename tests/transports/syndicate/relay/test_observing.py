@@ -344,6 +344,8 @@ async def test_a_new_observer_is_told_what_stands_in_one_turn() -> None:
         assert sorted(await observer.told()) == [f"2 + [{n}]" for n in range(7)]
         # Nothing twice, and nothing more: not for who asks for the same again either.
         await observer.send("[[0 <R 2>]]", observe(rec("Says", "", BIND), 3, 3))
+        # What it was told goes with the observation.
+        assert sorted(await observer.told()) == [f"2 - [{n}]" for n in range(7)]
         assert sorted(await observer.told()) == [f"3 + [{n}]" for n in range(7)]
         assert await observer.sync() == []
 
