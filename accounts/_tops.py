@@ -1,0 +1,116 @@
+"""Who owes most, who holds most, how old the oldest loan is: what takes a walk through the books.
+
+The walk is done in steps, in which the books go on moving: each account, each holder is read at one
+instant, but not all of them together. It makes no objects to keep, but for the names of holders.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush, heappushpop, nlargest
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ._histogram import COUNT_BUCKETS, Histogram
+from ._ledger import LOOSE
+from ._loan import LoanedItem
+from ._waits_for import rings_in_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from ._account import Account
+    from ._ledger import Ledger
+
+TOP_MAX: Final = 10
+"""Ranks told of: as many as an operator reads, and all that is ever told of names that peers
+choose."""
+
+STEP_ACCOUNTS: Final = 512
+"""A fifth of a millisecond."""
+
+STEP_LOANS: Final = 64
+"""Loans, or holders that have none: less than that."""
+
+
+@attrs.frozen
+class Tops:
+    """What a walk has found."""
+
+    debts: Histogram
+    """Debts in events of the accounts with none below them."""
+    debtors: tuple[tuple[str, int], ...]
+    """Those that owe most of these, and how many events, the most first."""
+    holders: tuple[tuple[str, int], ...]
+    """Who holds most, and how many events, the most first. Holders of one name are one."""
+    oldest_seconds: float
+    """The age of the oldest loan, or of the oldest open turn; 0.0 if there is none."""
+    rings: int
+    """How many rings of readers there are that wait on each other."""
+
+
+def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
+    """Walk through the books; in between, others may go on. Returns what was found.
+
+    An account with others below it owes for them: it is a level, not one of those who cause debt.
+    """
+    debts = Histogram(COUNT_BUCKETS)
+    debtors: list[tuple[int, int, Account]] = []
+    for number, account in enumerate(list(ledger.accounts.values())):
+        if not number % STEP_ACCOUNTS:
+            yield
+        if account.children:
+            continue
+        debt = account.debt_items
+        debts.add(debt)
+        if debt > 0:
+            # The number stands between two that owe the same: accounts have no order.
+            if len(debtors) < TOP_MAX:
+                heappush(debtors, (debt, -number, account))
+            elif debt > debtors[0][0]:
+                heappushpop(debtors, (debt, -number, account))
+    held: dict[str, int] = {}
+    now = oldest = ledger.clock()
+    for holder in list(ledger.holders):
+        yield
+        # A holder's loans may not change while they are walked, hence the copy.
+        loans: list[Any] = list(holder.loans())
+        items = 0
+        for start in range(0, len(loans), STEP_LOANS):
+            if start:
+                yield
+            some, opened = _sum(loans[start : start + STEP_LOANS], now)
+            items += some
+            oldest = min(oldest, opened)
+        if items:
+            held[holder.name] = held.get(holder.name, 0) + items
+    for turn in list(ledger.turns):
+        if turn.input_items:
+            name = ledger.router.name
+            held[name] = held.get(name, 0) + turn.input_items
+            oldest = min(oldest, turn.opened)
+    loose, opened = _sum(list(ledger.loose), now)
+    if loose:
+        held[LOOSE] = held.get(LOOSE, 0) + loose
+        oldest = min(oldest, opened)
+    yield
+    rings = yield from rings_in_steps(ledger)
+    return Tops(
+        debts,
+        tuple((account.name, debt) for debt, _, account in sorted(debtors, reverse=True)),
+        tuple(nlargest(TOP_MAX, held.items(), key=lambda each: each[1])),
+        now - oldest,
+        len(rings),
+    )
+
+
+def _sum(loans: Iterable[Any], now: float) -> tuple[int, float]:
+    """Return how many events they are, and when the oldest was made, at the latest `now`."""
+    items = 0
+    oldest = now
+    for loan in loans:
+        # What is no loan is the audit's to tell of; one may have been settled meanwhile.
+        if isinstance(loan, LoanedItem) and loan.items:
+            items += loan.items
+            oldest = min(oldest, loan.opened)
+    return items, oldest
