@@ -22,6 +22,7 @@ from tests.transports.syndicate.relay.peers import (
     relay,
     wire,
 )
+from tests.transports.syndicate.relay.test_transports import web_peer
 
 TCP = "syndicate+tcp://127.0.0.1:0"
 MQTT = "mqtt+tcp://127.0.0.1:0"
@@ -467,6 +468,27 @@ async def test_observers_come_and_go_during_runs() -> None:
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         got = await received(subscriber, sent)
         assert [int(payload) for _, payload, *_ in got] == list(range(sent))
+
+
+async def test_publications_over_websocket() -> None:
+    """One a message, in both directions."""
+    items = [("t", f"{n}{'y' * (n % 90 * 3)}") for n in range(300)]
+    texts = [text for _, text in items]
+    async with (
+        border(listen=("syndicate+ws://127.0.0.1:0",)) as served,
+        web_peer(served.running.addresses.listening[2]) as web,
+        bare(served) as client,
+    ):
+        await web.send(observe(PAYLOADS))
+        await web.sync()
+        await client.stream.send_all(frames((topic, text.encode()) for topic, text in items))
+        for text in texts:
+            assert shown(await web.told()) == [f'#"{text}"']
+        await web.send("[[0 <R 1>]]")
+        await client.subscribe("t")
+        for text in texts:
+            await web.send(published("t", text.encode()))
+        assert [p.payload.decode() for p in await client.publications(300)] == texts
 
 
 # -- with clients of others -----------------------------------------------------------------------
