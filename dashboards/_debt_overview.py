@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._panels import HERE, Board, Query, Row, board, lines, number
+from ._panels import HERE, Board, Query, Row, board, heat, lines, number, quantiles, rows_of
 
 _RATE = "[$__rate_interval]"
 
@@ -12,12 +12,13 @@ def debt_overview() -> Board:
     return board(
         "clearfunds-debt-overview",
         "clearfunds: debt overview",
-        "What is owed, how much more may be, and whether readers wait. "
-        "Who holds it is on the dashboard `who blocks whom`.",
+        "What is owed, how much more may be, whether readers wait, and who owes and holds most. "
+        "Who holds whose debt is on the dashboard `who blocks whom`.",
         [
             Row("Is anybody held up?", _NOW),
             Row("Headroom: how much more may be owed", _HEADROOM),
             Row("Who pays", _PAYING),
+            Row("Who holds", _HOLDING),
             Row("What became of it", _OUTCOMES),
             Row("Coming in and going out", _TRAFFIC),
         ],
@@ -29,18 +30,14 @@ _NOW = [
         "Events owed",
         "How many events are unfinished now, over all accounts?",
         Query(f"sum(clearfunds_debt_items{{{HERE}}})"),
-    ),
-    number(
-        "Bytes owed",
-        "How many bytes are those?",
-        Query(f"sum(clearfunds_debt_bytes{{{HERE}}})"),
-        unit="bytes",
+        span=4,
     ),
     number(
         "Readers that wait",
         "How many connections are not read now because of what they owe?",
         Query(f"sum(clearfunds_waiting_readers{{{HERE}}})"),
         orange=1,
+        span=4,
     ),
     number(
         "Reader time throttled",
@@ -53,6 +50,48 @@ _NOW = [
         unit="percentunit",
         orange=0.01,
         red=0.1,
+        span=4,
+    ),
+    number(
+        "Oldest loan",
+        "For how long has somebody had what is the longest unfinished?",
+        Query(f"max(clearfunds_oldest_loan_age_seconds{{{HERE}}})"),
+        unit="s",
+        orange=10,
+        red=60,
+        span=4,
+    ),
+    number(
+        "Holds most",
+        "Who holds most of what is owed, and how many events? Whether anybody waits for it is on "
+        "the dashboard `who blocks whom`.",
+        Query(f"topk(1, sum by (holder) (clearfunds_top_holder_items{{{HERE}}}))", "{{holder}}"),
+        name=True,
+        span=4,
+    ),
+    number(
+        "Alerts",
+        "How many of the alerts of clearfunds.rules.yml fire now?",
+        Query(
+            f'count(ALERTS{{alertname=~"Clearfunds.*",alertstate="firing",{HERE}}}) or vector(0)'
+        ),
+        orange=1,
+        span=4,
+    ),
+    number(
+        "Bytes owed",
+        "How many bytes are unfinished now?",
+        Query(f"sum(clearfunds_debt_bytes{{{HERE}}})"),
+        unit="bytes",
+        span=4,
+    ),
+    number(
+        "Rings",
+        "How many rings of connections are there that wait for each other, so that none of them "
+        "can go on by itself?",
+        Query(f"sum(clearfunds_rings{{{HERE}}})"),
+        orange=1,
+        span=4,
     ),
     number(
         "Given up",
@@ -63,12 +102,24 @@ _NOW = [
             "[$__range]))"
         ),
         orange=1,
+        span=4,
     ),
     number(
         "Leaked loans",
         "How many loans did nobody settle? Any at all is a fault in the program.",
         Query(f"sum(clearfunds_leaked_loans_total{{{HERE}}})"),
         red=1,
+        span=4,
+    ),
+    number(
+        "Owes most",
+        "Who owes most, and how many events?",
+        Query(
+            f"topk(1, sum by (account) (clearfunds_top_debtor_debt_items{{{HERE}}}))",
+            "{{account}}",
+        ),
+        name=True,
+        span=4,
     ),
     number(
         "Books off by",
@@ -80,14 +131,7 @@ _NOW = [
             f" - sum(clearfunds_debt_items{{{HERE}}}))"
         ),
         red=1,
-    ),
-    number(
-        "Alerts",
-        "How many of the alerts of clearfunds.rules.yml fire now?",
-        Query(
-            f'count(ALERTS{{alertname=~"Clearfunds.*",alertstate="firing",{HERE}}}) or vector(0)'
-        ),
-        orange=1,
+        span=4,
     ),
 ]
 
@@ -114,6 +158,21 @@ _HEADROOM = [
         "debt because a limit that nobody knows of explains nothing.",
         Query(f"clearfunds_debt_limit_items{{{HERE}}}", "{{level}}, {{instance}}"),
     ),
+    heat(
+        "Accounts by what they owe",
+        "How many accounts owe how much, and how many come near the limit?",
+        Query(
+            f"sum by (le) (clearfunds_account_debt_items_distribution_bucket{{{HERE}}})", "{{le}}"
+        ),
+        unit="short",
+    ),
+    lines(
+        "Overshoot",
+        "By how many events were accounts over their limit when they had to wait? One packet's "
+        "fan-out is by design; much more is not.",
+        *quantiles("clearfunds_overshoot_items"),
+        span=12,
+    ),
 ]
 
 _PAYING = [
@@ -126,21 +185,67 @@ _PAYING = [
     ),
     lines(
         "Readers that waited, on average",
-        "How many readers waited at a time? 1 is one connection that was not read at all.",
+        "How many readers waited at a time, and was it for what their own account owes or for what "
+        "an account above it does? 1 is one connection that was not read at all.",
         Query(
-            f"sum by (instance) (rate(clearfunds_throttled_seconds_total{{{HERE}}}{_RATE}))",
-            "{{instance}}",
+            f"sum by (reason) (rate(clearfunds_throttled_seconds_total{{{HERE}}}{_RATE}))",
+            "{{reason}}",
         ),
+        stacked=True,
     ),
     lines(
         "Waits begun",
         "How often a second did a reader have to wait? Many short waits are how the relay keeps "
         "pace with a slow subscriber; few long ones are one that is stuck.",
         Query(
-            f"sum by (instance) (rate(clearfunds_throttle_events_total{{{HERE}}}{_RATE}))",
-            "{{instance}}",
+            f"sum by (reason) (rate(clearfunds_throttle_events_total{{{HERE}}}{_RATE}))",
+            "{{reason}}",
         ),
         unit="ops",
+        stacked=True,
+    ),
+    lines(
+        "How long a wait lasts",
+        "How long did those readers wait that went on again?",
+        *quantiles("clearfunds_throttle_duration_seconds"),
+        unit="s",
+        span=12,
+    ),
+    rows_of(
+        "Largest debtors",
+        "Who owes most now? The ten largest of each relay.",
+        ("instance", "account"),
+        {
+            "Events": (
+                f"sum by (instance, account) (clearfunds_top_debtor_debt_items{{{HERE}}})",
+                "short",
+            ),
+        },
+    ),
+]
+
+_HOLDING = [
+    rows_of(
+        "Largest holders",
+        "Who has most of what is owed in its hands now? The ten largest of each relay.",
+        ("instance", "holder"),
+        {
+            "Events": (
+                f"sum by (instance, holder) (clearfunds_top_holder_items{{{HERE}}})",
+                "short",
+            ),
+        },
+    ),
+    lines(
+        "Age of loans when they ended, by hop",
+        "How long do events stay in each kind of hands? 99 of 100 no longer than this.",
+        Query(
+            "histogram_quantile(0.99, sum by (le, hop)"
+            f" (rate(clearfunds_loan_age_seconds_bucket{{{HERE}}}{_RATE})))",
+            "{{hop}}",
+        ),
+        unit="s",
+        span=12,
     ),
 ]
 
@@ -200,13 +305,9 @@ _TRAFFIC = [
         span=6,
     ),
     lines(
-        "Copies of a message, on average",
+        "Copies of a message",
         "To how many peers does a message go? What one message may cause at once is the fan-out.",
-        Query(
-            f"sum(rate(clearfunds_messages_delivered_total{{{HERE}}}{_RATE}))"
-            f" / clamp_min(sum(rate(clearfunds_messages_received_total{{{HERE}}}{_RATE})), 1)",
-            "copies",
-        ),
+        *quantiles("clearfunds_fanout_copies"),
         span=6,
     ),
     lines(

@@ -137,6 +137,18 @@ def board(
     return Board(uid, built, answers)
 
 
+def quantiles(histogram: str) -> tuple[Query, ...]:
+    """Return what the half, and 99 of 100, of a histogram's observations do not exceed."""
+    return tuple(
+        Query(
+            f"histogram_quantile({part}, sum by (le)"
+            f" (rate({histogram}_bucket{{{HERE}}}[$__rate_interval])))",
+            legend,
+        )
+        for part, legend in ((0.5, "half of them, at most"), (0.99, "99 of 100, at most"))
+    )
+
+
 # -- kinds of panel -------------------------------------------------------------------------------
 
 

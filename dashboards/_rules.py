@@ -93,9 +93,14 @@ _FIRST_HOLDER: Final = "{{ . | first | label `holder` }}"
 _FIRST_ACCOUNT: Final = "{{ . | first | label `account` }}"
 _FIRST_ITEMS: Final = "{{ . | first | value | printf `%.0f` }}"
 
-_NO_DETAIL: Final = (
-    "Who it is cannot be said from here: scrape /metrics/detailed too, or look at "
-    "http://{{ $labels.instance }}/ledger.json."
+
+_NO_DETAIL: Final = _asking(
+    "topk(1, clearfunds_top_holder_items{instance=%q})",
+    "$labels.instance",
+    f"Of all holders {_FIRST_HOLDER} has most, {_FIRST_ITEMS} events; whether it is the one that "
+    "they wait for is on the detailed page, which is not scraped, and on "
+    "http://{{ $labels.instance }}/.",
+    "Who it is can be seen on http://{{ $labels.instance }}/.",
 )
 
 _WHO_BLOCKS: Final = _asking(
@@ -133,6 +138,13 @@ _WHO_HOLDS_OF: Final = _asking(
         "It owes nothing itself: it waits because an account above it (the whole relay's) is over "
         "its limit.",
     ),
+)
+
+_WHO_HAS_THE_OLDEST: Final = _asking(
+    f"topk(1, {_D}_oldest_loan_age_seconds{{instance=%q}})",
+    "$labels.instance",
+    f"{_FIRST_HOLDER} has it, and {_FIRST_ACCOUNT} owes it.",
+    "Who has it can be seen on http://{{ $labels.instance }}/.",
 )
 
 _AUDIT: Final = (
@@ -222,15 +234,29 @@ ALERTS: Final = (
     ),
     Alert(
         name="ClearfundsOldestLoan",
-        expr=f"max by (instance, account, holder) ({_D}_oldest_loan_age_seconds) > 60",
+        expr="max by (instance) (clearfunds_oldest_loan_age_seconds) > 60",
         lasts="1m",
         severity="warning",
-        summary="{{ $labels.holder }} has kept an event of {{ $labels.account }} for over a minute",
-        description="{{ $labels.holder }} has had an event that {{ $labels.account }} owes for "
-        "{{ $value | humanizeDuration }}. If nobody waits for it, it is a subscriber that is slow "
-        "or does not acknowledge; if somebody does, ClearfundsOneHolderBlocks says so.",
+        summary="{{ $labels.instance }} has an event that is unfinished for over a minute",
+        description=f"An event at {{{{ $labels.instance }}}} has been unfinished for "
+        f"{{{{ $value | humanizeDuration }}}}. {_WHO_HAS_THE_OLDEST} If nobody waits for it, it is "
+        "a subscriber that is slow or does not acknowledge; if somebody does, "
+        "ClearfundsOneHolderBlocks says so.",
         when="a loan is older than 60 s, for 1 min",
         review="60 s: longer than any of your subscribers may take",
+    ),
+    Alert(
+        name="ClearfundsRing",
+        expr="max by (instance) (clearfunds_rings) > 0",
+        severity="warning",
+        summary="Connections of {{ $labels.instance }} wait for each other",
+        description="{{ $value | printf `%.0f` }} ring(s) of connections at {{ $labels.instance }} "
+        "wait for each other: each is not read until another one reads, so none of them can go on "
+        f"by itself. {_WHO_BLOCKS} When their patience ends, the relay gives up as many as let the "
+        "others go on (unless it runs with --stuck wait), and its log names them. Clients that "
+        "publish much and subscribe to much should do so over two connections.",
+        when="any connections wait for each other in a ring",
+        review="nothing: it can be the case for as long as patience lasts",
     ),
     Alert(
         name="ClearfundsLoansLeaked",

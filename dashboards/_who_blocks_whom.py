@@ -18,6 +18,18 @@ _BLOCKING = (
 _WAITING = f"sum by (account) ({_D}_account_waiting_readers{{{_ACCOUNT}}}) > 0"
 
 
+def _used_up(unit: str) -> str:
+    return (
+        f"({_D}_account_debt_{unit}{{{_ACCOUNT}}} / {_D}_account_debt_limit_{unit}{{{_ACCOUNT}}})"
+    )
+
+
+# Of the two limits the one that is nearer; an account may have either, both or none.
+_USED_UP = (
+    f"({_used_up('items')} > {_used_up('bytes')}) or {_used_up('bytes')} or {_used_up('items')}"
+)
+
+
 def who_blocks_whom() -> Board:
     """Make the dashboard that names names; it needs `/metrics/detailed`."""
     return board(
@@ -106,7 +118,9 @@ _MATRIX = [
 _WAITERS = [
     rows_of(
         "Accounts that are not read",
-        "Whose readers wait now, what do they owe, and at which debt do they have to wait?",
+        "Whose readers wait now, what do they owe, and which part is that of what they may? A part "
+        "below 100 % that falls is being paid off: they go on at the half. One that waits with "
+        "little debt of its own waits because the whole relay is over its limit.",
         ("account",),
         {
             "Readers that wait": (_WAITING, "short"),
@@ -114,21 +128,19 @@ _WAITERS = [
                 f"sum by (account) ({_D}_account_debt_items{{{_ACCOUNT}}}) and ({_WAITING})",
                 "short",
             ),
-            "Limit": (
-                f"sum by (account) ({_D}_account_debt_limit_items{{{_ACCOUNT}}}) and ({_WAITING})",
-                "short",
+            "Bytes owed": (
+                f"sum by (account) ({_D}_account_debt_bytes{{{_ACCOUNT}}}) and ({_WAITING})",
+                "bytes",
             ),
+            "Of what it may": (f"max by (account) ({_USED_UP}) and ({_WAITING})", "percentunit"),
         },
-        coloured="Events owed",
+        coloured="Of what it may",
     ),
     bars(
         "Nearest to having to wait",
-        "Which accounts have used up most of what they may owe? Above 100 % their readers wait.",
-        Query(
-            f"topk(10, {_D}_account_debt_items{{{_ACCOUNT}}}"
-            f" / {_D}_account_debt_limit_items{{{_ACCOUNT}}})",
-            "{{account}}",
-        ),
+        "Which accounts have used up most of what they may owe, in events or bytes, whichever is "
+        "nearer to its limit? Above 100 % their readers wait.",
+        Query(f"topk(10, {_USED_UP})", "{{account}}"),
         unit="percentunit",
         orange=0.5,
         red=1,
