@@ -16,6 +16,7 @@ from ..accounts import (
     DEFAULT_LIMIT_BYTES,
     DEFAULT_LIMIT_ITEMS,
     DEFAULT_PATIENCE,
+    DEFAULT_SLOW_WAIT,
     DEFAULT_STANDING_BYTES,
     DEFAULT_STANDING_ITEMS,
     Account,
@@ -24,6 +25,7 @@ from ..accounts import (
     Quota,
     StuckPolicy,
     watch_patience,
+    watch_slow_waits,
 )
 from ..dataspace import (
     DEFAULT_MAX_RETAINED,
@@ -34,7 +36,7 @@ from ..dataspace import (
 from ._flusher import Flusher, open_flusher
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
-from ._server import Server
+from ._server import Admission, Server
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._topics import TopicLimits
 
@@ -86,6 +88,9 @@ class RelaySettings:
     """How long a subscriber on whom others wait may make no progress."""
     stuck: Literal["wait", "disconnect"] = "disconnect"
     """What happens to it then."""
+    slow_wait: float | None = DEFAULT_SLOW_WAIT
+    """How long a publisher may wait for its funds to clear before the log tells of it; None: it
+    never does."""
     max_connections: int = _MQTT.max_connections
     """Connections at a time, of each protocol."""
     max_packet_size: int = _MQTT.max_packet_size
@@ -183,6 +188,7 @@ class Relay:
             SERVER_ACCOUNT,
             limit=Limit(items=settings.server_limit_items, bytes=settings.server_limit_bytes),
         )
+        admission = Admission(settings.max_connections)
         self.mqtt = MqttServer(
             self.dataspace,
             flusher,
@@ -201,10 +207,11 @@ class Relay:
                 patience=settings.patience,
                 stuck=StuckPolicy(settings.stuck),
             ),
+            admission,
         )
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(_urls(settings)):
-            self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings)
+            self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings, admission)
         self.pages: Pages | None = None
 
     @property
@@ -284,7 +291,11 @@ def _session_counts(side: Server[Any, Any]) -> dict[str, int]:
 
 
 def _syndicate_server(
-    dataspace: Dataspace, flusher: Flusher, account: Account, settings: RelaySettings
+    dataspace: Dataspace,
+    flusher: Flusher,
+    account: Account,
+    settings: RelaySettings,
+    admission: Admission,
 ) -> SyndicateServer:
     # Imported here: it needs what only the [relay] extra brings.
     from .syndicate._server import SyndicateServer
@@ -314,6 +325,7 @@ def _syndicate_server(
             oid=settings.sturdy_oid,
             key=settings.sturdy_key,
         ),
+        admission=admission,
     )
 
 
@@ -394,6 +406,10 @@ async def _run(
         for side in relay.sides:
             background.start_soon(side.keep_time)
         background.start_soon(watch_patience, relay.ledger)
+        if settings.slow_wait is not None:
+            background.start_soon(
+                partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
+            )
         http: str | None = None
         if settings.http is not None:
             http = await background.start(_serve_pages, relay, settings.http)
@@ -408,7 +424,11 @@ async def _run(
             if relay.pages is not None:
                 relay.pages.set_ready()
             urls = tuple(str(listener.url) for listener in listeners)
-            logger.info("listening on %s", ", ".join(urls) or "nothing")
+            logger.info(
+                "listening on %s",
+                ", ".join(urls) or "nothing",
+                extra={"event": "listening", "urls": urls, "http": http},
+            )
             task_status.started(RelayAddresses(urls, http))
             await stop.wait()
             accepting.cancel()

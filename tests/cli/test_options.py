@@ -65,6 +65,7 @@ KINDS = {
     "grace": (["--grace", "1.5"], "0", "2", 1.5, 0.0, 2.0),
     "patience": (["--patience", "4"], "5.5", "6.5", 4.0, 5.5, 6.5),
     "stuck": (["--stuck", "wait"], "disconnect", '"wait"', "wait", "disconnect", "wait"),
+    "slow_wait": (["--slow-wait", "0.5"], "none", "2", 0.5, None, 2.0),
     "max_connections": (["--max-connections", "41"], "42", "43", 41, 42, 43),
     "connect_timeout": (["--connect-timeout", "7"], "8", "9", 7.0, 8.0, 9.0),
     "max_text_size": (["--max-text-size", "1KiB"], "2KiB", '"3KiB"', 1024, 2048, 3072),

@@ -13,6 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.cli.peers import PUBLISH, connect, publish_until_it_waits, subscribe_to_all
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -65,43 +67,11 @@ def test_a_signal_ends_it_with_status_0(start_relay: StartRelay, number: signal.
         socket.create_connection(("127.0.0.1", port), timeout=10)
 
 
-CONNECT = b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x00\x00\x03"
-SUBSCRIBE_ALL = b"\x82\x06\x00\x01\x00\x01#\x00"
-
-
-def connect(port: int, name: bytes) -> socket.socket:
-    """Connect a bare socket as the MQTT client called `name` (three bytes)."""
-    client = socket.socket()
-    # Little room for what is on its way, or the kernel takes all that the test can send.
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.settimeout(10)
-    client.connect(("127.0.0.1", port))
-    client.sendall(CONNECT + name)
-    assert client.recv(4) == b"\x20\x02\x00\x00"
-    return client
-
-
-PUBLISH = b"\x30\x83\x08\x00\x01t" + bytes(1024)
-
-
-def publish_until_it_waits(client: socket.socket) -> None:
-    """Publish QoS 0 messages of 1 KiB until the relay has read nothing for a second."""
-    client.settimeout(1)
-
-    def publish() -> None:
-        while True:
-            client.sendall(PUBLISH * 100)
-
-    with pytest.raises(TimeoutError):
-        publish()
-
-
 def test_what_is_owed_is_delivered_before_the_end(start_relay: StartRelay) -> None:
     relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--grace", "600", "--stuck", "wait")
     port = relay.mqtt_port()
     with connect(port, b"sub") as subscriber, connect(port, b"pub") as publisher:
-        subscriber.sendall(SUBSCRIBE_ALL)
-        assert subscriber.recv(5) == b"\x90\x03\x00\x01\x00"
+        subscribe_to_all(subscriber)
         publish_until_it_waits(publisher)
         relay.process.terminate()
         came = 0
@@ -118,8 +88,7 @@ def test_what_cannot_be_delivered_is_said(start_relay: StartRelay) -> None:
     relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--grace", "0.5", "--stuck", "wait")
     port = relay.mqtt_port()
     with connect(port, b"sub") as subscriber, connect(port, b"pub") as publisher:
-        subscriber.sendall(SUBSCRIBE_ALL)
-        assert subscriber.recv(5) == b"\x90\x03\x00\x01\x00"
+        subscribe_to_all(subscriber)
         publish_until_it_waits(publisher)
         started = time.monotonic()
         relay.process.terminate()
@@ -135,8 +104,7 @@ def test_a_second_signal_ends_it_at_once(start_relay: StartRelay) -> None:
     relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--grace", "600", "--stuck", "wait")
     port = relay.mqtt_port()
     with connect(port, b"sub") as subscriber, connect(port, b"pub") as publisher:
-        subscriber.sendall(SUBSCRIBE_ALL)
-        assert subscriber.recv(5) == b"\x90\x03\x00\x01\x00"
+        subscribe_to_all(subscriber)
         publish_until_it_waits(publisher)
         relay.process.terminate()
         with pytest.raises(subprocess.TimeoutExpired):

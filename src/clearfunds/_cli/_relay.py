@@ -106,9 +106,7 @@ def relay(
     except ValueError as error:
         raise UsageError(str(error)) from error
     _spare_the_collector()
-    # Each protocol has room for so many connections of its own.
-    protocols = {url.partition("+")[0] for url in settings.listen}
-    _allow_descriptors(settings.max_connections * len(protocols))
+    _allow_descriptors(settings.max_connections)
     return run_async(_serve, settings)
 
 
@@ -185,10 +183,11 @@ def _tell(**line: object) -> None:
 
 def _report(report: RelayReport) -> None:
     for sentence in report.unflushed:
-        log.warning("not delivered: %s", sentence)
+        log.warning("not delivered: %s", sentence, extra={"event": "not_delivered"})
     log.info(
         "ended; %s",
         "all that was owed is delivered"
         if not report.unflushed
         else f"{len(report.unflushed)} could not be given what they were owed",
+        extra={"event": "ended", "not_delivered": len(report.unflushed)},
     )

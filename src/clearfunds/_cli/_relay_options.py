@@ -41,7 +41,7 @@ class Debt:
 @Parameter(name="*", group=Group("Patience", sort_key=3))
 @attrs.frozen
 class Patience:
-    """What happens to a subscriber who takes nothing while publishers wait for him."""
+    """What is said and done about a subscriber who keeps publishers waiting."""
 
     patience: Annotated[
         Seconds,
@@ -51,6 +51,13 @@ class Patience:
         Literal["wait", "disconnect"],
         Parameter(help="What is done about one that takes nothing for longer."),
     ] = DEFAULTS.stuck
+    slow_wait: Annotated[
+        OptionalSeconds,
+        Parameter(
+            help="Seconds that a publisher may wait before the log says on whom, and then for how "
+            "long in all; none: it is not logged."
+        ),
+    ] = DEFAULTS.slow_wait
 
 
 @Parameter(name="*", group=Group("Peers", sort_key=4))
@@ -58,7 +65,7 @@ class Patience:
 class Peers:
     """What one peer, and all of them together, can make grow."""
 
-    max_connections: Annotated[Count, Parameter(help="Connections at once, of each protocol.")] = (
+    max_connections: Annotated[Count, Parameter(help="Connections at once.")] = (
         DEFAULTS.max_connections
     )
     max_packet_size: Annotated[Size, Parameter(help="Bytes in one packet.")] = (
