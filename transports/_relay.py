@@ -453,6 +453,7 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
     pages = Pages(relay.ledger, limits=limits, collectors=[RelayCollector(relay.counts)])
     relay.pages = pages
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(pages.watch)
         try:
             urls: list[str] = await nursery.start(serve_http, pages.handlers(), host, port)
         except OSError as exc:

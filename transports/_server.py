@@ -47,6 +47,26 @@ class Counters:
     """Messages that were not routed: not allowed where they were sent to, or over a quota."""
 
 
+class Admission:
+    """How many connections there may be at a time, of all protocols that share it.
+
+    Attributes:
+        limit: How many.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._open: list[set[Any]] = []
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return sum(map(len, self._open))
+
+    def covers(self, connections: set[Any]) -> None:
+        """Count what is in this set, too, from now on."""
+        self._open.append(connections)
+
+
 class Server(Generic[SettingsT, SessionT]):
     """What the sessions of one protocol share. Each protocol has its own, with a `handle`.
 
@@ -66,7 +86,12 @@ class Server(Generic[SettingsT, SessionT]):
     logger: ClassVar[logging.Logger]
 
     def __init__(
-        self, dataspace: Dataspace, flusher: Flusher, account: Account, settings: SettingsT
+        self,
+        dataspace: Dataspace,
+        flusher: Flusher,
+        account: Account,
+        settings: SettingsT,
+        admission: Admission | None = None,
     ) -> None:
         self.dataspace = dataspace
         self.ledger = dataspace.ledger
@@ -74,6 +99,9 @@ class Server(Generic[SettingsT, SessionT]):
         self.account = account
         self.settings = settings
         self.open: set[SessionT] = set()
+        limit = settings.max_connections
+        self._admission = Admission(limit) if admission is None else admission
+        self._admission.covers(self.open)
         self.counters = Counters()
         self.stopping = False
         self.unflushed: list[str] = []
@@ -84,7 +112,7 @@ class Server(Generic[SettingsT, SessionT]):
 
     def _admits(self, link: Link) -> bool:
         """Count one more connection; close it and return False if there are too many."""
-        if len(self.open) < self.settings.max_connections:
+        if len(self._admission) < self._admission.limit:
             self.counters.accepted += 1
             return True
         self.counters.refused += 1
@@ -94,7 +122,7 @@ class Server(Generic[SettingsT, SessionT]):
             self.logger.warning(
                 "%s refused: %d connections are open, which is the limit (max_connections)",
                 link.peer,
-                len(self.open),
+                len(self._admission),
             )
         link.close()
         return False

@@ -10,7 +10,7 @@ from ...accounts import Account
 from ...dataspace import Dataspace, Route
 from .._flusher import Flusher
 from .._link import Link
-from .._server import Server
+from .._server import Admission, Server
 from .._settings import ServerSettings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE
@@ -48,9 +48,14 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     logger = logging.getLogger("clearfunds.transports.mqtt")
 
     def __init__(
-        self, dataspace: Dataspace, flusher: Flusher, account: Account, settings: MqttSettings
+        self,
+        dataspace: Dataspace,
+        flusher: Flusher,
+        account: Account,
+        settings: MqttSettings,
+        admission: Admission | None = None,
     ) -> None:
-        super().__init__(dataspace, flusher, account, settings)
+        super().__init__(dataspace, flusher, account, settings, admission)
         self.sessions: dict[str, MqttSession] = {}
         self._named = 0
 

@@ -10,7 +10,7 @@ from ...accounts import Account
 from ...dataspace import Dataspace
 from .._flusher import Flusher
 from .._link import Link
-from .._server import Server
+from .._server import Admission, Server
 from ._entities import DataspaceEntity, Entity, Gatekeeper
 from ._session import SyndicateSession
 from ._settings import SyndicateSettings
@@ -38,8 +38,9 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         account: Account,
         settings: SyndicateSettings,
         vocabulary: Vocabulary | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        super().__init__(dataspace, flusher, account, settings)
+        super().__init__(dataspace, flusher, account, settings, admission)
         self.vocabulary = Vocabulary() if vocabulary is None else vocabulary
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
 

@@ -129,8 +129,8 @@ def _allow_descriptors(connections: int) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < connections + _OTHER_FILES:
         log.warning(
-            "%d open files are allowed, fewer than %d connections need (--max-connections, for "
-            "each protocol); raise the limit (ulimit -n), or lower the option",
+            "%d open files are allowed, fewer than %d connections need (--max-connections); "
+            "raise the limit (ulimit -n), or lower the option",
             soft,
             connections,
         )

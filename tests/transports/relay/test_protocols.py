@@ -83,6 +83,7 @@ async def test_every_setting_reaches_the_protocol() -> None:
         "max_assertions": 16,
         "max_observations": 17,
         "max_caveats_size": 18,
+        "max_turn_deliveries": 24,
         "connect_timeout": 19.0,
         "idle_timeout": 20.0,
         "patience": 21.0,
@@ -268,3 +269,18 @@ async def test_a_stop_ends_the_connections_of_both() -> None:
         assert await other.gone() == []
     assert relay.report is not None
     assert relay.report.unflushed == ()
+
+
+async def test_connections_of_all_protocols_are_counted_together() -> None:
+    listen = ("mqtt+tcp://127.0.0.1:0", "syndicate+tcp://127.0.0.1:0")
+    async with running(listen=listen, max_connections=2) as relay:
+        ports = [int(url.rpartition(":")[2]) for url in relay.addresses.listening]
+        streams = [await trio.open_tcp_stream("127.0.0.1", port) for port in ports]
+        sides = [relay.relay.mqtt, relay.relay.syndicate]
+        await until(lambda: [len(side.open) for side in sides if side is not None] == [1, 1])
+        for port in ports:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as refused:
+                with trio.fail_after(10):
+                    assert await refused.receive_some() == b""
+        for stream in streams:
+            await stream.aclose()
