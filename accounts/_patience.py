@@ -19,7 +19,7 @@ import trio
 from ._account import Account
 from ._holder import Holder, StuckPolicy
 from ._ledger import Ledger
-from ._waits_for import Ring, naming, rings
+from ._waits_for import MAX_NAMED, Ring, naming, rings
 
 logger = logging.getLogger("clearfunds.accounts")
 
@@ -49,6 +49,21 @@ class Stuck:
             f"(patience {self.holder.patience:g} s) and holds {self.items} items, {self.bytes} "
             f"bytes that {naming(self.waiting)} wait{'s' if len(self.waiting) == 1 else ''} for"
         )
+
+    def fields(self) -> dict[str, object]:
+        """Return the same for a log's `extra=`."""
+        return {
+            "event": "stuck",
+            "holder": self.holder.name,
+            "kind": self.holder.kind,
+            "policy": str(self.holder.policy),
+            "patience": self.holder.patience,
+            "seconds": round(self.idle_seconds, 3),
+            "items": self.items,
+            "bytes": self.bytes,
+            "waiting": self.waiting[:MAX_NAMED],
+            "waiting_more": max(0, len(self.waiting) - MAX_NAMED),
+        }
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -184,12 +199,14 @@ class _Watch:
 
     def _give_up(self, stuck: Stuck, sentence: str) -> bool:
         holder = stuck.holder
-        logger.warning("%s; giving it up, its debt is written off", sentence)
+        logger.warning("%s; giving it up, its debt is written off", sentence, extra=stuck.fields())
         try:
             holder.give_up(sentence)
         except Exception:
             # One holder's fault must not leave everybody else's readers waiting.
-            logger.exception("%s %s could not be given up", holder.kind, holder.name)
+            logger.exception(
+                "%s %s could not be given up", holder.kind, holder.name, extra=stuck.fields()
+            )
             return False
         return True
 
@@ -200,7 +217,7 @@ class _Watch:
             for s in members
         ):
             self.named.update((id(each.holder), now) for each in members)
-            logger.warning("%s; its policy is to wait", sentence)
+            logger.warning("%s; its policy is to wait", sentence, extra=members[0].fields())
 
 
 async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> None:
@@ -208,8 +225,9 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
 
     With `StuckPolicy.DISCONNECT` the holder is given up, its debt is `written_off`, and those who
     waited go on; with `StuckPolicy.WAIT` it is only named, once for each patience. Both are logged
-    as one warning with who waits on whom, for how much, and since when. What has leaked is repaid
-    on the way, so that readers do not wait for debt that nobody has.
+    as one warning with who waits on whom, for how much, and since when; its fields (`extra=`) are
+    those of `Stuck.fields`. What has leaked is repaid on the way, so that readers do not wait for
+    debt that nobody has.
 
     Where holders are on a ring (`rings`), the warning names it with its members, once for all of
     them. Of those whose patience has run out and whose policy is to disconnect, the connection that

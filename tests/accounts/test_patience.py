@@ -83,6 +83,11 @@ async def test_a_stuck_holder_is_given_up_and_the_rest_go_on(
         "publisher waits for; giving it up, its debt is written off"
     )
     assert stuck.given_up == [message.partition(";")[0]]
+    fields = vars(caplog.records[0])
+    assert (fields["event"], fields["kind"], fields["holder"]) == ("stuck", "box", "O2")
+    assert (fields["items"], fields["bytes"], fields["policy"]) == (3, 30, "disconnect")
+    assert 20.0 <= fields["seconds"] <= 20.5
+    assert (fields["waiting"], fields["waiting_more"]) == (("publisher",), 0)
     assert timed.statistics().repaid_items["written_off"] == 3
     assert timed.statistics().repaid_bytes["written_off"] == 30
     assert timed.statistics().repaid_items["dropped"] == 6
@@ -120,6 +125,8 @@ async def test_the_log_names_all_who_wait(
         nursery.cancel_scope.cancel()
     (message,) = warnings_of(caplog)
     assert f"{', '.join(a.name for a in accounts[:20])} and 5 more wait for" in message
+    fields = vars(caplog.records[0])
+    assert (len(fields["waiting"]), fields["waiting_more"]) == (20, 5)
 
 
 # -- wait -----------------------------------------------------------------------------------------
