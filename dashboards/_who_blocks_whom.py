@@ -70,9 +70,9 @@ _CULPRIT = [
     ),
     number(
         "Next to be given up",
-        "Which holder of debt has used up most of its patience, and which part? At 100 %, if "
-        "others wait for it, the relay applies its policy: it disconnects the holder (unless it "
-        "runs with --stuck wait) and writes off what it held.",
+        "Which holder of debt has used up most of its patience, and which part? From 100 % on, as "
+        "soon as somebody has waited for it for as long, the relay applies its policy: it "
+        "disconnects the holder (unless it runs with --stuck wait) and writes off what it held.",
         Query(
             f"topk(1, {_D}_holder_idle_seconds{{{_HOLDER}}}"
             f" / {_D}_holder_patience_seconds{{{_HOLDER}}})",

@@ -143,11 +143,12 @@ async def stuck(port: int) -> None:
 
 
 async def reader(port: int) -> None:
-    """Subscribe to the same and read all of it."""
-    async with connected(port, "screen") as client:
-        await client.subscribe("weather/#")
-        while True:
-            await client.publication()
+    """Subscribe to the same and read all of it; come back if the machine was too busy for that."""
+    while True:
+        async with connected(port, "screen") as client:
+            await client.subscribe("weather/#")
+            while await client.receive() is not None:
+                pass
 
 
 async def publisher(port: int, name: str) -> None:
