@@ -7,18 +7,20 @@ The prefix is `clearfunds_detailed_`, so that one Prometheus can scrape both pag
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ...accounts._waiters import waited_by_reason
 from ._exposition import Family, format_labels
 from ._holdings import BREATH_EVERY, Everybody, cells_of
 from ._name_pattern import NamePattern
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
-    from ...accounts import Ledger
+    from ...accounts import Account, Ledger
     from ._pace import Pace
 
 SERIES_DEFAULT: Final = 50_000
@@ -57,10 +59,10 @@ class DetailedQuery:
                 raise ValueError(msg)
         # An ordered set: a family named twice would be a metric told of twice.
         families = dict.fromkeys(",".join(query.get("family", ())).split(","))
-        unknown = [family for family in families if family not in _TABLES]
+        unknown = [family for family in families if family not in TABLES]
         if unknown:
             msg = (
-                f"There is no family {unknown[0][:50]!r}; ask for some of {', '.join(_TABLES)}, "
+                f"There is no family {unknown[0][:50]!r}; ask for some of {', '.join(TABLES)}, "
                 "as in ?family=account&family=matrix."
             )
             raise ValueError(msg)
@@ -92,8 +94,7 @@ async def write_detailed(
     """
     room = query.limit
     left_out = 0
-    for family in query.families:
-        metrics, fill = _TABLES[family]
+    for metrics, fill in [table for family in query.families for table in TABLES[family]]:
         table = _Table(metrics, room)
         await fill(ledger, query, table, pace)
         room = table.room
@@ -115,7 +116,7 @@ async def write_detailed(
                         text.clear()
                         characters = 0
         yield _encode(text)
-    yield _encode([_TRUNCATED.head(), _TRUNCATED.sample("", left_out)])
+    yield _encode([TRUNCATED.head(), TRUNCATED.sample("", left_out)])
 
 
 def _encode(text: list[str]) -> bytes:
@@ -144,11 +145,14 @@ class _Table:
             self.rows.append((format_labels(labels), values))
 
 
-async def _accounts(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
-    accounts = list(ledger.accounts.values())
+def _ordered(ledger: Ledger) -> list[Account]:
     # Those that owe come first: they are what is looked for when not all can be told of.
-    ordered = [a for a in accounts if a.debt_items] + [a for a in accounts if not a.debt_items]
-    for number, account in enumerate(ordered):
+    accounts = list(ledger.accounts.values())
+    return [a for a in accounts if a.debt_items] + [a for a in accounts if not a.debt_items]
+
+
+async def _accounts(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
+    for number, account in enumerate(_ordered(ledger)):
         if not number % BREATH_EVERY:
             await pace.breathe()
         if query.account is not None:
@@ -168,8 +172,26 @@ async def _accounts(ledger: Ledger, query: DetailedQuery, table: _Table, pace: P
             statement.borrowed_items,
             statement.borrowed_bytes,
             statement.waits,
-            statement.waited_seconds,
         )
+
+
+async def _throttled(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
+    for number, account in enumerate(_ordered(ledger)):
+        if not number % BREATH_EVERY:
+            await pace.breathe()
+        if query.account is not None:
+            await pace.breathe()
+            if not query.account.matches(account.name):
+                continue
+        waited = waited_by_reason(
+            account.waited_here, account.waited_above, account.readers or (), ledger.clock()
+        )
+        labels = {
+            "account": account.name,
+            "parent": "" if account.parent is None else account.parent.name,
+        }
+        for reason, seconds in waited.items():
+            table.add({**labels, "reason": reason}, seconds)
 
 
 async def _holders(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
@@ -221,29 +243,29 @@ async def _blame(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace
 
 _PREFIX: Final = "clearfunds_detailed_"
 
-_TRUNCATED: Final = Family(
+TRUNCATED: Final = Family(
     f"{_PREFIX}truncated_series", "Series left out of this page because of its limit."
 )
 
 
-def _families(*rows: tuple[str, str]) -> tuple[Family, ...]:
+def _families(labels: tuple[str, ...], *rows: tuple[str, str]) -> tuple[Family, ...]:
     return tuple(
-        Family(_PREFIX + name, documentation, "counter" if name.endswith("_total") else "gauge")
+        Family(
+            _PREFIX + name,
+            documentation,
+            "counter" if name.endswith("_total") else "gauge",
+            labels,
+        )
         for name, documentation in rows
     )
 
 
-_TABLES: Final[
-    dict[
-        str,
-        tuple[
-            tuple[Family, ...],
-            Callable[[Ledger, DetailedQuery, _Table, Pace], Awaitable[None]],
-        ],
-    ]
-] = {
-    "account": (
+_Fill = Callable[["Ledger", DetailedQuery, _Table, "Pace"], Awaitable[None]]
+
+_ACCOUNT = (
+    (
         _families(
+            ("account", "parent"),
             ("account_debt_items", "Events unfinished on the account's behalf."),
             ("account_debt_bytes", "Bytes unfinished on the account's behalf."),
             ("account_debt_peak_items", "Highest debt of the account so far, in events."),
@@ -254,12 +276,25 @@ _TABLES: Final[
             ("account_borrowed_items_total", "Events charged to the account itself."),
             ("account_borrowed_bytes_total", "Bytes charged to the account itself."),
             ("account_throttle_events_total", "Times a reader of the account had to wait."),
-            ("account_throttled_seconds_total", "Seconds that readers of the account waited."),
         ),
         _accounts,
     ),
-    "holder": (
+    (
         _families(
+            ("account", "parent", "reason"),
+            (
+                "account_throttled_seconds_total",
+                "Seconds that readers of the account waited, at itself or at one above it.",
+            ),
+        ),
+        _throttled,
+    ),
+)
+
+_HOLDER = (
+    (
+        _families(
+            ("holder", "kind"),
             ("holder_debt_items", "Events in the holder's hands, whoever owes for them."),
             ("holder_debt_bytes", "Bytes in the holder's hands, whoever owes for them."),
             ("holder_loans", "Loans in the holder's hands."),
@@ -269,16 +304,24 @@ _TABLES: Final[
         ),
         _holders,
     ),
-    "matrix": (
+)
+
+_MATRIX = (
+    (
         _families(
+            ("account", "holder"),
             ("debt_items", "Events of the account in the holder's hands."),
             ("debt_bytes", "Bytes of the account in the holder's hands."),
             ("oldest_loan_age_seconds", "Age of the account's oldest loan in the holder's hands."),
         ),
         _matrix,
     ),
-    "blame": (
+)
+
+_BLAME = (
+    (
         _families(
+            ("account", "holder"),
             (
                 "blamed_seconds_total",
                 "Seconds that readers of the account waited for the holder to repay.",
@@ -286,4 +329,12 @@ _TABLES: Final[
         ),
         _blame,
     ),
+)
+
+TABLES: Final[dict[str, tuple[tuple[tuple[Family, ...], _Fill], ...]]] = {
+    "account": _ACCOUNT,
+    "holder": _HOLDER,
+    "matrix": _MATRIX,
+    "blame": _BLAME,
 }
+"""What each `family=` is: metrics whose samples stand in one table, and who fills it."""

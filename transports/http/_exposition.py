@@ -30,6 +30,7 @@ class Family:
     """As it stands in the samples: a counter's ends with `_total`."""
     documentation: str
     kind: str = "gauge"
+    labels: tuple[str, ...] = ()
 
     def head(self) -> str:
         """The two lines before its samples."""

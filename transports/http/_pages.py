@@ -10,11 +10,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from ...accounts import DebtCollector
 from . import _exposition, _ledger_json
+from ._debts import SteppedDebts
 from ._detailed import DetailedQuery, write_detailed
 from ._ledger_json import write_ledger
 from ._live import LivePage
+from ._loop_lag import LoopLag
 from ._messages import Handler, Request, Response
 from ._pace import Pace
 
@@ -60,10 +61,13 @@ class Pages:
         self._ledger = ledger
         # A registry refuses two collectors that would serve the same name.
         registry = CollectorRegistry()
+        self._debts = SteppedDebts(ledger, limits)
+        self._loop_lag = LoopLag()
         self._collectors: list[Collector] = [
-            DebtCollector(ledger, limits),
+            self._debts,
             *collectors,
-            _BuildInfo(),
+            self._loop_lag,
+            BuildInfo(),
             ProcessCollector(registry=None),
         ]
         for collector in self._collectors:
@@ -72,6 +76,10 @@ class Pages:
         self._long_pages = 0
         self._state = "starting"
         self._live = LivePage(ledger)
+
+    async def watch(self) -> None:
+        """Measure how late the loop is, until cancelled; for who runs the pages."""
+        await self._loop_lag.watch()
 
     def set_ready(self) -> None:
         """From now on the relay takes connections."""
@@ -98,6 +106,7 @@ class Pages:
         # One scrape after the other: many at once would each take their time in the same turn of
         # the loop, and nothing else would come in between.
         async with self._one_scrape:
+            await self._debts.look()
             for collector in self._collectors:
                 await trio.lowlevel.checkpoint()
                 families = list(collector.collect())  # All of it read at one instant.
@@ -175,7 +184,7 @@ class _Collected(Collector):
         return self._families
 
 
-class _BuildInfo(Collector):
+class BuildInfo(Collector):
     """Which version this is."""
 
     def __init__(self) -> None:

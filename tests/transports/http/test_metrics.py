@@ -1,0 +1,272 @@
+"""`/metrics` beyond what a ledger counts: walks in steps, the loop's lag; and its reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client.parser import text_string_to_metric_families
+
+from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
+from clearfunds.transports.http import Pages, RelayCollector, Request, TransportCounts
+from clearfunds.transports.http import _debts as debts_module
+from clearfunds.transports.http import _metrics_reference as reference
+from clearfunds.transports.http._debts import SHARE_MAX, SteppedDebts
+from clearfunds.transports.http._loop_lag import EVERY_SECONDS, LoopLag
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from clearfunds.accounts import Account
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+class Box(LoanQueue):
+    """A holder that keeps what it gets."""
+
+    kind = "box"
+
+    def ready(self) -> None:
+        pass
+
+    def give_up(self, why: str) -> None:
+        self.settle_all(Outcome.WRITTEN_OFF)
+
+
+def send(account: Account, box: Box) -> None:
+    with account.turn() as turn:
+        turn.send(box, "x", nbytes=1)
+
+
+def value(collector: SteppedDebts | LoopLag, name: str, **labels: str) -> float:
+    found = [
+        sample.value
+        for family in collector.collect()
+        for sample in family.samples
+        if sample.name == f"clearfunds_{name}" and sample.labels == labels
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+# -- walks -----------------------------------------------------------------------------------------
+
+
+async def test_the_walk_is_done_beforehand_and_the_totals_are_of_the_instant() -> None:
+    ledger = Ledger()
+    debts = SteppedDebts(ledger)
+    box = Box(ledger, "box")
+    send(ledger.open("alice"), box)
+    await debts.look()
+    send(ledger.open("bob"), box)
+    assert value(debts, "debt_items") == 2
+    assert value(debts, "top_holder_items", rank="1", holder="box") == 1
+    await debts.look()
+    assert value(debts, "top_holder_items", rank="1", holder="box") == 2
+    assert debts.walks == 2
+
+
+async def test_a_walk_lets_the_loop_go_on_and_is_not_done_again_too_soon(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger()
+    boxes = [Box(ledger, f"box {number}") for number in range(300)]
+    for number, box in enumerate(boxes):
+        send(ledger.open(f"account {number}"), box)
+
+    class Hurry:
+        """A pace by which every stretch is over at once, and that says to have taken long."""
+
+        busy_seconds = 0.03
+
+        async def breathe(self) -> None:
+            await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(debts_module, "Pace", Hurry)
+    debts = SteppedDebts(ledger)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    with autojump_clock_off(autojump_clock):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            await debts.look()
+            nursery.cancel_scope.cancel()
+    assert turns > 300
+    # It took 30 ms, a hundredth of three seconds.
+    await trio.sleep(0.03 / SHARE_MAX - 0.1)
+    await debts.look()
+    assert debts.walks == 1
+    await trio.sleep(0.2)
+    await debts.look()
+    assert debts.walks == 2
+
+
+class autojump_clock_off:  # noqa: N801
+    """While busy tasks take their turns, time need not jump."""
+
+    def __init__(self, clock: trio.testing.MockClock) -> None:
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._clock.autojump_threshold = float("inf")
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._clock.autojump_threshold = 0
+
+
+async def test_a_walk_that_is_cancelled_leaves_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Ledger()
+    debts = SteppedDebts(ledger)
+    boxes = [Box(ledger, f"box {number}") for number in range(3000)]
+    for box in boxes:
+        send(ledger.open("alice"), box)
+    await debts.look()
+    assert value(debts, "top_debtor_debt_items", rank="1", account="alice") == 3000
+    monkeypatch.setattr(debts, "_due", 0.0)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await debts.look()
+    assert scope.cancelled_caught
+    assert value(debts, "top_debtor_debt_items", rank="1", account="alice") == 3000
+
+
+# -- the loop's lag --------------------------------------------------------------------------------
+
+
+async def test_the_lag_is_how_late_a_sleeper_is_woken(mock_clock: trio.testing.MockClock) -> None:
+    lag = LoopLag()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lag.watch)
+        for late in (0.0, 0.04, 0.6):
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(EVERY_SECONDS + late)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    buckets = [
+        value(lag, "event_loop_lag_seconds_bucket", le=bound)
+        for bound in ("0.001", "0.025", "0.05", "0.5", "1.0", "+Inf")
+    ]
+    assert buckets == [1, 1, 2, 2, 3, 3]
+    assert value(lag, "event_loop_lag_seconds_sum") == pytest.approx(0.64)
+
+
+async def test_the_pages_measure_the_lag_while_they_are_watched(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pages = Pages(Ledger())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pages.watch)
+        await trio.sleep(10.5 * EVERY_SECONDS)
+        nursery.cancel_scope.cancel()
+    counts = [
+        sample.value
+        for family in await served(pages, "/metrics")
+        for sample in family.samples
+        if sample.name == "clearfunds_event_loop_lag_seconds_count"
+    ]
+    assert counts == [10]
+
+
+# -- the reference ---------------------------------------------------------------------------------
+
+
+async def served(pages: Pages, target: str) -> list[Metric]:
+    request = Request.parse("GET", target)
+    response = await pages.handlers()[request.path](request)
+    body = response.body
+    if not isinstance(body, bytes):
+        body = b"".join([piece async for piece in body])
+    return list(text_string_to_metric_families(body.decode()))
+
+
+async def test_every_metric_that_is_served_is_in_the_reference() -> None:
+    now = 0.0
+    ledger = Ledger(clock=lambda: now)
+    alice = ledger.open("alice", limit=Limit(items=1), parent=ledger.open("server"))
+    box = Box(ledger, "box")
+    for _ in range(3):
+        send(alice, box)
+    counts = {"mqtt": TransportCounts(connections=3)}
+    pages = Pages(ledger, collectors=[RelayCollector(lambda: counts)], limits={"server": alice})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(alice.ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        now = 1.0
+        box.settle_all(Outcome.DELIVERED)
+    send(alice, box)
+    known = {
+        entry.name: (entry.kind, set(entry.labels))
+        for entry in [
+            *reference.totals(),
+            *(e for page in reference.detailed().values() for e in page),
+        ]
+    }
+    seen: set[str] = set()
+    families = [
+        *await served(pages, "/metrics"),
+        *await served(pages, "/metrics/detailed?family=account,holder,matrix,blame"),
+    ]
+    for family in families:
+        name = family.name + "_total" * (family.type == "counter")
+        if name.startswith("process_"):
+            continue
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        if name.endswith(("_distribution_gcount", "_distribution_gsum")):
+            # The text format has no gauge histograms: their sums are gauges beside a histogram.
+            name = name.rpartition("_")[0]
+            assert family.type == "gauge"
+        elif family.type == "histogram":
+            assert known[name][0] in ("histogram", "gauge histogram")
+        else:
+            kind = "gauge" if known[name][0] == "info" else known[name][0]
+            assert family.type == kind, name
+        assert labels == known[name][1], name
+        seen.add(name)
+    assert seen == set(known)
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    assert reference.main(["--check", str(DOCS)]) == 0
+
+
+def test_a_reference_that_has_drifted_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.md"
+    assert reference.main(["--check", str(path)]) == 1
+    assert reference.main([]) == 0
+    text = capsys.readouterr().out
+    path.write_text(text.replace("clearfunds_rings", "clearfunds_ring"), encoding="utf-8")
+    assert reference.main(["--check", str(path)]) == 1
+    assert "write it anew" in capsys.readouterr().err
+    path.write_text(text, encoding="utf-8")
+    assert reference.main(["--check", str(path)]) == 0
+    assert reference.main(["--what"]) == 2
+
+
+def test_a_metric_whose_name_says_no_unit_is_refused() -> None:
+    assert reference.Entry("clearfunds_debt_items", "gauge", (), "").unit == "items"
+    with pytest.raises(ValueError, match="says no unit"):
+        reference.Entry("clearfunds_something", "gauge", (), "").row()
+
+
+def test_buckets_of_the_reference_are_those_that_are_served() -> None:
+    for family in [*SteppedDebts(Ledger()).collect(), *LoopLag().collect()]:
+        bounds = [s.labels["le"] for s in family.samples if s.name.endswith("_bucket")]
+        if bounds:
+            expected = reference.BUCKETS[family.name.removeprefix("clearfunds_")]
+            per_series = len(expected) + 1
+            assert len(bounds) % per_series == 0
+            assert [float(bound) for bound in bounds[: per_series - 1]] == list(expected)

@@ -1,0 +1,59 @@
+"""How late the event loop is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from ...accounts._histogram import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+EVERY_SECONDS: Final = 0.1
+"""Ten wake-ups a second take less than a thousandth of a core."""
+
+LAG_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Seconds. prometheus_client's default buckets, from a millisecond on; 5 ms are what a page may
+hold up the loop for."""
+
+
+class LoopLag(Collector):
+    """Serves how late a task was woken that sleeps for a tenth of a second, again and again.
+
+    A step that holds up the loop is met with a probability that grows with its length; whatever
+    takes longer than the sleep is always met.
+    """
+
+    def __init__(self) -> None:
+        self._late = Histogram(LAG_BUCKETS)
+
+    async def watch(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            due = trio.current_time() + EVERY_SECONDS
+            await trio.sleep_until(due)
+            self._late.add(max(0.0, trio.current_time() - due))
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metric; for the registry."""
+        yield self._family()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what was measured so far."""
+        family = self._family()
+        family.add_metric([], self._late.cumulative(), self._late.total)
+        yield family
+
+    @staticmethod
+    def _family() -> HistogramMetricFamily:
+        return HistogramMetricFamily(
+            "clearfunds_event_loop_lag_seconds",
+            "How late the event loop woke a task that had slept for a tenth of a second.",
+            labels=[],
+        )

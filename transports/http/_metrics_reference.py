@@ -1,0 +1,228 @@
+"""`docs/metrics.md`, made of what the collectors say of themselves, so that it cannot drift::
+
+python -m clearfunds.transports.http._metrics_reference > docs/metrics.md
+python -m clearfunds.transports.http._metrics_reference --check docs/metrics.md
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from prometheus_client import ProcessCollector
+
+from ...accounts import DebtCollector, Ledger, Outcome
+from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
+from ...accounts._ledger import STATES
+from ...accounts._tops import TOP_MAX
+from ...accounts._waiters import REASONS
+from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
+from ._loop_lag import LAG_BUCKETS, LoopLag
+from ._pages import BuildInfo
+from ._relay_collector import RelayCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from prometheus_client import Metric
+    from prometheus_client.registry import Collector
+
+HEAD: Final = f"""\
+# Metrics
+
+What the relay tells Prometheus. Made by `python -m clearfunds.transports.http._metrics_reference`
+of what the code says; a test fails where the two differ.
+
+*Items* are events; *bytes* are theirs. A debt always is both. All counters and histograms only
+ever rise while the relay runs, whatever becomes of the accounts and connections they tell of;
+gauges tell of now. The debts, loans and counters of one scrape were read at one instant, so that
+borrowed - repaid = debt in each of them; what takes a walk through the books (the ranks, the
+distribution of debts, the oldest loan, the rings) may be some milliseconds older, and if the walk
+takes more than ten milliseconds, up to a hundred times as long as the walk took.
+
+`/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has some for
+each account and each holder; nothing is on it but what was asked for, by
+`?family=account,holder,matrix,blame`, with `account=REGEX` and `holder=REGEX` to say whose, and
+never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say, {SERIES_MAX:,} at most).
+"""
+
+UNITS: Final = (
+    "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
+    "connections", "subscriptions", "messages", "errors", "series", "events", "fds",
+)  # fmt: skip
+"""The last of these words in a metric's name is its unit."""
+
+LABELS: Final = {
+    "account": "The name of an account, as `mqtt:1883/-/publisher`: listener, user, client.",
+    "holder": "The name of who holds: a connection's outlet, mostly called like its account; a "
+    "mailbox; `router`, which holds what is being routed; `(loose)` for what its maker still has.",
+    "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent, to "
+    "be acknowledged by the subscriber), `credited` (sent, to be credited by a Syndicate peer), "
+    "`mailbox` (a consumer in the same process), `router` (being routed).",
+    "kind": "The same of one holder.",
+    "level": "Whose limit it is: each `connection`'s or the whole `server`'s.",
+    "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
+    "parent": "The name of the account above, or nothing.",
+    "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",
+    "reason": f"Where readers wait: `{REASONS[0]}`, at their own; `{REASONS[1]}`, at one above it.",
+    "state": f"{', '.join(f'`{state}`' for state in STATES)}: owes nothing, owes, above its limit "
+    "and not yet at its lower mark, closed and still being paid off.",
+    "transport": "The protocol: `mqtt`, `syndicate`.",
+    "version": "Of the package.",
+}
+"""What each label says. None has values that a peer could choose, but those that are names; of
+these `/metrics` has ten at a time."""
+
+BUCKETS: Final = {
+    "loan_age_seconds": AGE_BUCKETS,
+    "throttle_duration_seconds": AGE_BUCKETS,
+    "event_loop_lag_seconds": LAG_BUCKETS,
+    "overshoot_items": COUNT_BUCKETS,
+    "fanout_copies": COUNT_BUCKETS,
+    "account_debt_items_distribution": COUNT_BUCKETS,
+    "overshoot_bytes": BYTE_BUCKETS,
+}
+"""The upper bounds of each histogram's buckets, but for the last, which has none."""
+
+NOTES: Final = """\
+## How to read some of them
+
+- `rate(clearfunds_throttled_seconds_total[1m])` is how many readers wait, on average: 1 is one
+  reader that waits all the time. The seconds of waits that go on are in it.
+- `clearfunds_loan_age_seconds` counts each event when its holder is done with it, whatever the
+  outcome. Deliveries that have joined one loan are as old as the first of them. What went out at
+  once, in the read that brought it in, is of no age.
+- `clearfunds_overshoot_items` has one observation for each time that an account is found above its
+  limit by a reader who then waits; those who join that reader add none. What is over in bytes only
+  is not in it, and the other way round.
+- `clearfunds_account_debt_items_distribution` is no counter: it has the present debts, each account
+  once, and may fall. `_bucket` is as in a histogram; there are `_gcount` and `_gsum`.
+- Accounts above others (the server's) owe for those below them. They are neither in the
+  distribution nor among the ranks; `clearfunds_top_debt_items` is of all accounts.
+"""
+
+
+@attrs.frozen
+class Entry:
+    """One metric, as the reference has it."""
+
+    name: str
+    """As it stands in the samples; without what histograms add to it."""
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+    @property
+    def unit(self) -> str:
+        """What it counts or measures.
+
+        Raises:
+            ValueError: If its name does not say so.
+        """
+        if self.name.endswith("_info"):
+            return "-"
+        units = [word for word in self.name.split("_") if word in UNITS]
+        if not units:
+            msg = f"the name of {self.name} says no unit; name it otherwise, or add one to UNITS"
+            raise ValueError(msg)
+        return "file descriptors" if units[-1] == "fds" else units[-1]
+
+    def row(self) -> str:
+        """Return its row in the table."""
+        labels = ", ".join(f"`{label}`" for label in self.labels) or "-"
+        return f"| `{self.name}` | {self.kind} | {self.unit} | {labels} | {self.meaning} |\n"
+
+
+def _entry(metric: Metric | Any) -> Entry:
+    name = metric.name
+    if metric.type == "counter":
+        name += "_total"
+    labels: Sequence[str] = getattr(metric, "_labelnames", ())
+    if metric.type == "info":
+        name += "_info"
+        labels = sorted(metric.samples[0].labels)
+    kind = {"gaugehistogram": "gauge histogram"}.get(metric.type, metric.type)
+    return Entry(name, kind, tuple(labels), metric.documentation)
+
+
+def entries(collectors: Iterable[Collector]) -> list[Entry]:
+    """Return what collectors serve, in their order."""
+    return [_entry(m) for each in collectors for m in each.collect()]
+
+
+def totals() -> list[Entry]:
+    """Return what `/metrics` has, but for the metrics of the process."""
+    return entries([DebtCollector(Ledger()), RelayCollector(dict), LoopLag(), BuildInfo()])
+
+
+def detailed() -> dict[str, list[Entry]]:
+    """Return what `/metrics/detailed` has, by family."""
+    pages = {
+        name: [
+            Entry(family.name, family.kind, family.labels, family.documentation)
+            for families, _ in tables
+            for family in families
+        ]
+        for name, tables in TABLES.items()
+    }
+    last = Entry(TRUNCATED.name, TRUNCATED.kind, TRUNCATED.labels, TRUNCATED.documentation)
+    return {**pages, "": [last]}
+
+
+def _table(rows: Iterable[Entry]) -> str:
+    head = "| metric | type | unit | labels | meaning |\n| - | - | - | - | - |\n"
+    return head + "".join(row.row() for row in rows)
+
+
+def reference() -> str:
+    """Return the text of `docs/metrics.md`.
+
+    Raises:
+        KeyError: If a label, or a histogram's buckets, are not described here.
+        ValueError: If a metric's name does not say its unit.
+    """
+    here, pages = totals(), detailed()
+    every = [*here, *(entry for page in pages.values() for entry in page)]
+    parts = [HEAD, "\n## `/metrics`\n\n", _table(here)]
+    parts.append("\nAnd of the process, where there is a `/proc`:\n\n")
+    parts.append(_table(entries([ProcessCollector(registry=None)])))
+    parts.append("\n## `/metrics/detailed`\n")
+    for name, rows in pages.items():
+        parts.append(f"\n`family={name}`:\n\n" if name else "\nOn each page:\n\n")
+        parts.append(_table(rows))
+    parts.append("\n## Labels\n\n| label | what it says |\n| - | - |\n")
+    for label in sorted({label for entry in every for label in entry.labels}):
+        parts.append(f"| `{label}` | {LABELS[label]} |\n")
+    parts.append("\n## Buckets\n\n| histogram | upper bounds, beside `+Inf` |\n| - | - |\n")
+    for entry in here:
+        if "histogram" in entry.kind:
+            bounds = BUCKETS[entry.name.removeprefix("clearfunds_")]
+            shown = ", ".join(f"{bound:,g}" if bound < 1 else f"{bound:,.15g}" for bound in bounds)
+            parts.append(f"| `{entry.name}` | {shown} |\n")
+    parts.append(f"\n{NOTES}")
+    return "".join(parts)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the reference, or compare it with a file; return the exit status."""
+    text = reference()
+    if not arguments:
+        sys.stdout.write(text)
+        return 0
+    if len(arguments) != 2 or arguments[0] != "--check":
+        sys.stderr.write(__doc__ or "")
+        return 2
+    path = Path(arguments[1])
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return 0
+    sys.stderr.write(
+        f"{path} is not what the code says; write it anew: "
+        f"python -m clearfunds.transports.http._metrics_reference > {path}\n"
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
