@@ -16,15 +16,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import nlargest
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 import attrs
 
 from ...accounts import LoanedItem, rings
 from ...accounts._ledger import LOOSE
 from ...accounts._limit import UNLIMITED
+from ...accounts._waiters import waited_by_reason
 from ._holdings import BREATH_EVERY
 
 if TYPE_CHECKING:
@@ -56,6 +58,23 @@ CHUNK: Final = 1024
 
 T = TypeVar("T")
 
+By = Literal["debt", "waited", "held"]
+"""What comes first: who owes most; who waits, and has waited, the longest; who holds most."""
+
+
+@attrs.frozen
+class Most:
+    """How many rows there may be, and of whom."""
+
+    accounts: int = ACCOUNTS_MAX
+    holders: int = HOLDERS_MAX
+    by: By = "debt"
+    """The accounts are those that owe most, or for `waited` that have waited the longest. The
+    holders are those on whom somebody waits in vain, or for `held` those that hold most."""
+
+
+MOST: Final = Most()
+
 
 class AccountRow(TypedDict):
     """An account and its headroom."""
@@ -70,6 +89,8 @@ class AccountRow(TypedDict):
     waiting: int
     """Readers that wait now: its own or, of a level, those that wait at it."""
     waiting_seconds: float
+    waited_seconds: float
+    """For how long its own readers have waited in all."""
     oldest_seconds: float | None
     """The age of its oldest loan; None for levels, of which it is not known."""
 
@@ -211,7 +232,7 @@ class _Holdings:
         return [] if first is None else [first, *self.more.get(name, ())]
 
 
-async def survey(ledger: Ledger, pace: Pace) -> Survey:
+async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     """Look at the books, in steps, and return what the page shows of them."""
     # A stretch of its own: the totals must be read in one, however many accounts there are.
     await pace.pause()
@@ -223,14 +244,14 @@ async def survey(ledger: Ledger, pace: Pace) -> Survey:
     )
     for at in waits:
         crowds[at].items = {}
-    owing, tightest, count = await _top_accounts(ledger, pace)
+    owing, tightest, count = await _top_accounts(ledger, pace, most)
     now = ledger.clock()
     holdings = _Holdings(crowds, dict.fromkeys([*owing, *tightest], now))
     await _walk(ledger, holdings, pace)
     names, holders_left_out = await _top(
         list(holdings.items),
-        HOLDERS_MAX,
-        lambda name: (*holdings.guilt(name, now), holdings.items[name]),
+        most.holders,
+        lambda name: (*_guilt(name, holdings, now, most), holdings.items[name]),
         pace,
     )
     now = ledger.clock()
@@ -266,6 +287,10 @@ async def survey(ledger: Ledger, pace: Pace) -> Survey:
             "rings": max(0, len(found) - RINGS_MAX),
         },
     }
+
+
+def _guilt(name: str, holdings: _Holdings, now: float, most: Most) -> tuple[bool, int]:
+    return (False, 0) if most.by == "held" else holdings.guilt(name, now)
 
 
 def clipped(name: str) -> str:
@@ -325,8 +350,12 @@ async def _top(
     return best, max(0, len(rows) - most)
 
 
-async def _top_accounts(ledger: Ledger, pace: Pace) -> tuple[list[Account], list[Account], int]:
-    """Return those that owe the most, those with the least headroom, and how many there are."""
+async def _top_accounts(
+    ledger: Ledger, pace: Pace, most: Most
+) -> tuple[list[Account], list[Account], int]:
+    """Return those that come first, those with the least headroom, and how many there are."""
+    now = ledger.clock()
+    key = partial(_waited, now=now) if most.by == "waited" else _debt
     accounts = list(ledger.accounts.values())
     owing: list[Account] = []
     tightest: list[Account] = []
@@ -335,9 +364,20 @@ async def _top_accounts(ledger: Ledger, pace: Pace) -> tuple[list[Account], list
         await pace.breathe()
         below = [a for a in accounts[start : start + CHUNK] if not a.children]
         count += len(below)
-        owing = nlargest(ACCOUNTS_MAX, owing + below, lambda a: (a.debt_items, a.debt_bytes))
+        owing = nlargest(most.accounts, owing + below, key)
         tightest = nlargest(TIGHTEST_MAX, tightest + [a for a in below if a.debt_items], pressure)
     return owing, tightest, count
+
+
+def _debt(account: Account) -> tuple[float, float]:
+    return account.debt_items, account.debt_bytes
+
+
+def _waited(account: Account, now: float) -> tuple[float, float]:
+    """Return for how long the first of its readers has waited now, and all of them in all."""
+    readers = account.readers or ()
+    in_all = waited_by_reason(account.waited_here, account.waited_above, readers, now)
+    return max([now - waiter.since for waiter in readers], default=0.0), sum(in_all.values())
 
 
 def pressure(account: Account) -> float:
@@ -486,7 +526,7 @@ def _level_row(account: Account, crowd: _Crowd | None, now: float) -> AccountRow
 
 
 def _account_row(account: Account, opened: float | None, now: float) -> AccountRow:
-    running = [now - waiter.since for waiter in account.readers or ()]
+    waiting_seconds, waited_seconds = _waited(account, now)
     return {
         "name": clipped(account.name),
         "parent": None if account.parent is None else clipped(account.parent.name),
@@ -495,8 +535,9 @@ def _account_row(account: Account, opened: float | None, now: float) -> AccountR
         "debt_bytes": account.debt_bytes,
         "limit_items": _limit(account.mark_items),
         "limit_bytes": _limit(account.mark_bytes),
-        "waiting": len(running),
-        "waiting_seconds": _seconds(max(running, default=0.0)),
+        "waiting": account.waiting,
+        "waiting_seconds": _seconds(waiting_seconds),
+        "waited_seconds": _seconds(waited_seconds),
         "oldest_seconds": None if opened is None else _seconds(now - opened),
     }
 
