@@ -380,7 +380,7 @@ function showGraph(state) {
         svg("rect", { class: "node waits", x: 1, y, width: nodeWidth, height: high, rx: 8 }),
         svg("text", { class: "who", x: 11, y: y + 21 }, fitted(called(wait.waiting[0] ?? wait.at), inside - more.length * 7.6, 7.6) + more),
         svg("text", { class: "what", x: 11, y: y + 38 }, cut(`waits ${exact(wait.seconds)}`, inside, 6)),
-        svg("text", { class: "what", x: 11, y: y + 52 }, cut(amount(tightUnit(wait)), inside, 6))),
+        svg("text", { class: "what", x: 11, y: y + 52 }, cut(roomy ? amount(tightUnit(wait)) : amount({ ...tightUnit(wait), unit: "" }), inside, 6))),
     );
   });
   right.forEach((on, j) => {
