@@ -18,6 +18,7 @@ from ._live import LivePage
 from ._loop_lag import LoopLag
 from ._messages import Handler, Request, Response
 from ._pace import Pace
+from ._top_json import TopQuery, write_top
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -39,6 +40,8 @@ class Pages:
     - `/metrics/detailed?family=account,holder,matrix,blame&account=REGEX&holder=REGEX&limit=N`: a
       series for each account, each holder, each who-holds-whose-debt, each who-waited-on-whom.
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
+    - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
+      how many more there are; of bounded size and cost (see `Survey`).
     - `/healthz`: 200 while the loop turns.
     - `/readyz`: 200 while the relay takes connections, else 503.
 
@@ -123,7 +126,14 @@ class Pages:
         return self._long(write_detailed(self._ledger, query, Pace()), _exposition.CONTENT_TYPE)
 
     async def ledger_json(self, request: Request) -> Response:
-        """Serve the whole ledger."""
+        """Serve the whole ledger, or the top of it."""
+        try:
+            query = TopQuery.parse(request.query)
+        except ValueError as error:
+            return Response.sentence(400, str(error))
+        if query is not None:
+            pieces = write_top(self._ledger, Pace(), query)
+            return self._long(pieces, _ledger_json.CONTENT_TYPE)
         return self._long(write_ledger(self._ledger, Pace()), _ledger_json.CONTENT_TYPE)
 
     async def healthz(self, request: Request) -> Response:
