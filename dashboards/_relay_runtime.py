@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._panels import HERE, Board, Query, Row, board, lines, number, rows_of
+from ._panels import HERE, Board, Query, Row, board, lines, number, quantiles, rows_of
 
 _RATE = "[$__rate_interval]"
 # What the system says of a process has no name of its own; it is the relays' by this.
@@ -114,7 +114,14 @@ _RESOURCES = [
         ),
         unit="percentunit",
         orange=0.8,
-        span=6,
+    ),
+    lines(
+        "Event-loop lag",
+        "How late does the relay get to what is due? All connections share one loop: what holds it "
+        "up holds up everybody, and nobody owes for it.",
+        *quantiles("clearfunds_event_loop_lag_seconds"),
+        unit="s",
+        orange=0.1,
     ),
     lines(
         "Resident memory",
@@ -122,7 +129,6 @@ _RESOURCES = [
         "quotas; growth that follows neither is worth a look.",
         Query(f"process_resident_memory_bytes{{{HERE}}} {_RELAYS}", "{{instance}}"),
         unit="bytes",
-        span=6,
     ),
     lines(
         "File descriptors used",
@@ -134,7 +140,6 @@ _RESOURCES = [
         unit="percentunit",
         orange=0.8,
         maximum=1,
-        span=6,
     ),
     lines(
         "Standing state",
@@ -143,7 +148,11 @@ _RESOURCES = [
             f"sum by (transport) (clearfunds_subscriptions{{{HERE}}})", "subscribed, {{transport}}"
         ),
         Query(f"sum(clearfunds_standing_items{{{HERE}}})", "under quota"),
-        span=6,
+    ),
+    lines(
+        "Holders",
+        "How many mailboxes, outlets and queues are there for loans to sit in?",
+        Query(f"clearfunds_holders{{{HERE}}}", "{{instance}}"),
     ),
 ]
 
@@ -153,15 +162,12 @@ _WATCHED = [
         "How long does each page take? The detailed page grows with accounts and holders.",
         Query(f'scrape_duration_seconds{{job=~"clearfunds.*",{HERE}}}', "{{job}}, {{instance}}"),
         unit="s",
+        span=12,
     ),
     lines(
         "Series on a page",
         "How large is each page? /metrics is of constant size, /metrics/detailed has a limit.",
         Query(f'scrape_samples_scraped{{job=~"clearfunds.*",{HERE}}}', "{{job}}, {{instance}}"),
-    ),
-    lines(
-        "Holders",
-        "How many mailboxes, outlets and queues are there for loans to sit in?",
-        Query(f"clearfunds_holders{{{HERE}}}", "{{instance}}"),
+        span=12,
     ),
 ]

@@ -259,6 +259,21 @@ ALERTS: Final = (
         review="nothing: it can be the case for as long as patience lasts",
     ),
     Alert(
+        name="ClearfundsLoopLate",
+        expr="histogram_quantile(0.99,\n"
+        "  sum by (instance, le) (rate(clearfunds_event_loop_lag_seconds_bucket[2m]))\n"
+        ") > 0.25",
+        lasts="2m",
+        severity="warning",
+        summary="{{ $labels.instance }} is too busy to be in time",
+        description="The loop of {{ $labels.instance }} comes to what is due up to "
+        "{{ $value | humanizeDuration }} late. Everybody on it is slowed down, and it is nobody's "
+        "debt: either the machine has too little CPU for it, or one step takes too long. Look at "
+        "CPU on the dashboard `relay runtime`, and at what else runs there.",
+        when="1 of 100 wake-ups of the relay's loop is more than 0.25 s late, for 2 min",
+        review="0.25 s: on a machine that is shared take more",
+    ),
+    Alert(
         name="ClearfundsLoansLeaked",
         expr="sum by (instance) (increase(clearfunds_leaked_loans_total[15m])) > 0",
         severity="critical",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,8 +133,6 @@ def test_a_dashboard_survives_the_round_trip_through_grafanas_own_types(name: st
 
 
 def _plain(model: Any) -> Any:
-    import json
-
     return json.loads(json.dumps(model, cls=JSONEncoder))
 
 
@@ -202,6 +202,15 @@ def test_a_query_asks_only_for_what_a_relay_has(
     assert legend_labels(query.legend) <= have
 
 
+def test_what_is_asked_for_is_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
+    asked = {selected.metric for query in QUERIES for selected in selectors(query.expr)}
+    ours = {name.removesuffix("_bucket") for name in asked if name.startswith("clearfunds_")}
+    assert len(ours) > 40
+    assert ours <= documented
+
+
 @pytest.mark.parametrize("query", panel_queries(), ids=str)
 def test_a_panel_looks_only_at_the_relays_that_are_chosen(query: Asked) -> None:
     for selected in selectors(query.expr):
@@ -262,6 +271,4 @@ def _metrics(expr: str) -> Iterator[str]:
 
 
 def _label_references(template: str) -> list[str]:
-    import re
-
     return re.findall(r"\$labels\.(\w+)", template)
