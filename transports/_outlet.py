@@ -156,6 +156,13 @@ class Outlet(LoanQueue):
             self._dirty = True
             self._flusher.dirty.append(self)
 
+    def unbegun(self) -> Iterator[LoanedItem[list[Any]]]:
+        """Yield the loans of which the kernel has been offered nothing yet, in order.
+
+        A peer cannot have dealt with what is in them, whatever it says.
+        """
+        return islice(self.queue, self._sending, None)
+
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`."""
         for loan in self.queue:

@@ -73,6 +73,11 @@ class Inflight(Holder):
         yield from self.unacked.values()
         yield from self._waiting
 
+    def is_unsent(self, packet_id: int) -> bool:
+        """Whether nothing of the publication has left, so that it cannot be acknowledged."""
+        loan = self.unacked.get(packet_id)
+        return loan is not None and any(unbegun is loan for unbegun in self._outlet.unbegun())
+
     def acknowledged(self, packet_id: int) -> bool:
         """Settle what the subscriber has acknowledged; whether there was anything."""
         loan = self.unacked.pop(packet_id, None)

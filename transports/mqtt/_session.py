@@ -338,8 +338,18 @@ class MqttSession(Session["MqttServer", Account | None]):
             case Publish():
                 self._handle_publish(packet)
             case PubAck(packet_id):
-                if self._inflight is not None:
-                    self._inflight.acknowledged(packet_id)
+                inflight = self._inflight
+                if inflight is None:
+                    pass
+                elif inflight.is_unsent(packet_id):
+                    # Believed, it would let a peer that never reads have anything kept for it. Not
+                    # raised: this may be while the session waits.
+                    self._server.counters.protocol_errors += 1
+                    why = f"PUBACK for packet {packet_id}, which has not been sent to it yet"
+                    self._server.logger.warning("%s closed: %s", self._who, why)
+                    self.cut(why)
+                else:
+                    inflight.acknowledged(packet_id)
             case PubRel(packet_id):
                 if self._awaiting is not None:
                     self._awaiting.release(packet_id)

@@ -155,7 +155,7 @@ class Credited(Holder):
 
     def credit(self, turns: int) -> None:
         """Settle what the oldest `turns` turns were; fewer, if the peer cannot have so many yet."""
-        unbegun = self._first_unbegun()
+        unbegun = next((loan for loan in self._outlet.unbegun() if loan.holder is self), None)
         while turns > 0 and self._loans and self._loans[0] is not unbegun:
             loan, count = self._loans[0], self._turns[0]
             if count <= turns:
@@ -167,16 +167,6 @@ class Credited(Holder):
                 self._turns[0] = count - turns
                 loan.settle(turns, outcome=Outcome.ACKED)
             turns -= count
-
-    def _first_unbegun(self) -> LoanedItem[list[Any]] | None:
-        """Return the first of the loans of which the kernel has been offered nothing."""
-        outlet = self._outlet
-        # What one send is made of may have left in part.
-        begun: int = outlet._sending  # pyright: ignore[reportPrivateUsage]
-        for at in range(begun, len(outlet.queue)):
-            if outlet.queue[at].holder is self:
-                return outlet.queue[at]
-        return None
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: the connection is cut."""

@@ -48,8 +48,8 @@ def pattern_from_wire(value: Value, vocabulary: Vocabulary) -> Pattern:
 
     Raises:
         RemoteProtocolError: if it is not a pattern.
-        PatternError: if it is one that the dataspace cannot follow: a field that a class does not
-            have, a dictionary's key that is a reference.
+        PatternError: if it is one that the dataspace cannot follow: a dictionary's key that is a
+            reference.
     """
     if isinstance(value, Record) and isinstance(value.key, Symbol):
         match value.key.name, value.fields:
@@ -93,7 +93,7 @@ def _group(kind: Record, entries: Mapping[Value, Value], vocabulary: Vocabulary)
             if cls is None:
                 return Group(label_is, tuple([(_index(key), part) for key, part in parts]))
             fields = vocabulary.fields(cls)
-            return Group(cls, tuple([(_field(fields, key, cls), part) for key, part in parts]))
+            return Group(cls, tuple([(_field(fields, key), part) for key, part in parts]))
         case _:
             raise RemoteProtocolError("a group's type is <rec label>, <arr> or <dict>")
 
@@ -111,11 +111,10 @@ def _dict_key(key: Value) -> Hashable:
         raise PatternError("a pattern's key cannot have a reference in it") from None
 
 
-def _field(fields: tuple[str, ...], key: Value, cls: type) -> str:
+def _field(fields: tuple[str, ...], key: Value) -> str:
     index = _index(key)
-    if index >= len(fields):
-        raise PatternError(f"{cls.__name__} has {len(fields)} fields, the pattern wants {index}")
-    return fields[index]
+    # A field that no instance has matches nothing, as in any other record.
+    return fields[index] if index < len(fields) else str(index)
 
 
 def pattern_to_wire(pattern: Pattern, vocabulary: Vocabulary) -> Record:
@@ -156,7 +155,9 @@ def _wire_group(
     if label is None:
         raise PatternError(f"no record stands for {kind!r}; add it to the vocabulary")
     fields = vocabulary.fields(kind)
-    return Record(Symbol("rec"), (Symbol(label),)), [fields.index(str(key)) for key in keys]
+    names = [str(key) for key in keys]
+    indices = [fields.index(name) if name in fields else int(name) for name in names]
+    return Record(Symbol("rec"), (Symbol(label),)), indices
 
 
 def _wire_key(key: Hashable) -> Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 
@@ -517,3 +519,31 @@ async def test_a_closed_connection_is_said_to_have_been_cut_in_a_packet(
             await client.stream.send_all(encode(Publish("t", bytes(100)))[:50])
         await relay.deserted()
     assert log_of(caplog, "closed the connection within a packet (50 bytes of it came)")
+
+
+async def test_what_has_not_been_sent_cannot_be_acknowledged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or a subscriber that never reads could have anything kept for it, on nobody's account."""
+    listen = ("mqtt+tcp://127.0.0.1:0", f"mqtt+unix://{tmp_path}/relay.sock")
+    async with running(listen=listen, limit_items=20) as relay:
+        # On a Unix socket, because its buffers are small and fixed.
+        async with connected(f"{tmp_path}/relay.sock", "stuck") as stuck:
+            await stuck.send(Subscribe(1, (("t", 1),)))
+            await stuck.expect(SubAck(1, (1,)))
+            async with connected(relay.port, "pub") as pub:
+                for n in range(1, 21):
+                    await pub.publish("t", bytes(60_000), 1, packet_id=n)
+                    await pub.expect(PubAck(n))
+                session = relay.relay.mqtt.sessions["stuck"]
+                await until(lambda: session.outlet.blocked)
+                owed = relay.account("pub").debt_items
+                assert owed > 10
+                await stuck.send(PubAck(20))  # the last, of which nothing can have left
+                await until(lambda: "stuck" not in relay.relay.mqtt.sessions)
+                # Given up, and not believed.
+                assert relay.account("pub").debt_items == 0
+                assert relay.statistics().repaid_items["acked"] == 0
+                assert relay.statistics().repaid_items["cancelled"] == owed
+        assert relay.relay.mqtt.counters.protocol_errors == 1
+    assert log_of(caplog, "PUBACK for packet 20, which has not been sent to it yet")

@@ -21,7 +21,9 @@ from clearfunds.dataspace import (
     capture,
     compile_pattern,
     match,
+    take_apart,
 )
+from clearfunds.dataspace._index import matches
 from clearfunds.transports import RemoteProtocolError
 from clearfunds.transports.syndicate import (
     Embedded,
@@ -149,16 +151,13 @@ def test_what_is_no_pattern(text: str) -> None:
         pattern_from_wire(decode_text(text), WORDS)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<group <rec Says> {2: <_>}>",
-        "<group <rec publication> {4: <_>}>",
-    ],
-)
-def test_what_the_dataspace_cannot_follow(text: str) -> None:
-    with pytest.raises(PatternError):
-        pattern_from_wire(decode_text(text), WORDS)
+def test_a_field_that_no_instance_has_matches_nothing() -> None:
+    for text in ("<group <rec Says> {2: <_>}>", "<group <rec publication> {4: <_>}>"):
+        pattern = pattern_from_wire(decode_text(text), WORDS)
+        skeleton = take_apart(pattern)
+        assert not matches(skeleton, Says("tony", "hi"))
+        assert not matches(skeleton, Publication("a", b""))
+        assert encode_text(pattern_to_wire(pattern, WORDS)) == text
 
 
 def test_keys_that_have_no_order_cannot_be_followed() -> None:
