@@ -179,6 +179,20 @@ async def until_all_is_answered(prom: Prometheus) -> None:
     assert not asked, "\n".join(f"{where}: {expr}" for where, expr in asked.items())
 
 
+async def the_panel_names_the_culprit(prom: Prometheus, culprit: str) -> None:
+    """See that the number beside its name, on the dashboard that names names, is nearly all."""
+    [query] = [query for query in panel_queries() if "Most of it is held by" in query.where]
+    data = await prom.ask(
+        "query_range", query=query.expr, start=prom.since, end=time.time(), step=1
+    )
+    shares = {
+        series["metric"]["holder"]: max(float(value) for _, value in series["values"])
+        for series in data["result"]
+    }
+    assert query.legend == "{{holder}}"
+    assert 0.9 < shares[culprit] <= 1
+
+
 async def the_alerts_name_the_culprit(prom: Prometheus, names: str) -> None:
     """See that an operator would be told who it is, and of nothing that is not so.
 
@@ -242,6 +256,7 @@ async def test_every_query_of_every_panel_and_rule_returns_data(tmp_path: Path) 
             nursery.start_soon(publisher, port, "station-a")
             nursery.start_soon(publisher, port, "station-b")
             await until_all_is_answered(prom)
+            await the_panel_names_the_culprit(prom, f"mqtt:{port}/-/archiver")
             await the_alerts_name_the_culprit(prom, f"mqtt:{port}/-")
             for page in ("/metrics", DETAILED):
                 promtool("check", "metrics", stdin=await fetch(f"http://{target}{page}"))
