@@ -8,30 +8,17 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
+from ._printable import printable
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 LogFormat = Literal["text", "json"]
-
-# What a peer sends may stand in a message (a topic, a client id): it must not be able to start a
-# line of its own, or to drive somebody's terminal.
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
 
 # What every record has; the rest has come by `extra=`. (Formatters make two; Python 3.12 has one
 # more.)
 _RECORD: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 _encode: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=True).encode
-
-
-def printable(text: str) -> str:
-    """Return `text` in one line, with nothing in it that a terminal would obey."""
-    return text.translate(_CONTROLS)
 
 
 class _OneLine(logging.Formatter):

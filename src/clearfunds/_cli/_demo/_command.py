@@ -15,10 +15,10 @@ from clearfunds.transports.mqtt import open_mqtt
 
 from .._client import Target, run_client
 from .._errors import CommandFailedError
+from .._page import fetch_json
 from .._types import Count, Seconds
 from ._flights import INTERESTS, SLOW, Flight, load_flights
 from ._ledger_view import LedgerView
-from ._page import fetch_json
 from ._picture import save_picture
 from ._progress import PUBLISHER, Progress, Subscriber
 from ._receipts import Receipts

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rich import box
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .._tables import bar, table
 from ._ledger_view import AccountView, LedgerView, client_of
 from ._progress import PUBLISHER, Progress, Subscriber
 
@@ -25,40 +25,26 @@ def screen(progress: Progress) -> RenderableType:
     return Group(heading, "", _accounts(progress.ledger), "", _subscribers(progress))
 
 
-def _table(title: str, *columns: tuple[str, int]) -> Table:
-    """Return an empty table of columns as wide as given, numbers (negative widths) to the right.
-
-    Fixed widths, so that nothing jumps while numbers grow, and 80 columns are enough.
-    """
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False
-    )
-    for heading, width in columns:
-        justify: JustifyMethod = "right" if width < 0 else "left"
-        table.add_column(heading, justify=justify, width=abs(width), no_wrap=True)
-    return table
-
-
 def _accounts(ledger: LedgerView | None) -> Table:
-    table = _table(
+    rows = table(
         "Who owes, and who waits",
         *(("account", 15), ("owes", -6), ("of", -6), ("", _BAR), ("bytes", -9), ("peak", -6)),
         *(("state", 9), ("waits", -6), ("in all", -6)),
     )
     for account in _debtors(ledger):
         throttled = account.state == "throttled"
-        table.add_row(
+        rows.add_row(
             client_of(account.name),
             f"{account.debt_items:,}",
             "-" if account.limit_items is None else f"{account.limit_items:,}",
-            _bar(account),
+            bar(account.debt_items, account.limit_items, _BAR),
             f"{account.debt_bytes:,}",
             f"{account.peak_items:,}",
             Text(account.state, "bold red" if throttled else "green"),
             f"{account.waiting_seconds:.1f} s" if throttled else "",
             f"{account.waited_seconds:.1f} s",
         )
-    return table
+    return rows
 
 
 def _debtors(ledger: LedgerView | None) -> list[AccountView]:
@@ -73,18 +59,8 @@ def _debtors(ledger: LedgerView | None) -> list[AccountView]:
     return sorted(shown, key=lambda a: (-a.debt_items, a.name))[:_ACCOUNTS_SHOWN]
 
 
-def _bar(account: AccountView) -> Text:
-    if not account.limit_items:
-        return Text("")
-    share = min(1.0, account.debt_items / account.limit_items)
-    full = round(share * _BAR)
-    return Text.assemble(
-        ("█" * full, "red" if share >= 1 else "yellow"), ("░" * (_BAR - full), "dim")
-    )
-
-
 def _subscribers(progress: Progress) -> Table:
-    table = _table(
+    rows = table(
         "Who holds it",
         *(("subscriber", 15), ("topics", 14), ("delivered", -13), ("holds", -6), ("bytes", -9)),
         *(("since", -6), ("", 7)),
@@ -92,7 +68,7 @@ def _subscribers(progress: Progress) -> Table:
     for each in progress.subscribers:
         held = [] if progress.ledger is None else progress.ledger.held_by(each.name)
         items = sum(h.items for h in held)
-        table.add_row(
+        rows.add_row(
             each.name,
             each.interest.topic_filter,
             f"{each.receipts.delivered:,}/{each.receipts.expected:,}",
@@ -101,7 +77,7 @@ def _subscribers(progress: Progress) -> Table:
             f"{max(h.oldest_seconds for h in held):.1f} s" if items else "",
             _doing(each),
         )
-    return table
+    return rows
 
 
 def _doing(subscriber: Subscriber) -> Text:

@@ -1,0 +1,45 @@
+"""Tables of numbers for a terminal."""
+
+from rich import box
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+
+def table(title: str, *columns: tuple[str, int], width: int | None = None) -> Table:
+    """Return an empty table of columns as wide as given, numbers (negative widths) to the right.
+
+    Fixed widths, so that nothing jumps while numbers grow, and 80 columns are enough. A width of 0
+    is for names, which share what the others leave of `width`; without one, they get what they
+    need.
+    """
+    found = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+        width=width,
+    )
+    for heading, size in columns:
+        justify: JustifyMethod = "right" if size < 0 else "left"
+        found.add_column(
+            heading,
+            justify=justify,
+            width=abs(size) or None,
+            ratio=None if size or width is None else 1,
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    return found
+
+
+def bar(debt: int, limit: int | None, width: int) -> Text:
+    """Return how near to its limit a debt is, as a bar; empty if there is no limit."""
+    if not limit:
+        return Text("")
+    share = min(1.0, debt / limit)
+    full = round(share * width)
+    return Text.assemble(
+        ("█" * full, "red" if share >= 1 else "yellow"), ("░" * (width - full), "dim")
+    )
