@@ -26,6 +26,7 @@ from ._account import Account
 from ._histogram import Histogram
 from ._ledger import Ledger
 from ._limit import Limit
+from ._steps import at_once
 from ._tops import Tops, tops_in_steps
 
 
@@ -63,7 +64,7 @@ class DebtCollector(Collector):
         """
         ledger = self._ledger
         if tops is None:
-            tops = _walk(ledger)
+            tops = at_once(tops_in_steps(ledger))
         totals = ledger.statistics()
         limits = {
             level: limit.limit if isinstance(limit, Account) else limit
@@ -104,16 +105,6 @@ class DebtCollector(Collector):
             family = _family(name)
             _fill(family, value)
             yield family
-
-
-def _walk(ledger: Ledger) -> Tops:
-    steps = tops_in_steps(ledger)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: Tops = end.value
-            return found
 
 
 def _ranked(rows: tuple[tuple[str, int], ...]) -> dict[tuple[str, str], int]:

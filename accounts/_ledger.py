@@ -363,9 +363,11 @@ class Ledger:
         states: dict[str, int] = dict.fromkeys(STATES, 0)
         states["clear"] = debts.count(0)
         states["owing"] = len(debts) - states["clear"]
-        for account in self.unusual:
-            states["owing" if account.debt_items else "clear"] -= 1
-            states[account.state] += 1
+        unusual = [account.debt_items for account in self.unusual]
+        states["clear"] -= unusual.count(0)
+        states["owing"] -= len(unusual) - unusual.count(0)
+        states["closing"] = [account.opens > 0 for account in self.unusual].count(False)
+        states["throttled"] = len(unusual) - states["closing"]
         waited = waited_by_reason(self.waited_here, self.waited_above, self.waiters, now)
         return LedgerStatistics(
             accounts=states,

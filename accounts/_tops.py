@@ -14,7 +14,7 @@ import attrs
 from ._histogram import COUNT_BUCKETS, Histogram
 from ._ledger import LOOSE
 from ._loan import LoanedItem
-from ._waits_for import rings_in_steps
+from ._waits_for import count_rings_in_steps
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -94,13 +94,13 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
         held[LOOSE] = held.get(LOOSE, 0) + loose
         oldest = min(oldest, opened)
     yield
-    rings = yield from rings_in_steps(ledger)
+    rings = yield from count_rings_in_steps(ledger)
     return Tops(
         debts,
         tuple((account.name, debt) for debt, _, account in sorted(debtors, reverse=True)),
         tuple(nlargest(TOP_MAX, held.items(), key=lambda each: each[1])),
         now - oldest,
-        len(rings),
+        rings,
     )
 
 

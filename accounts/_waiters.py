@@ -19,7 +19,7 @@ import attrs
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from ._account import Account
 
@@ -45,15 +45,12 @@ class Waiter:
 
 
 def waited_by_reason(
-    here: float, above: float, waiters: Iterable[Waiter], now: float
+    here: float, above: float, waiters: Collection[Waiter], now: float
 ) -> dict[str, float]:
     """Return seconds waited by reason: those that are over, and those of `waiters` until `now`."""
-    for waiter in waiters:
-        if waiter.at is waiter.account:
-            here += now - waiter.stretch
-        else:
-            above += now - waiter.stretch
-    return dict(zip(REASONS, (here, above), strict=True))
+    running = sum([now - w.stretch for w in waiters if w.at is w.account])
+    running_above = sum([now - w.stretch for w in waiters if w.at is not w.account])
+    return dict(zip(REASONS, (here + running, above + running_above), strict=True))
 
 
 class WaitQueue:

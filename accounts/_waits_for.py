@@ -30,6 +30,7 @@ import attrs
 
 from ._ledger import LOOSE, Ledger
 from ._loan import LoanedItem
+from ._steps import at_once
 
 if TYPE_CHECKING:
     from ._account import Account
@@ -45,8 +46,8 @@ MAX_NAMED = 20
 MAX_WAITED_ON = 3
 """How many holders it gives for each of them."""
 
-STEP_HOLDERS = 256
-"""How many of them are looked at before others may go on, where they may."""
+STEP = 256
+"""How many of the little things are looked at before others may go on, where they may."""
 
 ROUNDS = 8
 """How often what hangs together is taken apart: there are rings that wait on rings. What hangs
@@ -144,7 +145,7 @@ def wait_for_graph(ledger: Ledger, now: float | None = None) -> tuple[Wait, ...]
     reader: ten thousand may wait on the same ten thousand holders.
     """
     when = ledger.clock() if now is None else now
-    readers = _readers(ledger)
+    readers = at_once(_readers(ledger))
     if not readers:
         return ()
     on: dict[Account, list[WaitedOn]] = {at: [] for at in readers}
@@ -173,26 +174,23 @@ def rings(
     makes progress is on no ring, nor is a holder without an `owner`; a ring of one is an account
     that waits on what its own peer does not take. `now` is by the ledger's clock.
     """
-    steps = rings_in_steps(ledger, now, still=still)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: tuple[Ring, ...] = end.value
-            return found
+    graph = _Standstill(ledger, ledger.clock() if now is None else now, still)
+    at_once(graph.look())
+    found = at_once(graph.rings())
+    return tuple(sorted(map(graph.ring, found), key=lambda ring: ring.members))
 
 
-def rings_in_steps(
-    ledger: Ledger, now: float | None = None, *, still: float = RING_SECONDS
-) -> Generator[None, None, tuple[Ring, ...]]:
-    """Do the same as `rings`, and let others go on in between, for those who only count them.
+def count_rings_in_steps(
+    ledger: Ledger, *, still: float = RING_SECONDS
+) -> Generator[None, None, int]:
+    """Return how many `rings` there are; in between, others may go on.
 
     What moves meanwhile may be seen as a ring that is none, or not be seen.
     """
-    graph = _Standstill(ledger, ledger.clock() if now is None else now, still)
+    graph = _Standstill(ledger, ledger.clock(), still)
     yield from graph.look()
     found = yield from graph.rings()
-    return tuple(sorted(map(graph.ring, found), key=lambda ring: ring.members))
+    return len(found)
 
 
 # -- what both are made of ------------------------------------------------------------------------
@@ -201,10 +199,12 @@ Readers = dict["Account", tuple[float, float]]
 """Whose readers wait at an account, and since when: the first and the last of them."""
 
 
-def _readers(ledger: Ledger) -> dict[Account, Readers]:
+def _readers(ledger: Ledger) -> Generator[None, None, dict[Account, Readers]]:
     """Return who waits where. (At an account that is open, readers only stand to be woken.)"""
     readers: dict[Account, Readers] = {}
-    for waiter in ledger.waiters:
+    for number, waiter in enumerate(list(ledger.waiters), 1):
+        if not number % STEP:
+            yield
         if waiter.at is not None and waiter.at.throttled:
             there = readers.setdefault(waiter.at, {})
             first, last = there.get(waiter.account, (waiter.since, waiter.since))
@@ -278,7 +278,7 @@ class _Standstill:
         # The cheapest first: mostly there is nobody.
         idle: list[tuple[Holder, Account, float]] = []
         for number, holder in enumerate(list(ledger.holders if ledger.waiters else ()), 1):
-            if not number % STEP_HOLDERS:
+            if not number % STEP:
                 yield
             seconds = now - holder.progressed_at
             if (
@@ -287,9 +287,11 @@ class _Standstill:
                 and seconds >= min(still, holder.patience)
             ):
                 idle.append((holder, holder.owner, seconds))
-        self.readers = _readers(ledger) if idle else {}
+        if idle:
+            self.readers = yield from _readers(ledger)
         since: dict[Account, float] = {}
         for at, there in self.readers.items():
+            yield
             for account, (_, last) in there.items():
                 self.stands.setdefault(account, []).append(at)
                 since[account] = max(last, since.get(account, last))
@@ -304,6 +306,7 @@ class _Standstill:
                     on = WaitedOn(holder, items, nbytes, seconds, owner.name)
                     self.arrows[at].append(_Arrow(owner, still_for, on))
         for arrows in self.arrows.values():
+            yield
             arrows.sort(key=lambda arrow: _most_first(arrow.on))
 
     def rings(self) -> Generator[None, None, list[set[Account]]]:
@@ -313,15 +316,18 @@ class _Standstill:
         for _ in range(ROUNDS):
             parts: list[set[Account]] = []
             for group in groups:
-                yield
-                closed = self._closed(group)
-                components = _components(closed, partial(self._next, group=closed))
+                closed = yield from self._closed(group)
+                components = yield from _components(closed, partial(self._next, group=closed))
                 if len(components) == 1:
                     found.append(closed)
                 else:
                     parts += components
             groups = parts
-        return found + [closed for group in groups if (closed := self._closed(group))]
+        for group in groups:
+            closed = yield from self._closed(group)
+            if closed:
+                found.append(closed)
+        return found
 
     def _within(self, at: Account, group: set[Account]) -> Iterator[_Arrow]:
         """Yield the arrows from `at` to readers that stand in `group` and nowhere else."""
@@ -333,11 +339,12 @@ class _Standstill:
         for arrow in self._within(at, group):
             yield from self.stands[arrow.owner]
 
-    def _closed(self, group: set[Account]) -> set[Account]:
+    def _closed(self, group: set[Account]) -> Generator[None, None, set[Account]]:
         """Return which of `group` stay throttled whatever is repaid by whom outside of it."""
         kept: dict[Account, list[int]] = {}
         keeping: dict[Account, list[tuple[Account, WaitedOn]]] = {}
         for at in group:
+            yield
             total = kept[at] = [0, 0]
             for arrow in self._within(at, group):
                 total[0] += arrow.on.items
@@ -347,6 +354,7 @@ class _Standstill:
         free = [at for at in group if _is_clear(at, kept[at])]
         left.difference_update(free)
         while free:
+            yield
             for reader in self.readers[free.pop()]:
                 # It goes on, and so does its peer, which takes what is there for it.
                 for at, on in keeping.pop(reader, ()):
@@ -387,7 +395,7 @@ def _is_clear(account: Account, kept: list[int]) -> bool:
 
 def _components(
     nodes: Iterable[Account], following: Callable[[Account], Iterator[Account]]
-) -> list[set[Account]]:
+) -> Generator[None, None, list[set[Account]]]:
     """Part a graph into its strongly connected components (Tarjan, 1972), without recursion."""
     components: list[set[Account]] = []
     number: dict[Account, int] = {}
@@ -406,6 +414,7 @@ def _components(
         if root not in number:
             enter(root)
         while path:
+            yield
             node, others = path[-1]
             for other in others:
                 if other not in number:

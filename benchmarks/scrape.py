@@ -10,7 +10,9 @@ another process fetches the pages, one after the other. For each page it prints,
               the machine does are in it. `idle` says how long it is without any page
     gc        the longest pass of the garbage collector in any of the fetches
 
-The relay is to be held up for at most 5 ms with 10,000 accounts.
+The relay is to be held up for at most 5 ms with 10,000 accounts. With `--waiting` that many of
+their readers wait on holders that make no progress, each of which has one of them for its owner: a
+relay at a standstill, in which rings are looked for.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from time import perf_counter, thread_time
 import attrs
 import trio
 
-from clearfunds.accounts import NO_LIMIT, Account, Ledger, LoanQueue, Outcome
+from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanQueue, Outcome
 from clearfunds.transports.http import Pages, serve_http
 
 PAGES = (
@@ -125,6 +127,13 @@ async def keep_moving(accounts: list[Account], boxes: list[Box]) -> None:
         await trio.lowlevel.checkpoint()
 
 
+async def wait(account: Account) -> None:
+    """Wait for clear funds, again and again."""
+    while True:
+        await account.ensure_clear_funds()
+        await trio.sleep(0.1)
+
+
 def tell(noted: list[tuple[float, float, float]], seconds: float, size: int, page: str) -> None:
     """Print a line."""
     steps, gaps, collections = zip(*noted, strict=True)
@@ -135,7 +144,7 @@ def tell(noted: list[tuple[float, float, float]], seconds: float, size: int, pag
     )
 
 
-async def run(accounts_number: int, holders_number: int, rounds: int) -> None:
+async def run(accounts_number: int, holders_number: int, rounds: int, waiting: int) -> None:
     """Build the ledger, serve its pages, print what each of them costs."""
     ledger = Ledger()
     server = ledger.open("server", limit=NO_LIMIT)
@@ -146,12 +155,18 @@ async def run(accounts_number: int, holders_number: int, rounds: int) -> None:
     for number, account in enumerate(accounts):
         account.standing().add(1, 10)
         send(account, boxes[number % len(boxes)])
+    for number, account in enumerate(accounts[:waiting]):
+        account.limit = Limit(items=0)
+        boxes[number % len(boxes)].owner = account
     gc.collect()
     pages = Pages(ledger)
     pages.set_ready()
     longest = Longest()
     gc.callbacks.append(longest.collector_called)
-    print(f"{accounts_number} accounts, {holders_number} holders, {rounds} fetches of each page")
+    print(
+        f"{accounts_number} accounts, {holders_number} holders, {waiting} readers that wait, "
+        f"{rounds} fetches of each page"
+    )
     print("   step  (worst)     gap  (worst)      gc  fetch ms      bytes  page")
     async with trio.open_nursery() as nursery:
 
@@ -160,7 +175,11 @@ async def run(accounts_number: int, holders_number: int, rounds: int) -> None:
 
         urls: list[str] = await nursery.start(serve)
         nursery.start_soon(longest.tick)
-        nursery.start_soon(keep_moving, accounts, boxes)
+        if not waiting:
+            nursery.start_soon(keep_moving, accounts, boxes)
+        for account in accounts[:waiting]:
+            nursery.start_soon(wait, account)
+        await trio.sleep(1.5 if waiting else 0)
         trio.lowlevel.add_instrument(longest)
         noted: list[tuple[float, float, float]] = []
         longest.take()
@@ -200,8 +219,9 @@ def main() -> None:
     parser.add_argument("--accounts", type=int, default=10_000)
     parser.add_argument("--holders", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--waiting", type=int, default=0)
     options = parser.parse_args()
-    trio.run(run, options.accounts, options.holders, options.rounds)
+    trio.run(run, options.accounts, options.holders, options.rounds, options.waiting)
 
 
 if __name__ == "__main__":
