@@ -78,24 +78,25 @@ const compact = (value) => (value < 10000 ? number(value) : brief.format(value))
 function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let place = 0;
-  while (bytes >= 1024 && place < units.length - 1) {
+  while (bytes >= 1000 && place < units.length - 1) {
     bytes /= 1024;
     place += 1;
   }
-  return `${place && bytes < 100 ? bytes.toFixed(1) : number(bytes)} ${units[place]}`;
+  return `${place && bytes < 100 ? bytes.toFixed(1) : number(bytes)}\u00a0${units[place]}`;
 }
 
 function seconds(value) {
-  if (value < 10) return `${value.toFixed(1)} s`;
-  if (value < 90) return `${Math.round(value)} s`;
+  // With spaces that do not break: a unit stays with its number.
+  if (value < 10) return `${value.toFixed(1)}\u00a0s`;
+  if (value < 90) return `${Math.round(value)}\u00a0s`;
   const minutes = Math.floor(value / 60);
-  if (minutes < 90) return `${minutes} min ${Math.round(value % 60)} s`;
+  if (minutes < 90) return `${minutes}\u00a0min ${Math.round(value % 60)}\u00a0s`;
   const hours = Math.floor(minutes / 60);
-  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days`;
+  return hours < 48 ? `${hours}\u00a0h ${minutes % 60}\u00a0min` : `${Math.floor(hours / 24)}\u00a0days`;
 }
 
-const exact = (value) => (value < 90 ? `${value.toFixed(1)} s` : seconds(value));
-const percent = (part) => `${Math.floor(part * 100)} %`;
+const exact = (value) => (value < 90 ? `${value.toFixed(1)}\u00a0s` : seconds(value));
+const percent = (part) => `${Math.floor(part * 100)}\u00a0%`;
 const left = (count, what) => (count > 0 ? `and ${number(count)} more ${what}` : "");
 
 function share(debt, limit) {
@@ -329,8 +330,9 @@ function showGraph(state) {
   const high = 60;
   const step = high + 14;
   const holders = new Map();
-  for (const wait of waits) {
-    for (const on of wait.on.slice(0, GRAPH_MAX)) if (holders.size < GRAPH_MAX || holders.has(on.name)) holders.set(on.name, on);
+  // The first of each crowd before the second of any.
+  for (let place = 0; place < GRAPH_MAX; place += 1) {
+    for (const { on } of waits) if (on[place] && holders.size < GRAPH_MAX) holders.set(on[place].name, on[place]);
   }
   const right = [...holders.values()].sort((a, b) => standsStill(b) - standsStill(a) || b.waited_items - a.waited_items);
   const tall = Math.max(waits.length, right.length) * step - 14 + 8;
@@ -379,8 +381,8 @@ function showGraph(state) {
         svg("title", {}, `${wait.waiting.join(", ")} at ${wait.at}`),
         svg("rect", { class: "node waits", x: 1, y, width: nodeWidth, height: high, rx: 8 }),
         svg("text", { class: "who", x: 11, y: y + 21 }, fitted(called(wait.waiting[0] ?? wait.at), inside - more.length * 7.6, 7.6) + more),
-        svg("text", { class: "what", x: 11, y: y + 38 }, cut(`waits ${exact(wait.seconds)}`, inside, 6)),
-        svg("text", { class: "what", x: 11, y: y + 52 }, cut(roomy ? amount(tightUnit(wait)) : amount({ ...tightUnit(wait), unit: "" }), inside, 6))),
+        svg("text", { class: "what", x: 11, y: y + 38 }, cut(`waits ${exact(wait.seconds)}`, inside, 5.7)),
+        svg("text", { class: "what", x: 11, y: y + 52 }, cut(roomy ? amount(tightUnit(wait)) : amount({ ...tightUnit(wait), unit: "" }), inside, 5.7))),
     );
   });
   right.forEach((on, j) => {
@@ -391,7 +393,7 @@ function showGraph(state) {
       svg("title", {}, `${on.kind} ${on.name}`),
       svg("rect", { class: still ? "node still" : "node", x, y, width: nodeWidth, height: high, rx: 8 }),
       svg("text", { class: "who", x: x + 10, y: y + 21 }, fitted(called(on.name), inside, 7.6)),
-      svg("text", { class: "what", x: x + 10, y: y + 38 }, cut(`${roomy ? "holds " : ""}${compact(on.waited_items)} \u00b7 ${still ? `${roomy ? "no progress" : "still"} ${exact(on.idle_seconds)}` : "moving"}`, inside, 6)));
+      svg("text", { class: "what", x: x + 10, y: y + 38 }, cut(`${roomy ? "holds " : ""}${compact(on.waited_items)} \u00b7 ${still ? `${roomy ? "no progress" : "still"} ${exact(on.idle_seconds)}` : "moving"}`, inside, 5.7)));
     if (still && on.left_seconds !== null && on.policy === "disconnect") {
       const part = Math.min(1, Math.max(0, on.left_seconds / on.patience));
       group.append(
@@ -446,6 +448,8 @@ function showHeadroom(state) {
     });
 }
 
+const ROWS_MAX = 12;
+
 function stateOf(row) {
   if (row.waiting > 0) return ["waits", `waits ${seconds(row.waiting_seconds)}`];
   return [row.state, row.state];
@@ -463,7 +467,7 @@ function showAccounts(state) {
     data = [...data].sort((a, b) => (place.get(a.name) ?? Infinity) - (place.get(b.name) ?? Infinity) || 0);
   }
   const owing = data.filter((row) => row.debt_items || row.waiting).length;
-  const shown = data.slice(0, Math.min(20, Math.max(8, owing)));
+  const shown = data.slice(0, Math.min(ROWS_MAX, Math.max(8, owing)));
   rows(body, shown, (row) => row.name,
     (row) => {
       const button = el("button", { class: "open", type: "button", title: `Statement of ${row.name}` }, nameOf(row.name));
@@ -471,19 +475,18 @@ function showAccounts(state) {
       return el("tr", {},
         el("th", { scope: "row" }, button),
         el("td", {}, el("span", { class: "state" })),
-        el("td", { class: "n" }, el("span"), el("span", { class: "of" })),
-        el("td", { class: "n roomy" }),
+        el("td", { class: "n" }, el("span"), el("span", { class: "of" }), el("small")),
         el("td", { class: "n" }),
         el("td", { class: "roomy" }, svg("svg", { class: "line", role: "img", "aria-label": "no data yet" })));
     },
     (item, row) => {
-      const [, stateCell, debt, bytes, oldest, line] = item.children;
+      const [, stateCell, debt, oldest, line] = item.children;
       const [kind, words] = stateOf(row);
       stateCell.firstChild.dataset.state = kind;
       write(stateCell.firstChild, words);
       write(debt.firstChild, number(row.debt_items));
-      write(debt.lastChild, row.limit_items === null ? "" : ` / ${compact(row.limit_items)}`);
-      write(bytes, size(row.debt_bytes));
+      write(debt.children[1], row.limit_items === null ? "" : ` / ${compact(row.limit_items)}`);
+      write(debt.lastChild, row.debt_items ? size(row.debt_bytes) : "");
       write(oldest, row.debt_items && row.oldest_seconds !== null ? seconds(row.oldest_seconds) : "\u2013");
       sparkline(line.firstChild, tracks.get(row.name) ?? [], state.time, { most: 1, describe: number, gap });
     });
@@ -491,7 +494,7 @@ function showAccounts(state) {
 }
 
 function showHolders(state) {
-  rows($("holders").tBodies[0], state.holders.slice(0, 12), (row) => row.name,
+  rows($("holders").tBodies[0], state.holders.slice(0, ROWS_MAX), (row) => row.name,
     (row) => el("tr", {}, el("th", { scope: "row" }, nameOf(row.name), el("span", { class: "under" })), el("td", { class: "n" }, el("span"), el("small")), el("td", { class: "n" })),
     (item, row) => {
       const [head, items, idle] = item.children;
@@ -502,7 +505,7 @@ function showHolders(state) {
       write(items.lastChild, size(row.bytes));
       write(idle, row.kind === "loose" || row.kind === "router" ? "\u2013" : exact(row.idle_seconds));
     });
-  write($("holders-more"), state.holders.length ? left(state.more.holders + Math.max(0, state.holders.length - 12), "holders") : "Nobody holds anything.");
+  write($("holders-more"), state.holders.length ? left(state.more.holders + Math.max(0, state.holders.length - ROWS_MAX), "holders") : "Nobody holds anything.");
 }
 
 // -- the matrix -----------------------------------------------------------------------------------
@@ -639,7 +642,7 @@ function showStatement(row) {
     });
   $("debtors").hidden = !held.length;
   const elsewhere = row.debt.items - held.reduce((sum, cell) => sum + cell[2], 0);
-  write($("debtors-none"), !row.debt.items ? "Nobody: it owes nothing." : elsewhere > 0 ? `${number(elsewhere)} items ${held.length ? "more " : ""}are with holders that are not shown.` : "");
+  write($("debtors-none"), !row.debt.items ? "Nobody: it owes nothing." : elsewhere > 0 ? `${number(elsewhere)} ${held.length ? "more " : ""}items are with holders that are not shown.` : "");
 }
 
 // -- watching -------------------------------------------------------------------------------------
