@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SAMPLE_SECONDS: Final = 1.0
 SAMPLE_SECONDS_MAX: Final = 10.0
-SHARE_MAX: Final = 0.02
+SHARE_MAX: Final = 0.015
 # Of a core: with Prometheus scraping beside it, being watched stays below 3 %.
 
 HISTORY_MAX: Final = 300

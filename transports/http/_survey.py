@@ -194,18 +194,21 @@ class _Holdings:
     first: dict[str, Holder] = attrs.field(factory=dict[str, "Holder"])
     more: dict[str, list[Holder]] = attrs.field(factory=dict[str, "list[Holder]"])
 
-    def note(
-        self, name: str, account: Account, items: int, nbytes: int, opened: float, loans: int = 1
-    ) -> None:
-        """Add what somebody has of one account's debt."""
+    def add(self, name: str, items: int, nbytes: int, loans: int, opened: float) -> None:
+        """Add what one holder has."""
         self.items[name] = self.items.get(name, 0) + items
         self.bytes[name] = self.bytes.get(name, 0) + nbytes
         self.loans[name] = self.loans.get(name, 0) + loans
         self.opened[name] = min(opened, self.opened.get(name, opened))
+
+    def concerns(self, account: Account) -> bool:
+        """Whether it matters whose a loan is: it is shown, or somebody waits for it."""
+        return account in self.shown or not self.crowds.keys().isdisjoint(account.chain)
+
+    def charge(self, name: str, account: Account, items: int, nbytes: int, opened: float) -> None:
+        """Note whose debt it is that somebody has."""
         if account in self.shown:
             self.shown[account] = min(opened, self.shown[account])
-        if not self.crowds:
-            return
         waited_for = False
         for at in account.chain:
             crowd = self.crowds.get(at)
@@ -402,22 +405,22 @@ async def _walk(ledger: Ledger, holdings: _Holdings, pace: Pace) -> None:
     router = ledger.router
     for turn in list(ledger.turns):
         if turn.input_items:
-            holdings.first[router.name] = router
-            holdings.note(
-                router.name, turn.account, turn.input_items, turn.input_bytes, turn.opened
-            )
+            name = router.name
+            holdings.first[name] = router
+            holdings.add(name, turn.input_items, turn.input_bytes, 1, turn.opened)
+            holdings.charge(name, turn.account, turn.input_items, turn.input_bytes, turn.opened)
     for loan in list(ledger.loose):
         if loan.items:
-            holdings.note(LOOSE, loan.account, loan.items, loan.bytes, loan.opened)
+            holdings.add(LOOSE, loan.items, loan.bytes, 1, loan.opened)
+            holdings.charge(LOOSE, loan.account, loan.items, loan.bytes, loan.opened)
 
 
 async def _walk_loans(holder: Holder, loans: list[Any], holdings: _Holdings, pace: Pace) -> None:
     name = holder.name
-    known = holdings.first.setdefault(name, holder)
-    if known is not holder:
+    if holdings.first.setdefault(name, holder) is not holder:
         holdings.more.setdefault(name, []).append(holder)
-    # Loans of one account in a row are noted together.
     account: Account | None = None
+    concerned = False
     items = nbytes = count = 0
     opened = math.inf
     for number, loan in enumerate(loans, 1):
@@ -425,19 +428,18 @@ async def _walk_loans(holder: Holder, loans: list[Any], holdings: _Holdings, pac
             await pace.breathe()
         if not isinstance(loan, LoanedItem) or not loan.items:
             continue
-        if loan.account is not account:
-            if account is not None:
-                holdings.note(name, account, items, nbytes, opened, count)
-            account = loan.account
-            items = nbytes = count = 0
-            opened = math.inf
         items += loan.items
         nbytes += loan.bytes
         count += 1
         if loan.opened < opened:
             opened = loan.opened
-    if account is not None:
-        holdings.note(name, account, items, nbytes, opened, count)
+        if loan.account is not account:
+            account = loan.account
+            concerned = holdings.concerns(loan.account)
+        if concerned:
+            holdings.charge(name, loan.account, loan.items, loan.bytes, loan.opened)
+    if count:
+        holdings.add(name, items, nbytes, count, opened)
 
 
 async def _cells(
