@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from clearfunds.accounts import Account, Ledger, Limit
+from clearfunds.accounts import Account, Ledger, Limit, TooManyDeliveriesError
 from clearfunds.dataspace import (
     ANY,
     Asserted,
@@ -25,7 +25,7 @@ from clearfunds.dataspace import (
 )
 from clearfunds.dataspace._index import matches
 from clearfunds.dataspace._pattern import Skeleton
-from tests.dataspace.conftest import Alarm, Reading, commit, is_bare, told
+from tests.dataspace.conftest import Alarm, Reading, RefusedError, commit, is_bare, refuse, told
 
 ROOF = Reading("roof", 20.5)
 
@@ -118,6 +118,82 @@ def test_one_of_several_observations_of_the_same_may_end(
                 turn.publish(dataspace, Publication("a", b""))
             assert len(told(mailbox)) == 1
     assert is_bare(dataspace)
+
+
+class Curious(Mailbox):
+    """One that wants to hear that what it was shown has gone."""
+
+    __slots__ = ()
+
+    @property
+    def hears_of_its_end(self) -> bool:
+        return True
+
+
+def test_who_wants_to_is_told_at_the_end_that_what_it_was_shown_has_gone(
+    dataspace: Dataspace, ledger: Ledger, account: Account, mailbox: Mailbox
+) -> None:
+    curious = Curious(ledger, "curious")
+    pattern = match(Reading, sensor=capture())
+    with account.turn() as turn:
+        gone = dataspace.assert_(turn, Reading("gone", 1.0))
+        dataspace.assert_(turn, Reading("twice", 1.0))
+        dataspace.assert_(turn, Reading("twice", 2.0))
+        observation = dataspace.observe(turn, pattern, curious)
+        dataspace.observe(turn, pattern, mailbox)
+    with account.turn() as turn:
+        dataspace.retract(turn, gone)
+        dataspace.assert_(turn, Reading("new", 1.0))
+    shown = told(curious)
+    assert shown == told(mailbox)
+    assert shown[2:] == [Retracted(("gone",)), Asserted(("new",))]
+
+    def fail() -> None:
+        with account.turn() as turn:
+            dataspace.unobserve(turn, observation)
+            turn.act(refuse)
+
+    with pytest.raises(RefusedError):
+        fail()
+    assert told(curious) == told(mailbox) == []
+    with account.turn() as turn:
+        dataspace.assert_(turn, Reading("last", 1.0))
+        dataspace.unobserve(turn, observation)
+        dataspace.assert_(turn, Reading("later", 1.0))
+    ending = told(curious)
+    assert ending[0] == Asserted(("last",))
+    # The very objects that it was shown: that is how a transport knows them again.
+    assert sorted(ending[1:], key=repr) == [Retracted((what,)) for what in ("last", "new", "twice")]
+    values = [event.value for event in [*shown, ending[0]]]
+    assert all(any(event.value is value for value in values) for event in ending[1:])
+    assert told(mailbox) == [Asserted(("last",)), Asserted(("later",))]
+    assert account.debt_items == 0
+
+
+def test_a_turn_that_would_cause_too_many_deliveries_has_not_happened(
+    dataspace: Dataspace, ledger: Ledger, account: Account, mailbox: Mailbox, other: Mailbox
+) -> None:
+    with account.turn() as turn:
+        for n in range(4):
+            dataspace.assert_(turn, Reading("roof", float(n)))
+        dataspace.observe(turn, match(Reading, sensor="roof"), other)
+    assert len(told(other)) == 4
+
+    def observe(most: int) -> None:
+        with account.turn() as turn:
+            turn.max_deliveries = most
+            dataspace.assert_(turn, Alarm("roof"))
+            dataspace.assert_(turn, ROOF)
+            dataspace.observe(turn, Reading, mailbox)
+
+    with pytest.raises(TooManyDeliveriesError, match="5 deliveries"):
+        observe(5)
+    assert told(mailbox) == told(other) == []
+    assert (dataspace.statistics().assertions, dataspace.statistics().observations) == (5, 1)
+    assert account.debt_items == 0
+    ledger.audit()
+    observe(6)
+    assert (len(told(mailbox)), len(told(other))) == (5, 1)
 
 
 @pytest.mark.parametrize("pattern", [Reading, TopicFilter("a")])

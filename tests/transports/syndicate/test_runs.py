@@ -14,6 +14,8 @@ from clearfunds.transports.syndicate import Connection, Message, Record, Symbol,
 from clearfunds.transports.syndicate._connection import NEED_DATA
 from clearfunds.transports.syndicate._packets import encode
 from clearfunds.transports.syndicate._runs import (
+    MAX_PREFIX,
+    MAX_PREFIX_SIZES,
     MAX_TEMPLATES,
     Template,
     Templates,
@@ -290,3 +292,41 @@ def test_templates_are_bounded_and_made_for_what_comes_again() -> None:
     assert templates.wants(b"prefix", VERSION + 1)
     templates.clear()
     assert len(templates) == 0
+
+
+def test_long_beginnings_are_not_known_again() -> None:
+    templates = Templates()
+    for size in (MAX_PREFIX + 1, 2 << 20):
+        for _ in range(3):
+            assert not templates.wants(b"x" * size, VERSION)
+    assert not templates._seen  # pyright: ignore[reportPrivateUsage]
+    assert not templates.wants(b"x" * MAX_PREFIX, VERSION)
+    assert templates.wants(b"x" * MAX_PREFIX, VERSION)
+    assert MAX_PREFIX <= 1024
+
+
+def test_beginnings_of_few_different_lengths_are_known_again() -> None:
+    """Each length is looked for at the beginning of each packet."""
+    assert MAX_PREFIX_SIZES <= 8
+    templates = Templates()
+    packets = [packet(says(b"x", who="y" * n)) for n in range(3 * MAX_PREFIX_SIZES)]
+
+    def known_again(data: bytes) -> bool:
+        template = learn(data, (0, WHOLE))
+        assert template is not None
+        wanted = [templates.wants(template.prefix, VERSION) for _ in range(2)]
+        if wanted[1]:
+            templates.add(template)
+        assert templates.find(data, 0) is (template if wanted[1] else None)
+        return wanted[1]
+
+    assert [known_again(data) for data in packets] == [
+        n < MAX_PREFIX_SIZES for n in range(len(packets))
+    ]
+    assert len(templates) == MAX_PREFIX_SIZES
+    # Of a length that there is already there may be more; and a length may be let go.
+    assert known_again(packet(says(b"x", who="z")))
+    template = templates.find(packets[0], 0)
+    assert template is not None
+    templates.discard(template.prefix)
+    assert known_again(packets[-1])

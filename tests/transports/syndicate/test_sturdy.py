@@ -28,6 +28,7 @@ from clearfunds.transports.syndicate import (
     sturdyref_value,
 )
 from clearfunds.transports.syndicate._preserves import canonical, decode_text, encode_text
+from clearfunds.transports.syndicate._sturdy import DEFAULT_MAX_CAVEATS_SIZE, max_attenuated_size
 from tests.transports.syndicate.preserves_values import alike, plain_values
 
 relaxed = settings(deadline=None)
@@ -292,6 +293,20 @@ def test_a_chain_of_copies_is_cut_short() -> None:
     caveats = compile_caveats(decode_text(f"[{double}]"))
     assert attenuate_value(caveats, "x" * 100, no_attenuation, max_size=203) is not None
     assert attenuate_value(caveats, "x" * 100, no_attenuation, max_size=202) is None
+
+
+def test_what_becomes_of_a_message_is_in_proportion_to_it() -> None:
+    """Or each message of a few bytes would be megabytes of work, which others may pay for."""
+    assert max_attenuated_size(0) == DEFAULT_MAX_CAVEATS_SIZE == 16 << 10
+    assert max_attenuated_size(1 << 20) == (16 << 10) + (4 << 20)
+    for size in (10, 10_000):
+        value = "x" * size
+        for copies in (1, 4, 5, 100, 2_000, 5_000):
+            repeat = decode_text(f"[<rewrite <bind <_>> <arr [{'<ref 0> ' * copies}]>>]")
+            caveats = compile_caveats(repeat, max_size=1 << 20)
+            most = max_attenuated_size(size)
+            found = attenuate_value(caveats, value, no_attenuation, max_size=most)
+            assert (found is not None) is (1 + copies * (1 + size) <= most), (size, copies)
 
 
 def test_a_chain_of_wraps_is_cut_short() -> None:
