@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-EVERY_SECONDS: Final = 0.1
-"""Ten wake-ups a second take less than a thousandth of a core."""
+EVERY_SECONDS: Final = 0.5
+"""As often as holders' patience is looked at. A wake-up of an idle process takes up to half a
+millisecond: twice a second is a thousandth of a core, ten times would be half a hundredth."""
 
 LAG_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Seconds. prometheus_client's default buckets, from a millisecond on; 5 ms are what a page may
@@ -24,7 +25,7 @@ hold up the loop for."""
 
 
 class LoopLag(Collector):
-    """Serves how late a task was woken that sleeps for a tenth of a second, again and again.
+    """Serves how late a task was woken that sleeps for half a second, again and again.
 
     A step that holds up the loop is met with a probability that grows with its length; whatever
     takes longer than the sleep is always met.
@@ -54,6 +55,6 @@ class LoopLag(Collector):
     def _family() -> HistogramMetricFamily:
         return HistogramMetricFamily(
             "clearfunds_event_loop_lag_seconds",
-            "How late the event loop woke a task that had slept for a tenth of a second.",
+            "How late the event loop woke a task that had slept for half a second.",
             labels=[],
         )
