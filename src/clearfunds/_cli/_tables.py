@@ -6,31 +6,18 @@ from rich.table import Table
 from rich.text import Text
 
 
-def table(title: str, *columns: tuple[str, int], width: int | None = None) -> Table:
+def table(title: str, *columns: tuple[str, int]) -> Table:
     """Return an empty table of columns as wide as given, numbers (negative widths) to the right.
 
-    Fixed widths, so that nothing jumps while numbers grow, and 80 columns are enough. A width of 0
-    is for names, which share what the others leave of `width`; without one, they get what they
-    need.
+    Fixed widths, so that nothing jumps while numbers grow, and 80 columns are enough. A column of
+    width 0 is as wide as what is in it.
     """
     found = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-        width=width,
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False
     )
-    for heading, size in columns:
-        justify: JustifyMethod = "right" if size < 0 else "left"
-        found.add_column(
-            heading,
-            justify=justify,
-            width=abs(size) or None,
-            ratio=None if size or width is None else 1,
-            no_wrap=True,
-            overflow="ellipsis",
-        )
+    for heading, width in columns:
+        justify: JustifyMethod = "right" if width < 0 else "left"
+        found.add_column(heading, justify=justify, width=abs(width) or None, no_wrap=True)
     return found
 
 

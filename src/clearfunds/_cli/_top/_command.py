@@ -1,0 +1,171 @@
+"""The options of `clearfunds top`, and its loop."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+
+import trio
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+from rich.live import Live
+
+from .._errors import CommandFailedError
+from .._running import run_async
+from .._types import Count, Seconds
+from ._outputs import (
+    Blocks,
+    JsonLines,
+    LiveScreen,
+    Output,
+    plain_console,
+    terminal_console,
+)
+from ._source import DEFAULT_URL, Source, pause_after
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clearfunds.transports.http._top_json import TopPage
+
+_TOP: Final = Group("Top", sort_key=1)
+
+_ROWS_MAX: Final = 100
+# As many as the relay gives.
+
+
+def top(
+    url: Annotated[
+        str, Parameter(group=_TOP, help="The relay's pages, as its --http has it.")
+    ] = DEFAULT_URL,
+    *,
+    interval: Annotated[
+        Seconds,
+        Parameter(
+            group=_TOP,
+            help="Seconds from one look to the next; more, where looking costs the relay more than "
+            "2 % of a core.",
+        ),
+    ] = 1.0,
+    limit: Annotated[
+        Count,
+        Parameter(
+            group=_TOP,
+            help="Rows of each table, at most; a terminal that is not as high shows fewer.",
+            validator=Number(gte=1, lte=_ROWS_MAX),
+        ),
+    ] = 20,
+    sort: Annotated[
+        Literal["debt", "waited", "held"],
+        Parameter(
+            group=_TOP,
+            help="Who comes first: accounts that owe most, accounts that wait or have waited the "
+            "longest, or holders that hold most.",
+        ),
+    ] = "debt",
+    once: Annotated[
+        bool, Parameter(group=_TOP, negative=(), help="Print it once and end, for scripts.")
+    ] = False,
+    json: Annotated[
+        bool,
+        Parameter(group=_TOP, negative=(), help="Print each look as a JSON document in one line."),
+    ] = False,
+) -> int:
+    """Show who owes, who holds, who waits on whom, for how long, and what happens next.
+
+    In a terminal it is drawn anew with each look, until SIGINT (Ctrl-C) or SIGTERM; elsewhere each
+    look is a block of text. The first line says it in a sentence: who waits for whom, for how much
+    of what limit, how long, and when what is done about it. A relay that goes away is waited for;
+    one that is not there in the beginning is an error.
+    """
+    source = Source.parse(url)
+    stdout: object = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper):
+        # Names are whatever peers say: none of them may end this where the encoding has no such
+        # letter.
+        cast("io.TextIOWrapper", stdout).reconfigure(errors="backslashreplace")
+    looks = Looks(source, limit, sort)
+    if once:
+        run_async(_once, looks, json)
+    else:
+        run_async(_go_on, looks, interval, json)
+    return 0
+
+
+class Looks:
+    """What is looked at, and how."""
+
+    def __init__(self, source: Source, limit: int, sort: Literal["debt", "waited", "held"]) -> None:
+        self.source = source
+        self.limit = limit
+        self.sort = sort
+
+    async def look(self) -> TopPage:
+        """Look at it; see `Source.look`."""
+        return await self.source.look(self.limit, self.sort)
+
+    @property
+    def holders_first(self) -> bool:
+        """Whether holders come before accounts."""
+        return self.sort == "held"
+
+    def without_screen(self, *, json: bool) -> Output:
+        """Return where looks go to that are not drawn over each other."""
+        if json:
+            return JsonLines(self.source.url)
+        # FORCE_COLOR and its like do not make a terminal of a pipe.
+        console = terminal_console() if sys.stdout.isatty() else plain_console()
+        return Blocks(self.source.url, console, self.limit, holders_first=self.holders_first)
+
+
+async def _once(looks: Looks, json: bool) -> None:
+    looks.without_screen(json=json).show(await looks.look())
+
+
+async def _go_on(looks: Looks, interval: float, json: bool) -> None:
+    first = await looks.look()
+    console = terminal_console()
+    if json or not sys.stdout.isatty() or console.is_dumb_terminal:
+        await _until_signal(looks, interval, looks.without_screen(json=json), first, None)
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        output = LiveScreen(
+            looks.source.url, console, live, looks.limit, holders_first=looks.holders_first
+        )
+        await _until_signal(looks, interval, output, first, output.draw)
+
+
+async def _until_signal(
+    looks: Looks,
+    interval: float,
+    output: Output,
+    first: TopPage,
+    draw: Callable[[], None] | None,
+) -> None:
+    """Look and show, until a signal ends it; `draw` is for when the terminal has a new size."""
+    numbers = [signal.SIGINT, signal.SIGTERM, *([] if draw is None else [signal.SIGWINCH])]
+    with trio.open_signal_receiver(*numbers) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_look_on, looks, interval, output, first)
+            async for number in signals:
+                if number != signal.SIGWINCH:
+                    nursery.cancel_scope.cancel()
+                    return
+                if draw is not None:
+                    draw()
+
+
+async def _look_on(looks: Looks, interval: float, output: Output, first: TopPage) -> None:
+    pause = pause_after(first, interval)
+    output.show(first)
+    while True:
+        await trio.sleep(pause)
+        try:
+            page = await looks.look()
+        except CommandFailedError as error:
+            output.trouble(str(error))
+        else:
+            pause = pause_after(page, interval)
+            output.show(page)

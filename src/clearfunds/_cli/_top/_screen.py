@@ -1,0 +1,216 @@
+"""A look at the books as tables, as wide and as high as there is room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from .._printable import printable
+from .._tables import bar, table
+from ._words import (
+    count,
+    duration,
+    first_line,
+    one_of,
+    ring_sentence,
+    size,
+    totals,
+    what_next,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.table import Table
+
+    from clearfunds.transports.http._survey import HolderRow
+    from clearfunds.transports.http._top_json import TopPage
+
+_BAR: Final = 8
+
+_WIDE: Final = 110
+# Columns that a terminal has to have for all of ours; there are fewer otherwise.
+
+_NAME_MIN: Final = 12
+
+_WAITS_SHARE: Final = 4
+# Of the lines that there are: a fourth is for those who wait.
+
+_LEVELS: Final = 2
+# Accounts above others that are shown: the server's, and one more.
+
+_FRAME_LINES: Final = 5
+# An empty line, a title, the heading, its rule; and one that says how many more there are.
+
+
+@attrs.frozen
+class Room:
+    """How much may be shown."""
+
+    rows: int
+    """Of each table."""
+    width: int | None = None
+    """Columns; None: as many as it takes."""
+    height: int | None = None
+    """Lines; None: as many as it takes."""
+
+
+def screen(page: TopPage, source: str, room: Room, *, holders_first: bool) -> RenderableType:
+    """Return all of it: the sentence, the totals, the tables.
+
+    Args:
+        page: What is shown.
+        source: Where it is from, and when.
+        room: How much there is for it.
+        holders_first: Whether holders come before accounts.
+    """
+    waits = bool(page["waits"])
+    head = [
+        Text(first_line(page), "bold red" if waits else "green"),
+        Text(f"{source}: {totals(page)}", "dim"),
+        *[Text(ring_sentence(ring), "red") for ring in page["rings"]],
+    ]
+    many, few = _rows(page, room, _lines(head, room))
+    tables = [_accounts(page, room, many), _holders(page, room, many)]
+    if holders_first:
+        tables.reverse()
+    if waits:
+        tables.insert(0, _waits(page, room, few))
+    return Group(*head, *[each for rows in tables for each in rows])
+
+
+def _lines(head: list[Text], room: Room) -> int:
+    if room.width is None:
+        return len(head)
+    return sum(1 + len(each) // room.width for each in head)
+
+
+def _rows(page: TopPage, room: Room, used: int) -> tuple[int, int]:
+    """Return how many rows the tables may have, and how many that of those who wait."""
+    if room.height is None:
+        return room.rows, room.rows
+    there = len(page["waits"])
+    left = room.height - used - (3 if there else 2) * _FRAME_LINES - _LEVELS
+    few = max(1, min(there, left // _WAITS_SHARE))
+    if there:
+        left -= few
+    return max(1, min(room.rows, left // 2)), min(room.rows, few)
+
+
+def _more(number: int) -> Iterable[RenderableType]:
+    if number > 0:
+        yield Text(f"and {number:,} more", "dim")
+
+
+def _names(room: Room, columns: int, *widths: int) -> int:
+    """Return how wide each of `columns` names may be beside columns of these widths."""
+    if room.width is None:
+        return 0
+    between = len(widths) + columns
+    return max(_NAME_MIN, (room.width - sum(map(abs, widths)) - between) // columns)
+
+
+def _fit(name: str, width: int) -> str:
+    """Cut a name in its middle: its end is what tells one client from another."""
+    name = printable(name)
+    if width <= 0 or len(name) <= width:
+        return name
+    head = width // 3
+    return f"{name[:head]}…{name[head + 1 - width :]}"
+
+
+def _waits(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
+    width = _names(room, 2, 9, 9, 9, 16)
+    found = _table(
+        "Who waits on whom",
+        *(("who waits", width), ("on whom", width)),
+        *(("holds", -9), ("waits", -9), ("idle", -9), ("what next", 16)),
+    )
+    for wait in page["waits"][:rows]:
+        who = one_of(wait["waiting"][:1], wait["count"])
+        on = wait["on"][0] if wait["on"] else None
+        number = len(wait["on"]) + wait["on_more"] - 1
+        others = f" +{number:,}" if number > 0 else ""
+        found.add_row(
+            Text(_fit(who, width)),
+            Text("" if on is None else _fit(on["name"], width - len(others)) + others, "bold"),
+            "" if on is None else count(on["here_items"]),
+            duration(wait["seconds"]),
+            "" if on is None else duration(on["idle_seconds"]),
+            "" if on is None else _next(on),
+        )
+    left_out = page["more"]["waits"] + max(0, len(page["waits"]) - rows)
+    return [Text(""), found, *_more(left_out)]
+
+
+def _next(holder: HolderRow) -> Text:
+    text = what_next(holder)
+    return Text(text, "red" if text.startswith("cut") else "")
+
+
+def _accounts(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
+    wide = room.width is None or room.width >= _WIDE
+    fixed = [("owes", -9), ("of", -9), ("", _BAR), ("bytes", -11), ("of", -11)]
+    if room.width is None:
+        del fixed[2]  # a bar is for eyes
+    elif not wide:
+        del fixed[2:]
+    fixed += [("state", 9), ("waits", -8), ("in all", -8)]
+    width = _names(room, 1, *(size for _, size in fixed))
+    found = _table("Who owes", ("account", width), *fixed)
+    shown = page["accounts"][:rows]
+    # Those above others come last, beside the count: what is owed there is owed by these, too.
+    for account in [*shown, *page["levels"][:_LEVELS]]:
+        throttled = account["state"] == "throttled"
+        cells: list[RenderableType] = [
+            Text(_fit(account["name"], width)),
+            count(account["debt_items"]),
+            "-" if account["limit_items"] is None else count(account["limit_items"]),
+        ]
+        if wide and room.width is not None:
+            cells.append(bar(account["debt_items"], account["limit_items"], _BAR))
+        if wide:
+            cells += [
+                size(account["debt_bytes"]),
+                "-" if account["limit_bytes"] is None else size(account["limit_bytes"]),
+            ]
+        cells += [
+            Text(account["state"], "bold red" if throttled else "green"),
+            duration(account["waiting_seconds"]) if account["waiting"] else "",
+            duration(account["waited_seconds"]) if account["waited_seconds"] else "",
+        ]
+        found.add_row(*cells)
+    left_out = page["more"]["accounts"] + len(page["accounts"]) - len(shown)
+    return [Text(""), found, *_more(left_out)]
+
+
+def _holders(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
+    wide = room.width is None or room.width >= _WIDE
+    fixed = [("holds", -9), ("bytes", -11), ("awaited", -9), ("oldest", -9), ("idle", -9)]
+    if not wide:
+        del fixed[1], fixed[2]
+    fixed += [("what next", 16)]
+    width = _names(room, 1, *(size for _, size in fixed))
+    found = _table("Who holds", ("holder", width), *fixed)
+    for holder in page["holders"][:rows]:
+        cells: list[RenderableType] = [
+            Text(_fit(holder["name"], width)),
+            count(holder["items"]),
+            *([size(holder["bytes"])] if wide else []),
+            count(holder["waited_items"]) if holder["waited_items"] else "",
+            *([duration(holder["oldest_seconds"])] if wide else []),
+            duration(holder["idle_seconds"]),
+            _next(holder),
+        ]
+        found.add_row(*cells)
+    left_out = page["more"]["holders"] + max(0, len(page["holders"]) - rows)
+    return [Text(""), found, *_more(left_out)]
+
+
+def _table(title: str, *columns: tuple[str, int]) -> Table:
+    found = table(title, *columns)
+    found.title_style = "bold"
+    return found

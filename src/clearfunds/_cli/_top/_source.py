@@ -1,0 +1,75 @@
+"""Where looks at a relay's books come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+from urllib.parse import urlsplit
+
+import attrs
+
+from .._errors import CommandFailedError, UsageError
+from .._page import fetch_json
+
+if TYPE_CHECKING:
+    from clearfunds.transports.http._top_json import TopPage
+
+DEFAULT_URL: Final = "http://127.0.0.1:9100"
+
+_DEFAULT_PORT: Final = 9100
+# As the examples have it; Prometheus's exporters begin there.
+
+SHARE_MAX: Final = 0.02
+# Of a core of the relay's, for being looked at.
+
+
+@attrs.frozen
+class Source:
+    """A relay's pages."""
+
+    url: str
+    """Their beginning, as `http://127.0.0.1:9100`."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `http://HOST:PORT`, `HOST:PORT` or `HOST`.
+
+        Raises:
+            UsageError: it is none of these.
+        """
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            plain = parts.path in ("", "/") and not (
+                parts.query or parts.fragment or parts.username
+            )
+            if parts.scheme == "http" and parts.hostname and plain:
+                host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+                return cls(f"http://{host}:{parts.port or _DEFAULT_PORT}")
+        except ValueError:  # a port that is none, a bracket that is not closed
+            pass
+        msg = f'"{text}" is not http://HOST:PORT, HOST:PORT or HOST'
+        raise UsageError(msg)
+
+    async def look(self, top: int, by: str) -> TopPage:
+        """Return the first `top` of everything.
+
+        Raises:
+            CommandFailedError: with one line that says why there is none.
+        """
+        url = f"{self.url}/ledger.json?top={top}&by={by}"
+        try:
+            page: Any = await fetch_json(url)
+        except OSError as error:
+            msg = (
+                f"cannot reach {self.url}: {error.strerror or error} (a relay shows its books with "
+                "--http HOST:PORT)"
+            )
+            raise CommandFailedError(msg) from error
+        if not isinstance(page, dict) or not {"waits", "more", "busy_ms"} <= page.keys():
+            msg = f"{url} is not the page of a relay of this version"
+            raise CommandFailedError(msg)
+        return cast("TopPage", page)
+
+
+def pause_after(page: TopPage, interval: float) -> float:
+    """Return when to look again: what it costs the relay must stay small."""
+    return max(interval, page["busy_ms"] / 1e3 / SHARE_MAX)

@@ -1,0 +1,161 @@
+"""What a look at the books says, in words and in figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from .._printable import printable
+
+if TYPE_CHECKING:
+    from clearfunds.transports.http._survey import HolderRow, RingRow, WaitRow
+    from clearfunds.transports.http._top_json import TopPage
+
+STILL_SECONDS: Final = 1.0
+# Without progress for so long, a holder is said to take nothing (as `accounts.RING_SECONDS`).
+
+_MINUTES_FROM: Final = 600.0
+_HOURS_FROM: Final = 36_000.0
+_KIB_FROM: Final = 10_000
+# Below it, the number itself is as short.
+
+
+def count(number: int) -> str:
+    """Write a number of items."""
+    return f"{number:,}"
+
+
+def items_of(number: int) -> str:
+    """Write a number of items, with the word."""
+    return f"{number:,} item{'' if number == 1 else 's'}"
+
+
+def size(number: float) -> str:
+    """Write a number of bytes."""
+    if number < _KIB_FROM:
+        return f"{number:.0f} B"
+    for unit in ("KiB", "MiB"):
+        number /= 1024
+        if number < 1000:
+            return f"{number:,.1f} {unit}"
+    return f"{number / 1024:,.1f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time."""
+    if seconds < _MINUTES_FROM:
+        return f"{seconds:.1f} s"
+    if seconds < _HOURS_FROM:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h"
+
+
+def one_of(names: list[str], number: int) -> str:
+    """Write the names of `number` accounts, of which some are known."""
+    shown = [printable(name) for name in names]
+    if number > len(shown):
+        return f"{', '.join(shown)} and {number - len(shown):,} more"
+    return " and ".join((", ".join(shown[:-1]), shown[-1])) if len(shown) > 1 else shown[0]
+
+
+def first_line(page: TopPage) -> str:
+    """Say in one sentence who has to be looked at, or that nobody has."""
+    if page["waits"]:
+        return sentence(page["waits"][0])
+    if page["totals"]["waiting"]:
+        return "Who waited goes on just now."
+    return "Nobody waits."
+
+
+def sentence(wait: WaitRow) -> str:
+    """Say who waits for whom, for how much of what limit, how long, and what happens when."""
+    who = one_of(wait["waiting"], wait["count"])
+    several = wait["count"] > 1
+    owes = "it owes" if wait["waiting"] == [wait["at"]] else f"{printable(wait['at'])} owes"
+    waits = f"{who} {'wait' if several else 'waits'}"
+    how_long = f"for {duration(wait['seconds'])}"
+    how_much = f"{owes} {_of_limit(wait)}"
+    if not wait["on"]:
+        return f"{waits}, {how_long}: {how_much}, which nobody holds any more."
+    first = wait["on"][0]
+    more = len(wait["on"]) - 1 + wait["on_more"]
+    whom = printable(first["name"]) + (f" and {more:,} more" if more else "")
+    holds = f"{_holder(first)} holds {_amount(first['here_items'], first['here_bytes'], wait)}"
+    return f"{waits} for {whom}, {how_long}: {how_much}; {holds} and {_next(first, wait, several)}."
+
+
+def what_next(holder: HolderRow) -> str:
+    """Say in two words what becomes of a holder."""
+    if not holder["waited_items"]:
+        return ""
+    if holder["idle_seconds"] < STILL_SECONDS:
+        return "makes progress"
+    if holder["policy"] == "disconnect" and holder["left_seconds"] is not None:
+        return f"cut in {duration(holder['left_seconds'])}"
+    return "is waited for"
+
+
+def ring_sentence(ring: RingRow) -> str:
+    """Say who waits on each other."""
+    if ring["count"] == 1:
+        return (
+            f"A ring of one: {printable(ring['members'][0])} waits for what it does not take "
+            f"itself, for {duration(ring['seconds'])}."
+        )
+    return (
+        f"A ring: {one_of(ring['members'], ring['count'])} wait on each other; nothing has moved "
+        f"for {duration(ring['seconds'])}."
+    )
+
+
+def _holder(holder: HolderRow) -> str:
+    name = printable(holder["name"])
+    return name if name.strip("()") == holder["kind"] else f"{holder['kind']} {name}"
+
+
+def _in_bytes(wait: WaitRow) -> bool:
+    """Whether it is bytes, and not items, of which too much is owed."""
+
+    def share(debt: int, limit: int | None) -> float:
+        return 0.0 if limit is None else debt / (limit or 1)
+
+    return share(wait["debt_bytes"], wait["limit_bytes"]) > share(
+        wait["debt_items"], wait["limit_items"]
+    )
+
+
+def _amount(items: int, nbytes: int, wait: WaitRow) -> str:
+    return size(nbytes) if _in_bytes(wait) else items_of(items)
+
+
+def _of_limit(wait: WaitRow) -> str:
+    if _in_bytes(wait):
+        return f"{size(wait['debt_bytes'])} of {size(wait['limit_bytes'] or 0)}"
+    return f"{count(wait['debt_items'])} of {count(wait['limit_items'] or 0)} items"
+
+
+def _next(holder: HolderRow, wait: WaitRow, several: bool) -> str:
+    if holder["idle_seconds"] < STILL_SECONDS:
+        low = wait["low_bytes"] if _in_bytes(wait) else wait["low_items"]
+        at = size(low or 0) if _in_bytes(wait) else items_of(low or 0)
+        return f"makes progress; at {at} {'they go' if several else 'it goes'} on"
+    still = f"has taken nothing for {duration(holder['idle_seconds'])}"
+    left = holder["left_seconds"]
+    if holder["policy"] != "disconnect" or left is None:
+        return f"{still}; it is waited for, however long it takes"
+    when = f"in {duration(left)}" if left > 0 else "now"
+    return f"{still}; it is disconnected {when}, if that goes on"
+
+
+def totals(page: TopPage) -> str:
+    """Say how things stand as a whole."""
+    books: dict[str, Any] = page["totals"]
+    accounts = sum(books["accounts"].values())
+    debt = f"{items_of(books['debt_items'])}, {size(books['debt_bytes'])}"
+    readers = "reader waits" if books["waiting"] == 1 else "readers wait"
+    parts = [
+        f"{accounts:,} {'account owes' if accounts == 1 else 'accounts owe'} {debt}",
+        f"{books['waiting']:,} {readers}, {duration(books['waited_seconds'])} in all",
+    ]
+    if books["leaked_loans"]:
+        parts.append(f"{books['leaked_loans']:,} loans leaked")
+    return "; ".join(parts)

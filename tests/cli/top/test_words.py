@@ -1,0 +1,223 @@
+"""What `clearfunds top` makes of a look at the books, with the look made by a real ledger."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+import trio
+from rich.console import Console
+from trio.testing import wait_all_tasks_blocked
+
+from clearfunds._cli._top._screen import Room, screen
+from clearfunds._cli._top._words import duration, first_line, ring_sentence, size, what_next
+from clearfunds.accounts import NO_LIMIT, Ledger, Limit, LoanQueue, Outcome, StuckPolicy
+from clearfunds.transports.http import Pages, Request
+
+
+class Box(LoanQueue):
+    """A holder that keeps what it gets."""
+
+    kind = "outlet"
+
+    def ready(self) -> None:
+        pass
+
+    def give_up(self, why: str) -> None:
+        self.settle_all(Outcome.WRITTEN_OFF)
+
+
+class Scene:
+    """A publisher that has sent too much to a subscriber."""
+
+    def __init__(self, limit: Limit, policy: StuckPolicy = StuckPolicy.DISCONNECT) -> None:
+        self.now = 100.0
+        self.ledger = Ledger(clock=lambda: self.now)
+        self.pages = Pages(self.ledger)
+        self.server = self.ledger.open("server", limit=NO_LIMIT)
+        self.publisher = self.ledger.open("pub", limit=limit, parent=self.server)
+        self.box = Box(self.ledger, "sub", patience=20.0, policy=policy)
+        self.boxes: list[Box] = []
+
+    def send(self, items: int, nbytes: int = 0, box: Box | None = None) -> None:
+        with self.publisher.turn(nbytes=0) as turn:
+            turn.send(self.box if box is None else box, b"", items=items, nbytes=nbytes)
+
+    async def look(self, top: int = 20) -> Any:
+        request = Request.parse("GET", f"/ledger.json?top={top}")
+        response = await self.pages.handlers()["/ledger.json"](request)
+        assert not isinstance(response.body, bytes)
+        try:
+            return json.loads(b"".join([piece async for piece in response.body]))
+        finally:
+            await response.body.aclose()  # type: ignore[attr-defined]
+
+    async def look_while_waiting(self, seconds: float, progress_at: float | None = None) -> Any:
+        """Look when the publisher has waited for `seconds`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.publisher.ensure_clear_funds)
+            await wait_all_tasks_blocked()
+            if progress_at is not None:
+                self.now += progress_at
+                self.box.queue[0].settle(1)
+                seconds -= progress_at
+            self.now += seconds
+            page = await self.look()
+            nursery.cancel_scope.cancel()
+        return page
+
+
+def printed(page: Any, room: Room, *, holders_first: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=room.width or 1000, color_system=None, markup=False)
+    console.print(screen(page, "here", room, holders_first=holders_first))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+async def test_who_waits_for_whom_how_much_of_what_how_long_and_what_next() -> None:
+    scene = Scene(Limit(items=1000, bytes=None))
+    scene.send(1234)
+    page = await scene.look_while_waiting(3.25)
+    assert first_line(page) == (
+        "pub waits for sub, for 3.2 s: it owes 1,234 of 1,000 items; outlet sub holds 1,234 items "
+        "and has taken nothing for 3.2 s; it is disconnected in 16.8 s, if that goes on."
+    )
+    assert what_next(page["holders"][0]) == "cut in 16.8 s"
+
+
+async def test_one_that_makes_progress_is_only_slow() -> None:
+    scene = Scene(Limit(items=1000, bytes=None, low_items=400))
+    scene.send(1234)
+    page = await scene.look_while_waiting(3.2, progress_at=3.0)
+    assert first_line(page) == (
+        "pub waits for sub, for 3.2 s: it owes 1,233 of 1,000 items; outlet sub holds 1,233 items "
+        "and makes progress; at 400 items it goes on."
+    )
+    assert what_next(page["holders"][0]) == "makes progress"
+
+
+async def test_one_that_is_never_given_up() -> None:
+    scene = Scene(Limit(items=0, bytes=None), StuckPolicy.WAIT)
+    scene.send(1)
+    page = await scene.look_while_waiting(700)
+    assert first_line(page) == (
+        "pub waits for sub, for 12 min: it owes 1 of 0 items; outlet sub holds 1 item and has "
+        "taken nothing for 12 min; it is waited for, however long it takes."
+    )
+    assert what_next(page["holders"][0]) == "is waited for"
+
+
+async def test_it_is_bytes_where_bytes_are_too_many() -> None:
+    scene = Scene(Limit(items=1000, bytes=1 << 20))
+    scene.send(900, 3 << 20)
+    page = await scene.look_while_waiting(20)
+    assert first_line(page) == (
+        "pub waits for sub, for 20.0 s: it owes 3.0 MiB of 1.0 MiB; outlet sub holds 3.0 MiB and "
+        "has taken nothing for 20.0 s; it is disconnected now, if that goes on."
+    )
+
+
+async def test_several_that_wait_at_the_servers_limit_for_several() -> None:
+    scene = Scene(NO_LIMIT)
+    scene.server.limit = Limit(items=10, bytes=None)
+    other = Box(scene.ledger, "b\x1b[2J", policy=StuckPolicy.WAIT)
+    scene.send(9)
+    scene.send(3, box=other)
+    accounts = [scene.ledger.open(f"p{n}", limit=NO_LIMIT, parent=scene.server) for n in range(7)]
+    async with trio.open_nursery() as nursery:
+        for account in accounts:
+            nursery.start_soon(account.ensure_clear_funds)
+            await wait_all_tasks_blocked()
+        scene.now += 2
+        page = await scene.look()
+        nursery.cancel_scope.cancel()
+    assert first_line(page) == (
+        "p0, p1, p2, p3 and 3 more wait for sub and 1 more, for 2.0 s: server owes 12 of 10 items; "
+        "outlet sub holds 9 items and has taken nothing for 2.0 s; it is disconnected in 18.0 s, "
+        "if that goes on."
+    )
+    text = printed(page, Room(20))
+    assert text.startswith(first_line(page))
+    # What peers are called does nothing to a terminal.
+    assert "\x1b" not in text
+    assert r"b\x1b[2J" in text
+
+
+async def test_nobody_waits() -> None:
+    scene = Scene(Limit(items=10))
+    assert first_line(await scene.look()) == "Nobody waits."
+    scene.send(3)
+    page = await scene.look()
+    assert what_next(page["holders"][0]) == ""
+    text = printed(page, Room(20))
+    assert text.startswith("Nobody waits.\nhere: 2 accounts owe 3 items, 0 B; 0 readers wait")
+    assert "Who waits on whom" not in text
+
+
+async def test_a_ring_is_named() -> None:
+    scene = Scene(Limit(items=2, bytes=None))
+    scene.box.owner = scene.publisher
+    scene.send(3)
+    page = await scene.look_while_waiting(4)
+    (ring,) = page["rings"]
+    assert ring["members"] == ["pub"]
+    said = ring_sentence(ring)
+    assert said == "A ring of one: pub waits for what it does not take itself, for 4.0 s."
+    assert said in printed(page, Room(20))
+    assert ring_sentence({"members": ["a", "b"], "count": 2, "seconds": 4.0}) == (
+        "A ring: a and b wait on each other; nothing has moved for 4.0 s."
+    )
+
+
+async def crowded() -> tuple[Scene, Any]:
+    """Return what has to be kept, and a look at fifty who owe and hold, with one who waits."""
+    scene = Scene(Limit(items=10, bytes=None))
+    scene.send(300)
+    for n in range(50):
+        account = scene.ledger.open(f"mqtt:1883/tenant/client-{n:02}", parent=scene.server)
+        scene.boxes.append(Box(scene.ledger, f"box {n:02}"))
+        with account.turn(nbytes=0) as turn:
+            turn.send(scene.boxes[-1], b"", items=n + 1, nbytes=n)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.publisher.ensure_clear_funds)
+        await wait_all_tasks_blocked()
+        page = await scene.look()
+        nursery.cancel_scope.cancel()
+    return scene, page
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 30), (200, 60), (60, 30), (80, 40)])
+async def test_it_fits_the_terminal(width: int, height: int) -> None:
+    scene, page = await crowded()
+    text = printed(page, Room(20, width, height))
+    lines = text.splitlines()
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    assert "pub" in text
+    assert "Who waits on whom" in text
+    assert "Who owes" in text
+    assert "Who holds" in text
+    assert "more" in text
+    assert scene.ledger.accounts
+
+
+async def test_what_is_left_out_is_counted() -> None:
+    _, page = await crowded()
+    text = printed(page, Room(20))
+    # 51 accounts, the server's not counted, and as many holders.
+    assert text.count("and 31 more") == 2
+    assert printed(page, Room(5)).count("and 46 more") == 2
+    assert text.index("Who owes") < text.index("Who holds")
+    text = printed(page, Room(20), holders_first=True)
+    assert text.index("Who holds") < text.index("Who owes")
+
+
+def test_lengths_and_sizes() -> None:
+    assert [duration(s) for s in (0, 59.94, 599.9, 600, 36000, 1e6)] == [
+        *("0.0 s", "59.9 s", "599.9 s", "10 min", "10 h", "278 h")
+    ]
+    assert [size(n) for n in (0, 9_999, 10_000, 8 << 20, 5 << 30)] == [
+        *("0 B", "9999 B", "9.8 KiB", "8.0 MiB", "5.0 GiB")
+    ]
