@@ -153,6 +153,15 @@ async def test_the_page_by_keyboard_on_a_phone_and_with_names_that_are_markup() 
                 out = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
                 assert await tab.evaluate(out) <= 0, width
 
+            # Light or dark, and with movement or without, as its reader prefers.
+            paper = "getComputedStyle(document.body).backgroundColor"
+            moves = "getComputedStyle(document.querySelector('.bar > span')).transitionProperty"
+            dark = await tab.evaluate(paper)
+            assert await tab.evaluate(moves) == "width"
+            await tab.prefer("light", "reduce")
+            assert await tab.evaluate(paper) != dark
+            assert await tab.evaluate(moves) == "none"
+
             # By keyboard: to the first account, its statement, and back to where one was.
             for _ in range(30):
                 await tab.press("Tab", 9)

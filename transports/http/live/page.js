@@ -118,6 +118,7 @@ const standsStill = (on) => on.waited_items > 0 && on.idle_seconds >= 1;
 
 // What happens next: [words, whether they are urgent].
 function prospect(on) {
+  if (on.kind === "loose") return ["is what nobody has taken yet", false];
   if (!standsStill(on)) return ["makes progress", false];
   if (on.left_seconds === null) return [`no progress for ${exact(on.idle_seconds)}; it may take for ever`, true];
   if (on.policy === "disconnect") {
