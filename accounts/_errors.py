@@ -38,4 +38,4 @@ class SettledError(AccountError):
 
 
 class TooManyDeliveriesError(AccountError):
-    """One turn would cause more deliveries than it may; nothing of it has happened."""
+    """The actions of one turn would cause more deliveries than they may; none has happened."""

@@ -48,7 +48,8 @@ class Turn:
             is the ledger's `router`. 0 where a loan covers the input.
         input_bytes: Their bytes.
         opened: When it began, on the ledger's clock.
-        max_deliveries: How many deliveries it may cause; for those whose input comes from peers.
+        max_deliveries: How many deliveries its actions may cause, but for the last of them: how
+            many observe one event is not its publisher's to say. For input that comes from peers.
     """
 
     __slots__ = (
@@ -152,16 +153,11 @@ class Turn:
 
         Raises:
             SettledError: At any other time: nobody would hand it over.
-            TooManyDeliveriesError: If it is one more than `max_deliveries`.
         """
         if self._state != "committing":
             msg = f"{self!r} is not committing; `act` or `send` is for the block itself"
             raise SettledError(msg)
-        deliveries = self._deliveries
-        if len(deliveries) >= self.max_deliveries:
-            msg = f"this would cause more than {self.max_deliveries} deliveries at once"
-            raise TooManyDeliveriesError(msg)
-        deliveries.append((holder, item, items, nbytes))
+        self._deliveries.append((holder, item, items, nbytes))
 
     def on_undo(self, undo: Callable[[], object]) -> None:
         """Register how to undo a change of state, if a later action fails; it must not raise."""
@@ -173,6 +169,9 @@ class Turn:
         self._state = "committing"
         try:
             for action in self._actions:
+                if len(self._deliveries) > self.max_deliveries:
+                    msg = f"it would cause more than {self.max_deliveries} deliveries at once"
+                    raise TooManyDeliveriesError(msg)
                 action(self)
             if self._deliveries:
                 self.account.check_open()

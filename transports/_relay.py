@@ -132,7 +132,7 @@ class RelaySettings:
     max_assertions: int = 65_536
     """Assertions of one Syndicate connection that may stand, in each direction."""
     max_turn_deliveries: int = 100_000
-    """Deliveries that one Syndicate packet may cause, but for a single message's."""
+    """Deliveries that the events of one Syndicate packet may cause, but for the last of them."""
     max_caveats_size: int = 16 << 10
     """Bytes of the caveats of one Syndicate reference."""
     resolve_answer: Literal["ok", "accepted"] = "ok"

@@ -123,6 +123,7 @@ class Server(Generic[SettingsT, SessionT]):
                 "%s refused: %d connections are open, which is the limit (max_connections)",
                 link.peer,
                 len(self._admission),
+                extra={"event": "refused", "peer": link.peer, "connections": len(self._admission)},
             )
         link.close()
         return False

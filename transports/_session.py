@@ -130,6 +130,22 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         """The peer, for the log."""
         return self.name
 
+    @property
+    def _account_name(self) -> str | None:
+        """Whose account its peer's work is on, for the log; None if it is not known yet."""
+        return self.name
+
+    def _fields(self, event: str, reason: str | None = None) -> dict[str, object]:
+        """Return what a log line about the peer has for its `extra=`. No objects, only names."""
+        fields: dict[str, object] = {
+            "event": event,
+            "account": self._account_name,
+            "peer": self._link.peer,
+        }
+        if reason is not None:
+            fields["reason"] = reason
+        return fields
+
     # -- its life -------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -149,7 +165,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             server.counters.protocol_errors += 1
             reason = str(exc)
             # Not the exception itself, which would keep this session in whoever keeps log records.
-            server.logger.warning("%s closed: %s", self._who, reason)
+            server.logger.warning(
+                "%s closed: %s", self._who, reason, extra=self._fields("closed", reason)
+            )
             await self._say_why(exc)
         except OSError as exc:
             reason = f"the connection broke: {exc.strerror or exc}"
@@ -157,7 +175,11 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             # A fault of ours ends the connection that met it, not the others.
             server.counters.internal_errors += 1
             reason = f"internal error: {exc!r}"
-            server.logger.exception("%s closed for an error of the relay's", self._who)
+            server.logger.exception(
+                "%s closed for an error of the relay's",
+                self._who,
+                extra=self._fields("closed", reason),
+            )
         finally:
             server.open.discard(self)
             self._retire(reason)
@@ -331,7 +353,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             self._unsaid += 1
             return
         more = f" (and {self._unsaid} more like it)" if self._unsaid else ""
-        self._server.logger.warning("%s: %s%s", self.name, what, more)
+        self._server.logger.warning(
+            "%s: %s%s", self.name, what, more, extra=self._fields("complaint", what)
+        )
         self._warned = now
         self._unsaid = 0
 
@@ -344,7 +368,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if silent > allowed:
             self._server.counters.timeouts += 1
             why = self._silence(silent, allowed)
-            self._server.logger.warning("%s closed: %s", self._who, why)
+            self._server.logger.warning(
+                "%s closed: %s", self._who, why, extra=self._fields("closed", why)
+            )
             self._link.cut(why)
 
     @abc.abstractmethod

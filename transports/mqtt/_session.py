@@ -134,6 +134,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         peer = self._link.peer
         return f"{self.name} ({peer})" if self.client_id else peer
 
+    @property
+    def _account_name(self) -> str | None:
+        return self.name if self.client_id else None
+
     # -- the connection's life ------------------------------------------------------------------
 
     def _ending(self) -> str | None:
@@ -186,7 +190,12 @@ class MqttSession(Session["MqttServer", Account | None]):
             del server.sessions[self.client_id]
         account = self.account
         if account is None:
-            server.logger.info("%s left before it was connected: %s", self._link.peer, reason)
+            server.logger.info(
+                "%s left before it was connected: %s",
+                self._link.peer,
+                reason,
+                extra=self._fields("left", reason),
+            )
             return
         self.account = None
         will, self._will = self._will, None
@@ -197,7 +206,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._replays.clear()
         if will is not None and not server.stopping:
             self._publish_will(account, will)
-        server.logger.info("%s (%s) left: %s", self.name, self._link.peer, reason)
+        server.logger.info(
+            "%s (%s) left: %s",
+            self.name,
+            self._link.peer,
+            reason,
+            extra=self._fields("left", reason),
+        )
 
     def _close(self) -> None:
         self._connection.close()
@@ -207,7 +222,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         fault = self._publish(account, publication)
         if fault is not None:
             self._server.counters.rejected += 1
-            self._server.logger.warning("the will of %s was dropped: %s", self.name, fault)
+            self._server.logger.warning(
+                "the will of %s was dropped: %s",
+                self.name,
+                fault,
+                extra=self._fields("will_dropped", fault),
+            )
 
     def _silence(self, seconds: float, allowed: float) -> str:
         if self.account is None:
@@ -346,7 +366,9 @@ class MqttSession(Session["MqttServer", Account | None]):
                     # raised: this may be while the session waits.
                     self._server.counters.protocol_errors += 1
                     why = f"PUBACK for packet {packet_id}, which has not been sent to it yet"
-                    self._server.logger.warning("%s closed: %s", self._who, why)
+                    self._server.logger.warning(
+                        "%s closed: %s", self._who, why, extra=self._fields("closed", why)
+                    )
                     self.cut(why)
                 else:
                     inflight.acknowledged(packet_id)
@@ -420,7 +442,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
         )
         self._send(ConnAck(False, ConnectReturnCode.ACCEPTED))
-        self._server.logger.info("%s connected from %s", self.name, self._link.peer)
+        self._server.logger.info(
+            "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
+        )
 
     # -- PUBLISH --------------------------------------------------------------------------------
 

@@ -471,10 +471,12 @@ class Membrane(Generic[Entity]):
 
         try:
             return map_embedded(translate, value)
-        except ValueError as exc:
+        except ValueError:
             # Two keys of a mapping, or a key twice, are the same reference.
             self._give_back(held)
-            raise RemoteProtocolError(f"a value cannot be translated: {exc}") from None
+            raise RemoteProtocolError(
+                "two keys of a dictionary, or members of a set, are the same reference"
+            ) from None
         except BaseException:
             self._give_back(held)
             raise

@@ -238,13 +238,20 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _withdraw(self, reason: str) -> None:
         """See `Session._withdraw`."""
         self._retract_all()
-        self._server.logger.info("%s left: %s", self.name, reason)
+        self._server.logger.info(
+            "%s left: %s", self.name, reason, extra=self._fields("left", reason)
+        )
 
     def _close(self) -> None:
         self._connection.close()
 
     def _silence(self, seconds: float, allowed: float) -> str:
         return f"no packet for {seconds:.1f} s, {allowed:g} are allowed"
+
+    def check_deadline(self, now: float) -> None:
+        """See `Session.check_deadline`; and answer what could not be answered when it came."""
+        super().check_deadline(now)
+        self._answer_websocket()
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -392,7 +399,11 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self.credit.handle(packet)
         elif isinstance(packet, Error):
             self._server.logger.warning(
-                "%s says: %.200r %.200r", self.name, packet.message, packet.detail
+                "%s says: %.200r %.200r",
+                self.name,
+                packet.message,
+                packet.detail,
+                extra=self._fields("peer_error"),
             )
 
     # -- runs of messages -----------------------------------------------------------------------

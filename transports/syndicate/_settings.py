@@ -33,9 +33,9 @@ class SyndicateSettings(ServerSettings):
     max_observations: int = 1_000
     """Patterns that one connection may observe; as MQTT's `max_subscriptions`."""
     max_turn_deliveries: int = 100_000
-    """Deliveries that one packet may cause, but for a single message's: as many as one connection
-    may have standing by default (`DEFAULT_STANDING_ITEMS`), told to one observer. It takes about a
-    second."""
+    """Deliveries that the events of one packet may cause, but for the last of them: how many
+    observe one event is not its sender's to say. As many as one connection may have standing by
+    default (`DEFAULT_STANDING_ITEMS`), told to one observer; it takes about a second."""
     max_caveats_size: int = DEFAULT_MAX_CAVEATS_SIZE
     """Bytes of the caveats of one reference."""
     resolve_answer: Literal["ok", "accepted"] = "ok"

@@ -166,7 +166,8 @@ class Syndicate:
         Count, Parameter(help="Assertions that stand on one connection, each way.")
     ] = DEFAULTS.max_assertions
     max_turn_deliveries: Annotated[
-        Count, Parameter(help="Deliveries that one packet may cause, but for a single message's.")
+        Count,
+        Parameter(help="Deliveries that the events of one packet may cause, but for the last."),
     ] = DEFAULTS.max_turn_deliveries
     max_caveats_size: Annotated[Size, Parameter(help="Bytes in the caveats of one reference.")] = (
         DEFAULTS.max_caveats_size

@@ -534,6 +534,27 @@ async def test_who_pings_and_does_not_read_makes_nothing_grow() -> None:
         served.audit()
 
 
+async def test_a_ping_that_came_while_nothing_could_be_sent_is_answered_afterwards() -> None:
+    """As soon as its peer has read what there was: it need not say anything more."""
+    async with (
+        relay(listen=(TCP, WS), limit_bytes=None, max_packet_size=2 * SIZE, patience=60) as served,
+        served.peer() as filler,
+        web(served, receive_buffer=LITTLE) as peer,
+    ):
+        await peer.send_raw(frame(wire(observe(rec("Says", BIND)))))
+        await until(lambda: served.statistics.observations == 1)
+        await filler.send_raw(SAYS_LARGE)
+        await unharmed(filler)
+        counters = served.side.counters
+        before = counters.received_bytes
+        await peer.send_raw(PING)
+        await until(lambda: counters.received_bytes > before)
+        last = b""
+        with trio.fail_after(5):
+            while not last.endswith(PONG):
+                last = last[-1:] + await peer.stream.receive_some(1 << 20)
+
+
 # -- references that have been taken back ---------------------------------------------------------
 
 
@@ -727,6 +748,22 @@ async def test_what_one_packet_may_cause_is_bounded() -> None:
             await other.leave()
             assert len(await peer.lines(30)) == 30
             assert len(await one_more.lines(50)) == 50
+        served.audit()
+
+
+async def test_how_many_observe_a_message_is_not_held_against_its_publisher() -> None:
+    """Or those who observe often enough would have every publisher refused (rules 5 and 9)."""
+    async with (
+        relay(max_turn_deliveries=5) as served,
+        served.peer() as many,
+        served.peer() as publisher,
+    ):
+        # Two of one peer's are told in one turn each: no way for runs.
+        await many.send(*[observe(rec("Says", BIND), n, n) for n in range(8)])
+        await many.sync()
+        await publisher.send(says("1"))
+        await unharmed(publisher)
+        assert sorted(await many.told()) == [f"{n} ! [1]" for n in range(8)]
         served.audit()
 
 
@@ -924,6 +961,14 @@ async def test_references_within_caveats_are_refused(caveat: str, text: bool) ->
         assert "reference" in why
         await until(lambda: len(served.side.open) == 1)
         await unharmed(other)
+
+
+async def test_a_refusal_does_not_show_what_the_process_is_made_of() -> None:
+    async with relay() as served, served.peer() as peer:
+        await peer.send("[[0 <A {#:[1 7]: 1 #:[1 8]: 2} 1>]]")
+        why, _ = await peer.refused()
+        assert "object at" not in why
+        await until(lambda: not served.side.open)
 
 
 # -- the log --------------------------------------------------------------------------------------
