@@ -39,7 +39,18 @@ def test_every_line_is_an_object(start_relay: StartRelay) -> None:
         client.recv(4)
         client.sendall(b"\xff\xff\xff\xff\xff\xff")
         assert client.recv(100) == b""
-    messages = [line["message"] for line in logged(relay)]
+        peer = ":".join(map(str, client.getsockname()))
+    lines = logged(relay)
+    by_event = {line.get("event"): line for line in lines}
+    assert by_event["listening"]["urls"] == [f"mqtt+tcp://127.0.0.1:{port}"]
+    for event in ("connected", "closed", "left"):
+        line = by_event[event]
+        assert line["account"] == f"mqtt:{port}/-/" + r"\x1b[2J"
+        assert line["peer"] == peer
+    assert by_event["closed"]["reason"] == by_event["left"]["reason"]
+    assert by_event["closed"]["reason"] in by_event["closed"]["message"]
+    assert by_event["ended"]["not_delivered"] == 0
+    messages = [line["message"] for line in lines]
     assert any("SIGTERM" in message for message in messages)
     assert any(r"\x1b[2J" in message for message in messages)
     assert not any("\x1b" in message for message in messages)
@@ -55,6 +66,17 @@ def take_all(client: socket.socket) -> int:
     except TimeoutError:
         pass
     return came
+
+
+def test_one_that_never_says_who_it_is_has_no_account(start_relay: StartRelay) -> None:
+    relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--log-format", "json")
+    port = relay.mqtt_port()
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert client.recv(100) == b""
+    (line,) = [line for line in logged(relay) if line.get("event") == "left"]
+    assert line["account"] is None
+    assert line["peer"].startswith("127.0.0.1:")
 
 
 def test_a_slow_wait_is_a_line_at_the_threshold_and_one_at_its_end(

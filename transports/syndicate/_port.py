@@ -158,7 +158,7 @@ class Port(Recipient):
     def _event(self, item: Any) -> TurnEvent | bytes | None:
         writer = self.sender.writer
         target = self.target
-        kind: Any = type(item)  # five times as quick as `match`
+        kind: Any = item.__class__  # five times as quick as `match`
         if kind is tuple:
             return writer.message(target, item, self.caveats)
         if kind is Asserted:
