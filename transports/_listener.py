@@ -187,7 +187,16 @@ class Listener:
                     break
                 except OSError as exc:
                     if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-                        logger.warning("%s: cannot accept for now: %s", self.url, exc)
+                        logger.warning(
+                            "%s: cannot accept for now: %s",
+                            self.url,
+                            exc,
+                            extra={
+                                "event": "cannot_accept",
+                                "listener": str(self.url),
+                                "reason": exc.strerror,
+                            },
+                        )
                         await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     break  # anything else concerns only the connection that has gone already
                 sock.setblocking(False)

@@ -434,7 +434,11 @@ async def _run(
             accepting.cancel()
             for listener in listeners:
                 listener.close()
-            logger.info("stopping; sending what is owed, for at most %g s", settings.grace)
+            logger.info(
+                "stopping; sending what is owed, for at most %g s",
+                settings.grace,
+                extra={"event": "stopping", "seconds": settings.grace},
+            )
             relay.stop()
             connections.cancel_scope.deadline = trio.current_time() + settings.grace
         background.cancel_scope.cancel()

@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,3 +150,23 @@ def test_pythons_warnings_are_lines_too(capsys: pytest.CaptureFixture[str]) -> N
     (line,) = as_json(capsys)
     assert line["logger"] == "py.warnings"
     assert "ResourceWarning: a loan was never settled" in line["message"]
+
+
+# -- the documentation ----------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_event_is_documented_and_no_other() -> None:
+    code = "".join(
+        path.read_text("utf-8")
+        for folder in ("accounts", "dataspace", "transports", "src/clearfunds/_cli")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    in_code = set(re.findall(r'"event": "(\w+)"|\b_fields\("(\w+)"', code))
+    documented = re.findall(
+        r"^\| `(\w+)` \| (\w+) \|", (ROOT / "docs/logs.md").read_text(), re.MULTILINE
+    )
+    assert {one or other for one, other in in_code} == {event for event, _ in documented}
+    assert {level for _, level in documented} == {"INFO", "WARNING"}
+    assert len(documented) == len(in_code)

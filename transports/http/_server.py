@@ -141,7 +141,11 @@ class _Server:
             if self.open <= self.limits.connections:
                 await session.serve()
             elif self.open <= 2 * self.limits.connections:
-                log.warning("HTTP: more than %d connections at once", self.limits.connections)
+                log.warning(
+                    "HTTP: more than %d connections at once",
+                    self.limits.connections,
+                    extra={"event": "refused", "peer": session.peer, "connections": self.open},
+                )
                 await session.turn_away()
         except _SlowReaderError:
             log.info(
@@ -149,6 +153,7 @@ class _Server:
                 session.peer,
                 SEND_BYTES,
                 self.limits.write_seconds,
+                extra={"event": "slow_reader", "peer": session.peer},
             )
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("HTTP: %s went away", session.peer)
@@ -180,7 +185,17 @@ class _Session:
             try:
                 request = await self._next_request()
             except _RefusedError as refusal:
-                log.info("HTTP: refused a request of %s: %s", self.peer, refusal)
+                log.info(
+                    "HTTP: refused a request of %s: %s",
+                    self.peer,
+                    refusal,
+                    extra={
+                        "event": "request_refused",
+                        "peer": self.peer,
+                        "status": refusal.status,
+                        "reason": str(refusal),
+                    },
+                )
                 await self._end_with(
                     Response.sentence(refusal.status, str(refusal), *refusal.headers)
                 )
