@@ -168,6 +168,8 @@ if __name__ == "__main__":
     parser.add_argument("--limit-items", type=int, default=1_000, help="what each may owe")
     parser.add_argument("--calm", type=float, default=20, help="seconds before the stall")
     parser.add_argument("--seconds", type=float, default=60, help="seconds after it")
+    # SIGTERM, too, has to end the relay with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         trio.run(main, *parser.parse_known_args())
     except* KeyboardInterrupt:

@@ -52,7 +52,7 @@ async def test_all_publishers_wait_for_the_one_that_stopped_until_it_is_given_up
             while waiting:
                 await trio.sleep(0.05)
                 waiting, on = await names(found[0])
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             log = b"".join([piece async for piece in process.stderr])
             said += b"".join([piece async for piece in process.stdout])
             assert await process.wait() == 0, log
