@@ -218,10 +218,11 @@ async def test_a_ring_is_told_of() -> None:
     clock = Clock()
     ledger = Ledger(clock=clock)
     accounts = {name: ledger.open(name, limit=Limit(items=4)) for name in ("a", "b")}
+    # The ledger keeps no holder alive.
+    boxes = {other: Box(ledger, f"to {other}") for other in accounts}
     for mine, other in (("a", "b"), ("b", "a")):
-        box = Box(ledger, f"to {other}")
-        box.owner = accounts[other]
-        send(accounts[mine], box, 5, 50)
+        boxes[other].owner = accounts[other]
+        send(accounts[mine], boxes[other], 5, 50)
     async with trio.open_nursery() as nursery:
         for account in accounts.values():
             nursery.start_soon(account.ensure_clear_funds)
