@@ -384,10 +384,11 @@ async def test_a_ring_is_told_of_with_its_members() -> None:
     now = 100.0
     ledger = Ledger(clock=lambda: now)
     accounts = {name: ledger.open(name, limit=Limit(items=4)) for name in ("a", "b")}
+    # The ledger itself keeps no holder alive.
+    boxes = {other: Box(ledger, f"to {other}") for other in accounts}
     for mine, other in (("a", "b"), ("b", "a")):
-        box = Box(ledger, f"to {other}")
-        box.owner = accounts[other]
-        send(accounts[mine], box, 5, 50)
+        boxes[other].owner = accounts[other]
+        send(accounts[mine], boxes[other], 5, 50)
     pages = Pages(ledger)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(accounts["a"].ensure_clear_funds)
