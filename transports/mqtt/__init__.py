@@ -1,13 +1,13 @@
 """MQTT 3.1.1: packets, a core without I/O that both sides share, and a small client."""
 
+from .._need_data import NEED_DATA as NEED_DATA
+from .._need_data import NeedData as NeedData
 from ._client import MqttClient as MqttClient
 from ._client import MqttClientStatistics as MqttClientStatistics
 from ._client_errors import ConnectionLostError as ConnectionLostError
 from ._client_errors import ConnectRefusedError as ConnectRefusedError
 from ._client_errors import SubscriptionRefusedError as SubscriptionRefusedError
-from ._connection import NEED_DATA as NEED_DATA
 from ._connection import Connection as Connection
-from ._connection import NeedData as NeedData
 from ._connection import Role as Role
 from ._connection import State as State
 from ._frames import DEFAULT_MAX_PACKET_SIZE as DEFAULT_MAX_PACKET_SIZE

@@ -29,8 +29,9 @@ import attrs
 import trio
 
 from .._errors import LocalProtocolError, RemoteProtocolError
+from .._need_data import NEED_DATA
 from ._client_errors import ConnectionLostError, SubscriptionRefusedError
-from ._connection import NEED_DATA, Connection
+from ._connection import Connection
 from ._identifiers import AwaitingRelease, PacketIds
 from ._inbox import Inbox
 from ._packets import (

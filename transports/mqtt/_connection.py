@@ -25,9 +25,9 @@ role and state there is a set of the first bytes that are welcome.
 """
 
 import enum
-from typing import Final, Literal, TypeAlias
 
 from .._errors import LocalProtocolError, RemoteProtocolError
+from .._need_data import NEED_DATA, NeedDataType
 from ._frames import DEFAULT_MAX_PACKET_SIZE, find_frame
 from ._packets import (
     FIRST_BYTES,
@@ -70,19 +70,6 @@ class State(enum.Enum):
     CONNECTED = "connected"
     CLOSED = "closed"
 
-
-class NeedData(enum.Enum):
-    """The type of `NEED_DATA`, an enum so that type checkers narrow on `is NEED_DATA`."""
-
-    NEED_DATA = "NEED_DATA"
-
-    def __repr__(self) -> str:
-        return "NEED_DATA"
-
-
-#: What `Connection.next_packet` returns when the input holds no further whole packet.
-NEED_DATA: Final = NeedData.NEED_DATA
-_NeedDataType: TypeAlias = Literal[NeedData.NEED_DATA]
 
 _EITHER_WAY = (Publish, PubAck, PubRec, PubRel, PubComp)
 _FROM_CLIENT = (Connect, *_EITHER_WAY, Subscribe, Unsubscribe, PingReq, Disconnect)
@@ -227,7 +214,7 @@ class Connection:
             self.position = 0
             self._missing = 0
 
-    def next_packet(self) -> Packet | _NeedDataType:
+    def next_packet(self) -> Packet | NeedDataType:
         """Take the next packet out of the input.
 
         Returns:
@@ -340,7 +327,7 @@ class Connection:
         owed = isinstance(fault, UnacceptableConnectError)
         self._enter(State.AWAITING_CONNACK if owed else State.CLOSED)
 
-    def _without_packet(self) -> _NeedDataType:
+    def _without_packet(self) -> NeedDataType:
         """Answer for `next_packet` when there is no input, or none that has a place here."""
         if self._fault is not None:
             raise self._fault

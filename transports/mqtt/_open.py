@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator, Generator
 import trio
 
 from .._errors import TransportError
+from .._need_data import NEED_DATA
 from ._client import READ_SIZE, MqttClient
 from ._client_errors import ConnectionLostError, ConnectRefusedError
-from ._connection import NEED_DATA, Connection, Role
+from ._connection import Connection, Role
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._packets import ConnAck, Connect, ConnectReturnCode, Will
 

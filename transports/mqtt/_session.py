@@ -21,8 +21,9 @@ from ...accounts import Account, QuotaExceededError
 from ...dataspace import Batch, Observation, Publication, TopicFilter
 from .._errors import RemoteProtocolError
 from .._link import Link
+from .._need_data import NEED_DATA
 from .._session import LOOK_AHEAD_BYTES, LOOK_AHEAD_PAUSE_SECONDS, Session
-from ._connection import NEED_DATA, Connection, Role, State
+from ._connection import Connection, Role, State
 from ._identifiers import AwaitingRelease
 from ._inflight import Inflight
 from ._packets import (

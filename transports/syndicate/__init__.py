@@ -3,10 +3,10 @@
 Needs the `preserves` library, which the extra `relay` brings.
 """
 
-from ._connection import NEED_DATA as NEED_DATA
+from .._need_data import NEED_DATA as NEED_DATA
+from .._need_data import NeedData as NeedData
 from ._connection import Connection as Connection
 from ._connection import Frame as Frame
-from ._connection import NeedData as NeedData
 from ._connection import State as State
 from ._entities import DataspaceEntity as DataspaceEntity
 from ._entities import Entity as Entity

@@ -24,9 +24,10 @@ A packet comes as a `Frame`, its bytes and where they are; who only forwards nee
 from __future__ import annotations
 
 import enum
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from .._errors import LocalProtocolError, RemoteProtocolError
+from .._need_data import NEED_DATA, NeedDataType
 from ._packets import Error, Packet, decode, encode
 from ._preserves import decode_binary
 from ._scan import (
@@ -49,19 +50,6 @@ class State(enum.Enum):
     OPEN = "open"
     CLOSED = "closed"
 
-
-class NeedData(enum.Enum):
-    """The type of `NEED_DATA`, an enum so that type checkers narrow on `is NEED_DATA`."""
-
-    NEED_DATA = "NEED_DATA"
-
-    def __repr__(self) -> str:
-        return "NEED_DATA"
-
-
-#: What is returned when the input holds no further whole packet.
-NEED_DATA: Final = NeedData.NEED_DATA
-_NeedDataType: TypeAlias = Literal[NeedData.NEED_DATA]
 
 _SPACES = frozenset(b" \t\r\n\v\f")
 # How a packet may begin: a turn, a record, #f; annotated or, in text, with a comment.
@@ -174,7 +162,7 @@ class Connection:
             self._buffer = b""
             self._position = 0
 
-    def next_frame(self) -> Frame | _NeedDataType:
+    def next_frame(self) -> Frame | NeedDataType:
         """Take the next packet out of the input, as it came.
 
         Returns:
@@ -204,7 +192,7 @@ class Connection:
             self._fail(exc)
             raise
 
-    def _next_frame(self) -> Frame | _NeedDataType:
+    def _next_frame(self) -> Frame | NeedDataType:
         data = self._buffer if self._collected is None else self._collected
         start = self._position
         scanner = self._scanner
@@ -266,7 +254,7 @@ class Connection:
         self._position = position
         self.text = False
 
-    def next_packet(self) -> Packet | _NeedDataType:
+    def next_packet(self) -> Packet | NeedDataType:
         """Take the next packet out of the input, decoded; otherwise as `next_frame`.
 
         After an `Error` the connection is closed.

@@ -20,9 +20,10 @@ import trio
 from ...accounts import Account
 from .._errors import RemoteProtocolError
 from .._link import Link
+from .._need_data import NEED_DATA, NeedData
 from .._session import LOOK_AHEAD_PAUSE_SECONDS, Session
 from ..websocket import WebSocket
-from ._connection import NEED_DATA, Connection, Frame, NeedData, State
+from ._connection import Connection, Frame, State
 from ._credit import Credited
 from ._crediting import Crediting
 from ._entities import Answer, Attenuated, Entity, Inert, Proxy

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearfunds.dataspace import Destinations
-from clearfunds.transports.syndicate import Connection, Message, Record, Symbol, Turn, TurnEvent
-from clearfunds.transports.syndicate._connection import NEED_DATA
+from clearfunds.transports.syndicate import (
+    NEED_DATA,
+    Connection,
+    Message,
+    Record,
+    Symbol,
+    Turn,
+    TurnEvent,
+)
 from clearfunds.transports.syndicate._packets import encode
 from clearfunds.transports.syndicate._runs import (
     MAX_PREFIX,
