@@ -27,6 +27,9 @@ BYTE_BUCKETS: Final = (
 """Bytes. As RabbitMQ's histogram of message sizes has it."""
 
 
+_FEW: Final = tuple(bisect_left(COUNT_BUCKETS, n) for n in range(101))
+
+
 class Histogram:
     """Counts of observations, by the first of `bounds` that is not below them.
 
@@ -55,6 +58,11 @@ class Histogram:
         """Count `n` observations of `value`; a negative `n` takes back what was just counted."""
         self.counts[bisect_left(self.bounds, value)] += n
         self.total += value * n
+
+    def add_copies(self, copies: int, n: int) -> None:
+        """As `add`, for the copies of every message, with `COUNT_BUCKETS` for bounds."""
+        self.counts[_FEW[copies] if copies <= 100 else bisect_left(COUNT_BUCKETS, copies)] += n
+        self.total += copies * n
 
     def cumulative(self) -> list[tuple[str, int]]:
         """Return (upper bound, observations up to it), as Prometheus has it: the last is `+Inf`."""

@@ -165,7 +165,7 @@ class Dataspace:
         """
         commit_run(account, holders, batch, batch.count, batch.nbytes)
         copies = len(holders)
-        self.ledger.fanout_copies.add(copies, batch.count)
+        self.ledger.fanout_copies.add_copies(copies, batch.count)
         self.published += batch.count
         if copies:
             self.deliveries += batch.count * copies

@@ -55,3 +55,11 @@ def test_what_is_taken_back_was_never_there() -> None:
 @pytest.mark.parametrize("bounds", [AGE_BUCKETS, COUNT_BUCKETS, BYTE_BUCKETS])
 def test_bounds_rise(bounds: tuple[float, ...]) -> None:
     assert list(bounds) == sorted(set(bounds))
+
+
+def test_copies_are_counted_as_anything_else() -> None:
+    quick, plain = Histogram(COUNT_BUCKETS), Histogram(COUNT_BUCKETS)
+    for copies in (*range(120), 999, 1_000, 1_001, 10**6):
+        quick.add_copies(copies, 3)
+        plain.add(copies, 3)
+    assert (quick.counts, quick.total) == (plain.counts, plain.total)
