@@ -135,8 +135,8 @@ _WHO_HOLDS_OF: Final = _asking(
         "$labels.instance $labels.account",
         f"It owes nothing at this moment; over the last 2 minutes it waited most for "
         f"{_FIRST_HOLDER}.",
-        "It owes nothing itself: it waits because an account above it (the whole relay's) is over "
-        "its limit.",
+        "Nothing says any more on whom: an account above it (the whole relay's) may be over its "
+        "limit, or it was over before it could be looked at; the live page has its statement.",
     ),
 )
 
