@@ -141,6 +141,21 @@ async def relay(mqtt: int, http: int, options: list[str]) -> AsyncGenerator[int]
 
 
 async def main(options: argparse.Namespace, relay_options: list[str]) -> None:
+    """Tell the story until it is over, or until SIGINT or SIGTERM, and end the relay with it."""
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+
+            async def end() -> None:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(end)
+            await tell(options, relay_options)
+            nursery.cancel_scope.cancel()
+    say("stopped")
+
+
+async def tell(options: argparse.Namespace, relay_options: list[str]) -> None:
     """Let it be calm, then not, then calm again if the relay sees to it."""
     story = Story()
     relay_options = ["--limit-items", str(options.limit_items), *relay_options]
@@ -168,9 +183,4 @@ if __name__ == "__main__":
     parser.add_argument("--limit-items", type=int, default=1_000, help="what each may owe")
     parser.add_argument("--calm", type=float, default=20, help="seconds before the stall")
     parser.add_argument("--seconds", type=float, default=60, help="seconds after it")
-    # SIGTERM, too, has to end the relay with it.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        trio.run(main, *parser.parse_known_args())
-    except* KeyboardInterrupt:
-        print("stopped")
+    trio.run(main, *parser.parse_known_args())
