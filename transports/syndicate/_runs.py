@@ -284,6 +284,7 @@ def _layout(told_as: ToldAs, body: bytes, at: int, path: tuple[int, ...]) -> Lay
     oid, captures = told_as
     before: list[bytes] = [b"\xb5\xb5", encode_integer(oid), MESSAGE_HEAD, b"\xb5"]
     after: list[bytes] | None = None
+    value = Encoded(body)  # once: it remembers what is looked at
     for capture in captures:
         if capture in ((), path):
             if after is not None:
@@ -292,7 +293,7 @@ def _layout(told_as: ToldAs, body: bytes, at: int, path: tuple[int, ...]) -> Lay
             before.append(body[: at + 1] if whole else body[at : at + 1])
             after = [b"\x84"] if whole and path else []
         else:
-            fixed = encoded(look_up(Encoded(body), capture))
+            fixed = encoded(look_up(value, capture))
             if fixed is None:
                 return None
             (before if after is None else after).append(fixed)

@@ -10,7 +10,7 @@ import attrs
 from ...dataspace import Observe, PatternError, TopicFilter
 from ._patterns import pattern_to_wire
 from ._preserves import Embedded, Record, Symbol, Value
-from ._values import Decoded, Encoded, encoded
+from ._values import Decoded, Encoded
 from ._vocabulary import Vocabulary
 
 
@@ -49,8 +49,3 @@ def _pattern_value(observe: Observe, vocabulary: Vocabulary) -> Value:
         return pattern_to_wire(pattern, vocabulary)
     except PatternError:
         return Record(Symbol("opaque"), (repr(pattern),))
-
-
-def shown_bytes(value: Any) -> bytes | None:
-    """Return the bytes of what is shown, if nothing has to be decoded for that."""
-    return encoded(value)
