@@ -16,6 +16,8 @@ from ._account import Account
 from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
+from ._incidents import Incidents
+from ._leaks import LeakLog
 from ._limit import Limit
 from ._loan import LoanedItem
 from ._outcome import Outcome
@@ -102,6 +104,7 @@ class Ledger:
         # Appended to by finalizers, in any thread: a deque's append is atomic.
         self.leaked: deque[tuple[Account, int, int, str | None]] = deque()
         self.leaked_loans = 0
+        self._leak_log = LeakLog()
         self.borrowed_items = 0
         self.borrowed_bytes = 0
         self.repaid_items = [0] * len(Outcome)
@@ -128,6 +131,8 @@ class Ledger:
         self.waiters: set[Waiter] = set()
         # Who tells of those that wait for long, while `watch_slow_waits` runs.
         self.slow_waits: SlowWaits | None = None
+        # What they and `watch_patience` have told of lately.
+        self.incidents = Incidents()
         self.router = Router(self, "router")
 
     # -- accounts -------------------------------------------------------------------------------
@@ -281,6 +286,7 @@ class Ledger:
         """Repay what the garbage collector found outstanding, as `leaked`.
 
         Called by turns, by readers before they wait, by the watch over patience and by the audit.
+        Logged as an error as well, in one line for all of them and at most one in ten seconds.
 
         Warns:
             ResourceWarning: For each such loan, once the books are right.
@@ -290,11 +296,14 @@ class Ledger:
             account, items, nbytes, holder = self.leaked.popleft()
             self.leaked_loans += 1
             account.repay(items, nbytes, Outcome.LEAKED)
+            self._leak_log.note(account.name, items, nbytes, holder)
             where = "before any holder took it" if holder is None else f"held by {holder}"
             found.append(
                 f"a loan of {account.name} ({items} items, {nbytes} bytes), {where}, was never "
                 "settled; use it as a context manager, or call settle()"
             )
+        # What came too soon after a line is told of later: the watch over patience comes by.
+        self._leak_log.tell(self.clock())
         for message in found:
             warnings.warn(message, ResourceWarning, stacklevel=3)
 

@@ -168,5 +168,5 @@ def test_every_event_is_documented_and_no_other() -> None:
         r"^\| `(\w+)` \| (\w+) \|", (ROOT / "docs/logs.md").read_text(), re.MULTILINE
     )
     assert {one or other for one, other in in_code} == {event for event, _ in documented}
-    assert {level for _, level in documented} == {"INFO", "WARNING"}
+    assert {level for _, level in documented} == {"INFO", "WARNING", "ERROR"}
     assert len(documented) == len(in_code)

@@ -1,0 +1,76 @@
+"""Loans that nobody settled are told of in the log (rule 12): whose they were, and who had them.
+
+A leak is a fault of the program's, and one that leaks mostly does so with every message. So the
+first is told of at once, and then one line in `STRETCH_SECONDS` tells of those that came since; it
+names a few of them and counts all. Nothing is kept for each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import attrs
+
+logger = logging.getLogger("clearfunds.accounts")
+
+STRETCH_SECONDS: Final = 10.0
+"""The least time between two lines."""
+
+MAX_NAMED_LEAKS: Final = 5
+"""How many leaks a line names."""
+
+
+@attrs.define(slots=True)
+class LeakLog:
+    """What was found leaked since the last line."""
+
+    loans: int = 0
+    items: int = 0
+    bytes: int = 0
+    named: list[dict[str, Any]] = attrs.field(factory=list[dict[str, Any]])
+    due: float = float("-inf")
+
+    def note(self, account: str, items: int, nbytes: int, holder: str | None) -> None:
+        """Note one leak; `holder` is None if nobody had taken the loan yet."""
+        self.loans += 1
+        self.items += items
+        self.bytes += nbytes
+        if len(self.named) < MAX_NAMED_LEAKS:
+            self.named.append(
+                {"account": account, "holder": holder, "items": items, "bytes": nbytes}
+            )
+
+    def tell(self, now: float) -> None:
+        """Write the line, if there is anything to tell and the last one is long enough ago."""
+        if not self.loans or now < self.due:
+            return
+        named, more = self.named, self.loans - len(self.named)
+        loans, items, nbytes = self.loans, self.items, self.bytes
+        self.named = []
+        self.loans = self.items = self.bytes = 0
+        self.due = now + STRETCH_SECONDS
+        whose = " and ".join(
+            f"of {leak['account']} "
+            + ("before any holder took it" if leak["holder"] is None else f"at {leak['holder']}")
+            for leak in named
+        )
+        logger.error(
+            "%d loan%s of %d items and %d bytes in all leaked: nobody settled %s, %s%s; "
+            "repaid as `leaked`, but not delivered: this is a fault in the program",
+            loans,
+            "" if loans == 1 else "s",
+            items,
+            nbytes,
+            "it" if loans == 1 else "them",
+            whose,
+            f" and {more} more" if more else "",
+            extra={
+                "event": "leaked",
+                "loans": loans,
+                "items": items,
+                "bytes": nbytes,
+                "leaks": named,
+                "leaks_more": more,
+            },
+        )
