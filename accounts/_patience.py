@@ -18,7 +18,9 @@ import trio
 
 from ._account import Account
 from ._holder import Holder, StuckPolicy
+from ._incidents import NAMED, GivenUp
 from ._ledger import Ledger
+from ._outcome import Outcome
 from ._waits_for import MAX_NAMED, Ring, naming, rings
 
 logger = logging.getLogger("clearfunds.accounts")
@@ -119,6 +121,20 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
     return stuck
 
 
+def _debtors(holder: Holder) -> tuple[str, ...]:
+    """Return the accounts that owe for what `holder` has, those with the most first."""
+    items: dict[str, int] = {}
+    for loan in holder.loans():
+        name = loan.account.name
+        items[name] = items.get(name, 0) + loan.items
+    return tuple(sorted(items, key=lambda name: (-items[name], name)))
+
+
+def _written_off(ledger: Ledger) -> tuple[int, int]:
+    outcome = Outcome.WRITTEN_OFF
+    return ledger.repaid_items[outcome], ledger.repaid_bytes[outcome]
+
+
 class _Watch:
     """What has been said and done about holders whose patience has run out."""
 
@@ -185,7 +201,7 @@ class _Watch:
             # All that one connection holds goes with it.
             if enough and owner not in gone:
                 continue
-            if self._give_up(each, each.sentence() + what):
+            if self._give_up(each, each.sentence() + what, len(ring.members)):
                 what = ""
                 gone.add(owner)
                 for at, items, nbytes in of_owner.pop(owner, ()):
@@ -197,9 +213,11 @@ class _Watch:
                 if on.holder is not None:
                     self.spared[on.holder] = now
 
-    def _give_up(self, stuck: Stuck, sentence: str) -> bool:
+    def _give_up(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder
         logger.warning("%s; giving it up, its debt is written off", sentence, extra=stuck.fields())
+        debtors = _debtors(holder)
+        items, nbytes = _written_off(self.ledger)
         try:
             holder.give_up(sentence)
         except Exception:
@@ -208,6 +226,17 @@ class _Watch:
                 "%s %s could not be given up", holder.kind, holder.name, extra=stuck.fields()
             )
             return False
+        items_now, bytes_now = _written_off(self.ledger)
+        what = GivenUp(
+            kind=holder.kind,
+            items=items_now - items,
+            bytes=bytes_now - nbytes,
+            debtors=debtors[:NAMED],
+            debtors_more=max(0, len(debtors) - NAMED),
+            idle_seconds=stuck.idle_seconds,
+            ring=ring,
+        )
+        self.ledger.incidents.add_given_up(holder, what, self.ledger.clock())
         return True
 
     def _name(self, members: list[Stuck], sentence: str, now: float) -> None:
@@ -226,8 +255,8 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     With `StuckPolicy.DISCONNECT` the holder is given up, its debt is `written_off`, and those who
     waited go on; with `StuckPolicy.WAIT` it is only named, once for each patience. Both are logged
     as one warning with who waits on whom, for how much, and since when; its fields (`extra=`) are
-    those of `Stuck.fields`. What has leaked is repaid on the way, so that readers do not wait for
-    debt that nobody has.
+    those of `Stuck.fields`. Who was given up lately is in the ledger's `incidents`. What has leaked
+    is repaid on the way, so that readers do not wait for debt that nobody has.
 
     Where holders are on a ring (`rings`), the warning names it with its members, once for all of
     them. Of those whose patience has run out and whose policy is to disconnect, the connection that

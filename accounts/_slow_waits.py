@@ -7,6 +7,7 @@ about to be given up for it. Rules of this file:
    One that ends before it could be looked into gets only the second.
 2. What is written is bounded, however many wait: `MAX_NAMED_WAITS` of those that begin to be slow
    in a stretch of `STRETCH_SECONDS`, the earliest first; the rest of them are counted, in one line.
+   All of them are among the ledger's incidents (`Incidents`) when they end.
 3. Nothing is looked at until a wait reaches the threshold: waits are kept in the order in which
    they began. Then holders and their loans are gone through once for all waits that have, in steps,
    and so seldom that it takes no more than `SHARE_MAX` of a core.
@@ -84,7 +85,9 @@ class SlowWaits:
         # With what their accounts' statements said of holders when they began, in that order.
         self.fresh: dict[Waiter, dict[str, float]] = {}
         self.told: dict[Waiter, dict[str, float]] = {}
-        self.counted: set[Waiter] = set()
+        self.counted: dict[Waiter, dict[str, float]] = {}
+        # Who held most when that was looked at: one that repays nothing is on no statement.
+        self.suspects: dict[Waiter, str] = {}
         self.stretch_ends = 0.0
         self.named = 0
         self.unnamed = 0
@@ -95,15 +98,25 @@ class SlowWaits:
 
     def ended(self, waiter: Waiter, now: float, *, clear: bool) -> None:
         """Note that it does not any more: its funds are `clear`, or it was cancelled."""
+        suspect = self.suspects.pop(waiter, None)
+        named = True
         before = self.told.pop(waiter, None)
         if before is None:
-            before = self.fresh.pop(waiter, None)
-            if waiter in self.counted:
-                self.counted.discard(waiter)
-                return
-            if before is None or now - waiter.since < self.seconds or not self._may_name(now):
-                return
-        self._tell_end(waiter, before, now, clear=clear)
+            before = self.counted.pop(waiter, None)
+            if before is not None:
+                named = False
+            else:
+                before = self.fresh.pop(waiter, None)
+                if before is None or now - waiter.since < self.seconds:
+                    return
+                named = self._may_name(now)
+        blame = blamed(waiter, before)
+        worst = max(blame, key=lambda name: (blame[name], name), default=suspect)
+        seconds = now - waiter.since
+        incidents = self.ledger.incidents
+        incidents.add_wait(waiter.account.name, worst, seconds, now, clear=clear)
+        if named:
+            self._tell_end(waiter, blame, now, clear=clear)
 
     def pause(self, now: float) -> float:
         """Return for how long there is nothing to look at."""
@@ -133,8 +146,7 @@ class SlowWaits:
             if self._may_name(now):
                 due.append(waiter)
             else:
-                del self.fresh[waiter]
-                self.counted.add(waiter)
+                self.counted[waiter] = self.fresh.pop(waiter)
                 self.unnamed += 1
         if due:
             places = {waiter.at for waiter in due if waiter.at is not None}
@@ -207,6 +219,8 @@ class SlowWaits:
             whom += f" and {more} more"
         all_items = sum(each.items for each in holders)
         blame = blamed(waiter, before)
+        if holders:
+            self.suspects[waiter] = holders[0].holder
         logger.info(
             "%s waits, for %.1f s so far: %s %d items%s and %d bytes%s, held by %s",
             name,
@@ -243,11 +257,10 @@ class SlowWaits:
         )
 
     def _tell_end(
-        self, waiter: Waiter, before: dict[str, float], now: float, *, clear: bool
+        self, waiter: Waiter, blame: dict[str, float], now: float, *, clear: bool
     ) -> None:
         account = waiter.account
         seconds = now - waiter.since
-        blame = blamed(waiter, before)
         all_seconds = sum(blame.values())
         worst = sorted(blame.items(), key=lambda each: (-each[1], each[0]))
         shown = worst[:MAX_NAMED_HOLDERS]
@@ -360,6 +373,8 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
       the stretches that a repayment ended) and `share`: of the items owed at `at`, or at the end
       of the seconds; before the end also `kind`, `items`, `bytes` and `idle_seconds`.
     - `holders_more`: how many others there are.
+
+    Those that are over are among the ledger's `incidents`, by whom they were for.
 
     Where more waits become slow than a log can take (20 in 10 s), the rest are counted in one line
     (`slow_waits_unnamed`, with `waits`).

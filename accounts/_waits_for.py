@@ -131,6 +131,10 @@ class Ring:
 
     def sentence(self) -> str:
         """Say it for the log."""
+        if len(self.members) == 1:
+            # No two wait on each other here.
+            on = naming((on.sentence() for each in self.waits for on in each.on), MAX_WAITED_ON)
+            return f"ring of one: {self.members[0]} waits on what its own peer does not take: {on}"
         shown = ", ".join(each.sentence() for each in self.waits[:MAX_NAMED])
         if len(self.waits) > MAX_NAMED:
             shown += f" and so on: {len(self.members)} accounts wait on each other"

@@ -439,7 +439,10 @@ async def test_a_ring_of_one(
         await peers.read("a")
         nursery.cancel_scope.cancel()
     (message,) = warnings_of(caplog)
-    assert "in a ring: a waits on box to a (4 items, 40 bytes); giving it up" in message
+    assert (
+        "in a ring of one: a waits on what its own peer does not take: box to a (4 items, 40 "
+        "bytes); giving it up"
+    ) in message
 
 
 async def test_a_ring_that_moves_is_left_alone(

@@ -103,7 +103,9 @@ async def test_one_that_waits_on_its_own_peer(autojump_clock: MockClock, timed: 
     async with scene.waiting("a"):
         (ring,) = rings(timed, still=0)
     assert ring.members == ("a",)
-    assert ring.sentence() == "ring: a waits on box to a (4 items, 40 bytes)"
+    assert ring.sentence() == (
+        "ring of one: a waits on what its own peer does not take: box to a (4 items, 40 bytes)"
+    )
 
 
 async def test_a_ring_is_told_of_as_it_goes_round(autojump_clock: MockClock, timed: Ledger) -> None:

@@ -167,11 +167,12 @@ async def test_two_echo_relays_that_stop_are_found_named_and_parted(
             await pair.ended.wait()
             assert [echo.link.closed for echo in pair.both] == [True, True]
         balanced(ledgers)
-    lines = log_of(caplog, "ring: ")
+    lines = log_of(caplog, "in a ring")
     assert 1 <= len(lines) <= 2
     for line in lines:
         name = "left" if "outlet left made no progress" in line else "right"
-        assert f"in a ring: {name} waits on outlet {name} (" in line
+        own = f"{name} waits on what its own peer does not take: outlet {name} ("
+        assert f"in a ring of one: {own}" in line
         assert line.endswith("giving it up, its debt is written off")
     assert sum(ledger.repaid_items[Outcome.WRITTEN_OFF] for ledger in set(ledgers)) > 50
 
