@@ -7,6 +7,7 @@ before they read more.
 
 from ._account import Account as Account
 from ._collector import DebtCollector as DebtCollector
+from ._confirm import Confirm as Confirm
 from ._errors import AccountError as AccountError
 from ._errors import AuditError as AuditError
 from ._errors import ClosedAccountError as ClosedAccountError

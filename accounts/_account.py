@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import TypeVar
 
+    from ._confirm import Confirm
     from ._holder import Holder
     from ._ledger import Ledger
 
@@ -311,11 +312,19 @@ class Account:
         """Return a loan of `item` charged to this account; until a holder takes it, it is loose."""
         return LoanedItem(self, item, items, measure(item) if nbytes is None else nbytes)
 
-    def turn(self, event: object = None, *, items: int = 1, nbytes: int | None = None) -> Turn:
+    def turn(
+        self,
+        event: object = None,
+        *,
+        items: int = 1,
+        nbytes: int | None = None,
+        confirm: Confirm | None = None,
+    ) -> Turn:
         """Return a root turn: what handling `event`, which has just come in, causes.
 
         While the turn is open this account owes for its input: `items` items and `nbytes` bytes
         (default: what `measure(event)` says, 0 for no event), held by the ledger's `router`.
+        `confirm` hears when those to whom it sends have taken responsibility, if they need time.
 
         Raises:
             ValueError: If that is not at least one item and no negative bytes (rule 1).
@@ -325,7 +334,10 @@ class Account:
         if items < 1 or nbytes < 0:
             msg = f"a turn handles at least one item and no negative bytes, not {items}, {nbytes}"
             raise ValueError(msg)
-        return Turn(self, items, nbytes)
+        turn = Turn(self, items, nbytes)
+        if confirm is not None:
+            turn.confirm = confirm
+        return turn
 
     def standing(self) -> Standing:
         """Return this owner's quota of standing state: assertions, retained messages (rule 16)."""

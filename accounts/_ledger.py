@@ -27,6 +27,7 @@ from ._turn import Turn
 from ._waiters import REASONS, Waiter, waited_by_reason
 
 if TYPE_CHECKING:
+    from ._confirm import Confirm
     from ._slow_waits import SlowWaits
 
 LOOSE = "(loose)"
@@ -88,6 +89,8 @@ class Ledger:
         loan_ages: How old, in seconds, events' loans were when they were settled, by the holder's
             kind; see `ages_of`.
         waiters: The readers that wait now.
+        confirming: Who wants to hear that responsibility has been taken for what is being handed
+            over at this moment; for `Holder.hold`.
     """
 
     def __init__(
@@ -133,6 +136,8 @@ class Ledger:
         self.slow_waits: SlowWaits | None = None
         # What they and `watch_patience` have told of lately.
         self.incidents = Incidents()
+        # Of the turn that is being handed over.
+        self.confirming: Confirm | None = None
         self.router = Router(self, "router")
 
     # -- accounts -------------------------------------------------------------------------------

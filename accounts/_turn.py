@@ -21,6 +21,7 @@ from ._outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from ._account import Account
+    from ._confirm import Confirm
     from ._holder import Recipient
 
 
@@ -50,11 +51,12 @@ class Turn:
         opened: When it began, on the ledger's clock.
         max_deliveries: How many deliveries its actions may cause, but for the last of them: how
             many observe one event is not its publisher's to say. For input that comes from peers.
+        confirm: Who is to hear when responsibility has been taken for what it sends, or None.
     """
 
     __slots__ = (
         "__weakref__", "_actions", "_deliveries", "_state", "_undo",
-        "account", "input_bytes", "input_items", "max_deliveries", "opened",
+        "account", "confirm", "input_bytes", "input_items", "max_deliveries", "opened",
     )  # fmt: skip
 
     def __init__(self, account: Account, items: int, nbytes: int) -> None:
@@ -63,6 +65,7 @@ class Turn:
         self.input_bytes = nbytes
         self.opened = 0.0
         self.max_deliveries = UNLIMITED
+        self.confirm: Confirm | None = None
         self._actions: list[Callable[[Turn], None]] = []
         self._deliveries: list[tuple[Recipient, Any, int, int]] = []
         self._undo: list[Callable[[], object]] = []
@@ -192,14 +195,21 @@ class Turn:
 
     def _hand_over(self) -> Iterable[Recipient]:
         account, now = self.account, self.opened
+        ledger = account.ledger
         touched: dict[Recipient, None] = {}
-        for holder, item, items, nbytes in self._deliveries:
-            account.borrow(items, nbytes)
-            holder.hold(account, item, items, nbytes, now)
-            touched[holder] = None
-        for holder in touched:
-            if holder.gathers:
-                holder.gathered()
+        # A holder may have to send something on at once (a dead letter): a turn within this one,
+        # and not for this one's publisher to hear of.
+        outer, ledger.confirming = ledger.confirming, self.confirm
+        try:
+            for holder, item, items, nbytes in self._deliveries:
+                account.borrow(items, nbytes)
+                holder.hold(account, item, items, nbytes, now)
+                touched[holder] = None
+            for holder in touched:
+                if holder.gathers:
+                    holder.gathered()
+        finally:
+            ledger.confirming = outer
         return touched
 
     def _end(self, outcome: Outcome) -> None:

@@ -1,0 +1,1 @@
+"""What is to survive: segments of messages on disk, written by a thread of its own."""
