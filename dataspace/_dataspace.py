@@ -49,10 +49,17 @@ class Observation:
     """A handle on one observation; `Dataspace.unobserve` ends it."""
 
     pattern: Pattern | TopicFilter
-    holder: Recipient
+    holder: Recipient | None
     assertion: Assertion
     skeleton: Skeleton | None = None
     subscription: Subscription | None = None
+
+
+def _holder(observation: object) -> Recipient:
+    """Return whom an observation by pattern tells: it always has somebody."""
+    holder = cast("Observation", observation).holder
+    assert holder is not None
+    return holder
 
 
 class Run(Protocol):
@@ -205,7 +212,7 @@ class Dataspace:
             else:
                 size = whole
             for observation in endpoint.observers:
-                turn.deliver(cast("Observation", observation).holder, shown, 1, size)
+                turn.deliver(_holder(observation), shown, 1, size)
                 reached += 1
         return reached
 
@@ -229,7 +236,7 @@ class Dataspace:
         endpoints = self._index.concerned(value, varying)
         if endpoints is None:
             return None
-        found = [cast("Observation", o).holder for e in endpoints for o in e.observers]
+        found = [_holder(o) for e in endpoints for o in e.observers]
         places = {holder.run_place for holder in found}
         return None if None in places or len(places) < len(found) else tuple(found)
 
@@ -338,7 +345,7 @@ class Dataspace:
                 continue  # other assertions show just the same of themselves
             size = assertion.nbytes if endpoint.captures is None else measure(shown)
             for observation in endpoint.observers:
-                turn.deliver(cast("Observation", observation).holder, event, 1, size)
+                turn.deliver(_holder(observation), event, 1, size)
 
     @staticmethod
     def _show(endpoint: Endpoint, key: Hashable, shown: Any, count: int) -> None:
@@ -353,9 +360,11 @@ class Dataspace:
         self,
         turn: Turn,
         pattern: object,
-        holder: Recipient,
+        holder: Recipient | None,
         *,
-        acked: Holder | None = None,
+        acked: Recipient | None = None,
+        granted: int = 1,
+        consumer: object = None,
         replay: bool = True,
         value: Hashable = None,
     ) -> Observation:
@@ -369,8 +378,11 @@ class Dataspace:
         Args:
             turn: The turn at whose commit it begins.
             pattern: See `clearfunds.dataspace.compile_pattern`, or a `TopicFilter`.
-            holder: Whom to tell.
+            holder: Whom to tell. None only with `acked`: publications of QoS 0 are for nobody then.
             acked: For a `TopicFilter`: who takes publications of QoS 1 and 2 instead.
+            granted: For a `TopicFilter`: the highest QoS that `acked` takes.
+            consumer: For a `TopicFilter`: whose subscription it is, by default the `holder`'s. Of
+                overlapping ones of one consumer, that with the highest QoS counts.
             replay: For a `TopicFilter`: whether to tell of what is retained.
             value: The assertion that says so to those who observe observers; `Observe(pattern)` by
                 default.
@@ -385,8 +397,8 @@ class Dataspace:
         assertion = Assertion(value, turn.account, measure(value), identity(value))
         observation = Observation(compiled, holder, assertion)
         if isinstance(compiled, TopicFilter):
-            assert isinstance(holder, Holder)
-            observation.subscription = Subscription(compiled, holder, acked)
+            assert isinstance(holder, Holder) or (holder is None and acked is not None)
+            observation.subscription = Subscription(compiled, holder, acked, granted, consumer)
             turn.act(partial(self._subscribe, observation=observation, replay=replay))
         else:
             turn.act(partial(self._observe, observation=observation, pattern=compiled))
@@ -429,12 +441,13 @@ class Dataspace:
         turn.on_undo(partial(self.routes.unsubscribe, subscription))
         if replay:
             for publication in self.retained.matching(subscription.filter.text):
-                holder = subscription.holder
+                holder: Recipient | None = subscription.holder
                 if publication.qos and subscription.acked is not None:
                     holder = subscription.acked
                 elif publication.qos:
                     publication = attrs.evolve(publication, qos=0)
-                turn.deliver(holder, publication, 1, publication.nbytes)
+                if holder is not None:
+                    turn.deliver(holder, publication, 1, publication.nbytes)
 
     def _observe(self, turn: Turn, observation: Observation, pattern: Pattern) -> None:
         endpoint, skeleton = self._index.add(pattern, observation)
@@ -450,8 +463,9 @@ class Dataspace:
                     key = whole if skeleton.captures is None else identity(shown)
                     shown, count = endpoint.shown.get(key, (shown, 0))
                     self._show(endpoint, key, shown, count + 1)
+        holder = _holder(observation)
         for shown, _ in endpoint.shown.values():
-            turn.deliver(observation.holder, Asserted(shown), 1, measure(shown))
+            turn.deliver(holder, Asserted(shown), 1, measure(shown))
 
     def _unobserve(self, turn: Turn, observation: Observation) -> None:
         subscription = observation.subscription
@@ -461,9 +475,10 @@ class Dataspace:
             return
         endpoint = self._drop_observation(observation)
         turn.on_undo(partial(self._restore_observation, observation, endpoint))
-        if observation.holder.hears_of_its_end:
+        holder = _holder(observation)
+        if holder.hears_of_its_end:
             for shown, _ in endpoint.shown.values():
-                turn.deliver(observation.holder, Retracted(shown), 1, measure(shown))
+                turn.deliver(holder, Retracted(shown), 1, measure(shown))
 
     def _drop_observation(self, observation: Observation) -> Endpoint:
         skeleton = observation.skeleton

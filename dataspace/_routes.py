@@ -20,10 +20,21 @@ class Subscription:
     """One holder's interest in one topic filter."""
 
     filter: TopicFilter
-    holder: Holder
-    """Who takes what is published with QoS 0, and everything if `acked` is None."""
-    acked: Holder | None = None
+    holder: Holder | None
+    """Who takes what is published with QoS 0, and everything if `acked` is None. None: nobody does
+    at the moment; the consumer is away."""
+    acked: Recipient | None = None
     """Who takes what the consumer is to acknowledge: publications with QoS 1 or 2, if granted."""
+    granted: int = 1
+    """The highest QoS that `acked` takes: of a consumer's overlapping filters the highest counts,
+    and it takes a publication once [MQTT-3.3.5-1]."""
+    consumer: object = None
+    """Whose subscription it is; by default the holder's."""
+
+    @property
+    def rank(self) -> int:
+        """The highest QoS that it takes."""
+        return 0 if self.acked is None else self.granted
 
 
 @attrs.frozen(slots=True, eq=False, weakref_slot=True)
@@ -143,26 +154,31 @@ class Routes:
         return route
 
     def _find(self, topic: str) -> Route:
-        granted: dict[Holder, Holder | None] = {}
+        granted: dict[object, Subscription] = {}
         for subscription in self._filters.matching(topic):
-            # The highest QoS among a holder's overlapping filters counts [MQTT-3.3.5-1].
-            acked = subscription.acked
-            if acked is None:
-                granted.setdefault(subscription.holder, None)
-            else:
-                granted[subscription.holder] = acked
-        plain = self.intern(granted)
-        run: Destinations | None = plain
+            consumer = subscription.consumer
+            if consumer is None:
+                consumer = subscription.holder
+            before = granted.get(consumer)
+            if before is None or subscription.rank > before.rank:
+                granted[consumer] = subscription
+        holders = [each.holder for each in granted.values() if each.holder is not None]
+        run: Destinations | None
+        plain = run = self.intern(holders)
         observers = self._observers(topic)
         if observers is None:
             run = None
         elif observers:
-            run = self.intern((*granted, *observers))
+            run = self.intern((*holders, *observers))
         return Route(
             topic,
             plain,
-            self.intern(holder for holder, acked in granted.items() if acked is None),
-            self.intern(acked for acked in granted.values() if acked is not None),
+            self.intern(
+                each.holder
+                for each in granted.values()
+                if each.acked is None and each.holder is not None
+            ),
+            self.intern(each.acked for each in granted.values() if each.acked is not None),
             run,
         )
 

@@ -39,6 +39,10 @@ class Thing:
 class Unhashable:
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        # The test is named by it, and has to be the same in every process.
+        return "Unhashable()"
+
 
 @attrs.define
 class Lazy:

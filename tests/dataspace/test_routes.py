@@ -39,15 +39,34 @@ def expected(
 ) -> tuple[str, set[str], set[str], set[str]]:
     """Return the same by brute force."""
     concerned = [s for s in subscriptions if topic_matches(s.filter.text, topic)]
-    plain = {s.holder.name for s in concerned}
-    acked = {s.acked.name for s in concerned if s.acked is not None}
-    granted = {s.holder.name for s in concerned if s.acked is not None}
+    plain = {s.holder.name for s in concerned if s.holder is not None}
+    acked = {s.acked.name for s in concerned if isinstance(s.acked, Holder)}
+    granted = {s.holder.name for s in concerned if s.holder is not None and s.acked is not None}
     return topic, plain, plain - granted, acked
 
 
 def topic_of(key: bytes) -> str:
     """Return the topic of a key as MQTT has it: two bytes of length, then the topic."""
     return key[2:].decode()
+
+
+def test_of_one_consumers_filters_the_one_with_the_highest_quality_counts() -> None:
+    routes = Routes()
+    outlet, once, twice = HOLDERS[0], HOLDERS[1], HOLDERS[2]
+    consumer = object()
+    for text, acked, granted in (("a/#", once, 1), ("a/+", twice, 2), ("#", None, 1)):
+        routes.subscribe(Subscription(TopicFilter(text), outlet, acked, granted, consumer))
+    assert parts(routes.of("a/b")) == ("a/b", {outlet.name}, set(), {twice.name})
+    assert parts(routes.of("a/b/c")) == ("a/b/c", {outlet.name}, set(), {once.name})
+    assert parts(routes.of("c")) == ("c", {outlet.name}, {outlet.name}, set())
+
+
+def test_who_is_away_takes_only_what_is_to_be_acknowledged() -> None:
+    routes = Routes()
+    queue = HOLDERS[1]
+    routes.subscribe(Subscription(TopicFilter("a"), None, queue, 2, queue))
+    assert parts(routes.of("a")) == ("a", set(), set(), {queue.name})
+    assert routes.of("a").run is routes.of("nobody's").run
 
 
 def test_a_holder_is_there_once_however_many_of_its_filters_match() -> None:
