@@ -1,0 +1,229 @@
+"""A consumer's acknowledgements, said together: every so many deliveries, or after a moment.
+
+Rules of this file:
+1. Nothing is said of a delivery before its consumer has said it here.
+2. One answer for many stands only for deliveries that were all answered alike: what is acked is
+   never merged with what is not, and a delivery that is still being worked on is never swept.
+3. What is kept is kept for `delay` at most, and leaves when the batcher is closed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Self
+
+import attrs
+import trio
+
+from .._errors import DataspaceError
+from ._coalesce import coalesce
+
+DEFAULT_EVERY: Final = 10
+"""Deliveries; "every 10 messages or up to 50ms", as RabbitMQ's advice on acks has it. A twentieth
+to a tenth of the prefetch is about right, says the same."""
+
+DEFAULT_DELAY: Final = 0.050
+"""Seconds; see `DEFAULT_EVERY`."""
+
+
+class Verdict(enum.StrEnum):
+    """What a consumer says of a delivery."""
+
+    ACK = "ack"
+    """It is dealt with (basic.ack)."""
+    REQUEUE = "requeue"
+    """It is to be delivered again, to whomever (basic.nack, basic.reject with requeue)."""
+    DISCARD = "discard"
+    """It is never to be delivered again; a dead letter, where there is a place for those."""
+
+
+@attrs.frozen
+class Acknowledgement:
+    """What is to be sent to the broker."""
+
+    tag: int
+    """The delivery's."""
+    multiple: bool
+    """Whether it stands for all deliveries that are unacknowledged up to that one, too."""
+    verdict: Verdict
+    """What is said of them."""
+
+
+class AckBatcher:
+    """Gathers what a consumer says of its deliveries, so that one answer can stand for many.
+
+    ::
+
+        async with trio.open_nursery() as nursery:
+            with AckBatcher(send, prefetch=100) as acks:
+                nursery.start_soon(acks.run)
+                async for delivery in deliveries:
+                    acks.delivered(delivery.tag)
+                    ...
+                    acks.ack(delivery.tag)
+
+    However its block ends, what the consumer has said is sent: the work is done, and would only be
+    done again.
+
+    One batcher serves one channel: delivery tags are numbered by channel, and an answer for many
+    stands for deliveries of all its consumers. Deliveries that need no answer are none of its
+    business. It counts answers, not deliveries, so a delivery that takes long holds up nobody.
+
+    Attributes:
+        every: how many answers are sent at once.
+        delay: how long, in seconds, an answer is kept at most; `math.inf` for as long as it takes.
+    """
+
+    __slots__ = (
+        "_closed", "_first_at", "_kept", "_last", "_lot", "_open", "_order", "_send",
+        "delay", "every",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        send: Callable[[Acknowledgement], object],
+        *,
+        prefetch: int,
+        every: int = DEFAULT_EVERY,
+        delay: float = DEFAULT_DELAY,
+    ) -> None:
+        """Make a batcher; `run` has to be running for `delay` to be kept.
+
+        Args:
+            send: sends one answer, or puts it where it will be sent from; it does not wait.
+            prefetch: how many deliveries the broker lets be unacknowledged; 0 for any number.
+            every: how many answers are sent at once.
+            delay: how long, in seconds, an answer is kept at most.
+
+        Raises:
+            ValueError: `every` is more than the prefetch, so that the broker would wait for answers
+                that wait for its deliveries; or a number makes no sense.
+        """
+        if every < 1 or prefetch < 0 or not delay > 0:
+            msg = (
+                f"acks every {every} deliveries or {delay} s with a prefetch of {prefetch}: the "
+                "first has to be 1 or more, the second above 0, the third 0 or more"
+            )
+            raise ValueError(msg)
+        if prefetch and every > prefetch:
+            msg = (
+                f"acks every {every} deliveries with a prefetch of {prefetch}: the broker stops at "
+                f"{prefetch} and waits; ack every {prefetch} at most, better a tenth of that"
+            )
+            raise ValueError(msg)
+        self._send = send
+        self.every = every
+        self.delay = delay
+        self._last = 0
+        self._open: set[int] = set()
+        # Those that are open are in it, in order; what is answered is removed when it is met.
+        self._order: deque[int] = deque()
+        self._kept: dict[int, Verdict] = {}
+        self._first_at: float | None = None
+        self._lot = trio.lowlevel.ParkingLot()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<AckBatcher: {len(self._open)} deliveries open, {len(self._kept)} answers kept>"
+
+    def __len__(self) -> int:
+        """How many answers are kept."""
+        return len(self._kept)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def delivered(self, tag: int) -> None:
+        """Note a delivery that is to be answered; all are to be noted, as they come.
+
+        Raises:
+            DataspaceError: its tag is not above all before.
+        """
+        if tag <= self._last:
+            msg = f"delivery {tag} came after delivery {self._last}; tags only rise, from 1"
+            raise DataspaceError(msg)
+        self._last = tag
+        self._open.add(tag)
+        self._order.append(tag)
+
+    def ack(self, tag: int) -> None:
+        """Say that a delivery is dealt with; otherwise as `answer`."""
+        self.answer(tag, Verdict.ACK)
+
+    def nack(self, tag: int, *, requeue: bool = True) -> None:
+        """Say that it is not, and whether it is to be delivered again; otherwise as `answer`."""
+        self.answer(tag, Verdict.REQUEUE if requeue else Verdict.DISCARD)
+
+    def answer(self, tag: int, verdict: Verdict) -> None:
+        """Say something of a delivery; it is sent with others, or at once if it completes a batch.
+
+        Raises:
+            DataspaceError: there is no such delivery, or it has been answered.
+            trio.ClosedResourceError: the batcher is closed.
+        """
+        if self._closed:
+            msg = "this batcher is closed: what is answered now would never be sent"
+            raise trio.ClosedResourceError(msg)
+        if tag not in self._open:
+            msg = f"delivery {tag} is unknown, or has been answered; an ack is said once"
+            raise DataspaceError(msg)
+        self._open.remove(tag)
+        self._kept[tag] = verdict
+        if len(self._kept) >= self.every:
+            self.flush()
+        elif self._first_at is None:
+            self._first_at = trio.current_time()
+            self._lot.unpark_all()
+
+    def flush(self) -> None:
+        """Send what is kept."""
+        kept, self._kept = self._kept, {}
+        self._first_at = None
+        order = self._order
+        while order and order[0] not in self._open:
+            order.popleft()
+        smallest_open = order[0] if order else None
+        by_verdict: dict[Verdict, list[int]] = {verdict: [] for verdict in Verdict}
+        for tag, verdict in kept.items():
+            by_verdict[verdict].append(tag)
+        for verdict, tags in by_verdict.items():
+            others = [tag for tag, other in kept.items() if other is not verdict]
+            for tag, multiple in coalesce(tags, smallest_open, others):
+                self._send(Acknowledgement(tag, multiple, verdict))
+
+    def close(self) -> None:
+        """Send what is kept and take nothing more; `run` ends. Idempotent.
+
+        Deliveries that are open stay so: the broker delivers them again.
+        """
+        if not self._closed:
+            self._closed = True
+            self._lot.unpark_all()
+            self.flush()
+
+    async def run(self) -> None:
+        """Keep to `delay`; for a task of its own, until the batcher is closed.
+
+        Cancellation: what is kept stays kept, until it is flushed.
+        """
+        while not self._closed:
+            due = self._due()
+            if due is None:
+                await self._lot.park()
+                continue
+            with trio.move_on_at(due):
+                await self._lot.park()  # for the close
+            # What was kept then may have left in the meantime, and what is kept now be younger.
+            if self._due() == due:
+                self.flush()
+
+    def _due(self) -> float | None:
+        return None if self._first_at is None else self._first_at + self.delay
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
