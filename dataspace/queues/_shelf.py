@@ -1,0 +1,260 @@
+"""What one queue sees of a disk; and one in memory, which does as it is told, for tests."""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+if TYPE_CHECKING:
+    from ._message import Message
+
+
+@attrs.frozen(slots=True)
+class Marks:
+    """What a shelf knows of which messages consumers may have had."""
+
+    attached: bool = False
+    """Whether a consumer was there: it may have had any message."""
+    delivered_upto: int = 0
+    """Messages with a lower `seq` than this may have been delivered."""
+
+
+class ShelfUser(Protocol):
+    """Whose messages are on a shelf, and who is told of it: a `Queue`."""
+
+    def durable(self, ticket: int) -> None:
+        """What was written with this ticket, or an earlier one, is durable."""
+        ...
+
+    def paged_in(self, messages: Sequence[Message]) -> None:
+        """Here is the answer to the oldest `Shelf.want` that has none yet."""
+        ...
+
+    def recovered(
+        self, first_seq: int, next_seq: int, count: int, nbytes: int, marks: Marks
+    ) -> None:
+        """After a restart, before anything else: `count` messages of `nbytes` bytes are there.
+
+        They are numbered from `first_seq` to below `next_seq`, with gaps; new ones from `next_seq`.
+        """
+        ...
+
+
+class Shelf(Protocol):
+    """What one queue sees of a disk. Nothing here blocks, raises for the disk, or calls back.
+
+    Writes are ordered: if what was written with one ticket is found after a crash, so is everything
+    with the tickets before it; of one ticket everything is found, or nothing.
+    """
+
+    def put(self, message: Message) -> int:
+        """Write a message, and return a ticket (from 1, never decreasing).
+
+        The event and the fields that have to come back are taken now; the object may be unloaded as
+        soon as this returns. It is durable when `Queue.durable` is called with this ticket or a
+        later one. Mostly in the order of `seq`, but a message may be written after some that follow
+        it: one that was not to be written until it was paged out, or that had to wait for room in
+        the disk budget. What has to come back: `seq`, `event`, `size`, `persistent`, `enqueued`,
+        `expires`, `tag`, `deaths`.
+        """
+        ...
+
+    def done(self, seqs: Sequence[int]) -> None:
+        """Erase messages; a long one may be a `range`, of which some were never written.
+
+        Ordered with the other writes; nobody waits for it to be durable.
+        """
+        ...
+
+    def mark(self, attached: bool, delivered_upto: int) -> int:
+        """Write which messages consumers may have had, see `Marks`, and return a ticket."""
+        ...
+
+    def want(self, first_seq: int, count: int, nbytes: int) -> None:
+        """Ask for the messages from `first_seq` on; `Queue.paged_in` is called once with them.
+
+        At most `count`, and no more after `nbytes` bytes are reached; at least one if there is one.
+        Those that are done are skipped; those that were put and are not written yet are seen. The
+        answer comes later, never from inside this call. Each is a new `Message` with `loan` None,
+        `ticket` 0 and `at_rest` true.
+        """
+        ...
+
+
+@attrs.define(slots=True)
+class _Write:
+    """One thing that was written: a message, what was erased, or a mark."""
+
+    ticket: int
+    message: Message | None = None
+    done: Sequence[int] = ()
+    marks: Marks | None = None
+
+
+class MemoryShelf:
+    """A shelf that is as slow, and forgets as much, as it is told to. For tests.
+
+    Nothing is durable until `sync`, and nothing is answered until `answer`. `crash` gives the shelf
+    that a restart would find: with what was durable, and none of the rest.
+
+    Attributes:
+        queue: Whom to tell; set by who makes both.
+        wants: The reads that were asked for and not answered, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.queue: ShelfUser | None = None
+        self.wants: deque[tuple[int, int, int]] = deque()
+        self._ticket = 0
+        self._durable = 0
+        self._log: deque[_Write] = deque()
+        # What a reader sees, and what a restart would find.
+        self._written = _Contents()
+        self._safe = _Contents()
+
+    def __len__(self) -> int:
+        """Return how many messages are on it, durable or not."""
+        return len(self._written.messages)
+
+    @property
+    def seqs(self) -> list[int]:
+        """The numbers of the messages that are on it, durable or not."""
+        return sorted(self._written.messages)
+
+    @property
+    def unsynced(self) -> int:
+        """How many writes are not durable."""
+        return len(self._log)
+
+    # -- a shelf --------------------------------------------------------------------------------
+
+    def put(self, message: Message) -> int:
+        """See `Shelf.put`."""
+        assert message.event is not None
+        copy = attrs.evolve(
+            message, loan=None, confirm=None, ticket=0, at_rest=True, pending=False,
+            deliveries=0, failures=0, redelivered=False,
+        )  # fmt: skip
+        return self._write(message=copy)
+
+    def done(self, seqs: Sequence[int]) -> None:
+        """See `Shelf.done`."""
+        self._write(done=seqs if isinstance(seqs, range) else tuple(seqs))
+
+    def mark(self, attached: bool, delivered_upto: int) -> int:
+        """See `Shelf.mark`."""
+        return self._write(marks=Marks(attached, delivered_upto))
+
+    def want(self, first_seq: int, count: int, nbytes: int) -> None:
+        """See `Shelf.want`."""
+        assert count > 0
+        assert nbytes > 0
+        self.wants.append((first_seq, count, nbytes))
+
+    def _write(
+        self,
+        message: Message | None = None,
+        done: Sequence[int] = (),
+        marks: Marks | None = None,
+    ) -> int:
+        self._ticket += 1
+        write = _Write(self._ticket, message, done, marks)
+        self._log.append(write)
+        self._written.apply(write)
+        return self._ticket
+
+    # -- for who drives it ----------------------------------------------------------------------
+
+    def sync(self, upto: int | None = None) -> None:
+        """Make durable what was written with tickets up to `upto` (None: all), and say so."""
+        upto = self._ticket if upto is None else min(upto, self._ticket)
+        while self._log and self._log[0].ticket <= upto:
+            self._safe.apply(self._log.popleft())
+        if upto > self._durable:
+            self._durable = upto
+            if self.queue is not None:
+                self.queue.durable(upto)
+
+    def answer(self) -> bool:
+        """Answer the oldest read that was asked for; whether there was one."""
+        if not self.wants:
+            return False
+        first_seq, count, nbytes = self.wants.popleft()
+        found: list[Message] = []
+        size = 0
+        for message in self._written.following(first_seq):
+            if len(found) >= count or size >= nbytes:
+                break
+            found.append(attrs.evolve(message))
+            size += message.size
+        if self.queue is not None:
+            self.queue.paged_in(found)
+        return True
+
+    def settle(self) -> None:
+        """Make everything durable and answer everything, until nothing is asked any more."""
+        self.sync()
+        while self.answer() or self._log:
+            self.sync()
+
+    def crash(self) -> MemoryShelf:
+        """Return the shelf that is found after a crash at this moment."""
+        found = MemoryShelf()
+        found._safe = self._safe.copy()
+        found._written = self._safe.copy()
+        found._ticket = found._durable = self._ticket
+        return found
+
+    def recover(self, queue: ShelfUser) -> None:
+        """Become the shelf of `queue`, new after a restart, and tell it what is here."""
+        self.queue = queue
+        messages = self._written.messages
+        if messages or self._written.highest:
+            queue.recovered(
+                min(messages, default=self._written.highest + 1),
+                self._written.highest + 1,
+                len(messages),
+                sum(message.size for message in messages.values()),
+                self._written.marks,
+            )
+
+
+class _Contents:
+    """What is on a shelf."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, Message] = {}
+        self.marks = Marks()
+        self.highest = 0
+        # In the order of their numbers, those of erased messages among them until it is worth
+        # while to look: who writes late (the disk had been full) may write in between.
+        self._order: list[int] = []
+
+    def apply(self, write: _Write) -> None:
+        if write.message is not None:
+            seq = write.message.seq
+            self.messages[seq] = write.message
+            self.highest = max(self.highest, seq)
+            bisect.insort(self._order, seq)
+        for seq in write.done:
+            self.messages.pop(seq, None)
+        if write.marks is not None:
+            self.marks = write.marks
+        if len(self._order) > 2 * len(self.messages) + 100:
+            self._order = sorted(self.messages)
+
+    def following(self, first_seq: int) -> list[Message]:
+        start = bisect.bisect_left(self._order, first_seq)
+        return [self.messages[s] for s in self._order[start:] if s in self.messages]
+
+    def copy(self) -> _Contents:
+        other = _Contents()
+        other.messages = {seq: attrs.evolve(m) for seq, m in self.messages.items()}
+        other.marks = self.marks
+        other.highest = self.highest
+        other._order = sorted(other.messages)
+        return other
