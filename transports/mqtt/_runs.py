@@ -185,8 +185,8 @@ def take_acknowledgements(
 ) -> tuple[list[tuple[int, int]], bytes, int]:
     """Take what reduces debt, and pings, out of a connection's unparsed input (rule 10).
 
-    PUBACK, PUBREL and PINGREQ do not wait behind publications that do; all else stays, in order. So
-    does a PUBREL whose own publication waits: before it that one is a duplicate, to be dropped,
+    Acknowledgements and PINGREQ do not wait behind publications that do; all else stays, in order.
+    So does a PUBREL whose own publication waits: before it that one is a duplicate, to be dropped,
     after it a new one [MQTT-4.3.3-2].
 
     Args:
@@ -245,7 +245,8 @@ PING_REQUEST = 0xC0
 PUBLISH_QOS_2 = 0x34
 DUP_RETAIN = 0x09
 PUBACK = 0x40
+PUBREC = 0x50
 PUBREL = 0x62
-ACKNOWLEDGEMENTS = frozenset({PUBACK, PUBREL})
-"""What may overtake publications, by its first byte. PUBREC and PUBCOMP answer what is sent with
-QoS 2, which nothing is: they are refused, in their turn."""
+PUBCOMP = 0x70
+ACKNOWLEDGEMENTS = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
+"""What may overtake publications, by its first byte."""

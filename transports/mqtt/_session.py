@@ -11,13 +11,13 @@ Rules of this file, beyond those of every session (`.._session`):
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
-from ...accounts import Account, QuotaExceededError
+from ...accounts import Account, QuotaExceededError, Recipient
 from ...dataspace import Batch, Observation, Publication, TopicFilter
 from .._errors import RemoteProtocolError
 from .._link import Link
@@ -25,7 +25,7 @@ from .._need_data import NEED_DATA
 from .._session import LOOK_AHEAD_BYTES, LOOK_AHEAD_PAUSE_SECONDS, Session
 from ._connection import Connection, Role, State
 from ._identifiers import AwaitingRelease
-from ._inflight import Inflight
+from ._inflight import AtLeastOnce, Inflight
 from ._packets import (
     SUBSCRIPTION_FAILED,
     ConnAck,
@@ -49,9 +49,11 @@ from ._packets import (
     encode_publish,
 )
 from ._runs import (
-    PING_REQUEST,
     PLAIN_PUBLISH,
     PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
     Run,
     find_run,
     publications,
@@ -74,7 +76,13 @@ SERVER_TOPICS = "$SYS/"
 REPLAY_STEP = 256
 """Retained publications sent before anything else of this connection is looked at."""
 
-MAX_GRANTED_QOS = 1
+OVERTAKING: dict[int, Callable[[int], Packet]] = {
+    PUBACK: PubAck,
+    PUBREC: PubRec,
+    PUBREL: PubRel,
+    PUBCOMP: PubComp,
+}
+"""The acknowledgements, by their first byte."""
 
 DISCONNECT = b"\xe0\x00"
 """The packet that costs nothing."""
@@ -101,8 +109,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_awaiting", "_connection", "_inflight", "_listener", "_observations", "_replay",
-        "_replays", "_will", "client_id",
+        "_at_least_once", "_awaiting", "_connection", "_inflight", "_listener", "_observations",
+        "_replay", "_replays", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -118,6 +126,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.client_id = ""
         self.account = None
         self._inflight: Inflight | None = None
+        self._at_least_once: AtLeastOnce | None = None
         self._awaiting: AwaitingRelease | None = None
         self._will: Will | None = None
         self._observations: dict[str, Observation] = {}
@@ -284,10 +293,16 @@ class MqttSession(Session["MqttServer", Account | None]):
             looked_at -= before - connection.position
 
     def _acknowledge(self, first: int, packet_id: int) -> None:
-        if first == PING_REQUEST:
-            self._handle(PingReq())
-        else:
-            self._handle(PubAck(packet_id) if first == PUBACK else PubRel(packet_id))
+        try:
+            self._handle(OVERTAKING[first](packet_id) if packet_id else PingReq())
+        except RemoteProtocolError as exc:
+            # Not raised: this is another task than the one that serves the connection.
+            self._server.counters.protocol_errors += 1
+            why = str(exc)
+            self._server.logger.warning(
+                "%s closed: %s", self._who, why, extra=self._fields("closed", why)
+            )
+            self.cut(why)
 
     # -- what came in ---------------------------------------------------------------------------
 
@@ -358,25 +373,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         match packet:
             case Publish():
                 self._handle_publish(packet)
-            case PubAck(packet_id):
-                inflight = self._inflight
-                if inflight is None:
-                    pass
-                elif inflight.is_unsent(packet_id):
-                    # Believed, it would let a peer that never reads have anything kept for it. Not
-                    # raised: this may be while the session waits.
-                    self._server.counters.protocol_errors += 1
-                    why = f"PUBACK for packet {packet_id}, which has not been sent to it yet"
-                    self._server.logger.warning(
-                        "%s closed: %s", self._who, why, extra=self._fields("closed", why)
-                    )
-                    self.cut(why)
-                else:
-                    inflight.acknowledged(packet_id)
-            case PubRel(packet_id):
-                if self._awaiting is not None:
-                    self._awaiting.release(packet_id)
-                self._send(PubComp(packet_id))
+            case PubAck() | PubRec() | PubRel() | PubComp():
+                self._handle_acknowledgement(packet)
             case PingReq():
                 self._send(PingResp())
             case Subscribe():
@@ -390,12 +388,33 @@ class MqttSession(Session["MqttServer", Account | None]):
                 # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
                 self._connection.next_packet()
             case _:
-                # Nothing was sent with QoS 2: there is nothing to receive or complete.
-                msg = (
-                    f"{type(packet).__name__.upper()} for packet {getattr(packet, 'packet_id', 0)}:"
-                    " nothing was sent to this client with QoS 2 (section 4.3.3)"
-                )
-                raise RemoteProtocolError(msg)
+                raise AssertionError(packet)  # the connection lets nothing else through
+
+    def _handle_acknowledgement(self, packet: PubAck | PubRec | PubRel | PubComp) -> None:
+        packet_id = packet.packet_id
+        inflight = self._inflight
+        match packet:
+            case PubRel():
+                if self._awaiting is not None:
+                    self._awaiting.release(packet_id)
+                self._send(PubComp(packet_id))
+            case PubComp():
+                if inflight is not None:
+                    inflight.completed(packet_id)
+            case PubAck() | PubRec():
+                if inflight is not None:
+                    if inflight.is_unsent(packet_id):
+                        # Believed, it would let a peer that never reads have anything kept for it.
+                        name = type(packet).__name__.upper()
+                        msg = f"{name} for packet {packet_id}, which has not been sent to it yet"
+                        raise RemoteProtocolError(msg)
+                    if isinstance(packet, PubAck):
+                        inflight.acknowledged(packet_id)
+                    else:
+                        inflight.received(packet_id)
+                if isinstance(packet, PubRec):
+                    # Also for one that is not known, or the client would never be done with it.
+                    self._send(PubRel(packet_id))
 
     def _send(self, packet: Packet) -> None:
         """Send a packet of the connection's own, on its own account (rule 2)."""
@@ -500,16 +519,13 @@ class MqttSession(Session["MqttServer", Account | None]):
             if fault is None and new and len(self._observations) >= settings.max_subscriptions:
                 fault = f"{settings.max_subscriptions} subscriptions are the limit for one client"
             if fault is None:
-                fault = self._subscribe(account, text, min(qos, MAX_GRANTED_QOS))
+                fault = self._subscribe(account, text, qos)
             if fault is not None:
                 faults[text] = fault
         if faults:
             count, first = len(faults), next(iter(faults.values()))
             self.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
-        codes = (
-            SUBSCRIPTION_FAILED if text in faults else min(qos, MAX_GRANTED_QOS)
-            for text, qos in packet.filters
-        )
+        codes = (SUBSCRIPTION_FAILED if text in faults else qos for text, qos in packet.filters)
         self._send(SubAck(packet.packet_id, tuple(codes)))
 
     def _subscribe(self, account: Account, text: str, qos: int) -> str | None:
@@ -526,6 +542,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 policy=server.settings.stuck,
             )
             self._inflight.owner = account
+            self._at_least_once = AtLeastOnce(self._inflight)
         topic_filter = TopicFilter(text)
         try:
             with account.turn() as turn:
@@ -536,7 +553,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     turn,
                     topic_filter,
                     self.outlet,
-                    acked=self._inflight if qos else None,
+                    acked=self._acked(qos),
+                    granted=qos,
                     replay=False,
                 )
         except QuotaExceededError as exc:
@@ -545,6 +563,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         if len(server.dataspace.retained):
             self._replays[text] = qos
         return None
+
+    def _acked(self, granted: int) -> Recipient | None:
+        """Return who takes what this client is to acknowledge, for a subscription."""
+        return (None, self._at_least_once, self._inflight)[granted]
 
     def _replay_step(self, account: Account) -> None:
         """Tell of some retained publications, as many as there is room for (rules 9 and 16)."""

@@ -14,10 +14,10 @@ import trio.testing
 
 from clearfunds.accounts import Account, AuditError, Ledger, Outcome
 from clearfunds.dataspace import Publication
-from clearfunds.transports import Outlet, open_flusher
+from clearfunds.transports import Outlet, RemoteProtocolError, open_flusher
 from clearfunds.transports.mqtt import NEED_DATA, Connection, Publish, Role
 from clearfunds.transports.mqtt._connection import State
-from clearfunds.transports.mqtt._inflight import Inflight
+from clearfunds.transports.mqtt._inflight import AtLeastOnce, Inflight
 from clearfunds.transports.mqtt._packets import ConnAck, Connect, encode
 from clearfunds.transports.mqtt._session import frame
 
@@ -34,9 +34,9 @@ class Subscriber:
     broken: list[str]
     reader: Connection
 
-    def publish(self, n: int, payload: bytes = b"") -> None:
-        """Publish number `n` with QoS 1 in a turn of its own."""
-        publication = Publication("t", payload or b"%d" % n, 1)
+    def publish(self, n: int, payload: bytes = b"", qos: int = 1) -> None:
+        """Publish number `n` in a turn of its own."""
+        publication = Publication("t", payload or b"%d" % n, qos)
         with self.account.turn(publication) as turn:
             turn.send(self.inflight, publication)
 
@@ -87,11 +87,49 @@ async def test_it_is_owed_for_until_it_is_acknowledged() -> None:
         assert (packet.topic, packet.payload, packet.qos, packet.dup) == ("t", b"payload", 1, False)
         assert (s.account.debt_items, s.account.debt_bytes) == (1, 8)
         s.ledger.audit()
-        assert s.inflight.acknowledged(packet.packet_id)
+        s.inflight.acknowledged(packet.packet_id)
         assert s.account.debt_items == 0
         assert s.ledger.repaid_items[Outcome.ACKED] == 1
-        assert not s.inflight.acknowledged(packet.packet_id)
-        assert not s.inflight.acknowledged(77)
+        s.inflight.acknowledged(packet.packet_id)
+        s.inflight.acknowledged(77)
+        assert s.ledger.repaid_items[Outcome.ACKED] == 1
+
+
+async def test_with_qos_2_it_is_owed_for_until_it_is_received() -> None:
+    async with subscriber(window=1) as s:
+        s.publish(1, b"payload", qos=2)
+        s.publish(2, qos=2)
+        (packet,) = s.received()
+        assert (packet.qos, packet.payload) == (2, b"payload")
+        with pytest.raises(RemoteProtocolError, match="PUBACK for packet 1, which was sent with"):
+            s.inflight.acknowledged(packet.packet_id)
+        assert s.account.debt_items == 2
+        s.inflight.received(packet.packet_id)
+        assert s.account.debt_items == 1
+        s.ledger.audit()
+        s.inflight.received(packet.packet_id)
+        s.outlet.ready()
+        assert s.received() == []  # the window is full until it is released
+        s.inflight.completed(packet.packet_id)
+        s.inflight.completed(packet.packet_id)
+        s.outlet.ready()
+        (second,) = s.received()
+        assert second.payload == b"2"
+        s.ledger.audit()
+
+
+async def test_a_subscription_that_was_granted_qos_1_gets_no_more() -> None:
+    async with subscriber() as s:
+        once = AtLeastOnce(s.inflight)
+        publication = Publication("t", b"x", 2, retain=True)
+        with s.account.turn(publication) as turn:
+            turn.send(once, publication)
+            turn.send(once, Publication("t", b"y", 1))
+        first, second = s.received()
+        assert (first.qos, first.payload, first.retain) == (1, b"x", True)
+        assert (second.qos, second.payload) == (1, b"y")
+        with pytest.raises(RemoteProtocolError, match="PUBREC for packet 2, which was sent with"):
+            s.inflight.received(second.packet_id)
 
 
 async def test_at_most_a_window_is_under_way() -> None:
@@ -156,7 +194,8 @@ async def test_given_up_is_written_off_and_said_once() -> None:
         s.publish(6)
         assert s.account.debt_items == 0
         assert s.ledger.repaid_items[Outcome.DROPPED] == 1
-        assert not s.inflight.acknowledged(1)
+        s.inflight.acknowledged(1)
+        assert s.ledger.repaid_items[Outcome.ACKED] == 0
 
 
 async def test_an_acknowledgement_is_progress() -> None:
