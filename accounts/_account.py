@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ._confirm import Confirm
     from ._holder import Holder
     from ._ledger import Ledger
+    from ._tracer import Tracer
 
     T = TypeVar("T")
 
@@ -83,7 +84,8 @@ class Account:
         "__weakref__", "blame", "blame_mark", "borrowed_bytes", "borrowed_items", "chain",
         "children", "debt_bytes", "debt_items", "gated", "ledger", "limited", "line", "low_bytes",
         "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent",
-        "peak_bytes", "peak_items", "readers", "throttled", "waited_above", "waited_here", "waits",
+        "peak_bytes", "peak_items", "readers", "throttled", "tracers", "waited_above",
+        "waited_here", "waits",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
@@ -99,6 +101,8 @@ class Account:
         self.borrowed_bytes = 0
         self.children = 0
         self.opens = 1
+        # Who wants to follow what its next root turns cause.
+        self.tracers: tuple[Tracer, ...] | None = None
         self.throttled = False
         # Whether a reader has to look closer: throttled, or somebody stands in line.
         self.gated = False
@@ -334,10 +338,20 @@ class Account:
         if items < 1 or nbytes < 0:
             msg = f"a turn handles at least one item and no negative bytes, not {items}, {nbytes}"
             raise ValueError(msg)
-        turn = Turn(self, items, nbytes)
+        if self.tracers is None:
+            turn = Turn(self, items, nbytes)
+        else:
+            turn = self.tracers[0].turn(self, items, nbytes)
         if confirm is not None:
             turn.confirm = confirm
         return turn
+
+    def caused_turn(self) -> Turn:
+        """Return a turn for what handling a loan of this account causes; for `LoanedItem.turn`."""
+        return Turn(self, 0, 0)
+
+    def moved(self, before: Holder | None, holder: Holder, items: int) -> None:
+        """Do nothing: whose hands a loan is in makes no difference here. For `LoanedItem`."""
 
     def standing(self) -> Standing:
         """Return this owner's quota of standing state: assertions, retained messages (rule 16)."""
@@ -403,6 +417,8 @@ class Account:
         ledger.waiters.add(waiter)
         if ledger.slow_waits is not None:
             ledger.slow_waits.began(waiter)
+        for trace in ledger.traces:
+            trace.wait_began(waiter)
         clear = False
         try:
             while True:
@@ -429,6 +445,8 @@ class Account:
                     self.blame = {}
                 for name, seconds in waiter.blame.items():
                     add_blame(self.blame, name, seconds)
+            for trace in ledger.traces:
+                trace.wait_ended(waiter)
             ledger.fold(self)
 
     def _closed_to(self, waiter: Waiter) -> Account | None:

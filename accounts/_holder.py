@@ -60,6 +60,15 @@ class Recipient(abc.ABC):
         return None
 
     @property
+    def last_holder(self) -> Holder | None:
+        """Whose hands it is that what it is given ends up in, by the end of the commit.
+
+        What one commit gives to recipients that have this in common may be told together. None
+        where nobody's; for traces.
+        """
+        return None
+
+    @property
     def hears_of_its_end(self) -> bool:
         """Whether it is told, when its observation ends, that what it was shown has gone.
 
@@ -118,6 +127,11 @@ class Holder(Recipient):
         self.progressed_at = ledger.clock()
         self.ages = ledger.ages_of(self.kind)
         ledger.register(self)
+
+    @property
+    def last_holder(self) -> Holder | None:
+        """See `Recipient.last_holder`: its own."""
+        return self
 
     @abc.abstractmethod
     def loans(self) -> Iterator[LoanedItem[Any]]:

@@ -29,6 +29,8 @@ from ._waiters import REASONS, Waiter, waited_by_reason
 if TYPE_CHECKING:
     from ._confirm import Confirm
     from ._slow_waits import SlowWaits
+    from ._trace_notes import TraceNotes
+    from ._tracer import Tracer
 
 LOOSE = "(loose)"
 """The holder's name, in the matrix, of loans that no holder has taken yet."""
@@ -136,6 +138,9 @@ class Ledger:
         self.slow_waits: SlowWaits | None = None
         # What they and `watch_patience` have told of lately.
         self.incidents = Incidents()
+        # Who waits for accounts that are not open yet, and what is being followed.
+        self.tracers: list[Tracer] = []
+        self.traces: list[TraceNotes] = []
         # Of the turn that is being handed over.
         self.confirming: Confirm | None = None
         self.router = Router(self, "router")
@@ -158,19 +163,26 @@ class Ledger:
         """
         account = self.accounts.get(name)
         if account is None:
-            if parent is not None and self.accounts.get(parent.name) is not parent:
-                msg = (
-                    f"account {parent.name} is not in this ledger (any more); open it before {name}"
-                )
-                raise ClosedAccountError(msg)
+            if parent is not None:
+                known = self.accounts.get(parent.name)
+                # Equal and not the same: a traced loan's account is a stand-in for it.
+                if known != parent:
+                    msg = (
+                        f"account {parent.name} is not in this ledger (any more); open it before "
+                        f"{name}"
+                    )
+                    raise ClosedAccountError(msg)
+                parent = known
             account = Account(self, name, Limit() if limit is None else limit, parent)
             self.accounts[name] = account
             if parent is None:
                 self.roots.add(account)
             else:
                 parent.children += 1
+            for tracer in self.tracers:
+                tracer.opened(account)
             return account
-        if account.parent is not parent:
+        if account.parent != parent:
             old = "no parent" if account.parent is None else account.parent.name
             new = "no parent" if parent is None else parent.name
             msg = f"account {name} is under {old}; close it before opening it under {new}"
@@ -200,6 +212,7 @@ class Ledger:
         del self.accounts[account.name]
         self.unusual.discard(account)
         self.roots.discard(account)
+        account.tracers = None
         # An account is in its own chain: only the garbage collector could free it otherwise.
         account.chain = account.chain[1:]
         account.refresh_limited()

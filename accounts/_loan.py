@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ._errors import SettledError
 from ._outcome import Outcome, outcome_of
-from ._turn import Turn
 
 if TYPE_CHECKING:
     from ._account import Account
     from ._holder import Holder
+    from ._turn import Turn
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -89,6 +89,7 @@ class LoanedItem(Generic[T_co]):
     def held_by(self, holder: Holder) -> None:
         """Note that the loan is in the hands of `holder` from now on."""
         self.account.ledger.loose.discard(self)
+        self.account.moved(self.holder, holder, self.items)
         self.holder = holder
 
     def settle(
@@ -165,7 +166,7 @@ class LoanedItem(Generic[T_co]):
         if not self.items:
             msg = f"{self!r} has ended; nothing more can be caused by it"
             raise SettledError(msg)
-        return Turn(self.account, 0, 0)
+        return self.account.caused_turn()
 
     def __enter__(self) -> T_co:
         if not self.items:

@@ -245,6 +245,8 @@ def commit_run(
     ledger = account.ledger
     if ledger.leaked:
         ledger.drain()
+    if account.tracers is not None:
+        holders = account.tracers[0].run(account, holders, item, items, nbytes)
     account.borrow_run(items, nbytes, len(holders))
     # The router has had the input for no time at all.
     ledger.router.ages.counts[0] += items

@@ -171,7 +171,7 @@ class _Look:
                 self._compare(account)
         for account in self._items:
             known = self._ledger.accounts.get(account.name)
-            if known is not account and account.debt_items:
+            if known != account and account.debt_items:
                 self.found.append(f"account {account.name} is not in the ledger, but has loans")
 
     def _compare(self, account: Account) -> None:

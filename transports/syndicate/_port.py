@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ...accounts import Account, Outcome, Recipient
+from ...accounts import Account, Holder, Outcome, Recipient
 from ...dataspace import Asserted, Batch, Retracted
 from .._errors import LocalProtocolError
 from ._packets import TurnEvent
@@ -113,6 +113,12 @@ class Port(Recipient):
     def run_place(self) -> object:
         """See `Recipient.run_place`: what one turn tells two of a peer's observers is one turn."""
         return None if self.caveats else self.sender
+
+    @property
+    def last_holder(self) -> Holder:
+        """See `Recipient.last_holder`."""
+        sender = self.sender
+        return sender.outlet if sender.credited is None else sender.credited
 
     @property
     def hears_of_its_end(self) -> bool:

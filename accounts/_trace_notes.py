@@ -1,0 +1,483 @@
+"""The notes that become a trace, while it goes on.
+
+Rules of this file:
+
+1. Nothing here borrows or repays: the books are what they would be without a trace.
+2. Nothing here raises, and nothing takes long: it is called in the middle of turns and flushes.
+   What takes time (`TraceNotes.told`) is for whoever wanted the trace.
+3. Everything that traffic can make grow has a limit. What is beyond it is counted.
+4. A trace that has ended is `let_go`: nothing that is still outstanding knows of it any more.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from ._outcome import Outcome
+from ._trace import (
+    Move,
+    Settlement,
+    StillHeld,
+    Trace,
+    TracedLoan,
+    TracedSum,
+    TracedTurn,
+    TracedWait,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._account import Account
+    from ._holder import Holder
+    from ._traced import StandIn
+    from ._waiters import Waiter
+
+MAX_SETTLEMENTS: Final = 16
+"""Of one loan; after that, those of one outcome are summed up."""
+
+MAX_MOVES: Final = 8
+"""From hand to hand, of one loan: the latest."""
+
+MAX_LABELS: Final = 8
+"""Of one turn."""
+
+MAX_LABEL: Final = 128
+"""Characters of a label."""
+
+MAX_WAITS: Final = 32
+"""Of the account's readers, in one trace."""
+
+NOBODY: Final = "(nobody)"
+
+
+class LoanNotes:
+    """What has become of what one turn gave to one holder."""
+
+    __slots__ = (
+        "__weakref__", "bytes", "ended", "expected", "held", "holder", "idle", "items", "kind",
+        "label", "left_bytes", "left_items", "lent", "moves", "settlements", "stand_in", "trace",
+        "turn", "turns",
+    )  # fmt: skip
+
+    def __init__(self, turn: TurnNotes, name: str, kind: str) -> None:
+        self.trace = turn.trace
+        self.turn = turn
+        self.holder = name
+        self.kind = kind
+        self.label = ""
+        self.lent = 0.0
+        self.ended: float | None = None
+        # Deliveries that the commit has still to make.
+        self.expected = 0
+        self.items = 0
+        self.bytes = 0
+        self.left_items = 0
+        self.left_bytes = 0
+        # By the holder's name: its kind, and how many events of this it has.
+        self.held: dict[str, tuple[str, int]] = {}
+        self.idle: dict[str, weakref.ref[Holder]] = {}
+        self.moves: list[Move] = []
+        self.settlements: list[Settlement] = []
+        self.turns: list[TurnNotes] = []
+        self.stand_in: StandIn | None = None
+
+    def lent_to(self, holder: Holder | None, items: int, nbytes: int, label: str) -> None:
+        """Note that the commit hands something over now."""
+        if not self.items:
+            self.lent = self.trace.now()
+        self.label = self.label or label[:MAX_LABEL]
+        self.expected -= 1
+        self.borrowed(items, nbytes)
+        name, kind = (self.holder, self.kind) if holder is None else (holder.name, holder.kind)
+        self.held[name] = kind, self.held.get(name, (kind, 0))[1] + items
+        if holder is not None:
+            self.idle[name] = weakref.ref(holder)
+
+    def borrowed(self, items: int, nbytes: int) -> None:
+        """Note that more is owed for it."""
+        if self.ended is not None:
+            self.ended = None
+            self.trace.unfinished += 1
+        self.items += items
+        self.bytes += nbytes
+        self.left_items += items
+        self.left_bytes += nbytes
+
+    def moved(self, before: Holder | None, holder: Holder, items: int) -> None:
+        """Note that `items` of it are in the hands of `holder` from now on."""
+        self._let_off(None if before is None else before.name, items)
+        self.held[holder.name] = holder.kind, self.held.get(holder.name, ("", 0))[1] + items
+        self.idle[holder.name] = weakref.ref(holder)
+        if len(self.moves) >= MAX_MOVES:
+            del self.moves[0]
+        self.moves.append(Move(self.trace.now(), holder.name, holder.kind))
+
+    def repaid(self, items: int, nbytes: int, outcome: Outcome, holder: Holder | None) -> None:
+        """Note that some of it has ended."""
+        self.left_items -= items
+        self.left_bytes -= nbytes
+        name = NOBODY if holder is None else holder.name
+        self._let_off(name, items)
+        now = self.trace.now()
+        settlements = self.settlements
+        if len(settlements) >= MAX_SETTLEMENTS:
+            for number, each in enumerate(settlements):
+                if each.outcome is outcome and number >= MAX_SETTLEMENTS - 1:
+                    settlements[number] = Settlement(
+                        now, each.items + items, each.bytes + nbytes, outcome, name, each.times + 1
+                    )
+                    break
+            else:
+                settlements.append(Settlement(now, items, nbytes, outcome, name))
+        else:
+            settlements.append(Settlement(now, items, nbytes, outcome, name))
+        # In a commit others may still come.
+        if not (self.left_items or self.left_bytes or self.expected) and self.ended is None:
+            self.ended = now
+            self.trace.one_ended()
+
+    def _let_off(self, name: str | None, items: int) -> None:
+        held = self.held
+        for each in (name, *list(held)):
+            if not items:
+                return
+            if each is not None and each in held:
+                kind, has = held[each]
+                gone = min(has, items)
+                items -= gone
+                if has > gone:
+                    held[each] = kind, has - gone
+                else:
+                    del held[each]
+
+    def seconds(self, now: float) -> float:
+        """For how long it took, or has taken by `now`."""
+        return (now if self.ended is None else self.ended) - self.lent
+
+    def told(self, now: float, shown: set[LoanNotes]) -> TracedLoan:
+        """Return what it has come to."""
+        clock = self.trace.account.ledger.clock()
+        held: list[StillHeld] = []
+        for name, (kind, items) in self.held.items():
+            reference = self.idle.get(name)
+            holder = None if reference is None else reference()
+            idle = None if holder is None else clock - holder.progressed_at
+            held.append(StillHeld(name, kind, items, idle))
+        return TracedLoan(
+            holder=self.holder,
+            kind=self.kind,
+            label=self.label,
+            items=self.items,
+            bytes=self.bytes,
+            lent=self.lent,
+            ended=self.ended,
+            left_items=self.left_items,
+            left_bytes=self.left_bytes,
+            held=tuple(held),
+            moves=tuple(self.moves),
+            settlements=tuple(self.settlements),
+            turns=tuple([turn.told(now, shown) for turn in self.turns]),
+        )
+
+
+class TurnNotes:
+    """What has become of one turn."""
+
+    __slots__ = (
+        "by_place", "bytes", "cause", "ended", "items", "labels", "loans", "more_labels", "opened",
+        "outcome", "trace",
+    )  # fmt: skip
+
+    def __init__(
+        self, trace: TraceNotes, cause: LoanNotes | None, items: int, nbytes: int, opened: float
+    ) -> None:
+        self.trace = trace
+        self.cause = cause
+        self.items = items
+        self.bytes = nbytes
+        self.opened = opened
+        self.ended: float | None = None
+        self.outcome: Outcome | None = None
+        self.labels: dict[str, None] = {}
+        self.more_labels = 0
+        self.loans: list[LoanNotes] = []
+        # By where it is that what is handed over ends up.
+        self.by_place: dict[int, LoanNotes] = {}
+
+    def about(self, event: object) -> None:
+        """Note what was published."""
+        self.trace.sent = True
+        label = self.trace.label(event)[:MAX_LABEL]
+        if label not in self.labels:
+            if len(self.labels) < MAX_LABELS:
+                self.labels[label] = None
+            else:
+                self.more_labels += 1
+
+    def over(self, outcome: Outcome) -> None:
+        """Note that it is over."""
+        self.ended = self.trace.now()
+        self.outcome = outcome
+        self.by_place.clear()
+        trace = self.trace
+        if trace.root is self and not trace.sent and outcome is Outcome.DELIVERED:
+            trace.is_nothing()
+        else:
+            trace.one_ended()
+
+    def told(self, now: float, shown: set[LoanNotes]) -> TracedTurn:
+        """Return what it has come to, with those of its loans that are `shown`."""
+        return TracedTurn(
+            opened=self.opened,
+            ended=self.ended,
+            items=self.items,
+            bytes=self.bytes,
+            outcome=self.outcome,
+            labels=tuple(self.labels),
+            more_labels=self.more_labels,
+            loans=tuple([loan.told(now, shown) for loan in self.loans if loan in shown]),
+        )
+
+
+@attrs.define(slots=True)
+class _WaitNotes:
+    since: float
+    blame: dict[str, float]
+    at: str | None = None
+    until: float | None = None
+
+
+@attrs.define(slots=True)
+class _Sum:
+    loans: int = 0
+    items: int = 0
+    bytes: int = 0
+
+    def told(self) -> TracedSum:
+        return TracedSum(self.loans, self.items, self.bytes)
+
+
+class TraceNotes:
+    """One trace that goes on.
+
+    Args:
+        account: Who pays.
+        opened: When its input was charged, on the ledger's clock.
+        items: The events that came in.
+        nbytes: Their bytes.
+        label: Names what is published.
+        wants: Whether loans to a holder of that name are followed.
+        max_loans: How many are followed at most; as many turns.
+        at_end: Called with it once everything has ended.
+        is_nothing: Called with it instead if nothing was sent or published: this trace is none.
+    """
+
+    __slots__ = (
+        "__weakref__", "_at_end", "_is_nothing", "account", "began", "complete", "label", "loans",
+        "max_loans", "more_waits", "not_followed", "readers", "root", "seconds", "sent", "start",
+        "turns", "turns_not_followed", "unfinished", "waits", "wants",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        account: Account,
+        opened: float,
+        items: int,
+        nbytes: int,
+        *,
+        label: Callable[[object], str],
+        wants: Callable[[str], bool],
+        max_loans: int,
+        at_end: Callable[[TraceNotes], object],
+        is_nothing: Callable[[TraceNotes], object],
+    ) -> None:
+        self.account = account
+        self.start = opened
+        self.began = time.time() - (account.ledger.clock() - opened)
+        self.label = label
+        self.wants = wants
+        self.max_loans = max_loans
+        self._at_end = at_end
+        self._is_nothing = is_nothing
+        self.complete = False
+        self.seconds: float | None = None
+        self.sent = False
+        self.root = TurnNotes(self, None, items, nbytes, 0.0)
+        self.turns = 1
+        self.loans: list[LoanNotes] = []
+        # How many turns are open, and how many loans have not ended.
+        self.unfinished = 1
+        self.not_followed = _Sum()
+        self.turns_not_followed = 0
+        self.waits: list[_WaitNotes] = []
+        self.more_waits = 0
+        self.readers: dict[Waiter, _WaitNotes] = {}
+        account.ledger.traces.append(self)
+        for waiter in account.readers or ():
+            self.wait_began(waiter)
+
+    def now(self) -> float:
+        """Seconds since it began."""
+        return self.account.ledger.clock() - self.start
+
+    # -- what goes on ---------------------------------------------------------------------------
+
+    def open_turn(self, cause: LoanNotes, opened: float) -> TurnNotes | None:
+        """Note that handling a loan has opened a turn; None if it is one too many."""
+        if self.turns >= self.max_loans:
+            self.turns_not_followed += 1
+            return None
+        self.turns += 1
+        turn = TurnNotes(self, cause, 0, 0, opened - self.start)
+        cause.turns.append(turn)
+        self.unfinished += 1
+        return turn
+
+    def lend(
+        self, turn: TurnNotes, place: object, name: str, kind: str, items: int, nbytes: int
+    ) -> LoanNotes | None:
+        """Note that a turn is going to hand something over; None if that is not followed.
+
+        What goes to one `place` is one: it may be told together.
+        """
+        self.sent = True
+        loan = turn.by_place.get(id(place))
+        if loan is None:
+            if len(self.loans) >= self.max_loans or not self.wants(name):
+                self.not_followed.loans += 1
+                self.not_followed.items += items
+                self.not_followed.bytes += nbytes
+                return None
+            loan = LoanNotes(turn, name, kind)
+            turn.by_place[id(place)] = loan
+            turn.loans.append(loan)
+            self.loans.append(loan)
+            self.unfinished += 1
+        loan.expected += 1
+        return loan
+
+    def wait_began(self, waiter: Waiter) -> None:
+        """Note that a reader waits from now on, if it is the account's."""
+        if waiter.account is not self.account:
+            return
+        if len(self.waits) >= MAX_WAITS:
+            self.more_waits += 1
+            return
+        notes = _WaitNotes(waiter.since - self.start, dict(self.account.blame or ()))
+        self.waits.append(notes)
+        self.readers[waiter] = notes
+
+    def wait_ended(self, waiter: Waiter) -> None:
+        """Note that a reader waits no more."""
+        notes = self.readers.pop(waiter, None)
+        if notes is not None:
+            notes.until = self.now()
+            notes.blame = self._blamed_since(notes.blame)
+
+    def _blamed_since(self, before: dict[str, float]) -> dict[str, float]:
+        since: dict[str, float] = {}
+        for name, seconds in (self.account.blame or {}).items():
+            if seconds > before.get(name, 0.0):
+                since[name] = seconds - before.get(name, 0.0)
+        return since
+
+    def is_nothing(self) -> None:
+        """Forget it: the turn has neither published nor sent anything."""
+        self.let_go()
+        self._is_nothing(self)
+
+    def one_ended(self) -> None:
+        """Note that a turn or a loan has ended; the last one ends the trace."""
+        self.unfinished -= 1
+        if not self.unfinished and self.seconds is None:
+            self.complete = True
+            self.let_go()
+            self._at_end(self)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Follow it no more; `told` says what is known by now."""
+        if self.seconds is not None:
+            return
+        self.seconds = self.now()
+        for waiter, notes in self.readers.items():
+            notes.at = None if waiter.at is None else waiter.at.name
+            notes.blame = self._blamed_since(notes.blame)
+        self.readers.clear()
+        traces = self.account.ledger.traces
+        if self in traces:
+            traces.remove(self)
+
+    def let_go(self) -> None:
+        """End it, and let nothing that is outstanding know of it any more."""
+        self.end()
+        for loan in self.loans:
+            if loan.stand_in is not None:
+                loan.stand_in.notes = None
+                loan.stand_in = None
+
+    def told(self, most: int) -> Trace:
+        """Return what it has come to, with `most` loans: what is outstanding, then the slowest."""
+        seconds = self.now() if self.seconds is None else self.seconds
+        outcomes: dict[Outcome, int] = {}
+        every = _Sum()
+        left_items = left_bytes = 0
+        for loan in self.loans:
+            _add(every, loan)
+            left_items += loan.left_items
+            left_bytes += loan.left_bytes
+            for each in loan.settlements:
+                outcomes[each.outcome] = outcomes.get(each.outcome, 0) + each.items
+        shown = self._shown(most, seconds)
+        left_out = _Sum()
+        for loan in self.loans:
+            if loan not in shown:
+                _add(left_out, loan)
+        return Trace(
+            account=self.account.name,
+            began=self.began,
+            seconds=seconds,
+            complete=self.complete,
+            root=self.root.told(seconds, shown),
+            waits=tuple([TracedWait(w.since, w.until, w.at, w.blame) for w in self.waits]),
+            more_waits=self.more_waits,
+            followed=every.told(),
+            outcomes=outcomes,
+            left_items=left_items,
+            left_bytes=left_bytes,
+            not_shown=left_out.told(),
+            not_followed=self.not_followed.told(),
+            turns_not_followed=self.turns_not_followed,
+        )
+
+    def _shown(self, most: int, seconds: float) -> set[LoanNotes]:
+        if len(self.loans) <= most:
+            return set(self.loans)
+        found: set[LoanNotes] = set()
+        slowest = sorted(
+            self.loans, key=lambda loan: (loan.ended is None, loan.seconds(seconds)), reverse=True
+        )
+        for loan in slowest:
+            # What it was caused by is shown, too, or it would hang in the air.
+            chain: list[LoanNotes] = []
+            each: LoanNotes | None = loan
+            while each is not None and each not in found:
+                chain.append(each)
+                each = each.turn.cause
+            if len(found) + len(chain) <= most:
+                found.update(chain)
+            if len(found) >= most:
+                break
+        return found
+
+
+def _add(to: _Sum, loan: LoanNotes) -> None:
+    to.loans += 1
+    to.items += loan.items
+    to.bytes += loan.bytes

@@ -1,0 +1,204 @@
+"""Following what an account's next event causes, to its end (`Trace`).
+
+A tracer is armed for some accounts; each root turn that one of them does next is followed, until
+there have been as many as were wanted. It costs those who are not traced nothing but one look at
+`Account.tracers` for each root turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import trio
+
+from ._steps import at_once
+from ._trace_notes import TraceNotes
+from ._traced import FollowedTurn, trace_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator
+
+    from ._account import Account
+    from ._holder import Recipient
+    from ._ledger import Ledger
+    from ._trace import Trace
+
+DEFAULT_TRACED_LOANS: Final = 5_000
+"""Loans that are followed of one event, and turns: half a kilobyte each."""
+
+DEFAULT_SHOWN_LOANS: Final = 100
+"""Loans that are told of one by one: more than anybody reads."""
+
+STEP: Final = 256
+"""How many accounts are armed before others may go on, where they may."""
+
+
+def label_of(event: object) -> str:
+    """Return what an event is about, and nothing of what it says: its topic, else its class."""
+    topic: Any = getattr(event, "topic", None)
+    return topic if isinstance(topic, str) else type(event).__name__
+
+
+def anybody(name: str) -> bool:
+    """Match every name."""
+    return True
+
+
+class Tracer:
+    """Follows the next root turns of some accounts. A context manager::
+
+        with Tracer(ledger, "mqtt:1883/-/pub".__eq__) as tracer:
+            trace = None
+            with trio.move_on_after(10):
+                trace = await tracer.next()
+            if trace is None:
+                unfinished = tracer.rest()
+
+    Turns that neither publish nor send anything are passed over, unless they fail. Leaving the
+    block disarms it; of what is still outstanding nothing knows of it any more.
+
+    Args:
+        ledger: The books.
+        matches: Whether an account of that name is followed; those opened later count, too.
+        events: How many root turns are followed.
+        holders: Whether loans to a holder of that name are followed.
+        label: Names an event in a word or two; must not raise.
+        max_loans: How many loans of one event are followed.
+        shown: How many of them a trace shows.
+
+    Attributes:
+        armed: How many accounts matched so far.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        matches: Callable[[str], bool] = anybody,
+        *,
+        events: int = 1,
+        holders: Callable[[str], bool] = anybody,
+        label: Callable[[object], str] = label_of,
+        max_loans: int = DEFAULT_TRACED_LOANS,
+        shown: int = DEFAULT_SHOWN_LOANS,
+    ) -> None:
+        self._ledger = ledger
+        self._matches = matches
+        self._holders = holders
+        self._label = label
+        self._max_loans = max_loans
+        self._shown = shown
+        self._wanted = events
+        self._going: list[TraceNotes] = []
+        self._ended: deque[TraceNotes] = deque()
+        self._arrived = trio.Event()
+        self.armed = 0
+
+    def __repr__(self) -> str:
+        return f"<Tracer: {self._wanted} to come, {len(self._going)} under way>"
+
+    # -- arming ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        at_once(self.arming())
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def arming(self) -> Generator[None]:
+        """Arm it, in steps; `close` disarms it, how far ever this has come."""
+        ledger = self._ledger
+        ledger.tracers.append(self)
+        for number, account in enumerate(list(ledger.accounts.values()), 1):
+            self.opened(account)
+            if not number % STEP:
+                yield
+
+    def opened(self, account: Account) -> None:
+        """Arm it for an account, if it matches; for `Ledger.open`."""
+        if self._matches(account.name):
+            mine = account.tracers or ()
+            if self not in mine and self._ledger.accounts.get(account.name) is account:
+                account.tracers = (*mine, self)
+                self.armed += 1
+
+    def close(self) -> None:
+        """Disarm it and follow nothing any more. Idempotent."""
+        self._wanted = 0
+        ledger = self._ledger
+        if self in ledger.tracers:
+            ledger.tracers.remove(self)
+            for account in ledger.accounts.values():
+                if account.tracers is not None and self in account.tracers:
+                    account.tracers = tuple(t for t in account.tracers if t is not self) or None
+        going, self._going = self._going, []
+        for notes in going:
+            notes.let_go()
+        self._ended.clear()
+
+    # -- for accounts ---------------------------------------------------------------------------
+
+    def turn(self, account: Account, items: int, nbytes: int) -> FollowedTurn:
+        """Return a root turn that is followed from when it is entered."""
+        return FollowedTurn(account, items, nbytes)
+
+    def run(
+        self,
+        account: Account,
+        holders: Collection[Recipient],
+        item: object,
+        items: int,
+        nbytes: int,
+    ) -> Collection[Recipient]:
+        """Return who takes a run in the place of `holders`; for `commit_run`."""
+        return trace_run(account, holders, item, items, nbytes)
+
+    def begin(self, account: Account, opened: float, items: int, nbytes: int) -> TraceNotes | None:
+        """Begin a trace, if another one is wanted."""
+        if self._wanted <= 0:
+            return None
+        self._wanted -= 1
+        notes = TraceNotes(
+            account,
+            opened,
+            items,
+            nbytes,
+            label=self._label,
+            wants=self._holders,
+            max_loans=self._max_loans,
+            at_end=self._at_end,
+            is_nothing=self._is_nothing,
+        )
+        self._going.append(notes)
+        return notes
+
+    def _at_end(self, notes: TraceNotes) -> None:
+        self._going.remove(notes)
+        self._ended.append(notes)
+        self._arrived.set()
+
+    def _is_nothing(self, notes: TraceNotes) -> None:
+        self._going.remove(notes)
+        self._wanted += 1
+
+    # -- for who wants to know ------------------------------------------------------------------
+
+    async def next(self) -> Trace:
+        """Wait for the next event to come and for everything that it caused to end.
+
+        It waits for ever once there have been as many as were wanted.
+
+        Cancellation: always a checkpoint, before anything is taken, so no trace is lost.
+        """
+        await trio.lowlevel.checkpoint()
+        while not self._ended:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        return self._ended.popleft().told(self._shown)
+
+    def rest(self) -> tuple[Trace, ...]:
+        """Follow nothing more; return what is known of what was under way, oldest first."""
+        found = [*self._ended, *self._going]
+        self.close()
+        return tuple([notes.told(self._shown) for notes in found])
