@@ -71,10 +71,15 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
                 heappushpop(debtors, (debt, -number, account))
     held: dict[str, int] = {}
     now = oldest = ledger.clock()
-    for holder in list(ledger.holders):
-        yield
+    for number, holder in enumerate(list(ledger.holders)):
+        if not number % STEP_LOANS:
+            yield
         # A holder's loans may not change while they are walked, hence the copy.
         loans: list[Any] = list(holder.loans())
+        if not loans:
+            continue
+        if len(loans) > 1:
+            yield
         items = 0
         for start in range(0, len(loans), STEP_LOANS):
             if start:

@@ -7,18 +7,20 @@ The prefix is `clearfunds_detailed_`, so that one Prometheus can scrape both pag
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from ...accounts._waiters import waited_by_reason
-from ._exposition import Family, format_labels
-from ._holdings import BREATH_EVERY, Everybody, cells_of
+from ...accounts._account import MAX_BLAMED
+from ...accounts._waiters import REASONS, waited_by_reason
+from ._exposition import Family, escape
+from ._holdings import BREATH_EVERY, Cell, Holdings
 from ._name_pattern import NamePattern
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import Mapping
 
     from ...accounts import Account, Ledger
     from ._pace import Pace
@@ -31,6 +33,19 @@ SERIES_MAX: Final = 200_000
 PIECE_CHARACTERS: Final = 32768
 
 _Row = tuple[str, tuple[float | None, ...]]
+
+_Held = tuple[str, "Account | None", str, Cell]
+"""The labels of a row of the matrix, its account if it is in the ledger, its holder, how much."""
+
+
+class _ForEver(float):
+    """Infinite, as Prometheus's format has it."""
+
+    def __repr__(self) -> str:
+        return "+Inf"
+
+
+_FOR_EVER: Final = _ForEver("inf")
 
 
 @attrs.frozen
@@ -90,33 +105,51 @@ async def write_detailed(
 ) -> AsyncGenerator[bytes, None]:
     """Write the page, in pieces.
 
-    Each row is read at one instant, the page as a whole is not.
+    Each row is read at one instant, the page as a whole is not. Where there is not room for all,
+    each family has its share, and those after it what it leaves of that.
     """
+    books = _Books(ledger, query, pace)
     room = query.limit
     left_out = 0
-    for metrics, fill in [table for family in query.families for table in TABLES[family]]:
-        table = _Table(metrics, room)
-        await fill(ledger, query, table, pace)
-        room = table.room
-        left_out += table.left_out
-        text: list[str] = []
-        characters = 0
-        for column, metric in enumerate(table.metrics):
-            text.append(metric.head())
-            for number, (labels, values) in enumerate(table.rows):
-                if not number % BREATH_EVERY:
-                    await pace.breathe()
-                value = values[column]
-                if value is not None:
-                    line = metric.sample(labels, value)
-                    text.append(line)
-                    characters += len(line)
-                    if characters >= PIECE_CHARACTERS:
-                        yield _encode(text)
-                        text.clear()
-                        characters = 0
-        yield _encode(text)
+    for number, family in enumerate(query.families):
+        share = room // (len(query.families) - number)
+        room -= share
+        for metrics, fill in TABLES[family]:
+            table = _Table(metrics, share)
+            await fill(books, table)
+            share = table.room
+            left_out += table.left_out
+            async for piece in _write(table, pace):
+                yield piece
+        room += share
     yield _encode([TRUNCATED.head(), TRUNCATED.sample("", left_out)])
+
+
+async def _write(table: _Table, pace: Pace) -> AsyncGenerator[bytes, None]:
+    """Write a table, one metric after the other, as Prometheus wants to have them."""
+    text: list[str] = []
+    characters = 0
+    rows = table.rows
+    for column, metric in enumerate(table.metrics):
+        text.append(metric.head())
+        name = metric.name
+        for start in range(0, len(rows), BREATH_EVERY):
+            await pace.breathe()
+            # As `Family.sample` does it, which would take three times as long for each.
+            lines = "".join(
+                [
+                    f"{name}{labels} {values[column]!r}\n"
+                    for labels, values in rows[start : start + BREATH_EVERY]
+                    if values[column] is not None
+                ]
+            )
+            text.append(lines)
+            characters += len(lines)
+            if characters >= PIECE_CHARACTERS:
+                yield _encode(text)
+                text.clear()
+                characters = 0
+    yield _encode(text)
 
 
 def _encode(text: list[str]) -> bytes:
@@ -133,8 +166,8 @@ class _Table:
     rows: list[_Row] = attrs.field(factory=list[_Row])
     left_out: int = 0
 
-    def add(self, labels: Mapping[str, str], *values: float | None) -> None:
-        """Add a row, with a value or None for each metric; count it if there is no room."""
+    def add(self, labels: str, *values: float | None) -> None:
+        """Add a row, with a finite value or None for each metric; count it if there is no room."""
         series = len(values) - values.count(None)
         if series > self.room:
             # No smaller row after this one: what is there is the beginning of the list.
@@ -142,103 +175,215 @@ class _Table:
             self.left_out += series
         else:
             self.room -= series
-            self.rows.append((format_labels(labels), values))
+            self.rows.append((labels, values))
 
 
-def _ordered(ledger: Ledger) -> list[Account]:
-    # Those that owe come first: they are what is looked for when not all can be told of.
-    accounts = list(ledger.accounts.values())
-    return [a for a in accounts if a.debt_items] + [a for a in accounts if not a.debt_items]
+@attrs.define
+class _Books:
+    """What the page is made of: who holds what, and who is told of first, looked at once."""
+
+    ledger: Ledger
+    query: DetailedQuery
+    pace: Pace
+    _accounts: list[Account] | None = None
+    _holdings: Holdings | None = None
+    _cells: list[_Held] | None = None
+    above: dict[Account, dict[str, None]] = attrs.field(factory=dict["Account", "dict[str, None]"])
+    """Accounts above others, and who holds what those below them owe; once `cells` are known."""
+
+    async def accounts(self) -> AsyncGenerator[list[Account], None]:
+        """Yield some accounts after the other that were asked for, the most looked for first.
+
+        Those that wait, then those that owe, those that have waited, and the others.
+        """
+        if self._accounts is None:
+            waiting: list[Account] = []
+            owing: list[Account] = []
+            waited: list[Account] = []
+            rest: list[Account] = []
+            for number, account in enumerate(list(self.ledger.accounts.values())):
+                if not number % BREATH_EVERY:
+                    await self.pace.breathe()
+                if await self.is_wanted_account(account.name):
+                    if account.readers:
+                        waiting.append(account)
+                    elif account.debt_items:
+                        owing.append(account)
+                    else:
+                        (waited if account.waits else rest).append(account)
+            self._accounts = [*waiting, *owing, *waited, *rest]
+        for start in range(0, len(self._accounts), BREATH_EVERY):
+            await self.pace.breathe()
+            yield self._accounts[start : start + BREATH_EVERY]
+
+    async def holdings(self) -> Holdings:
+        """Return who holds what."""
+        if self._holdings is None:
+            self._holdings = await Holdings.of(self.ledger, self.pace)
+        return self._holdings
+
+    async def cells(self) -> AsyncGenerator[list[_Held], None]:
+        """Yield some after the other that were asked for, those first of accounts that wait."""
+        if self._cells is None:
+            first: list[_Held] = []
+            after: list[_Held] = []
+            for holder, cells in (await self.holdings()).cells.items():
+                await self.pace.breathe()
+                if await self.is_wanted_holder(holder):
+                    await self._sort(holder, cells, first, after)
+            self._cells = first + after
+        for start in range(0, len(self._cells), BREATH_EVERY):
+            await self.pace.breathe()
+            yield self._cells[start : start + BREATH_EVERY]
+
+    async def _sort(
+        self, holder: str, cells: dict[str, Cell], first: list[_Held], after: list[_Held]
+    ) -> None:
+        accounts = self.ledger.accounts
+        escaped = escape(holder)
+        parent: Account | None = None
+        for number, (name, cell) in enumerate(cells.items()):
+            if not number % BREATH_EVERY:
+                await self.pace.breathe()
+            account = accounts.get(name)
+            if account is not None and account.parent is not parent:
+                parent = account.parent
+                for each in account.chain[1:]:
+                    self.above.setdefault(each, {})[holder] = None
+            if await self.is_wanted_account(name):
+                labels = f'{{account="{escape(name)}",holder="{escaped}"}}'
+                waits = account is not None and account.readers
+                (first if waits else after).append((labels, account, holder, cell))
+
+    async def is_wanted_holder(self, name: str) -> bool:
+        """Whether that holder was asked for."""
+        return self.query.holder is None or await self._matches(self.query.holder, name)
+
+    async def is_wanted_account(self, name: str) -> bool:
+        """Whether that account was asked for."""
+        return self.query.account is None or await self._matches(self.query.account, name)
+
+    async def _matches(self, pattern: NamePattern, name: str) -> bool:
+        # A pattern may take as long as its length times the name's.
+        await self.pace.breathe()
+        return pattern.matches(name)
 
 
-async def _accounts(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
-    for number, account in enumerate(_ordered(ledger)):
-        if not number % BREATH_EVERY:
-            await pace.breathe()
-        if query.account is not None:
-            await pace.breathe()
-            if not query.account.matches(account.name):
+def _of_account(account: Account) -> str:
+    parent = account.parent
+    return (
+        f'account="{escape(account.name)}",parent="{"" if parent is None else escape(parent.name)}"'
+    )
+
+
+async def _accounts(books: _Books, table: _Table) -> None:
+    async for some in books.accounts():
+        for account in some:
+            limit = account.own_limit
+            if not table.room:
+                table.left_out += 8 + (limit.items is not None) + (limit.bytes is not None)
                 continue
-        statement = account.statistics()
-        table.add(
-            {"account": statement.name, "parent": statement.parent or ""},
-            statement.debt_items,
-            statement.debt_bytes,
-            statement.peak_items,
-            statement.peak_bytes,
-            statement.limit_items,
-            statement.limit_bytes,
-            statement.waiting,
-            statement.borrowed_items,
-            statement.borrowed_bytes,
-            statement.waits,
-        )
+            table.add(
+                f"{{{_of_account(account)}}}",
+                account.debt_items,
+                account.debt_bytes,
+                account.peak_items,
+                account.peak_bytes,
+                limit.items,
+                limit.bytes,
+                account.waiting,
+                account.borrowed_items,
+                account.borrowed_bytes,
+                account.waits,
+            )
 
 
-async def _throttled(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
-    for number, account in enumerate(_ordered(ledger)):
-        if not number % BREATH_EVERY:
-            await pace.breathe()
-        if query.account is not None:
-            await pace.breathe()
-            if not query.account.matches(account.name):
+async def _throttled(books: _Books, table: _Table) -> None:
+    clock = books.ledger.clock
+    async for some in books.accounts():
+        for account in some:
+            if not table.room:
+                table.left_out += len(REASONS)
                 continue
-        waited = waited_by_reason(
-            account.waited_here, account.waited_above, account.readers or (), ledger.clock()
-        )
-        labels = {
-            "account": account.name,
-            "parent": "" if account.parent is None else account.parent.name,
-        }
-        for reason, seconds in waited.items():
-            table.add({**labels, "reason": reason}, seconds)
+            labels = _of_account(account)
+            waited = waited_by_reason(
+                account.waited_here, account.waited_above, account.readers or (), clock()
+            )
+            for reason, seconds in waited.items():
+                table.add(f'{{{labels},reason="{reason}"}}', seconds)
 
 
-async def _holders(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
-    for hands in await Everybody.of(ledger, pace):
+async def _holders(books: _Books, table: _Table) -> None:
+    holdings = await books.holdings()
+    router = books.ledger.router
+    clock, pace = books.ledger.clock, books.pace
+    if router.name not in holdings.cells and await books.is_wanted_holder(router.name):
+        # So that there is a series to say that nobody holds anything.
+        labels = f'{{holder="{escape(router.name)}",kind="{router.kind}"}}'
+        table.add(labels, 0, 0, 0, 0.0, 0.0, router.patience)
+    for name, cells in holdings.cells.items():
         await pace.breathe()
-        if query.holder is not None and not query.holder.matches(hands.name):
+        if not await books.is_wanted_holder(name):
             continue
-        cells = (await cells_of(hands, ledger, pace)).values()
-        now = ledger.clock()
+        who = holdings.who[name]
+        patience = who.patience
+        if patience is not None and math.isinf(patience):
+            patience = _FOR_EVER
+        now = clock()
+        held = cells.values()
         table.add(
-            {"holder": hands.name, "kind": hands.kind},
-            sum([cell.items for cell in cells]),
-            sum([cell.bytes for cell in cells]),
-            sum([cell.loans for cell in cells]),
-            max([now - cell.opened for cell in cells], default=0.0),
-            # Who holds nothing is not failing to make progress.
-            max([now - h.progressed_at for h in hands.holders], default=0.0) if cells else 0.0,
-            min([holder.patience for holder in hands.holders], default=None),
+            f'{{holder="{escape(name)}",kind="{escape(who.kind)}"}}',
+            sum([cell.items for cell in held]),
+            sum([cell.bytes for cell in held]),
+            sum([cell.loans for cell in held]),
+            max([now - cell.opened for cell in held]),
+            0.0 if who.progressed_at is None else now - who.progressed_at,
+            patience,
         )
 
 
-async def _matrix(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
-    for hands in await Everybody.of(ledger, pace):
-        await pace.breathe()
-        if query.holder is not None and not query.holder.matches(hands.name):
-            continue
-        cells = await cells_of(hands, ledger, pace)
-        now = ledger.clock()
-        for account, cell in cells.items():
-            await pace.breathe()
-            if query.account is None or query.account.matches(account):
-                table.add(
-                    {"account": account, "holder": hands.name},
-                    cell.items,
-                    cell.bytes,
-                    now - cell.opened,
-                )
+async def _matrix(books: _Books, table: _Table) -> None:
+    clock = books.ledger.clock
+    async for some in books.cells():
+        now = clock()
+        for labels, _, _, cell in some:
+            table.add(labels, cell.items, cell.bytes, now - cell.opened)
 
 
-async def _blame(ledger: Ledger, query: DetailedQuery, table: _Table, pace: Pace) -> None:
-    for account in list(ledger.accounts.values()):
-        await pace.breathe()
-        if not account.blame or (query.account and not query.account.matches(account.name)):
-            continue
-        for holder, seconds in list(account.blame.items()):
-            if query.holder is None or query.holder.matches(holder):
-                table.add({"account": account.name, "holder": holder}, seconds)
+async def _blame(books: _Books, table: _Table) -> None:
+    for number, account in enumerate(list(books.ledger.accounts.values())):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        if account.blame and await books.is_wanted_account(account.name):
+            for holder, seconds in list(account.blame.items()):
+                if await books.is_wanted_holder(holder):
+                    table.add(_of_cell(account.name, holder), seconds)
+    # Who may be blamed next has a series from before: Prometheus's `rate` sees no rise in one that
+    # begins with the value that it keeps, as that of a first stall would.
+    async for some in books.cells():
+        for labels, debtor, holder, _ in some:
+            if debtor is not None and _may_be_blamed(debtor, holder):
+                table.add(labels, 0.0)
+    # Those above an account owe what it owes.
+    for account, holders in books.above.items():
+        if await books.is_wanted_account(account.name):
+            for holder in holders:
+                await books.pace.breathe()
+                if _may_be_blamed(account, holder):
+                    table.add(_of_cell(account.name, holder), 0.0)
+
+
+def _of_cell(account: str, holder: str) -> str:
+    return f'{{account="{escape(account)}",holder="{escape(holder)}"}}'
+
+
+def _may_be_blamed(account: Account, holder: str) -> bool:
+    """Whether who holds the account's debt is not on its statement yet, and may get there."""
+    blame = account.blame
+    # Where nobody has a limit, nobody waits.
+    return bool(account.limited) and (
+        not blame or (holder not in blame and len(blame) < MAX_BLAMED)
+    )
 
 
 _PREFIX: Final = "clearfunds_detailed_"
@@ -260,7 +405,7 @@ def _families(labels: tuple[str, ...], *rows: tuple[str, str]) -> tuple[Family, 
     )
 
 
-_Fill = Callable[["Ledger", DetailedQuery, _Table, "Pace"], Awaitable[None]]
+_Fill = Callable[[_Books, _Table], Awaitable[None]]
 
 _ACCOUNT = (
     (
@@ -324,7 +469,7 @@ _BLAME = (
             ("account", "holder"),
             (
                 "blamed_seconds_total",
-                "Seconds that readers of the account waited for the holder to repay.",
+                "Seconds that readers of the account waited for the holder; 0 if they may yet have to.",
             ),
         ),
         _blame,

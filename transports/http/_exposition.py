@@ -9,6 +9,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -20,6 +21,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 # NUL ends the input for Prometheus's lexer, wherever it stands.
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"', "\0": "\ufffd"})
+_escaped: Final = re.compile(r'[\\\n"\0]').search
 
 
 @attrs.frozen
@@ -45,8 +47,14 @@ class Family:
 def format_labels(labels: Mapping[str, str]) -> str:
     """Write labels, escaped, with their braces."""
     return "{%s}" % ",".join(  # noqa: UP031 - braces around braces are hard to read
-        [f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()]
+        [f'{name}="{escape(value)}"' for name, value in labels.items()]
     )
+
+
+def escape(value: str) -> str:
+    """Write a label's value, without its quotes."""
+    # Hardly a name has anything to escape in it, and looking takes a quarter of the time.
+    return value.translate(_ESCAPES) if _escaped(value) else value
 
 
 def format_value(value: float) -> str:

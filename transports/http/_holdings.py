@@ -106,3 +106,67 @@ def _add(cells: dict[str, Cell], account: str, items: int, nbytes: int, opened: 
     if cell is None:
         cell = cells[account] = Cell(opened)
     cell.add(items, nbytes, opened)
+
+
+@attrs.define
+class Who:
+    """Those of one name who hold something."""
+
+    kind: str
+    patience: float | None = None
+    """Seconds, the least of theirs; None for the loose loans, which nobody holds."""
+    progressed_at: float | None = None
+    """When they last made progress, on the ledger's clock; the longest ago of theirs."""
+
+
+@attrs.define
+class Holdings:
+    """What everybody holds who holds something, by name, found in one walk.
+
+    Each holder is read at one instant. Nothing is kept of those who hold nothing: there may be ten
+    thousand of them.
+    """
+
+    cells: dict[str, dict[str, Cell]] = attrs.field(factory=dict[str, "dict[str, Cell]"])
+    """How much, by the name of the account that owes for it."""
+    who: dict[str, Who] = attrs.field(factory=dict[str, Who])
+
+    @classmethod
+    async def of(cls, ledger: Ledger, pace: Pace) -> Holdings:
+        """Walk through the books, in steps."""
+        found = cls()
+        for number, holder in enumerate(list(ledger.holders)):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            # A holder's list of loans may not change while it is walked, hence the copy.
+            loans: list[Any] = list(holder.loans())
+            if loans:
+                await found._add(holder.name, holder.kind, holder, loans, pace)
+        router = ledger.router
+        for turn in list(ledger.turns):
+            if turn.input_items:
+                found.who.setdefault(router.name, Who(router.kind, router.patience))
+                cells = found.cells.setdefault(router.name, {})
+                _add(cells, turn.account.name, turn.input_items, turn.input_bytes, turn.opened)
+        await found._add(LOOSE, "loose", None, list(ledger.loose), pace)
+        return found
+
+    async def _add(
+        self, name: str, kind: str, holder: Holder | None, loans: list[Any], pace: Pace
+    ) -> None:
+        cells = self.cells.get(name, {})
+        for number, loan in enumerate(loans, 1):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            # What is not a loan is the audit's to tell of (rule 15), and one that was settled while
+            # others were looked at has nothing outstanding any more.
+            if isinstance(loan, LoanedItem) and loan.items:
+                _add(cells, loan.account.name, loan.items, loan.bytes, loan.opened)
+        if cells:
+            self.cells[name] = cells
+            who = self.who.setdefault(name, Who(kind))
+            if holder is not None:
+                who.patience = min(holder.patience, who.patience or holder.patience)
+                who.progressed_at = min(
+                    holder.progressed_at, who.progressed_at or holder.progressed_at
+                )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-from prometheus_client import ProcessCollector
 
 from ...accounts import DebtCollector, Ledger, Outcome
 from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
@@ -21,6 +20,7 @@ from ...accounts._waiters import REASONS
 from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
 from ._loop_lag import LAG_BUCKETS, LoopLag
 from ._pages import BuildInfo
+from ._process import ProcessFigures
 from ._relay_collector import RelayCollector
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say, {SERIES_
 
 UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
-    "connections", "subscriptions", "messages", "errors", "series", "events", "fds",
+    "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 
@@ -61,12 +61,13 @@ LABELS: Final = {
     "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent, to "
     "be acknowledged by the subscriber), `credited` (sent, to be credited by a Syndicate peer), "
     "`mailbox` (a consumer in the same process), `router` (being routed).",
-    "kind": "The same of one holder.",
+    "kind": "The same of one holder; of an alarm: `memory`, `disk`.",
     "level": "Whose limit it is: each `connection`'s or the whole `server`'s.",
     "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
     "parent": "The name of the account above, or nothing.",
     "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",
-    "reason": f"Where readers wait: `{REASONS[0]}`, at their own; `{REASONS[1]}`, at one above it.",
+    "reason": f"Where readers wait: `{REASONS[0]}`, at their own; `{REASONS[1]}`, at one above it; "
+    f"`{REASONS[2]}`: at either, while an alarm is up.",
     "state": f"{', '.join(f'`{state}`' for state in STATES)}: owes nothing, owes, above its limit "
     "and not yet at its lower mark, closed and still being paid off.",
     "transport": "The protocol: `mqtt`, `syndicate`.",
@@ -99,6 +100,9 @@ NOTES: Final = """\
   is not in it, and the other way round.
 - `clearfunds_account_debt_items_distribution` is no counter: it has the present debts, each account
   once, and may fall. `_bucket` is as in a histogram; there are `_gcount` and `_gsum`.
+- `clearfunds_detailed_blamed_seconds_total` is 0 for those who hold some of an account's debt and
+  have not been waited for yet. So a first stall, whose seconds come all at once when it ends, is
+  seen by `rate` and `increase`, unless it began and ended between two scrapes.
 - Accounts above others (the server's) owe for those below them. They are neither in the
   distribution nor among the ranks; `clearfunds_top_debt_items` is of all accounts.
 """
@@ -187,7 +191,7 @@ def reference() -> str:
     every = [*here, *(entry for page in pages.values() for entry in page)]
     parts = [HEAD, "\n## `/metrics`\n\n", _table(here)]
     parts.append("\nAnd of the process, where there is a `/proc`:\n\n")
-    parts.append(_table(entries([ProcessCollector(registry=None)])))
+    parts.append(_table(entries([ProcessFigures()])))
     parts.append("\n## `/metrics/detailed`\n")
     for name, rows in pages.items():
         parts.append(f"\n`family={name}`:\n\n" if name else "\nOn each page:\n\n")

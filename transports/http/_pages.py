@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Self
 
 import trio
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import InfoMetricFamily
 from prometheus_client.registry import Collector
 
@@ -18,6 +18,7 @@ from ._live import LivePage
 from ._loop_lag import LoopLag
 from ._messages import Handler, Request, Response
 from ._pace import Pace
+from ._process import ProcessFigures
 from ._top_json import TopQuery, write_top
 
 if TYPE_CHECKING:
@@ -66,12 +67,13 @@ class Pages:
         registry = CollectorRegistry()
         self._debts = SteppedDebts(ledger, limits)
         self._loop_lag = LoopLag()
+        self._process = ProcessFigures()
         self._collectors: list[Collector] = [
             self._debts,
             *collectors,
             self._loop_lag,
             BuildInfo(),
-            ProcessCollector(registry=None),
+            self._process,
         ]
         for collector in self._collectors:
             registry.register(collector)
@@ -110,6 +112,7 @@ class Pages:
         # the loop, and nothing else would come in between.
         async with self._one_scrape:
             await self._debts.look()
+            await self._process.look(Pace())
             for collector in self._collectors:
                 await trio.lowlevel.checkpoint()
                 families = list(collector.collect())  # All of it read at one instant.

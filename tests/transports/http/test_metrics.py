@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 import trio.testing
+from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
@@ -16,6 +19,8 @@ from clearfunds.transports.http import _debts as debts_module
 from clearfunds.transports.http import _metrics_reference as reference
 from clearfunds.transports.http._debts import SHARE_MAX, SteppedDebts
 from clearfunds.transports.http._loop_lag import EVERY_SECONDS, LoopLag
+from clearfunds.transports.http._pace import Pace
+from clearfunds.transports.http._process import ProcessFigures
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -76,7 +81,8 @@ async def test_a_walk_lets_the_loop_go_on_and_is_not_done_again_too_soon(
     ledger = Ledger()
     boxes = [Box(ledger, f"box {number}") for number in range(300)]
     for number, box in enumerate(boxes):
-        send(ledger.open(f"account {number}"), box)
+        for part in "ab":
+            send(ledger.open(f"account {number} {part}"), box)
 
     class Hurry:
         """A pace by which every stretch is over at once, and that says to have taken long."""
@@ -270,3 +276,55 @@ def test_buckets_of_the_reference_are_those_that_are_served() -> None:
             per_series = len(expected) + 1
             assert len(bounds) % per_series == 0
             assert [float(bound) for bound in bounds[: per_series - 1]] == list(expected)
+
+
+# -- the process ----------------------------------------------------------------------------------
+
+
+def figures(collector: ProcessFigures) -> dict[str, float]:
+    return {s.name: s.value for metric in collector.collect() for s in metric.samples}
+
+
+async def test_the_process_is_told_of_as_prometheus_client_does() -> None:
+    collector = ProcessFigures()
+    before = len(os.listdir("/proc/self/fd"))
+    with socket.socket():
+        await collector.look(Pace())
+        ours = figures(collector)
+        theirs = {
+            s.name: s.value
+            for metric in ProcessCollector(registry=None).collect()
+            for s in metric.samples
+        }
+    assert list(ours) == list(theirs)
+    # Both count the descriptor that `/proc/self/fd` is read with, or none.
+    assert ours["process_open_fds"] == before
+    assert theirs["process_open_fds"] == before + 1
+    for name in ("process_start_time_seconds", "process_max_fds"):
+        assert ours[name] == theirs[name]
+    for name, least in (("process_resident_memory_bytes", 1e6), ("process_cpu_seconds_total", 0)):
+        assert least < ours[name]
+        assert 0.5 < ours[name] / theirs[name] < 2
+    assert [m.documentation for m in collector.collect()] == [
+        m.documentation for m in ProcessCollector(registry=None).collect()
+    ]
+
+
+async def test_descriptors_are_counted_where_the_kernel_does_not_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = os.stat
+
+    def older(path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As Linux before 6.2 has it."""
+        said = list(real(path, *args, **kwargs))
+        said[6] = 0
+        return os.stat_result(said)
+
+    collector = ProcessFigures()
+    await collector.look(Pace())
+    known = figures(collector)["process_open_fds"]
+    monkeypatch.setattr(os, "stat", older)
+    with socket.socket():
+        await collector.look(Pace())
+    assert figures(collector)["process_open_fds"] == known + 1
