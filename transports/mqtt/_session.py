@@ -23,6 +23,7 @@ from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
 from .._session import LOOK_AHEAD_BYTES, LOOK_AHEAD_PAUSE_SECONDS, Session
+from ._answers import Answer, Answers
 from ._connection import Connection, Role, State
 from ._identifiers import AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
@@ -109,8 +110,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_at_least_once", "_awaiting", "_connection", "_inflight", "_listener", "_observations",
-        "_replay", "_replays", "_will", "client_id",
+        "_answers", "_at_least_once", "_awaiting", "_connection", "_inflight", "_listener",
+        "_observations", "_replay", "_replays", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -127,6 +128,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         self._inflight: Inflight | None = None
         self._at_least_once: AtLeastOnce | None = None
+        self._answers: Answers | None = None
         self._awaiting: AwaitingRelease | None = None
         self._will: Will | None = None
         self._observations: dict[str, Observation] = {}
@@ -226,6 +228,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _close(self) -> None:
         self._connection.close()
+        if self._answers is not None:
+            self._answers.close()
 
     def _publish_will(self, account: Account, will: Will) -> None:
         publication = Publication(will.topic, will.payload, will.qos, will.retain)
@@ -473,31 +477,38 @@ class MqttSession(Session["MqttServer", Account | None]):
         account = self.account
         assert account is not None
         server.counters.received += 1
+        packet_id = packet.packet_id
+        answer: Answer | None = None
+        if packet.qos:
+            answers = self._answers
+            if answers is None:
+                answers = self._answers = Answers(self._send, self.cut)
+            answer = answers.begin(PubAck(packet_id) if packet.qos == 1 else PubRec(packet_id))
         duplicate = False
         if packet.qos == 2:
             if self._awaiting is None:
                 self._awaiting = AwaitingRelease(server.settings.max_awaiting_release)
-            duplicate = not self._awaiting.add(packet.packet_id)
+            duplicate = not self._awaiting.add(packet_id)
         if not duplicate:
             publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
-            fault = self._publish(account, publication)
+            fault = self._publish(account, publication, answer)
             if fault is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
                 server.counters.rejected += 1
                 self.complain(f"a publication was dropped: {fault}")
-        # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
-        if packet.qos == 1:
-            self._send(PubAck(packet.packet_id))
-        elif packet.qos == 2:
-            self._send(PubRec(packet.packet_id))
+        if answer is not None:
+            # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
+            answer.handed_over()
 
-    def _publish(self, account: Account, publication: Publication) -> str | None:
+    def _publish(
+        self, account: Account, publication: Publication, answer: Answer | None = None
+    ) -> str | None:
         """Publish in a turn of its own; return why not."""
         if publication.topic.startswith(SERVER_TOPICS):
             return f"{publication.topic!r}: topics under {SERVER_TOPICS} are the server's own"
         try:
-            with account.turn(publication) as turn:
+            with account.turn(publication, confirm=answer) as turn:
                 turn.publish(self._server.dataspace, publication)
         except QuotaExceededError as exc:
             return str(exc)
