@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
+from ...accounts import Outcome
 from ._events import CONTENT_TYPE, EventStream, event, retry
 from ._ledger_json import account_row
 from ._messages import Handler, Request, Response
@@ -41,6 +42,8 @@ HISTORY_MAX: Final = 300
 
 BROWSERS_MAX: Final = 16
 # Of 64 connections (`HttpLimits`): however many tabs are left open, Prometheus gets in.
+
+FINISHED: Final = (Outcome.DELIVERED, Outcome.ACKED, Outcome.STORED)
 
 RETRY_MILLISECONDS: Final = 2000
 
@@ -129,7 +132,8 @@ class Sampler:
             seen["time"],
             totals["debt_items"],
             totals["waiting"],
-            sum(totals["repaid_items"].values()),
+            # What was given up is not finished.
+            sum([totals["repaid_items"][each.label] for each in FINISHED]),
             totals["waited_seconds"],
             round(headroom, 4),
         )

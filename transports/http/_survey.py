@@ -31,6 +31,7 @@ from ._holdings import BREATH_EVERY
 
 if TYPE_CHECKING:
     from ...accounts import Account, Holder, Ledger
+    from ...accounts._incidents import Incident
     from ._pace import Pace
 
 ACCOUNTS_MAX: Final = 40
@@ -51,7 +52,8 @@ STILL_SECONDS: Final = 1.0
 # Without progress for so long, a holder is taken to stand still (as `accounts.RING_SECONDS`).
 
 RING_WAITERS_MAX: Final = 1000
-# Rings are looked for at one instant, or they may be none; beyond that it would take too long.
+# Rings are looked for at one instant, or they may be none; beyond that it would take too long, and
+# the survey says that they were not.
 
 CHUNK: Final = 1024
 # Accounts ranked between two looks at the clock: a fifth of a millisecond.
@@ -120,6 +122,8 @@ class WaitedOnRow(HolderRow):
 
     here_items: int
     here_bytes: int
+    enough: bool
+    """Whether the readers go on when it has got rid of that, or is given up."""
 
 
 class WaitRow(TypedDict):
@@ -148,6 +152,29 @@ class RingRow(TypedDict):
     seconds: float
 
 
+class IncidentRow(TypedDict):
+    """What has happened lately: see `accounts._incidents`."""
+
+    ago_seconds: float
+    holder: str | None
+    given_up: bool
+    kind: str | None
+    items: int
+    """Written off, when it was given up."""
+    bytes: int
+    debtors: list[str]
+    debtors_more: int
+    idle_seconds: float
+    ring: int
+    waits: int
+    """How many waits for it, which were slow, are over."""
+    cancelled: int
+    seconds: float
+    """How long the longest of them was."""
+    accounts: list[str]
+    accounts_more: bool
+
+
 class Survey(TypedDict):
     """All that is shown."""
 
@@ -161,6 +188,10 @@ class Survey(TypedDict):
     """The matrix: places in `accounts` and `holders`, items, bytes, age of the oldest loan."""
     waits: list[WaitRow]
     rings: list[RingRow]
+    rings_sought: bool
+    """Whether rings were looked for: not if more than `RING_WAITERS_MAX` wait."""
+    incidents: list[IncidentRow]
+    """The latest first."""
     more: dict[str, int]
     """How many rows of each kind are left out."""
 
@@ -262,14 +293,17 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     wait_rows: list[WaitRow] = []
     for at in waits:
         wait_rows.append(await _wait_row(at, crowds[at], holdings, now, pace))
-    levels = [a for a in ledger.roots if a.children][:LEVELS_MAX]
+    levels = [a for a in ledger.roots if a.children]
     await pace.pause()
-    found = rings(ledger) if len(ledger.waiters) <= RING_WAITERS_MAX else ()
+    sought = len(ledger.waiters) <= RING_WAITERS_MAX
+    found = rings(ledger) if sought else ()
     await pace.breathe()
     return {
         "time": round(time.time(), 3),
         "totals": totals,
-        "levels": [_level_row(account, crowds.get(account), now) for account in levels],
+        "levels": [
+            _level_row(account, crowds.get(account), now) for account in levels[:LEVELS_MAX]
+        ],
         "tightest": [_account_row(a, holdings.shown[a], now) for a in tightest],
         "accounts": [_account_row(a, holdings.shown[a], now) for a in owing],
         "holders": [_holder_row(name, holdings, now) for name in names],
@@ -283,11 +317,14 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
             }
             for ring in found[:RINGS_MAX]
         ],
+        "rings_sought": sought,
+        "incidents": [_incident_row(each, now) for each in ledger.incidents.latest()],
         "more": {
             "accounts": count - len(owing),
             "holders": holders_left_out,
             "waits": waits_left_out,
             "rings": max(0, len(found) - RINGS_MAX),
+            "levels": max(0, len(levels) - LEVELS_MAX),
         },
     }
 
@@ -328,7 +365,7 @@ async def _crowds(ledger: Ledger, pace: Pace) -> dict[Account, _Crowd]:
         if not number % BREATH_EVERY:
             await pace.breathe()
         at = waiter.at
-        if at is None or not at.throttled:
+        if at is None or not (at.throttled or at.halted):
             continue
         crowd = crowds.get(at)
         if crowd is None:
@@ -499,6 +536,8 @@ async def _wait_row(
             **_holder_row(name, holdings, now),
             "here_items": share[name],
             "here_bytes": crowd.bytes[name],
+            "enough": at.debt_items - share[name] <= at.low_items
+            and at.debt_bytes - crowd.bytes[name] <= at.low_bytes,
         }
         for name in names
     ]
@@ -565,6 +604,27 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "patience": None if holder is None or math.isinf(holder.patience) else holder.patience,
         "left_seconds": None if left is None else _seconds(left),
         "owner": next((clipped(h.owner.name) for h in here if h.owner and h.owner.waiting), None),
+    }
+
+
+def _incident_row(incident: Incident, now: float) -> IncidentRow:
+    end = incident.given_up
+    return {
+        "ago_seconds": _seconds(now - incident.at),
+        "holder": None if incident.holder is None else clipped(incident.holder),
+        "given_up": end is not None,
+        "kind": None if end is None else end.kind,
+        "items": 0 if end is None else end.items,
+        "bytes": 0 if end is None else end.bytes,
+        "debtors": [] if end is None else [clipped(name) for name in end.debtors],
+        "debtors_more": 0 if end is None else end.debtors_more,
+        "idle_seconds": 0.0 if end is None else _seconds(end.idle_seconds),
+        "ring": 0 if end is None else end.ring,
+        "waits": incident.waits,
+        "cancelled": incident.cancelled,
+        "seconds": _seconds(incident.seconds),
+        "accounts": [clipped(name) for name in incident.accounts],
+        "accounts_more": incident.accounts_more,
     }
 
 

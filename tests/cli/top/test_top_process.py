@@ -56,7 +56,8 @@ def stall(port: int) -> Generator[None]:
 SENTENCE = re.compile(
     r"mqtt:\d+/-/pub waits for mqtt:\d+/-/stk, for \d+\.\d s: it owes 1,\d{3} of 1,000 items; "
     r"outlet mqtt:\d+/-/stk holds 1,\d{3} items and has taken nothing for \d+\.\d s; "
-    r"it is disconnected in \d+\.\d s, if that goes on\."
+    r"it is disconnected in \d+\.\d s unless it reads, "
+    r"and mqtt:\d+/-/pub goes on then\."
 )
 
 

@@ -11,9 +11,18 @@ import trio
 from rich.console import Console
 from trio.testing import wait_all_tasks_blocked
 
+from clearfunds._cli._top._outputs import View
 from clearfunds._cli._top._screen import Room, screen
-from clearfunds._cli._top._words import duration, first_line, ring_sentence, size, what_next
+from clearfunds._cli._top._words import (
+    duration,
+    first_line,
+    incident_sentence,
+    ring_sentence,
+    size,
+    what_next,
+)
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit, LoanQueue, Outcome, StuckPolicy
+from clearfunds.accounts._incidents import GivenUp
 from clearfunds.transports.http import Pages, Request
 
 
@@ -82,7 +91,8 @@ async def test_who_waits_for_whom_how_much_of_what_how_long_and_what_next() -> N
     page = await scene.look_while_waiting(3.25)
     assert first_line(page) == (
         "pub waits for sub, for 3.2 s: it owes 1,234 of 1,000 items; outlet sub holds 1,234 items "
-        "and has taken nothing for 3.2 s; it is disconnected in 16.8 s, if that goes on."
+        "and has taken nothing for 3.2 s; it is disconnected in 16.8 s unless it "
+        "reads, and pub goes on then."
     )
     assert what_next(page["holders"][0]) == "cut in 16.8 s"
 
@@ -115,7 +125,8 @@ async def test_it_is_bytes_where_bytes_are_too_many() -> None:
     page = await scene.look_while_waiting(20)
     assert first_line(page) == (
         "pub waits for sub, for 20.0 s: it owes 3.0 MiB of 1.0 MiB; outlet sub holds 3.0 MiB and "
-        "has taken nothing for 20.0 s; it is disconnected now, if that goes on."
+        "has taken nothing for 20.0 s; it is disconnected now unless it "
+        "reads, and pub goes on then."
     )
 
 
@@ -135,8 +146,8 @@ async def test_several_that_wait_at_the_servers_limit_for_several() -> None:
         nursery.cancel_scope.cancel()
     assert first_line(page) == (
         "p0, p1, p2, p3 and 3 more wait for sub and 1 more, for 2.0 s: server owes 12 of 10 items; "
-        "outlet sub holds 9 items and has taken nothing for 2.0 s; it is disconnected in 18.0 s, "
-        "if that goes on."
+        "outlet sub holds 9 items and has taken nothing for 2.0 s; it is disconnected in 18.0 s "
+        "unless it reads, and they go on then."
     )
     text = printed(page, Room(20))
     assert text.startswith(first_line(page))
@@ -171,10 +182,74 @@ async def test_a_ring_is_named() -> None:
     )
 
 
+async def test_being_given_up_may_not_be_enough() -> None:
+    scene = Scene(Limit(items=1000, bytes=None))
+    other = Box(scene.ledger, "other")
+    scene.send(800)
+    scene.send(700, box=other)
+    page = await scene.look_while_waiting(3)
+    assert first_line(page).endswith(
+        "it is disconnected in 17.0 s unless it reads; pub has to wait for others then."
+    )
+
+
+async def test_what_has_happened_is_said_when_it_is_over() -> None:
+    scene = Scene(Limit(items=1000, bytes=None))
+    scene.now = 500.0
+    what = GivenUp("outlet", 1024, 9, ("pub", "b\x1b[2J"), 0, 20.1, 0)
+    incidents = scene.ledger.incidents
+    incidents.add_given_up(scene.box, what, 490.0)
+    incidents.add_wait("pub", "sub", 20.0, 490.0, clear=True)
+    incidents.add_wait("pub", "slow", 3.25, 480.0, clear=True)
+    for name in ("a", "b", "c", "d"):
+        incidents.add_wait(name, None, 2.0, 470.0, clear=False)
+    page = await scene.look()
+    assert [incident_sentence(each) for each in page["incidents"]] == [
+        (
+            "sub was cut off 10.0 s ago: 1,024 items of pub and b\\x1b[2J written off after 20.1 s "
+            "without progress; pub had waited 20.0 s."
+        ),
+        "pub waited for slow, until 20.0 s ago: 3.2 s.",
+        (
+            "a, b, c and others waited for somebody, until 30.0 s ago: 4 waits, the longest 2.0 s; "
+            "4 left meanwhile."
+        ),
+    ]
+    lines = printed(page, Room(20)).splitlines()
+    assert lines[0] == "Nobody waits."
+    assert lines[2].startswith("sub was cut off 10.0 s ago: 1,024 items of pub")
+    assert len([line for line in lines if " ago: " in line]) == 3
+    ring: Any = {**page["incidents"][0], "ring": 3, "waits": 0, "items": 1}
+    ring["debtors"] = []
+    assert incident_sentence(ring) == (
+        "sub was cut off 10.0 s ago: 1 item written off after 20.1 s without progress, in a ring "
+        "of 3."
+    )
+
+
+async def test_that_it_looks_less_often_than_asked_for_is_said() -> None:
+    page = await Scene(Limit(items=10)).look()
+    assert "a look every" not in text_of(View("here", 20, False, 1.0), page)
+    page["busy_ms"] = 64.0
+    said = "a look every 3.2 s, not 1 s: each takes 64 ms of the relay's time"
+    assert said in text_of(View("here", 20, False, 1.0), page)
+    assert "a look every" not in text_of(View("here", 20, False, 5.0), page)
+    assert "a look every" not in text_of(View("here", 20, False, None), page)
+
+
+def text_of(view: View, page: Any) -> str:
+    console = Console(file=io.StringIO(), width=1000, color_system=None, markup=False)
+    console.print(view.screen(page, None))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
 async def crowded() -> tuple[Scene, Any]:
     """Return what has to be kept, and a look at fifty who owe and hold, with one who waits."""
     scene = Scene(Limit(items=10, bytes=None))
     scene.send(300)
+    for n in range(9):
+        scene.ledger.incidents.add_wait("mqtt:1883/tenant/client", f"box {n}", 2, 9, clear=True)
     for n in range(50):
         account = scene.ledger.open(f"mqtt:1883/tenant/client-{n:02}", parent=scene.server)
         scene.boxes.append(Box(scene.ledger, f"box {n:02}"))

@@ -135,10 +135,18 @@ class Tab:
         await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         await self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
-    async def screenshot(self, *, whole: bool = False) -> bytes:
-        """Return a picture of what is on the screen, or of the whole page, as PNG."""
+    async def screenshot(
+        self, *, whole: bool = False, clip: tuple[int, int, int, int] | None = None
+    ) -> bytes:
+        """Return a picture of what is on the screen, or of the whole page, as PNG.
+
+        `clip` is the part of it that is wanted: left, top, width, height.
+        """
+        part: dict[str, Any] = {}
+        if clip is not None:
+            part["clip"] = dict(zip(("x", "y", "width", "height"), clip, strict=True), scale=1)
         result = await self.call(
-            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole, **part
         )
         return base64.b64decode(result["data"])
 

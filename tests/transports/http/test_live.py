@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from clearfunds.accounts import (
     LoanQueue,
     Outcome,
     StuckPolicy,
+    watch_patience,
+    watch_slow_waits,
 )
 from clearfunds.transports.http import Pages, Request
 from clearfunds.transports.http._events import EventStream, event, retry
@@ -28,10 +31,12 @@ from clearfunds.transports.http._survey import (
     ACCOUNTS_MAX,
     HOLDERS_MAX,
     NAME_CHARACTERS,
+    RING_WAITERS_MAX,
     WAITED_ON_MAX,
     WAITS_MAX,
     survey,
 )
+from tests.transports.peers import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -214,6 +219,75 @@ async def test_loans_that_nobody_has_and_open_turns_are_told_of() -> None:
     assert sorted(cell[2] for cell in seen["cells"]) == [2, 3]
 
 
+async def test_whether_it_is_enough_that_one_is_given_up() -> None:
+    ledger = Ledger()
+    pub = ledger.open("pub", limit=Limit(items=10, bytes=1000, low_items=5))
+    most, few = Box(ledger, "most"), Box(ledger, "few")
+    send(pub, most, 9, 90)
+    send(pub, few, 4, 40)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pub.ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        (wait,) = (await look(ledger))["waits"]
+        nursery.cancel_scope.cancel()
+    assert {on["name"]: on["enough"] for on in wait["on"]} == {"most": True, "few": False}
+
+
+async def test_what_has_happened_stays_for_who_looks_later() -> None:
+    clock = Clock()
+    ledger = Ledger(clock=clock)
+    pub = ledger.open("pub", limit=Limit(items=1))
+    box = Box(ledger, "box", patience=0.1)
+    send(pub, box, 4, 44)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pub.ensure_clear_funds)
+        nursery.start_soon(partial(watch_patience, ledger, every=0.01))
+        nursery.start_soon(partial(watch_slow_waits, ledger, seconds=0.1))
+        await trio.testing.wait_all_tasks_blocked()
+        clock.now += 20.25
+        await until(lambda: bool(ledger.incidents.latest()) and not pub.waiting)
+        nursery.cancel_scope.cancel()
+    clock.now += 10.0
+    (row,) = (await look(ledger))["incidents"]
+    assert row == {
+        "ago_seconds": 10.0,
+        "holder": "box",
+        "given_up": True,
+        "kind": "box",
+        "items": 4,
+        "bytes": 44,
+        "debtors": ["pub"],
+        "debtors_more": 0,
+        "idle_seconds": 20.25,
+        "ring": 0,
+        "waits": 1,
+        "cancelled": 0,
+        "seconds": 20.25,
+        "accounts": ["pub"],
+        "accounts_more": False,
+    }
+    kind, page = parsed((await Sampler(ledger).next(0)).event)
+    assert (kind, page["incidents"]) == ("sample", [row])
+    # What was written off is not finished.
+    assert page["totals"]["repaid_items"]["written_off"] == 4
+    assert page["point"][3] == page["totals"]["repaid_items"]["delivered"]
+
+
+async def test_that_rings_are_not_looked_for_is_said() -> None:
+    ledger = Ledger()
+    server = ledger.open("server", limit=Limit(items=0))
+    box = Box(ledger, "box")
+    send(ledger.open("a", parent=server), box, 1, 1)
+    assert (await look(ledger))["rings_sought"]
+    async with trio.open_nursery() as nursery:
+        for number in range(RING_WAITERS_MAX + 1):
+            account = ledger.open(f"client {number}", parent=server)
+            nursery.start_soon(account.ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not (await look(ledger))["rings_sought"]
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_ring_is_told_of() -> None:
     clock = Clock()
     ledger = Ledger(clock=clock)
@@ -260,6 +334,7 @@ async def test_everything_is_bounded_and_what_is_left_out_is_said() -> None:
         "holders": 200 - HOLDERS_MAX,
         "waits": 100 - WAITS_MAX,
         "rings": 0,
+        "levels": 0,
     }
     assert len(json.dumps(seen)) < 64_000
 

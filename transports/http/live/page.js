@@ -120,11 +120,20 @@ const standsStill = (on) => on.waited_items > 0 && on.idle_seconds >= 1;
 function prospect(on) {
   if (on.kind === "loose") return ["is what nobody has taken yet", false];
   if (!standsStill(on)) return ["makes progress", false];
+  if (on.policy !== "disconnect") return [`no progress for ${exact(on.idle_seconds)}; its policy is to be waited for`, true];
   if (on.left_seconds === null) return [`no progress for ${exact(on.idle_seconds)}; it may take for ever`, true];
-  if (on.policy === "disconnect") {
-    return [on.left_seconds > 0 ? `is cut off in ${exact(on.left_seconds)}` : "is being cut off", true];
-  }
-  return [`no progress for ${exact(on.idle_seconds)}; its policy is to be waited for`, true];
+  return [on.left_seconds > 0 ? `is cut off in ${exact(on.left_seconds)} unless it reads` : "is being cut off", true];
+}
+
+// And then, for those who wait.
+function afterwards(wait, on) {
+  if (!standsStill(on)) return "";
+  const who = wait.count === 1 ? shortName(wait.waiting[0]) : "those who wait";
+  const one = wait.count === 1;
+  if (on.policy !== "disconnect" || on.left_seconds === null) return `; until then ${who} ${one ? "stands" : "stand"} still`;
+  if (on.enough) return `; ${who} ${one ? "goes" : "go"} on then`;
+  const others = wait.on.length - 1 + wait.on_more;
+  return `; ${who} ${one ? "waits" : "wait"} on then, for ${others === 1 ? `${shortName(wait.on[1]?.name ?? "")}` : `${number(others)} others`}`;
 }
 
 function people(names, count) {
@@ -140,9 +149,7 @@ function people(names, count) {
 
 // -- the sentence ---------------------------------------------------------------------------------
 
-let verdictKey = "";
-
-function sentence(wait, told = null) {
+function sentence(wait) {
   const on = wait.on[0];
   const tight = tightUnit(wait);
   const where = wait.waiting.length === 1 && wait.waiting[0] === wait.at ? [] : [" at ", nameOf(wait.at, true)];
@@ -152,13 +159,46 @@ function sentence(wait, told = null) {
   const others = wait.on.length - 1 + wait.on_more;
   if (others > 0) parts.push(others === 1 ? " and 1 other" : ` and ${number(others)} others`);
   parts.push(`: ${amount(tight)}, ${exact(wait.seconds)}`);
-  // What becomes of the same holder is said once.
-  if (told === on.name) return parts;
   if (tight.below) parts.push(` (goes on at ${tight.low_text})`);
   const [words, urgent] = prospect(on);
   const who = `${words.startsWith("no ") ? `${shortName(on.name)} made` : shortName(on.name)} ${words}`;
-  parts.push("; ", urgent ? el("span", { class: "soon" }, who) : who);
+  parts.push("; ", urgent ? el("span", { class: "soon" }, who) : who, afterwards(wait, on));
   return parts;
+}
+
+// Who waits for the same is said in one line.
+const ALSO_MAX = 3;
+
+function alsoWait(waits) {
+  const parts = [];
+  let named = 0;
+  let all = 0;
+  for (const wait of waits) {
+    all += wait.count;
+    if (parts.length >= 2 * ALSO_MAX) continue;
+    if (parts.length) parts.push(", ");
+    parts.push(el("span", {}, ...people(wait.waiting, wait.count), ` (${exact(wait.seconds)})`));
+    named += wait.count;
+  }
+  if (all > named) parts.push(all - named === 1 ? " and 1 other" : ` and ${number(all - named)} others`);
+  return [...parts, all === 1 ? " waits" : " wait", " for it as well."];
+}
+
+let verdictKey = "";
+let spokenMood = "";
+let spokenAt = -Infinity;
+const SPOKEN_SECONDS = 15;
+const TOLD_SECONDS = 600; // for so long, who was cut off is said beside "Nobody waits."
+
+// Read aloud when somebody begins to stand still, and otherwise now and then, when it is something
+// else than before: who waits on whom may change with each second.
+function speak(text, mood) {
+  const now = performance.now() / 1000;
+  if (text === verdictKey || (now - spokenAt < SPOKEN_SECONDS && (mood !== "stuck" || spokenMood === "stuck"))) return;
+  verdictKey = text;
+  spokenMood = mood;
+  spokenAt = now;
+  write($("spoken"), text);
 }
 
 function showVerdict(state) {
@@ -175,29 +215,98 @@ function showVerdict(state) {
       : "Nobody owes anything.";
     lines.push(el("p", { class: "aside" }, text));
     spoken = "Nobody waits.";
+    const last = state.incidents.find((each) => each.given_up && each.ago_seconds < TOLD_SECONDS);
+    if (last) {
+      lines.push(el("p", { class: "also" }, ...whatHappened(last), ", ", ago(state, last), `: ${howItWas(last)}.`));
+      spoken += ` ${last.holder} was cut off; ${number(last.items)} items were written off.`;
+    }
   } else {
-    lines.push(el("p", { class: "headline" }, ...sentence(waits[0])));
-    const told = waits[0].on[0]?.name;
-    for (const wait of waits.slice(1, 3)) lines.push(el("p", { class: "also" }, ...sentence(wait, told)));
-    const others = waits.slice(3).reduce((sum, wait) => sum + wait.count, 0) + state.more.waits;
-    if (others > 0) lines.push(el("p", { class: "aside" }, `and ${number(others)} more wait.`));
+    const groups = new Map();
+    for (const wait of waits) {
+      const on = wait.on[0]?.name ?? null;
+      groups.set(on, [...(groups.get(on) ?? []), wait]);
+    }
+    const [first, ...others] = [...groups.values()];
+    lines.push(el("p", { class: "headline" }, ...sentence(first[0])));
+    if (first.length > 1) lines.push(el("p", { class: "also" }, ...alsoWait(first.slice(1))));
+    for (const [wait, ...same] of others.slice(0, 2)) {
+      lines.push(el("p", { class: "also" }, ...sentence(wait), ". ", ...(same.length ? alsoWait(same) : [])));
+    }
+    const rest = others.slice(2).flat().reduce((sum, wait) => sum + wait.count, 0);
+    const more = [];
+    if (rest > 0) more.push(`${number(rest)} more ${rest === 1 ? "waits" : "wait"} for others`);
+    if (state.more.waits > 0) more.push(`readers wait at ${number(state.more.waits)} more accounts`);
+    if (more.length) lines.push(el("p", { class: "aside" }, `And ${more.join("; ")}.`));
     const on = waits[0].on[0];
     spoken = `${waits[0].waiting.slice(0, 2).join(", ")} waits for ${on ? on.name : "nobody"}` + (on && standsStill(on) ? ", which makes no progress." : ".");
   }
   for (const ring of state.rings) {
     const names = ring.members.flatMap((name, place) => (place ? [" \u2192 ", nameOf(name, true)] : [nameOf(name, true)]));
     const more = ring.count - ring.members.length;
-    lines.push(el("p", { class: "also" }, "A ring, in which each waits on the next: ", ...names, more > 0 ? ` and ${number(more)} more` : " \u2192 the first again", `; for ${exact(ring.seconds)}.`));
+    if (ring.count === 1) lines.push(el("p", { class: "also" }, "A ring of one: ", ...names, ` waits for what it does not read itself, for ${exact(ring.seconds)}.`));
+    else lines.push(el("p", { class: "also" }, "A ring, in which each waits on the next: ", ...names, more > 0 ? ` and ${number(more)} more` : " \u2192 the first again", `; for ${exact(ring.seconds)}.`));
     spoken += ` A ring of ${ring.count}.`;
+  }
+  if (state.more.rings > 0) lines.push(el("p", { class: "aside" }, `And ${number(state.more.rings)} more rings.`));
+  if (!state.rings_sought) {
+    const all = el("a", { href: "/ledger.json" }, "ledger.json");
+    lines.push(el("p", { class: "aside" }, "So many wait that rings are not looked for here; ", all, " has them."));
   }
   box.dataset.mood = !waits.length ? "calm" : waits.some((wait) => wait.on.some(standsStill)) ? "stuck" : "waits";
   box.replaceChildren(...lines);
-  // Read aloud when who waits on whom changes, not with each second that passes.
-  if (spoken !== verdictKey) {
-    verdictKey = spoken;
-    write($("spoken"), spoken);
-  }
+  speak(spoken, box.dataset.mood);
   document.title = waits.length ? `${shortName(waits[0].waiting[0])} waits for ${waits[0].on[0] ? shortName(waits[0].on[0].name) : "nobody"} \u2013 clearfunds` : "clearfunds";
+}
+
+// -- what has happened ----------------------------------------------------------------------------
+
+function ago(state, incident) {
+  const when = new Date((state.time - incident.ago_seconds) * 1000);
+  return el("time", { dateTime: when.toISOString(), title: when.toLocaleString() }, `${seconds(Math.floor(incident.ago_seconds))} ago`);
+}
+
+function named(names, more) {
+  const short = names.map(shortName);
+  const others = more === true ? "others" : more > 0 ? `${number(more)} more` : null;
+  if (others) return `${short.join(", ")} and ${others}`;
+  return short.length > 1 ? `${short.slice(0, -1).join(", ")} and ${short[short.length - 1]}` : short[0];
+}
+
+// The headline of an incident, and what there is to say of it.
+function whatHappened(incident) {
+  const whom = incident.holder === null ? "somebody" : nameOf(incident.holder, true);
+  if (incident.given_up) return [whom, " was cut off"];
+  const [first, ...rest] = incident.accounts;
+  const others = incident.accounts_more ? " and others" : rest.length ? ` and ${named(rest, 0)}` : "";
+  return [nameOf(first, true), others, " waited for ", whom];
+}
+
+function howItWas(incident) {
+  const said = [];
+  const waits = incident.waits;
+  const longest = exact(incident.seconds);
+  if (incident.given_up) {
+    said.push(`${number(incident.items)} ${incident.items === 1 ? "item" : "items"}${incident.debtors.length ? ` of ${named(incident.debtors, incident.debtors_more)}` : ""} written off after ${exact(incident.idle_seconds)} without progress`);
+    if (incident.ring) said.push(incident.ring === 1 ? "it was a ring of one" : `it was one of a ring of ${number(incident.ring)}`);
+    if (waits) said.push(`${named(incident.accounts, incident.accounts_more)} had waited ${longest}${waits > 1 ? " at most" : ""}`);
+  } else {
+    said.push(waits === 1 ? longest : `${number(waits)} waits, the longest ${longest}`);
+  }
+  const gone = incident.cancelled;
+  if (gone) said.push(gone === waits ? (gone === 1 ? "it left while it waited" : "they left while they waited") : `${number(gone)} left while they waited`);
+  return said.join("; ");
+}
+
+function showLately(state) {
+  const data = state.incidents.length ? state.incidents : [null];
+  rows($("lately"), data.map((each, place) => ({ each, place })), ({ place }) => String(place),
+    () => el("li", {}, el("p"), el("p", { class: "under" })),
+    (item, { each }) => {
+      const [head, under] = item.children;
+      item.className = each === null ? "empty" : each.given_up ? "cut" : "";
+      head.replaceChildren(...(each === null ? ["Nobody was cut off, and nobody waited for long."] : whatHappened(each)));
+      under.replaceChildren(...(each === null ? [] : [ago(state, each), ` \u00b7 ${howItWas(each)}`]));
+    });
 }
 
 // -- the last minutes -----------------------------------------------------------------------------
@@ -299,7 +408,7 @@ function showTiles(state) {
   }
   write($("rate"), rates.length ? compact(rates[rates.length - 1][1]) : "\u2013");
   const lost = totals.repaid_items.written_off ?? 0;
-  write($("rate-unit"), lost ? `a second; ${compact(lost)} written off` : "items a second");
+  write($("rate-unit"), lost ? `items a second; ${compact(lost)} written\u00a0off` : "items a second");
   sparkline($("rate-line"), rates, now, { describe: (v) => `${compact(v)} a second`, gap });
 }
 
@@ -315,6 +424,12 @@ function fitted(name, width, each) {
 function cut(text, width, each) {
   const room = Math.max(4, Math.floor(width / each));
   return text.length <= room ? text : `${text.slice(0, room - 1)}\u2026`;
+}
+
+function how(on, roomy) {
+  const items = compact(on.waited_items);
+  if (roomy) return `holds ${items} \u00b7 ${standsStill(on) ? `no progress ${exact(on.idle_seconds)}` : "moving"}`;
+  return standsStill(on) ? `still for ${seconds(on.idle_seconds)}` : `${items} \u00b7 moving`;
 }
 
 function showGraph(state) {
@@ -392,9 +507,9 @@ function showGraph(state) {
     const still = standsStill(on);
     const group = svg("g", {},
       svg("title", {}, `${on.kind} ${on.name}`),
-      svg("rect", { class: still ? "node still" : "node", x, y, width: nodeWidth, height: high, rx: 8 }),
+      svg("rect", { class: still ? "node holds still" : "node holds", x, y, width: nodeWidth, height: high, rx: 8 }),
       svg("text", { class: "who", x: x + 10, y: y + 21 }, fitted(called(on.name), inside, 7.6)),
-      svg("text", { class: "what", x: x + 10, y: y + 38 }, cut(`${roomy ? "holds " : ""}${compact(on.waited_items)} \u00b7 ${still ? `${roomy ? "no progress" : "still"} ${exact(on.idle_seconds)}` : "moving"}`, inside, 5.7)));
+      svg("text", { class: "what", x: x + 10, y: y + 38 }, cut(how(on, roomy), inside, 5.7)));
     if (still && on.left_seconds !== null && on.policy === "disconnect") {
       const part = Math.min(1, Math.max(0, on.left_seconds / on.patience));
       group.append(
@@ -420,10 +535,14 @@ function showWaits(state) {
       write(cells[2], on ? on.name : "nobody");
       write(cells[3], on ? `${number(on.here_items)} items, ${size(on.here_bytes)}` : "");
       write(cells[4], on ? exact(on.idle_seconds) : "");
-      write(cells[5], on ? prospect(on)[0] : "");
+      write(cells[5], on ? prospect(on)[0] + afterwards(wait, on) : "");
     });
   const shown = Math.min(GRAPH_MAX, state.waits.length);
-  write($("waits-more"), left(state.more.waits + state.waits.length - shown, "crowds of readers that wait"));
+  const out = [left(state.more.waits + state.waits.length - shown, "accounts at which readers wait")];
+  const drawn = $("graph").querySelectorAll("rect.holds").length;
+  const waitedOn = new Set(state.waits.slice(0, GRAPH_MAX).flatMap((wait) => wait.on.map((on) => on.name))).size;
+  out.push(left(waitedOn - drawn, "holders they wait on"));
+  write($("waits-more"), out.filter(Boolean).join("; "));
 }
 
 // -- headroom, accounts, holders ------------------------------------------------------------------
@@ -447,6 +566,9 @@ function showHeadroom(state) {
       bar.firstChild.style.setProperty("--part", limited ? Math.min(1, tight.part).toFixed(4) : 0);
       bar.dataset.level = over ? "over" : tight.part > 0.75 ? "high" : "";
     });
+  const owing = state.totals.accounts.owing + state.totals.accounts.throttled - state.levels.filter((row) => row.debt_items).length;
+  const out = [left(state.more.levels, "levels"), left(owing - state.tightest.length, "accounts that owe, with more room")];
+  write($("headroom-more"), out.filter(Boolean).join("; "));
 }
 
 const ROWS_MAX = 12;
@@ -477,7 +599,7 @@ function showAccounts(state) {
         el("th", { scope: "row" }, button),
         el("td", {}, el("span", { class: "state" })),
         el("td", { class: "n" }, el("span"), el("span", { class: "of" }), el("small")),
-        el("td", { class: "n" }),
+        el("td", { class: "n old" }),
         el("td", { class: "roomy" }, svg("svg", { class: "line", role: "img", "aria-label": "no data yet" })));
     },
     (item, row) => {
@@ -525,7 +647,7 @@ function showMatrix(state) {
     table.tHead.replaceChildren(...(columns.length
       ? [el("tr", {}, el("th", { scope: "col", class: "over" }, el("span", { class: "unseen" }, "Account")),
         ...columns.map((name) => el("th", { scope: "col", class: "across", title: name }, el("span", {}, columns.length > 6 ? el("bdi", { class: "name" }, shortName(name)) : nameOf(name)))),
-        el("th", { scope: "col", class: "over" }, "others"))]
+        el("th", { scope: "col", class: "over" }, el("span", {}, "others")))]
       : []));
     table.tBodies[0].replaceChildren();
   }
@@ -545,6 +667,8 @@ function showMatrix(state) {
       const rest = Math.max(0, row.debt_items - sum);
       write(item.lastChild, rest ? compact(rest) : "");
     });
+  const others = table.tHead.querySelector("tr > :last-child");
+  if (others) others.firstChild.hidden = ![...table.tBodies[0].rows].some((row) => row.lastChild.textContent);
   const hidden = [];
   const owing = state.totals.accounts.owing + state.totals.accounts.throttled + state.totals.accounts.closing;
   if (owing > usedRows.length + state.levels.length) hidden.push(left(owing - usedRows.length - state.levels.length, "accounts that owe"));
@@ -668,11 +792,17 @@ function show(state) {
   showGraph(state);
   showWaits(state);
   showHeadroom(state);
+  showLately(state);
   showAccounts(state);
   showHolders(state);
   showMatrix(state);
   write($("cost"), `One look a ${state.every_seconds <= 1 ? "second" : `${state.every_seconds} s`}, whoever watches; the last one took ${state.busy_ms} ms of the relay's time.`);
   askStatement();
+  // What does not scroll needs no stop of the Tab key.
+  for (const box of document.querySelectorAll(".scroll")) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else if (box !== document.activeElement) box.removeAttribute("tabindex");
+  }
 }
 
 function watch() {

@@ -20,6 +20,7 @@ from ._outputs import (
     JsonLines,
     LiveScreen,
     Output,
+    View,
     plain_console,
     terminal_console,
 )
@@ -86,7 +87,7 @@ def top(
         # Names are whatever peers say: none of them may end this where the encoding has no such
         # letter.
         cast("io.TextIOWrapper", stdout).reconfigure(errors="backslashreplace")
-    looks = Looks(source, limit, sort)
+    looks = Looks(source, limit, sort, None if once else interval)
     if once:
         run_async(_once, looks, json)
     else:
@@ -97,19 +98,21 @@ def top(
 class Looks:
     """What is looked at, and how."""
 
-    def __init__(self, source: Source, limit: int, sort: Literal["debt", "waited", "held"]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        limit: int,
+        sort: Literal["debt", "waited", "held"],
+        interval: float | None,
+    ) -> None:
         self.source = source
         self.limit = limit
         self.sort = sort
+        self.view = View(source.url, limit, sort == "held", interval)
 
     async def look(self) -> TopPage:
         """Look at it; see `Source.look`."""
         return await self.source.look(self.limit, self.sort)
-
-    @property
-    def holders_first(self) -> bool:
-        """Whether holders come before accounts."""
-        return self.sort == "held"
 
     def without_screen(self, *, json: bool) -> Output:
         """Return where looks go to that are not drawn over each other."""
@@ -117,7 +120,7 @@ class Looks:
             return JsonLines(self.source.url)
         # FORCE_COLOR and its like do not make a terminal of a pipe.
         console = terminal_console() if sys.stdout.isatty() else plain_console()
-        return Blocks(self.source.url, console, self.limit, holders_first=self.holders_first)
+        return Blocks(self.view, console)
 
 
 async def _once(looks: Looks, json: bool) -> None:
@@ -131,9 +134,7 @@ async def _go_on(looks: Looks, interval: float, json: bool) -> None:
         await _until_signal(looks, interval, looks.without_screen(json=json), first, None)
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        output = LiveScreen(
-            looks.source.url, console, live, looks.limit, holders_first=looks.holders_first
-        )
+        output = LiveScreen(looks.view, console, live)
         await _until_signal(looks, interval, output, first, output.draw)
 
 

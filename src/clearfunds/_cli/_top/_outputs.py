@@ -8,10 +8,12 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
+import attrs
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ._screen import Room, screen
+from ._source import stretched
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -47,6 +49,26 @@ def plain_console() -> Console:
 def terminal_console() -> Console:
     """Return a console for a terminal, if it is one."""
     return Console(markup=False, emoji=False, highlight=False)
+
+
+@attrs.frozen
+class View:
+    """What is looked at, and how it is shown."""
+
+    url: str
+    rows: int
+    """Of each table, at most."""
+    holders_first: bool
+    """Whether holders come before accounts."""
+    interval: float | None
+    """Seconds between looks, as asked for; None if there is one only."""
+
+    def screen(self, page: TopPage, width: int | None, height: int | None = None) -> RenderableType:
+        """Return all of it; None is as much room as it takes."""
+        source = source_line(self.url, page)
+        slower = None if self.interval is None else stretched(page, self.interval)
+        room = Room(self.rows, width, height)
+        return screen(page, source, room, holders_first=self.holders_first, note=slower)
 
 
 def source_line(url: str, page: TopPage) -> str:
@@ -96,12 +118,10 @@ class JsonLines:
 class Blocks:
     """Text, one block after the other; an empty line between them."""
 
-    def __init__(self, url: str, console: Console, rows: int, *, holders_first: bool) -> None:
-        self._url = url
+    def __init__(self, view: View, console: Console) -> None:
+        self._view = view
         self._console = console
-        self._complaints = _Complaints(url)
-        self._rows = rows
-        self._holders_first = holders_first
+        self._complaints = _Complaints(view.url)
         self._shown = False
 
     def show(self, page: TopPage) -> None:
@@ -110,14 +130,7 @@ class Blocks:
         width = self._console.width if self._console.is_terminal else None
         if self._shown:
             self._console.print()
-        self._console.print(
-            screen(
-                page,
-                source_line(self._url, page),
-                Room(self._rows, width),
-                holders_first=self._holders_first,
-            )
-        )
+        self._console.print(self._view.screen(page, width))
         self._console.file.flush()
         self._shown = True
 
@@ -129,14 +142,10 @@ class Blocks:
 class LiveScreen:
     """A screen that is drawn anew; what was seen last stays there while the relay is gone."""
 
-    def __init__(
-        self, url: str, console: Console, live: Live, rows: int, *, holders_first: bool
-    ) -> None:
-        self._url = url
+    def __init__(self, view: View, console: Console, live: Live) -> None:
+        self._view = view
         self._console = console
         self._live = live
-        self._rows = rows
-        self._holders_first = holders_first
         self._page: TopPage | None = None
         self._seen = 0.0
         self._why: str | None = None
@@ -162,12 +171,5 @@ class LiveScreen:
             head.append(line)
             height -= 1 + len(line) // size.width
         if self._page is not None:
-            head.append(
-                screen(
-                    self._page,
-                    source_line(self._url, self._page),
-                    Room(self._rows, size.width, height),
-                    holders_first=self._holders_first,
-                )
-            )
+            head.append(self._view.screen(self._page, size.width, height))
         self._live.update(Group(*head), refresh=True)

@@ -14,6 +14,7 @@ from ._words import (
     count,
     duration,
     first_line,
+    incident_sentence,
     one_of,
     ring_sentence,
     size,
@@ -42,6 +43,11 @@ _WAITS_SHARE: Final = 4
 _LEVELS: Final = 2
 # Accounts above others that are shown: the server's, and one more.
 
+_INCIDENTS: Final = 3
+# What has happened lately, in lines; one on a terminal that is not `_HIGH`.
+
+_HIGH: Final = 30
+
 _FRAME_LINES: Final = 5
 # An empty line, a title, the heading, its rule; and one that says how many more there are.
 
@@ -58,7 +64,9 @@ class Room:
     """Lines; None: as many as it takes."""
 
 
-def screen(page: TopPage, source: str, room: Room, *, holders_first: bool) -> RenderableType:
+def screen(
+    page: TopPage, source: str, room: Room, *, holders_first: bool, note: str | None = None
+) -> RenderableType:
     """Return all of it: the sentence, the totals, the tables.
 
     Args:
@@ -66,12 +74,15 @@ def screen(page: TopPage, source: str, room: Room, *, holders_first: bool) -> Re
         source: Where it is from, and when.
         room: How much there is for it.
         holders_first: Whether holders come before accounts.
+        note: What else there is to say of the looks.
     """
     waits = bool(page["waits"])
     head = [
         Text(first_line(page), "bold red" if waits else "green"),
         Text(f"{source}: {totals(page)}", "dim"),
+        *([Text(note, "dim")] if note else []),
         *[Text(ring_sentence(ring), "red") for ring in page["rings"]],
+        *_incidents(page, room),
     ]
     many, few = _rows(page, room, _lines(head, room))
     tables = [_accounts(page, room, many), _holders(page, room, many)]
@@ -80,6 +91,15 @@ def screen(page: TopPage, source: str, room: Room, *, holders_first: bool) -> Re
     if waits:
         tables.insert(0, _waits(page, room, few))
     return Group(*head, *[each for rows in tables for each in rows])
+
+
+def _incidents(page: TopPage, room: Room) -> list[Text]:
+    """Return what has happened lately, as much as there is room for; who was cut off first."""
+    most = _INCIDENTS if room.height is None or room.height >= _HIGH else 1
+    every = sorted(page["incidents"], key=lambda each: not each["given_up"])[:most]
+    return [
+        Text(incident_sentence(each), "yellow" if each["given_up"] else "dim") for each in every
+    ]
 
 
 def _lines(head: list[Text], room: Room) -> int:

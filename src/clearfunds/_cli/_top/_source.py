@@ -70,6 +70,15 @@ class Source:
         return cast("TopPage", page)
 
 
+def stretched(page: TopPage, interval: float) -> str | None:
+    """Say that looks are further apart than was asked for, and why; None if they are not."""
+    pause = pause_after(page, interval)
+    if pause <= interval:
+        return None
+    cost = f"{page['busy_ms']:.0f} ms of the relay's time"
+    return f"a look every {pause:.1f} s, not {interval:g} s: each takes {cost}"
+
+
 def pause_after(page: TopPage, interval: float) -> float:
     """Return when to look again: what it costs the relay must stay small."""
     return max(interval, page["busy_ms"] / 1e3 / SHARE_MAX)

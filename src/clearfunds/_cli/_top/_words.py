@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from .._printable import printable
 
 if TYPE_CHECKING:
-    from clearfunds.transports.http._survey import HolderRow, RingRow, WaitRow
+    from clearfunds.transports.http._survey import (
+        HolderRow,
+        IncidentRow,
+        RingRow,
+        WaitedOnRow,
+        WaitRow,
+    )
     from clearfunds.transports.http._top_json import TopPage
 
 STILL_SECONDS: Final = 1.0
@@ -107,6 +113,37 @@ def ring_sentence(ring: RingRow) -> str:
     )
 
 
+def incident_sentence(incident: IncidentRow) -> str:
+    """Say what has happened lately: who was cut off, or whose long waits are over."""
+    ago = f"{duration(incident['ago_seconds'])} ago"
+    whom = "somebody" if incident["holder"] is None else printable(incident["holder"])
+    longest = duration(incident["seconds"])
+    several = incident["waits"] > 1
+    who = _who(incident["accounts"], incident["accounts_more"])
+    left = f"; {incident['cancelled']:,} left meanwhile" if incident["cancelled"] else ""
+    if not incident["given_up"]:
+        how = f"{incident['waits']:,} waits, the longest {longest}" if several else longest
+        return f"{who} waited for {whom}, until {ago}: {how}{left}."
+    said = f"{whom} was cut off {ago}: {items_of(incident['items'])}"
+    if incident["debtors"]:
+        debtors = one_of(incident["debtors"], len(incident["debtors"]) + incident["debtors_more"])
+        said += f" of {debtors}"
+    said += f" written off after {duration(incident['idle_seconds'])} without progress"
+    if incident["ring"]:
+        ring = "one" if incident["ring"] == 1 else f"{incident['ring']:,}"
+        said += f", in a ring of {ring}"
+    if incident["waits"]:
+        said += f"; {who} had waited {longest}{' at most' if several else ''}{left}"
+    return f"{said}."
+
+
+def _who(names: list[str], more: bool) -> str:
+    shown = [printable(name) for name in names]
+    if more or len(shown) < 2:
+        return ", ".join(shown) + (" and others" if more else "")
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
 def _holder(holder: HolderRow) -> str:
     name = printable(holder["name"])
     return name if name.strip("()") == holder["kind"] else f"{holder['kind']} {name}"
@@ -133,7 +170,7 @@ def _of_limit(wait: WaitRow) -> str:
     return f"{count(wait['debt_items'])} of {count(wait['limit_items'] or 0)} items"
 
 
-def _next(holder: HolderRow, wait: WaitRow, several: bool) -> str:
+def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
     if holder["idle_seconds"] < STILL_SECONDS:
         low = wait["low_bytes"] if _in_bytes(wait) else wait["low_items"]
         at = size(low or 0) if _in_bytes(wait) else items_of(low or 0)
@@ -143,7 +180,12 @@ def _next(holder: HolderRow, wait: WaitRow, several: bool) -> str:
     if holder["policy"] != "disconnect" or left is None:
         return f"{still}; it is waited for, however long it takes"
     when = f"in {duration(left)}" if left > 0 else "now"
-    return f"{still}; it is disconnected {when}, if that goes on"
+    who = "they" if several else printable(wait["waiting"][0])
+    if holder["enough"]:
+        then = f", and {who} {'go' if several else 'goes'} on then"
+    else:
+        then = f"; {who} {'have' if several else 'has'} to wait for others then"
+    return f"{still}; it is disconnected {when} unless it reads{then}"
 
 
 def totals(page: TopPage) -> str:
@@ -158,4 +200,6 @@ def totals(page: TopPage) -> str:
     ]
     if books["leaked_loans"]:
         parts.append(f"{books['leaked_loans']:,} loans leaked")
+    if not page["rings_sought"]:
+        parts.append("rings are not looked for: too many wait")
     return "; ".join(parts)
