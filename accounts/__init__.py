@@ -6,6 +6,11 @@ before they read more.
 """
 
 from ._account import Account as Account
+from ._alarms import DISK as DISK
+from ._alarms import MEMORY as MEMORY
+from ._alarms import Alarms as Alarms
+from ._alarms import AlarmStatistics as AlarmStatistics
+from ._alarms import Watermark as Watermark
 from ._collector import DebtCollector as DebtCollector
 from ._confirm import Confirm as Confirm
 from ._credit_flow import CREDIT_2015 as CREDIT_2015

@@ -5,6 +5,9 @@ A small state machine, for each account and its readers:
     open --(a reader looks, and the debt is above the limit)--> throttled
     throttled --(a repayment brings the debt to the lower mark or below)--> open
 
+Beside that it may be *halted*, by an alarm and until the last alarm is over (`_alarms.py`), which
+readers heed as if it were throttled; debt has nothing to do with it.
+
 It is looked at by those who bring work in, before they read (rule 5), not by those who borrow: a
 fan-out far above the limit is admitted, and then waited for. Readers go on when the account and all
 its ancestors are open, first come first served; who comes new stands behind those who wait
@@ -19,6 +22,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
+from ._alarms import MEMORY
 from ._errors import ClosedAccountError
 from ._limit import UNLIMITED, Limit
 from ._loan import LoanedItem
@@ -77,15 +81,16 @@ class Account:
         borrowed_items: Events ever charged to it directly.
         borrowed_bytes: Their bytes.
         throttled: Whether it is above its limit and has not yet come down to its lower mark.
+        halted: The alarms for which its readers, and its descendants', wait; empty for none.
         waits: How often a reader of this account had to wait.
     """
 
     __slots__ = (
         "__weakref__", "blame", "blame_mark", "borrowed_bytes", "borrowed_items", "chain",
-        "children", "debt_bytes", "debt_items", "gated", "ledger", "limited", "line", "low_bytes",
-        "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent",
-        "peak_bytes", "peak_items", "readers", "throttled", "tracers", "waited_above",
-        "waited_here", "waits",
+        "children", "debt_bytes", "debt_items", "gated", "halted", "ledger", "limited", "line",
+        "low_bytes", "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit",
+        "parent", "peak_bytes", "peak_items", "readers", "throttled", "tracers", "waited_above",
+        "waited_alarm", "waited_here", "waits",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
@@ -104,14 +109,17 @@ class Account:
         # Who wants to follow what its next root turns cause.
         self.tracers: tuple[Tracer, ...] | None = None
         self.throttled = False
-        # Whether a reader has to look closer: throttled, or somebody stands in line.
+        self.halted: tuple[str, ...] = ()
+        # Whether a reader has to look closer: throttled or halted, or somebody stands in line.
         self.gated = False
         self.line: WaitQueue | None = None
         self.readers: list[Waiter] | None = None
         self.waits = 0
-        # Seconds of the waits' stretches that are over: at this account, and at those above it.
+        # Seconds of the waits' stretches that are over: at this account, at those above it, and for
+        # an alarm at either.
         self.waited_here = 0.0
         self.waited_above = 0.0
+        self.waited_alarm = 0.0
         self.blame: dict[str, float] | None = None
         self.blame_mark = 0.0
         self.own_limit = limit
@@ -160,6 +168,96 @@ class Account:
     def refresh_limited(self) -> None:
         """Look again which accounts of the chain have a limit. For `Ledger.limits_changed`."""
         self._find_limited()
+
+    # -- alarms ---------------------------------------------------------------------------------
+
+    def halt(self, alarm: str) -> None:
+        """Let its readers and those of its descendants wait until `resume(alarm)`.
+
+        Several alarms may be up at a time: all have to be over. What is borrowed and repaid is not
+        hindered, nor are those who only look at what they are owed. Idempotent for each alarm.
+        """
+        if alarm in self.halted:
+            return
+        self._cut_stretches()
+        self.halted = (*self.halted, alarm)
+        self.gated = True
+        if not self._is_limited():
+            self.ledger.limits_changed(self)
+
+    def resume(self, alarm: str) -> None:
+        """End an alarm; with the last one, those who wait for nothing else go on, in their order.
+
+        Idempotent.
+        """
+        if alarm not in self.halted:
+            return
+        self._cut_stretches()
+        self.halted = tuple(each for each in self.halted if each != alarm)
+        if self.halted:
+            return
+        line = self.line
+        self.gated = self.throttled or (line is not None and len(line) > 0)
+        if line is not None and not self.throttled:
+            line.wake_head()
+        if not self._is_limited():
+            self.ledger.limits_changed(self)
+
+    @property
+    def waits_for_repayment(self) -> bool:
+        """Whether repayments are what readers that wait here wait for.
+
+        They are when it is throttled, or memory is short. They are not for another alarm; nor where
+        readers only stand to be woken.
+        """
+        return self.throttled or MEMORY in self.halted
+
+    @property
+    def alarm_name(self) -> str:
+        """What is blamed, in a holder's place, while it is halted."""
+        return f"(alarm: {', '.join(sorted(self.halted))})"
+
+    def debt_is_clear(self) -> bool:
+        """Whether `ensure_clear_funds` would return at once if there were no alarm.
+
+        For readers that may do what publishes nothing while there is one.
+        """
+        for account in self.limited:
+            if (
+                account.debt_items > account.mark_items
+                or account.debt_bytes > account.mark_bytes
+                or account.throttled
+            ):
+                return False
+        return True
+
+    def _cut_stretches(self) -> None:
+        # What those who stand here wait for changes: until now it was one thing, from now on it is
+        # another.
+        line = self.line
+        if line is None or not len(line):
+            return
+        now = self.ledger.clock()
+        if self.halted:
+            self._blame(self.alarm_name, now)
+        self.blame_mark = now
+        line.joined.clear()
+        for waiter in line.waiters:
+            self._book_stretch(waiter, now)
+
+    def _book_stretch(self, waiter: Waiter, now: float) -> None:
+        stretch = now - waiter.stretch
+        waiter.stretch = now
+        ledger = self.ledger
+        if self.halted:
+            waiter.account.waited_alarm += stretch
+            ledger.waited_alarm += stretch
+        elif self is waiter.account:
+            self.waited_here += stretch
+            ledger.waited_here += stretch
+        else:
+            waiter.account.waited_above += stretch
+            ledger.waited_above += stretch
 
     @property
     def state(self) -> str:
@@ -285,17 +383,23 @@ class Account:
 
     def _repaid_while_waited_for(self, holder: Holder | None) -> None:
         line = self.line
-        if line is not None and len(line):
-            now = self.ledger.clock()
-            if self.blame is None:
-                self.blame = {}
+        # While there is an alarm, that is to blame.
+        if line is not None and len(line) and not self.halted:
             name = "(no holder)" if holder is None else holder.name
-            name = add_blame(self.blame, name, now - self.blame_mark)
-            self.blame_mark = now
-            for waiter, before in line.joined.items():
-                waiter.blame[name] = waiter.blame.get(name, 0.0) - before
-            line.joined.clear()
+            self._blame(name, self.ledger.clock())
         self._reopen_if_clear()
+
+    def _blame(self, name: str, now: float) -> None:
+        """Blame the stretch that ends now on `name`, for those who wait here."""
+        line = self.line
+        assert line is not None
+        if self.blame is None:
+            self.blame = {}
+        name = add_blame(self.blame, name, now - self.blame_mark)
+        self.blame_mark = now
+        for waiter, before in line.joined.items():
+            waiter.blame[name] = waiter.blame.get(name, 0.0) - before
+        line.joined.clear()
 
     def _reopen_if_clear(self) -> None:
         if (
@@ -306,9 +410,10 @@ class Account:
             self.throttled = False
             if self.opens > 0:
                 self.ledger.unusual.discard(self)
-            self.gated = self.line is not None and len(self.line) > 0
-            if self.line is not None:
-                self.line.wake_head()
+            line = self.line
+            self.gated = bool(self.halted) or (line is not None and len(line) > 0)
+            if line is not None and not self.halted:
+                line.wake_head()
 
     # -- loans and turns ------------------------------------------------------------------------
 
@@ -371,7 +476,7 @@ class Account:
         return True
 
     async def ensure_clear_funds(self) -> None:
-        """Wait while this account, or an ancestor, is above its limit. Call it before reading.
+        """Wait while this account, or an ancestor, is above its limit or halted; before reading.
 
         Returns at once, *without a checkpoint*, when the funds are clear: readers checkpoint once a
         read anyway, and this is called more often. (It departs from Trio's habit: 0.1 us against
@@ -407,7 +512,9 @@ class Account:
         if closed is None:
             return
         self.waits += 1
-        if closed is self:
+        if closed.halted:
+            ledger.waits_alarm += 1
+        elif closed is self:
             ledger.waits_here += 1
         else:
             ledger.waits_above += 1
@@ -456,8 +563,10 @@ class Account:
                 account.debt_items > account.mark_items or account.debt_bytes > account.mark_bytes
             ) and not account.throttled:
                 account._throttle()
-            if account.throttled or (
-                account.line is not None and account.line.has_before(waiter.ticket)
+            if (
+                account.throttled
+                or account.halted
+                or (account.line is not None and account.line.has_before(waiter.ticket))
             ):
                 return account
         return None
@@ -491,16 +600,7 @@ class Account:
         assert line is not None
         line.leave(waiter)
         waiter.at = None
-        ledger = self.ledger
-        now = ledger.clock()
-        stretch = now - waiter.stretch
-        waiter.stretch = now
-        if self is waiter.account:
-            self.waited_here += stretch
-            ledger.waited_here += stretch
-        else:
-            waiter.account.waited_above += stretch
-            ledger.waited_above += stretch
+        self._book_stretch(waiter, self.ledger.clock())
         if self is not waiter.account and self.blame:
             # What an ancestor's holders kept this reader waiting for belongs on its statement too:
             # what has been added there since it came, but for what `line.joined` took off.
@@ -508,8 +608,9 @@ class Account:
                 blamed = seconds - waiter.blame_before.get(name, 0.0)
                 if blamed > 0:
                     waiter.blame[name] = waiter.blame.get(name, 0.0) + blamed
-        self.gated = self.throttled or len(line) > 0
-        if not self.throttled:
+        closed = self.throttled or bool(self.halted)
+        self.gated = closed or len(line) > 0
+        if not closed:
             line.wake_head()
 
     # -- closing --------------------------------------------------------------------------------
@@ -551,13 +652,14 @@ class Account:
         """Return the statement of this account."""
         now = self.ledger.clock()
         running = [now - w.since for w in self.readers or ()]
-        waited = waited_by_reason(self.waited_here, self.waited_above, self.readers or (), now)
+        waited = waited_by_reason(self, self.readers or (), now)
         standing = self.ledger.standings.get(self.name)
         limit = self.own_limit
         return AccountStatistics(
             name=self.name,
             parent=None if self.parent is None else self.parent.name,
             state=self.state,
+            alarms=self.halted,
             debt_items=self.debt_items,
             debt_bytes=self.debt_bytes,
             peak_items=self.peak_items,

@@ -85,6 +85,7 @@ class DebtCollector(Collector):
             "holders": totals.holders,
             "oldest_loan_age_seconds": tops.oldest_seconds,
             "waiting_readers": totals.waiting,
+            "alarm": ledger.alarms,
             "rings": tops.rings,
             "standing_items": totals.standing_items,
             "standing_bytes": totals.standing_bytes,
@@ -174,6 +175,11 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
         (),
     ),
     "waiting_readers": (GaugeMetricFamily, "Readers that wait for debt to be repaid.", ()),
+    "alarm": (
+        GaugeMetricFamily,
+        "Whether an alarm is up that stops all who publish: 1, or 0 if it is watched and is not.",
+        ("kind",),
+    ),
     "rings": (
         GaugeMetricFamily,
         "Rings of readers each of which goes on only if another of them does.",

@@ -114,11 +114,16 @@ class Ledger:
         self.borrowed_bytes = 0
         self.repaid_items = [0] * len(Outcome)
         self.repaid_bytes = [0] * len(Outcome)
-        # At the reader's own account, and at those above it; seconds of stretches that are over.
+        # At the reader's own account, at those above it, and for an alarm at either; seconds of
+        # stretches that are over.
         self.waits_here = 0
         self.waits_above = 0
+        self.waits_alarm = 0
         self.waited_here = 0.0
         self.waited_above = 0.0
+        self.waited_alarm = 0.0
+        # Which alarms are watched, and whether they are up.
+        self.alarms: dict[str, bool] = {}
         self.wait_seconds = Histogram(AGE_BUCKETS)
         self.overshoot_items = Histogram(COUNT_BUCKETS)
         self.overshoot_bytes = Histogram(BYTE_BUCKETS)
@@ -395,7 +400,8 @@ class Ledger:
         states["owing"] -= len(unusual) - unusual.count(0)
         states["closing"] = [account.opens > 0 for account in self.unusual].count(False)
         states["throttled"] = len(unusual) - states["closing"]
-        waited = waited_by_reason(self.waited_here, self.waited_above, self.waiters, now)
+        waited = waited_by_reason(self, self.waiters, now)
+        waits = (self.waits_here, self.waits_above, self.waits_alarm)
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),
@@ -407,8 +413,8 @@ class Ledger:
             repaid_items={o.label: self.repaid_items[o] for o in Outcome},
             repaid_bytes={o.label: self.repaid_bytes[o] for o in Outcome},
             waiting=len(self.waiters),
-            waits=self.waits_here + self.waits_above,
-            waits_by_reason=dict(zip(REASONS, (self.waits_here, self.waits_above), strict=True)),
+            waits=sum(waits),
+            waits_by_reason=dict(zip(REASONS, waits, strict=True)),
             waited_seconds=sum(waited.values()),
             waited_by_reason=waited,
             leaked_loans=self.leaked_loans,

@@ -81,7 +81,8 @@ def _lines(ledger: Ledger) -> dict[Account, _Line]:
     since: dict[Account, float] = {}
     for waiter in ledger.waiters:
         at = waiter.at
-        if at is not None:
+        # Where an alarm stops them that no repayment ends, they wait on no holder.
+        if at is not None and (at.waits_for_repayment or not at.halted):
             names.setdefault(at, set()).add(waiter.account.name)
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return {at: _Line(frozenset(names[at]), since[at]) for at in names}

@@ -219,12 +219,15 @@ class SlowWaits:
             whom += f" and {more} more"
         all_items = sum(each.items for each in holders)
         blame = blamed(waiter, before)
-        if holders:
+        if at.halted:
+            self.suspects[waiter] = at.alarm_name
+        elif holders:
             self.suspects[waiter] = holders[0].holder
         logger.info(
-            "%s waits, for %.1f s so far: %s %d items%s and %d bytes%s, held by %s",
+            "%s waits, for %.1f s so far%s: %s %d items%s and %d bytes%s, held by %s",
             name,
             seconds,
+            f", for an alarm ({', '.join(at.halted)})" if at.halted else "",
             "it owes" if at is waiter.account else f"{at.name} owes",
             at.debt_items,
             _of(at.mark_items),
@@ -240,6 +243,7 @@ class SlowWaits:
                 "bytes": at.debt_bytes,
                 "limit_items": _limit(at.mark_items),
                 "limit_bytes": _limit(at.mark_bytes),
+                "alarms": list(at.halted),
                 "holders": [
                     {
                         "holder": each.holder,
@@ -368,6 +372,7 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
     - `at`: the account that owes too much: its own, or one above it. (`slow_wait`)
     - `items`, `bytes`: what that account owes; at the end, what the reader's account does.
     - `limit_items`, `limit_bytes`: what it may owe. (`slow_wait`)
+    - `alarms`: those that are up there; then it waits for these. (`slow_wait`)
     - `clear`: whether it went on; false when it was cancelled. (`slow_wait_ended`)
     - `holders`: the five that matter most, each with `holder`, `blamed_seconds` (of this wait, of
       the stretches that a repayment ended) and `share`: of the items owed at `at`, or at the end

@@ -14,6 +14,8 @@ class AccountStatistics:
     state: str
     """`clear` (owes nothing), `owing`, `throttled` (its readers wait) or `closing` (closed and
     still being paid off)."""
+    alarms: tuple[str, ...]
+    """The alarms for which its readers wait, and its descendants', whatever it owes."""
     debt_items: int
     """Events unfinished on its behalf, its descendants' included."""
     debt_bytes: int
@@ -43,8 +45,8 @@ class AccountStatistics:
     waited_seconds: float
     """For how long in all, the waits that still go on included."""
     waited_by_reason: dict[str, float]
-    """The same seconds by why they were waited: `account`, at this account itself, or `parent`, at
-    one above it."""
+    """The same seconds by why they were waited: `account`, at this account itself; `parent`, at
+    one above it; `alarm`, at either while there was an alarm."""
     blame: dict[str, float]
     """Seconds waited by holder: each stretch of a wait counts for the holder whose repayment
     ended it. Ended waits, and the ended stretches of those that go on."""
@@ -124,7 +126,8 @@ class LedgerStatistics:
     waits: int
     """How often a reader had to wait."""
     waits_by_reason: dict[str, int]
-    """The same by where it had to wait at first: at its own `account`, or at a `parent`."""
+    """The same by where it had to wait at first: at its own `account`, or at a `parent`; or, at
+    either, for an `alarm`."""
     waited_seconds: float
     """For how long in all, the waits that still go on included."""
     waited_by_reason: dict[str, float]

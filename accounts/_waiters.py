@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ._account import Account
+    from ._ledger import Ledger
 
 
-REASONS: Final = ("account", "parent")
+REASONS: Final = ("account", "parent", "alarm")
 """Why a reader waits: its own account is throttled (or others stand in line there), or one above
-it."""
+it; or there is an alarm there, whatever is owed (`Account.halt`)."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -45,12 +46,22 @@ class Waiter:
 
 
 def waited_by_reason(
-    here: float, above: float, waiters: Collection[Waiter], now: float
+    books: Account | Ledger, waiters: Collection[Waiter], now: float
 ) -> dict[str, float]:
-    """Return seconds waited by reason: those that are over, and those of `waiters` until `now`."""
-    running = sum([now - w.stretch for w in waiters if w.at is w.account])
-    running_above = sum([now - w.stretch for w in waiters if w.at is not w.account])
-    return dict(zip(REASONS, (here + running, above + running_above), strict=True))
+    """Return seconds waited by reason: those that are over, of an account or of all, and those of
+    `waiters` until `now`.
+    """  # noqa: D205
+    here, above, alarm = books.waited_here, books.waited_above, books.waited_alarm
+    for waiter in waiters:
+        running = now - waiter.stretch
+        at = waiter.at
+        if at is not None and at.halted:
+            alarm += running
+        elif at is waiter.account:
+            here += running
+        else:
+            above += running
+    return dict(zip(REASONS, (here, above, alarm), strict=True))
 
 
 class WaitQueue:

@@ -209,7 +209,7 @@ def _readers(ledger: Ledger) -> Generator[None, None, dict[Account, Readers]]:
     for number, waiter in enumerate(list(ledger.waiters), 1):
         if not number % STEP:
             yield
-        if waiter.at is not None and waiter.at.throttled:
+        if waiter.at is not None and waiter.at.waits_for_repayment:
             there = readers.setdefault(waiter.at, {})
             first, last = there.get(waiter.account, (waiter.since, waiter.since))
             there[waiter.account] = min(first, waiter.since), max(last, waiter.since)

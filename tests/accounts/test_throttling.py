@@ -31,6 +31,11 @@ def by_reason(ledger: Ledger) -> tuple[dict[str, int], dict[str, float]]:
     return statistics.waits_by_reason, statistics.waited_by_reason
 
 
+def only(**reasons: float) -> dict[str, float]:
+    """Return counts by reason; those not given are 0."""
+    return {"account": 0, "parent": 0, "alarm": 0, **reasons}
+
+
 async def read(account: Account) -> None:
     await account.ensure_clear_funds()
 
@@ -46,7 +51,7 @@ async def test_a_wait_is_parted_by_where_it_is() -> None:
         nursery.start_soon(read, alice)
         await trio.testing.wait_all_tasks_blocked()
         clock.now = 2.0
-        assert by_reason(ledger) == ({"account": 1, "parent": 0}, {"account": 2.0, "parent": 0.0})
+        assert by_reason(ledger) == (only(account=1), only(account=2.0))
         # Her own account clears when the server's has become too much.
         bob.borrow(100, 0)
         nursery.start_soon(read, bob)
@@ -57,15 +62,15 @@ async def test_a_wait_is_parted_by_where_it_is() -> None:
         clock.now = 3.5
         # Alice: 3 s at home, 0.5 s at the server. Bob: 1.5 s at the server.
         waits, waited = by_reason(ledger)
-        assert waits == {"account": 1, "parent": 1}
-        assert waited == {"account": 3.0, "parent": 2.0}
-        assert alice.statistics().waited_by_reason == {"account": 3.0, "parent": 0.5}
-        assert bob.statistics().waited_by_reason == {"account": 0.0, "parent": 1.5}
+        assert waits == only(account=1, parent=1)
+        assert waited == only(account=3.0, parent=2.0)
+        assert alice.statistics().waited_by_reason == only(account=3.0, parent=0.5)
+        assert bob.statistics().waited_by_reason == only(account=0.0, parent=1.5)
         assert ledger.wait_seconds.count == 0  # Neither wait has ended.
         clock.now = 4.0
         bob.repay(100, 0)
     clock.now = 9.0
-    assert by_reason(ledger)[1] == {"account": 3.0, "parent": 3.0}
+    assert by_reason(ledger)[1] == only(account=3.0, parent=3.0)
     assert alice.statistics().waited_seconds == 4.0
     assert ledger.wait_seconds.total == 6.0
     assert dict(ledger.wait_seconds.cumulative())["2.5"] == 1
@@ -74,7 +79,7 @@ async def test_a_wait_is_parted_by_where_it_is() -> None:
     alice.repay(10, 0)
     alice.close()
     bob.close()
-    assert by_reason(ledger)[1] == {"account": 3.0, "parent": 3.0}
+    assert by_reason(ledger)[1] == only(account=3.0, parent=3.0)
 
 
 async def test_a_cancelled_wait_counts_for_as_long_as_it_was() -> None:
@@ -88,7 +93,7 @@ async def test_a_cancelled_wait_counts_for_as_long_as_it_was() -> None:
         clock.now = 0.3
         nursery.cancel_scope.cancel()
     assert (ledger.wait_seconds.count, ledger.wait_seconds.total) == (1, 0.3)
-    assert by_reason(ledger)[1] == {"account": 0.3, "parent": 0.0}
+    assert by_reason(ledger)[1] == only(account=0.3, parent=0.0)
 
 
 def totals(ledger: Ledger) -> Iterator[tuple[int, float]]:
@@ -133,7 +138,7 @@ async def test_overshoot_of_a_parent_is_its_own() -> None:
     alice.borrow(1, 150)
     await wait_and_go(ledger, alice, 1)
     assert list(totals(ledger)) == [(0, 0), (1, 50)]
-    assert by_reason(ledger)[0] == {"account": 0, "parent": 1}
+    assert by_reason(ledger)[0] == only(account=0, parent=1)
 
 
 def test_nobody_waits_and_nothing_is_counted() -> None:
@@ -143,4 +148,4 @@ def test_nobody_waits_and_nothing_is_counted() -> None:
     assert not alice.funds_are_clear()
     # Only a reader that has to wait makes it an overshoot.
     assert list(totals(ledger)) == [(0, 0), (0, 0)]
-    assert by_reason(ledger) == ({"account": 0, "parent": 0}, {"account": 0.0, "parent": 0.0})
+    assert by_reason(ledger) == (only(account=0, parent=0), only(account=0.0, parent=0.0))

@@ -357,7 +357,11 @@ async def anything(bank: Bank, chance: random.Random) -> None:
                     nursery.start_soon(bank.read, name, arrived[name], chance.randrange(3))
                 elif step < 0.95 and bank.scopes:
                     bank.scopes[chance.choice(list(bank.scopes))].cancel()
-                elif step < 0.97:
+                elif step < 0.96:
+                    account = chance.choice([server, *tenants, *leaves])
+                    alarm = chance.choice(["memory", "disk"])
+                    chance.choice([account.halt, account.resume, account.resume])(alarm)
+                elif step < 0.975:
                     account = chance.choice(leaves)
                     ledger.open(account.name, parent=account.parent)
                     account.close()
@@ -367,6 +371,9 @@ async def anything(bank: Bank, chance: random.Random) -> None:
             await wait_all_tasks_blocked()
             ledger.audit()
             check_lines(ledger)
+        for account in (server, *tenants, *leaves):
+            account.resume("memory")
+            account.resume("disk")
         for loan in bank.loans:
             if loan.items:
                 loan.settle()
@@ -380,7 +387,7 @@ async def anything(bank: Bank, chance: random.Random) -> None:
 
 
 def check_lines(ledger: Ledger) -> None:
-    """When no task can run, whoever waits does so at a throttled account of its own chain."""
+    """When no task can run, whoever waits does so at a closed account of its own chain."""
     totals = ledger.statistics()
     states = [account.state for account in ledger.accounts.values()]
     assert totals.accounts == {state: states.count(state) for state in totals.accounts}
@@ -389,12 +396,13 @@ def check_lines(ledger: Ledger) -> None:
         for waiter in account.readers or ():
             assert waiter.at is not None
             assert waiter.at in account.chain
-            assert waiter.at.throttled, f"a reader of {account} is left behind at {waiter.at}"
+            closed = waiter.at.throttled or waiter.at.halted
+            assert closed, f"a reader of {account} is left behind at {waiter.at}"
         line = account.line.waiters if account.line else []
         tickets = [w.ticket for w in line]
         assert tickets == sorted(tickets)
         assert all(w.at is account for w in line)
-        assert account.gated == (account.throttled or bool(line))
+        assert account.gated == (account.throttled or bool(account.halted) or bool(line))
         if account.throttled:
             low = (account.low_items, account.low_bytes)
             assert account.debt_items > low[0] or account.debt_bytes > low[1]

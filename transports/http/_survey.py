@@ -416,7 +416,7 @@ def _debt(account: Account) -> tuple[float, float]:
 def _waited(account: Account, now: float) -> tuple[float, float]:
     """Return for how long the first of its readers has waited now, and all of them in all."""
     readers = account.readers or ()
-    in_all = waited_by_reason(account.waited_here, account.waited_above, readers, now)
+    in_all = waited_by_reason(account, readers, now)
     return max([now - waiter.since for waiter in readers], default=0.0), sum(in_all.values())
 
 
