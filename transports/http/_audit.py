@@ -127,10 +127,11 @@ class _Look:
 
     async def _count_held(self, pace: Pace) -> None:
         ledger = self._ledger
-        for holder in list(ledger.holders):
-            await pace.breathe()
+        for holder_number, holder in enumerate(list(ledger.holders)):
+            if not holder_number % BREATH_EVERY:
+                await pace.breathe()
             loans: list[Any] = list(holder.loans())
-            for number, loan in enumerate(loans):
+            for number, loan in enumerate(loans, 1):
                 if not number % BREATH_EVERY:
                     await pace.breathe()
                 if isinstance(loan, LoanedItem):
@@ -153,7 +154,11 @@ class _Look:
 
     async def _judge(self, marks: dict[Account, tuple[int, int, int, int]], pace: Pace) -> None:
         parents: list[Account] = []
-        moved = any(account not in marks for account in self._ledger.accounts.values())
+        moved = False
+        for number, account in enumerate(list(self._ledger.accounts.values())):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            moved = moved or account not in marks
         for number, (account, mark) in enumerate(marks.items()):
             if not number % BREATH_EVERY:
                 await pace.breathe()
@@ -169,7 +174,9 @@ class _Look:
         else:
             for account in parents:
                 self._compare(account)
-        for account in self._items:
+        for number, account in enumerate(self._items):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
             known = self._ledger.accounts.get(account.name)
             if known != account and account.debt_items:
                 self.found.append(f"account {account.name} is not in the ledger, but has loans")

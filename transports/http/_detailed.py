@@ -8,19 +8,20 @@ The prefix is `clearfunds_detailed_`, so that one Prometheus can scrape both pag
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from ...accounts._account import MAX_BLAMED
-from ...accounts._waiters import REASONS, waited_by_reason
+from ...accounts._waiters import REASONS
 from ._exposition import Family, escape
 from ._holdings import BREATH_EVERY, Cell, Holdings
 from ._name_pattern import NamePattern
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from ...accounts import Account, Ledger
     from ._pace import Pace
@@ -119,8 +120,9 @@ async def write_detailed(
             await fill(books, table)
             share = table.room
             left_out += table.left_out
-            async for piece in _write(table, pace):
-                yield piece
+            async with aclosing(_write(table, pace)) as pieces:
+                async for piece in pieces:
+                    yield piece
         room += share
     yield _encode([TRUNCATED.head(), TRUNCATED.sample("", left_out)])
 
@@ -191,8 +193,8 @@ class _Books:
     above: dict[Account, dict[str, None]] = attrs.field(factory=dict["Account", "dict[str, None]"])
     """Accounts above others, and who holds what those below them owe; once `cells` are known."""
 
-    async def accounts(self) -> AsyncGenerator[list[Account], None]:
-        """Yield some accounts after the other that were asked for, the most looked for first.
+    async def accounts(self) -> list[Account]:
+        """Return the accounts that were asked for, those first that are most looked for.
 
         Those that wait, then those that owe, those that have waited, and the others.
         """
@@ -212,9 +214,7 @@ class _Books:
                     else:
                         (waited if account.waits else rest).append(account)
             self._accounts = [*waiting, *owing, *waited, *rest]
-        for start in range(0, len(self._accounts), BREATH_EVERY):
-            await self.pace.breathe()
-            yield self._accounts[start : start + BREATH_EVERY]
+        return self._accounts
 
     async def holdings(self) -> Holdings:
         """Return who holds what."""
@@ -222,8 +222,8 @@ class _Books:
             self._holdings = await Holdings.of(self.ledger, self.pace)
         return self._holdings
 
-    async def cells(self) -> AsyncGenerator[list[_Held], None]:
-        """Yield some after the other that were asked for, those first of accounts that wait."""
+    async def cells(self) -> list[_Held]:
+        """Return those that were asked for, those of accounts that wait first."""
         if self._cells is None:
             first: list[_Held] = []
             after: list[_Held] = []
@@ -232,9 +232,7 @@ class _Books:
                 if await self.is_wanted_holder(holder):
                     await self._sort(holder, cells, first, after)
             self._cells = first + after
-        for start in range(0, len(self._cells), BREATH_EVERY):
-            await self.pace.breathe()
-            yield self._cells[start : start + BREATH_EVERY]
+        return self._cells
 
     async def _sort(
         self, holder: str, cells: dict[str, Cell], first: list[_Held], after: list[_Held]
@@ -277,40 +275,40 @@ def _of_account(account: Account) -> str:
 
 
 async def _accounts(books: _Books, table: _Table) -> None:
-    async for some in books.accounts():
-        for account in some:
-            limit = account.own_limit
-            if not table.room:
-                table.left_out += 8 + (limit.items is not None) + (limit.bytes is not None)
-                continue
-            table.add(
-                f"{{{_of_account(account)}}}",
-                account.debt_items,
-                account.debt_bytes,
-                account.peak_items,
-                account.peak_bytes,
-                limit.items,
-                limit.bytes,
-                account.waiting,
-                account.borrowed_items,
-                account.borrowed_bytes,
-                account.waits,
-            )
+    for number, account in enumerate(await books.accounts()):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        limit = account.own_limit
+        if not table.room:
+            table.left_out += 8 + (limit.items is not None) + (limit.bytes is not None)
+            continue
+        table.add(
+            f"{{{_of_account(account)}}}",
+            account.debt_items,
+            account.debt_bytes,
+            account.peak_items,
+            account.peak_bytes,
+            limit.items,
+            limit.bytes,
+            account.waiting,
+            account.borrowed_items,
+            account.borrowed_bytes,
+            account.waits,
+        )
 
 
 async def _throttled(books: _Books, table: _Table) -> None:
-    clock = books.ledger.clock
-    async for some in books.accounts():
-        for account in some:
-            if not table.room:
-                table.left_out += len(REASONS)
-                continue
-            labels = _of_account(account)
-            waited = waited_by_reason(
-                account.waited_here, account.waited_above, account.readers or (), clock()
-            )
-            for reason, seconds in waited.items():
-                table.add(f'{{{labels},reason="{reason}"}}', seconds)
+    never = dict.fromkeys(REASONS, 0.0)
+    for number, account in enumerate(await books.accounts()):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        if not table.room:
+            table.left_out += len(REASONS)
+            continue
+        labels = _of_account(account)
+        waited = account.statistics().waited_by_reason if account.waits else never
+        for reason, seconds in waited.items():
+            table.add(f'{{{labels},reason="{reason}"}}', seconds)
 
 
 async def _holders(books: _Books, table: _Table) -> None:
@@ -343,11 +341,12 @@ async def _holders(books: _Books, table: _Table) -> None:
 
 
 async def _matrix(books: _Books, table: _Table) -> None:
-    clock = books.ledger.clock
-    async for some in books.cells():
-        now = clock()
-        for labels, _, _, cell in some:
-            table.add(labels, cell.items, cell.bytes, now - cell.opened)
+    now = books.ledger.clock()
+    for number, (labels, _, _, cell) in enumerate(await books.cells()):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+            now = books.ledger.clock()
+        table.add(labels, cell.items, cell.bytes, now - cell.opened)
 
 
 async def _blame(books: _Books, table: _Table) -> None:
@@ -360,10 +359,11 @@ async def _blame(books: _Books, table: _Table) -> None:
                     table.add(_of_cell(account.name, holder), seconds)
     # Who may be blamed next has a series from before: Prometheus's `rate` sees no rise in one that
     # begins with the value that it keeps, as that of a first stall would.
-    async for some in books.cells():
-        for labels, debtor, holder, _ in some:
-            if debtor is not None and _may_be_blamed(debtor, holder):
-                table.add(labels, 0.0)
+    for number, (labels, debtor, holder, _) in enumerate(await books.cells()):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        if debtor is not None and _may_be_blamed(debtor, holder):
+            table.add(labels, 0.0)
     # Those above an account owe what it owes.
     for account, holders in books.above.items():
         if await books.is_wanted_account(account.name):
@@ -469,7 +469,7 @@ _BLAME = (
             ("account", "holder"),
             (
                 "blamed_seconds_total",
-                "Seconds that readers of the account waited for the holder; 0 if they may yet have to.",
+                "Seconds that readers of the account waited for the holder; 0 if they may yet.",
             ),
         ),
         _blame,

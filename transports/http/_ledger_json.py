@@ -96,6 +96,7 @@ async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None
     page.end()
     page.begin("matrix")
     for hands in everybody:
+        await pace.breathe()
         cells = await cells_of(hands, ledger, pace)
         now = ledger.clock()
         for debtor, cell in cells.items():

@@ -27,6 +27,7 @@ from clearfunds.accounts import (
     StuckPolicy,
 )
 from clearfunds.accounts._account import MAX_BLAMED
+from clearfunds.accounts._waiters import REASONS
 from clearfunds.transports.http import (
     Pages,
     RelayCollector,
@@ -279,8 +280,8 @@ async def test_each_family_has_its_share_of_the_room_and_what_others_leave() -> 
         rest = len(kinds) - kinds.count("account") - kinds.count("holder")
         return kinds.count("account"), kinds.count("holder"), rest
 
-    # 20 accounts have 12 series each, two holders (with the router) 6, 20 cells 3.
-    assert await counted(10_000) == (240, 12, 60)
+    # 20 accounts have 10 series each and one a reason, two holders (with the router) 6, 20 cells 3.
+    assert await counted(10_000) == (200 + 20 * len(REASONS), 12, 60)
     # What is not enough for a row is left.
     assert await counted(312) == (100, 12, 60)
     assert await counted(36) == (10, 12, 12)
