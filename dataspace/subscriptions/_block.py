@@ -1,0 +1,178 @@
+"""A block: some messages in a row, column by column, as bytes.
+
+Made so that a reader can have columns of Arrow's without looking at each row: lengths and joined
+bytes for what has a length, one integer a row for what has not, accounts as codes of a dictionary.
+The same bytes stand on disk and in answers to readers.
+
+Layout, little-endian; the columns of integers are aligned to 8 bytes if the block is::
+
+    first u64 | count u32 | accounts u32 | account bytes u32 | key bytes u32 | value bytes u32 | 0
+    times     i64 * count      microseconds since 1970
+    codes     u32 * count      which of the accounts
+    key lengths u32 * count    value lengths u32 * count
+    account lengths u32 * accounts
+    accounts, keys, values     joined bytes; zeros up to the next multiple of 8
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from typing import Literal, Protocol
+
+HEADER = Struct("<QIIIIII")
+"""32 bytes."""
+
+_SWAPPED = sys.byteorder == "big"
+
+
+class Columns(Protocol):
+    """Messages column by column: a block that was opened, or one that still grows."""
+
+    @property
+    def first(self) -> int:
+        """The number of the first message."""
+        ...
+
+    @property
+    def times(self) -> array[int] | memoryview:
+        """When each came, in microseconds since 1970."""
+        ...
+
+    @property
+    def codes(self) -> array[int] | memoryview:
+        """Whose each is: places in `names`."""
+        ...
+
+    @property
+    def key_lengths(self) -> array[int] | memoryview:
+        """How long each key is."""
+        ...
+
+    @property
+    def value_lengths(self) -> array[int] | memoryview:
+        """How long each value is."""
+        ...
+
+    @property
+    def names(self) -> Sequence[bytes]:
+        """The accounts that are meant by the codes."""
+        ...
+
+    @property
+    def keys(self) -> bytearray | memoryview:
+        """All keys, joined."""
+        ...
+
+    @property
+    def values(self) -> bytearray | memoryview:
+        """All values, joined."""
+        ...
+
+
+def join_block(columns: Columns, start: int, end: int) -> bytes:
+    """Return the block of the messages with numbers from `start` to before `end`."""
+    at, stop = start - columns.first, end - columns.first
+    # Sums over integers without a loop of Python's: a microsecond for a hundred rows.
+    key_at = sum(columns.key_lengths[:at])
+    value_at = sum(columns.value_lengths[:at])
+    key_lengths = columns.key_lengths[at:stop]
+    value_lengths = columns.value_lengths[at:stop]
+    key_end = key_at + sum(key_lengths)
+    value_end = value_at + sum(value_lengths)
+    names = columns.names
+    joined = b"".join(names)
+    block = b"".join(
+        (
+            HEADER.pack(
+                start, stop - at, len(names), len(joined), key_end - key_at, value_end - value_at, 0
+            ),
+            _little(columns.times[at:stop]),
+            _little(columns.codes[at:stop]),
+            _little(key_lengths),
+            _little(value_lengths),
+            _little(array("I", map(len, names))),
+            joined,
+            columns.keys[key_at:key_end],
+            columns.values[value_at:value_end],
+        )
+    )
+    rest = -len(block) % 8
+    return block + bytes(rest) if rest else block
+
+
+def _little(numbers: array[int] | memoryview) -> array[int] | memoryview:
+    if _SWAPPED:
+        numbers = array(numbers.typecode if isinstance(numbers, array) else numbers.format, numbers)
+        numbers.byteswap()
+    return numbers
+
+
+class _OpenBlock:
+    """The columns of a block, as views on its bytes."""
+
+    __slots__ = (
+        "codes", "first", "key_lengths", "keys", "names", "times", "value_lengths", "values",
+    )  # fmt: skip
+
+    def __init__(self, block: bytes | memoryview) -> None:
+        view = memoryview(block)
+        self.first, count, names, name_bytes, key_bytes, value_bytes, _ = HEADER.unpack_from(view)
+        place = HEADER.size
+
+        def take(size: int) -> memoryview:
+            nonlocal place
+            part = view[place : place + size]
+            if len(part) < size:
+                msg = f"a block of {len(view)} bytes is shorter than it says"
+                raise ValueError(msg)
+            place += size
+            return part
+
+        self.times = _native(take(8 * count), "q")
+        self.codes = _native(take(4 * count), "I")
+        self.key_lengths = _native(take(4 * count), "I")
+        self.value_lengths = _native(take(4 * count), "I")
+        lengths = _native(take(4 * names), "I")
+        joined = take(name_bytes)
+        self.keys = take(key_bytes)
+        self.values = take(value_bytes)
+        self.names: list[bytes] = []
+        at = 0
+        for length in lengths:
+            self.names.append(bytes(joined[at : at + length]))
+            at += length
+
+
+def _native(raw: memoryview, typecode: Literal["q", "I"]) -> array[int] | memoryview:
+    if not _SWAPPED:
+        return raw.cast(typecode)
+    numbers = array(typecode, raw.tobytes())
+    numbers.byteswap()
+    return numbers
+
+
+def open_block(block: bytes | memoryview) -> Columns:
+    """Return the columns of a block; they are views on it.
+
+    Raises:
+        ValueError: If the block is shorter than it says.
+        struct.error: If it is shorter than its header.
+    """
+    return _OpenBlock(block)
+
+
+def block_range(block: bytes | memoryview) -> tuple[int, int]:
+    """Return the number of a block's first message, and the number after its last."""
+    first, count = HEADER.unpack_from(block)[:2]
+    return first, first + count
+
+
+def cut_block(block: bytes, start: int, end: int) -> bytes:
+    """Return what a block has of the messages from `start` to before `end`."""
+    first, after = block_range(block)
+    if start <= first and end >= after:
+        return block
+    return join_block(open_block(block), max(start, first), min(end, after))

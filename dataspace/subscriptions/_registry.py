@@ -1,0 +1,298 @@
+"""All subscriptions of one relay, by name."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+
+from ...accounts import NO_LIMIT, Account, Limit
+from .._dataspace import Dataspace, Observation
+from .._errors import PatternError
+from .._topics import TopicFilter
+from ._errors import RefusedError
+from ._log import SubscriptionLog
+from ._settings import AfterGrace, SubscriptionLimits, SubscriptionOptions
+from ._subscription import MakeRow, RangeSubscription, as_row, wall_us
+
+
+@attrs.frozen(slots=True)
+class SubscriptionsStatistics:
+    """All subscriptions in numbers."""
+
+    subscriptions: int
+    """How many there are."""
+    attached: int
+    """How many of them have a reader."""
+    unpaid_items: int
+    """Messages in RAM, on their publishers' accounts."""
+    unpaid_bytes: int
+    """Their bytes."""
+    rest_items: int
+    """Messages on disk, on the subscriptions' own accounts."""
+    rest_bytes: int
+    """Their bytes."""
+
+
+class Subscriptions:
+    """All subscriptions of one relay.
+
+    Args:
+        dataspace: Where they are bound.
+        account: Whose children the accounts of those in RAM are.
+        disk: Whose children the accounts of durable ones are: a root, whose limit is the disk's.
+            None: there can be no durable ones.
+        open_log: Gives a name its place on the disk.
+        limits: How many there may be, and how much each may hold.
+        row: Makes rows of events that are not publications.
+        wall: The time in microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        dataspace: Dataspace,
+        account: Account,
+        *,
+        disk: Account | None = None,
+        open_log: Callable[[str], SubscriptionLog] | None = None,
+        limits: SubscriptionLimits | None = None,
+        row: MakeRow = as_row,
+        wall: Callable[[], int] = wall_us,
+    ) -> None:
+        self.dataspace = dataspace
+        self.ledger = dataspace.ledger
+        self.limits = SubscriptionLimits() if limits is None else limits
+        self._account = account
+        self._disk = disk
+        self._open_log = open_log
+        self._row = row
+        self._wall = wall
+        self._by_name: dict[str, RangeSubscription] = {}
+        self._observations: dict[str, list[Observation]] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[RangeSubscription]:
+        return iter(list(self._by_name.values()))
+
+    def get(self, name: str) -> RangeSubscription:
+        """Return the subscription of this name.
+
+        Raises:
+            RefusedError: If there is none.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            msg = f"there is no subscription {name!r} here; attach with topic filters to make it"
+            raise RefusedError(msg)
+        return found
+
+    def open(
+        self,
+        name: str,
+        filters: Iterable[str] = (),
+        options: SubscriptionOptions | None = None,
+    ) -> RangeSubscription:
+        """Return the subscription of this name; make it, if there is none.
+
+        One that is there keeps what it is: of the `options`, `grace` and `after_grace` are given to
+        it anew, `durable` and the filters have to be the same.
+
+        Raises:
+            RefusedError: If it is not what is asked for, or cannot be made so; the message says
+                why.
+        """
+        wanted = tuple(dict.fromkeys(filters))
+        found = self._by_name.get(name)
+        if found is not None:
+            self._check_same(found, wanted, options)
+            return found
+        options = SubscriptionOptions() if options is None else options
+        self._check_new(name, wanted, options)
+        subscription = self._make(name, options)
+        subscription.filters = wanted
+        try:
+            self._bind(subscription)
+        except BaseException:
+            del self._by_name[name]
+            subscription.forget()
+            raise
+        subscription.keep()
+        return subscription
+
+    def _check_same(
+        self,
+        found: RangeSubscription,
+        filters: tuple[str, ...],
+        options: SubscriptionOptions | None,
+    ) -> None:
+        if filters and set(filters) != set(found.filters):
+            msg = (
+                f"subscription {found.subscription!r} is bound to {', '.join(found.filters)}, not "
+                f"to {', '.join(filters)}; choose another name, or drop it first"
+            )
+            raise RefusedError(msg)
+        if options is None:
+            return
+        if options.durable != found.options.durable:
+            have, want = ("durable", "not") if found.options.durable else ("not durable", "durable")
+            msg = (
+                f"subscription {found.subscription!r} is {have}, and was asked for as {want}; "
+                "choose another name, or drop it first"
+            )
+            raise RefusedError(msg)
+        found.options = options
+
+    def _check_new(self, name: str, filters: tuple[str, ...], options: SubscriptionOptions) -> None:
+        limits = self.limits
+        if not filters:
+            self.get(name)  # which says so
+        if not name or not name.isprintable() or len(name.encode()) > limits.max_name:
+            msg = (
+                f"{name!r} cannot be a subscription's name: it has to be printable, and not longer "
+                f"than {limits.max_name} bytes (max_name)"
+            )
+            raise RefusedError(msg)
+        if len(filters) > limits.max_filters:
+            msg = (
+                f"subscription {name!r} asks for {len(filters)} filters; {limits.max_filters} are "
+                "the limit (max_filters)"
+            )
+            raise RefusedError(msg)
+        for text in filters:
+            try:
+                TopicFilter(text)
+            except PatternError as exc:
+                raise RefusedError(f"subscription {name!r}: {exc}") from exc
+        if len(self._by_name) >= limits.max_subscriptions:
+            msg = (
+                f"{limits.max_subscriptions} subscriptions are the limit (max_subscriptions); drop "
+                "one that is not needed any more"
+            )
+            raise RefusedError(msg)
+        if options.durable and self._open_log is None:
+            msg = f"subscription {name!r} cannot be durable: this relay has no store"
+            raise RefusedError(msg)
+        if not options.grace >= 0:  # nor may it be no number
+            msg = f"subscription {name!r}: its grace cannot be {options.grace} seconds"
+            raise RefusedError(msg)
+
+    def _make(self, name: str, options: SubscriptionOptions) -> RangeSubscription:
+        log: SubscriptionLog | None = None
+        parent, limit = self._account, NO_LIMIT
+        if options.durable:
+            assert self._open_log is not None
+            assert self._disk is not None
+            log = self._open_log(name)
+            parent, limit = self._disk, Limit(items=None, bytes=self.limits.max_disk_bytes)
+        account = self.ledger.open(f"subscription/{name}", limit=limit, parent=parent)
+        subscription = RangeSubscription(
+            self.ledger,
+            name,
+            account=account,
+            options=options,
+            limits=self.limits,
+            incarnation=secrets.token_bytes(16),
+            log=log,
+            row=self._row,
+            wall=self._wall,
+        )
+        self._by_name[name] = subscription
+        return subscription
+
+    def _bind(self, subscription: RangeSubscription) -> None:
+        # It takes acknowledged publications as they are: it acknowledges them itself.
+        with subscription.account.turn() as turn:
+            observations = [
+                self.dataspace.observe(
+                    turn,
+                    TopicFilter(text),
+                    subscription,
+                    acked=subscription,
+                    granted=2,
+                    replay=False,
+                )
+                for text in subscription.filters
+            ]
+        self._observations[subscription.subscription] = observations
+
+    def restore(
+        self, name: str, state: bytes, *, low: int, following: int, nbytes: int
+    ) -> RangeSubscription:
+        """Take up a durable subscription as it was found on disk, before anything is published.
+
+        Args:
+            name: Its name.
+            state: What was kept of it (`SubscriptionLog.keep`).
+            low: The first number that was not acknowledged.
+            following: The number after that of the last record.
+            nbytes: Bytes of the records that are left.
+
+        Raises:
+            ValueError: If the state is not that of a subscription.
+        """
+        subscription = self._make(name, SubscriptionOptions(durable=True))
+        try:
+            subscription.restore(state)
+            subscription.recover(low, following, nbytes)
+            self._bind(subscription)
+        except BaseException:
+            del self._by_name[name]
+            subscription.close()
+            raise
+        return subscription
+
+    def drop(self, name: str) -> None:
+        """Forget a subscription: what it holds is repaid as dropped.
+
+        Raises:
+            RefusedError: If there is none.
+        """
+        subscription = self.get(name)
+        self._unbind(subscription)
+        del self._by_name[name]
+        subscription.forget()
+
+    def _unbind(self, subscription: RangeSubscription) -> None:
+        observations = self._observations.pop(subscription.subscription)
+        with subscription.account.turn() as turn:
+            for observation in observations:
+                self.dataspace.unobserve(turn, observation)
+
+    def look_for_the_lost(self) -> list[RangeSubscription]:
+        """Deal with those whose reader has not come back within their grace; return them."""
+        now = self.ledger.clock()
+        found = [each for each in self if each.grace_is_over(now)]
+        dealt_with: list[RangeSubscription] = []
+        for each in found:
+            match each.options.after_grace:
+                case AfterGrace.HOLD:
+                    continue
+                case AfterGrace.DROP:
+                    self.drop(each.subscription)
+                case AfterGrace.WRITE_OFF:
+                    each.shut()
+            dealt_with.append(each)
+        return dealt_with
+
+    def close(self) -> None:
+        """End all of them here; what is on disk stays there. Idempotent."""
+        for each in self:
+            self._unbind(each)
+            each.close()
+        self._by_name.clear()
+
+    def statistics(self) -> SubscriptionsStatistics:
+        """Return all of them in numbers."""
+        each = [one.statistics() for one in self]
+        return SubscriptionsStatistics(
+            subscriptions=len(each),
+            attached=sum(one.attached for one in each),
+            unpaid_items=sum(one.unpaid_items for one in each),
+            unpaid_bytes=sum(one.unpaid_bytes for one in each),
+            rest_items=sum(one.rest_items for one in each),
+            rest_bytes=sum(one.rest_bytes for one in each),
+        )

@@ -1,0 +1,803 @@
+"""A subscription for a reader that takes ranges, as often as it likes, and then acknowledges.
+
+Theory of operation. Every message gets a number, from 1 on, and is kept until it is acknowledged:
+`low` is the first that is kept, `next` the first that has not come. What is between them can be
+fetched again and again, by several at once; to have been delivered is not to have been repaid.
+`ack(upto)` moves `low`. So the unpaid loans are the replay buffer, and a reader that does not
+acknowledge throttles those who publish.
+
+Messages lie in chunks, column by column; of each chunk, each account has one loan. A chunk in RAM
+is on its publishers' accounts. With a log (`SubscriptionLog`) chunks are written in order, and when
+one is durable, it is at rest: the subscription's own account borrows, then the publishers' loans
+end as `stored`. Everything at rest is one loan, which grows. Readers see only what is at rest then:
+a number that they were shown must not stand for another message after a restart.
+
+Who may ask is fenced by a generation: each attachment has the next one, and what comes with an
+older one is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import attrs
+
+from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome
+from .._events import Batch, Publication
+from ._block import cut_block, join_block, open_block
+from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk, Tail
+from ._errors import DataLossError, FencedError, OtherIncarnationError, OutOfRangeError
+from ._log import SubscriptionLog
+from ._settings import AfterGrace, Start, SubscriptionLimits, SubscriptionOptions
+
+
+class Row(NamedTuple):
+    """What is kept of a message."""
+
+    key: bytes
+    """The topic of a publication."""
+    value: bytes
+    """Its payload."""
+
+
+class Head(NamedTuple):
+    """What can be fetched: from `low` to before `next`."""
+
+    low: int
+    next: int
+
+
+class AtRest(NamedTuple):
+    """Messages that are on disk only: read them there, from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+MakeRow: TypeAlias = Callable[[Any], Row]
+"""Makes a row of an event; must not raise."""
+
+
+def as_row(event: Any) -> Row:
+    """Make a row of an event: of a publication its topic and its payload.
+
+    Of anything else, the name of its class and what `repr` says; bytes and texts are themselves.
+    """
+    if isinstance(event, Publication):
+        return Row(event.topic.encode(), event.payload)
+    if isinstance(event, bytes):
+        return Row(b"", event)
+    if isinstance(event, str):
+        return Row(b"", event.encode(errors="surrogatepass"))
+    return Row(type(event).__name__.encode(), repr(event).encode(errors="backslashreplace"))
+
+
+def wall_us() -> int:
+    """Return the time in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+@attrs.frozen(slots=True)
+class SubscriptionStatistics:
+    """A subscription in numbers."""
+
+    name: str
+    filters: tuple[str, ...]
+    """What it is bound to."""
+    durable: bool
+    """Whether it writes what it holds to disk."""
+    generation: int
+    """How often a reader has attached anew."""
+    attached: bool
+    """Whether one is attached."""
+    away_seconds: float
+    """For how long none has been; 0 while one is."""
+    low: int
+    """The first number that is kept."""
+    next: int
+    """The first number that cannot be fetched yet."""
+    unpaid_items: int
+    """Messages in RAM, on their publishers' accounts."""
+    unpaid_bytes: int
+    """Their bytes."""
+    rest_items: int
+    """Messages on disk, on the subscription's own account."""
+    rest_bytes: int
+    """Their bytes."""
+    recovered: int
+    """Messages that were found on disk at the start."""
+    acked: int
+    """Messages ever acknowledged."""
+    lost: int
+    """Messages ever given up: dropped, or written off."""
+    fenced: int
+    """Requests ever refused because they came with an older generation."""
+
+
+class RangeSubscription(Holder):
+    """One named subscription; see the top of this module.
+
+    Made by `Subscriptions`, which binds it to topic filters. For topic filters it takes runs of
+    publications as they come; what a pattern observes becomes rows by `row`.
+
+    Args:
+        ledger: The books.
+        name: What its readers know it by.
+        account: Its own account: for what is at rest.
+        options: What it is to be like.
+        limits: How much it may hold.
+        incarnation: Which life of it this is: 16 bytes.
+        log: Where it writes; None: it keeps everything in RAM.
+        row: Makes rows of events that are not publications.
+        wall: The time in microseconds since 1970.
+
+    Attributes:
+        low: The first number that is kept.
+        next: The first number that has not come.
+        generation: What the newest attachment has.
+        pin: Where a reader begins that has not read before: the word, and the number.
+        filters: What it is bound to.
+        closed: Whether it takes nothing more.
+        unpaid_items: Messages on their publishers' accounts.
+        unpaid_bytes: Their bytes.
+        recovered: Messages that were found on disk at the start.
+    """
+
+    __slots__ = (
+        "_acked", "_cached_bytes", "_chunks", "_dirty", "_fenced", "_log", "_lost", "_owners",
+        "_rest", "_row", "_shut", "_tail", "_unwritten", "_wall", "_writing", "_writing_bytes",
+        "_writing_items", "account", "away_since", "closed", "filters", "generation", "incarnation",
+        "limits", "low", "next", "options", "pin", "recovered", "subscription", "unpaid_bytes",
+        "unpaid_items", "visible",
+    )  # fmt: skip
+
+    kind = "subscription"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        name: str,
+        *,
+        account: Account,
+        options: SubscriptionOptions,
+        limits: SubscriptionLimits,
+        incarnation: bytes,
+        log: SubscriptionLog | None = None,
+        row: MakeRow = as_row,
+        wall: Callable[[], int] = wall_us,
+    ) -> None:
+        super().__init__(
+            ledger,
+            f"{self.kind}/{name}",
+            patience=limits.patience,
+            policy=limits.stuck,
+        )
+        self.subscription = name
+        self.account = account
+        self.options = options
+        self.limits = limits
+        self.incarnation = incarnation
+        self.filters: tuple[str, ...] = ()
+        self.low = 1
+        self.next = 1
+        # The first number that readers may not see yet; without a log, `next`.
+        self.visible = 1
+        self.generation = 0
+        self.pin: tuple[Start, int] | None = None
+        self.away_since: float | None = ledger.clock()
+        self.closed = False
+        self.unpaid_items = 0
+        self.unpaid_bytes = 0
+        self.recovered = 0
+        self._log = log
+        self._row = row
+        self._wall = wall
+        self._tail = Tail(1)
+        # All that are sealed, in order: first those at rest, then those being written, then those
+        # to be written.
+        self._chunks: deque[Chunk] = deque()
+        self._writing: deque[Chunk] = deque()
+        self._writing_items = 0
+        self._writing_bytes = 0
+        self._unwritten: deque[Chunk] = deque()
+        self._rest: LoanedItem[Any] | None = None
+        self._cached_bytes = 0
+        self._dirty = False
+        self._owners = 0
+        # Whether what comes is dropped: nobody came back within the grace, and that is the policy.
+        self._shut = False
+        self._acked = 0
+        self._lost = 0
+        self._fenced = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "attached" if self.attached else "away"
+        return f"<RangeSubscription {self.subscription}: {state}, {self.low}..{self.next}>"
+
+    # -- a holder -------------------------------------------------------------------------------
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Holder.hold`: it gets the next number, or a run the next ones."""
+        if self.closed or self._shut:
+            if self._shut:
+                self.low = self.next = self.visible = self._tail.first = self.next + items
+                self._lost += items
+            account.repay(items, nbytes, Outcome.DROPPED, self)
+            return
+        if self.low == self.next:
+            # A holder that held nothing was not failing to make progress.
+            self.progressed_at = now
+        if type(item) is not Batch and items != 1:
+            # One row, however many events it stood for.
+            account.repay(items - 1, 0, Outcome.DELIVERED, self)
+            items = 1
+        tail = self._tail
+        code = tail.code_of.get(account)
+        if code is None:
+            loan = LoanedItem(account, None, items, nbytes, self, now, charged=True)
+            code = tail.add_account(account, loan)
+        else:
+            loan = tail.loans[code]
+            loan.items += items
+            loan.bytes += nbytes
+        if type(item) is Batch:
+            self._add_run(tail, item, code)
+        else:
+            key, value = self._row(item)
+            tail.times.append(self._wall())
+            tail.codes.append(code)
+            tail.key_lengths.append(len(key))
+            tail.value_lengths.append(len(value))
+            tail.keys += key
+            tail.values += value
+            tail.nbytes += len(key) + len(value) + ROW_BYTES
+        self.next += items
+        self.unpaid_items += items
+        self.unpaid_bytes += nbytes
+        if self._log is None:
+            self.visible = self.next
+        else:
+            confirm = self.ledger.confirming
+            if confirm is not None:
+                confirm.expect()
+                tail.confirms.append(confirm)
+            self._something_to_write()
+        if tail.nbytes >= CHUNK_BYTES:
+            self._seal()
+        self._shed()
+
+    def _add_run(self, tail: Tail, run: Batch, code: int) -> None:
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        topic, key = "", b""
+        for publication in run.events():
+            if publication.topic != topic:
+                topic = publication.topic
+                key = topic.encode()
+            keys.append(key)
+            values.append(publication.payload)
+        count = len(keys)
+        assert count == run.count
+        tail.times.extend(array("q", (self._wall(),)) * count)
+        tail.codes.extend(array("I", (code,)) * count)
+        tail.key_lengths.extend(map(len, keys))
+        tail.value_lengths.extend(map(len, values))
+        before = len(tail.keys) + len(tail.values)
+        tail.keys += b"".join(keys)
+        tail.values += b"".join(values)
+        tail.nbytes += len(tail.keys) + len(tail.values) - before + count * ROW_BYTES
+
+    def ready(self) -> None:
+        """See `Holder.ready`: readers ask."""
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """See `Holder.loans`."""
+        if self._rest is not None:
+            yield self._rest
+        for chunk in self._chunks:
+            for loan in chunk.loans:
+                if loan.items:
+                    yield loan
+        yield from self._tail.loans
+
+    def give_up(self, why: str) -> None:
+        """See `Holder.give_up`: what it holds is written off; readers find that it is lost."""
+        self._release(self.next, Outcome.WRITTEN_OFF)
+
+    # -- chunks ---------------------------------------------------------------------------------
+
+    def _seal(self) -> None:
+        tail = self._tail
+        end = self.next
+        chunk = Chunk(tail.first, end, join_block(tail, tail.first, end))
+        chunk.loans = tail.loans
+        chunk.confirms = tail.confirms
+        self._chunks.append(chunk)
+        if self._log is not None:
+            self._unwritten.append(chunk)
+        self._tail = Tail(end)
+
+    def _shed(self) -> None:
+        """Write the oldest off if there is more than may be."""
+        most_items, most_bytes = self.limits.max_items, self.limits.max_bytes
+        while (most_items is not None and self.unpaid_items > most_items) or (
+            most_bytes is not None and self.unpaid_bytes > most_bytes
+        ):
+            if not self._chunks:
+                self._seal()
+            self._release(self._chunks[0].end, Outcome.WRITTEN_OFF)
+
+    def _release(self, upto: int, outcome: Outcome) -> None:
+        """End everything below `upto`, and forget it."""
+        if upto > self._tail.first:
+            self._seal()
+        before, now = self.low, upto
+        count = now - before
+        if count <= 0:
+            return
+        chunks = self._chunks
+        while chunks and chunks[0].first < upto:
+            chunk = chunks[0]
+            if chunk.end > upto:
+                self._end_part(chunk, max(chunk.first, before), upto, outcome)
+                break
+            chunks.popleft()
+            self._end_all(chunk, outcome)
+        self.low = upto
+        if self.visible < upto:
+            self.visible = upto
+        if outcome is Outcome.ACKED:
+            self._acked += count
+        else:
+            self._lost += count
+        if self._log is not None:
+            self._log.done(before, upto - 1, upto)
+            self._something_to_write()
+
+    def _end_all(self, chunk: Chunk, outcome: Outcome) -> None:
+        if chunk.at_rest:
+            self._settle_rest(chunk, chunk.rest_items, outcome)
+            if chunk.block is not None:
+                self._cached_bytes -= len(chunk.block)
+            return
+        if self._writing and self._writing[0] is chunk:
+            self._writing.popleft()
+            self._no_longer_written(chunk)
+        elif self._unwritten and self._unwritten[0] is chunk:
+            self._unwritten.popleft()
+        loans, chunk.loans = chunk.loans, []
+        for loan in loans:
+            if loan.items:
+                self._settle(loan, loan.items, outcome)
+        self._tell(chunk)
+
+    def _end_part(self, chunk: Chunk, start: int, upto: int, outcome: Outcome) -> None:
+        count = upto - start
+        if chunk.at_rest:
+            self._settle_rest(chunk, count, outcome)
+            return
+        if len(chunk.loans) == 1:
+            self._settle(chunk.loans[0], count, outcome)
+            return
+        assert chunk.block is not None
+        codes = open_block(chunk.block).codes[start - chunk.first : upto - chunk.first]
+        for code, items in Counter(codes).items():
+            self._settle(chunk.loans[code], items, outcome)
+
+    def _settle(self, loan: LoanedItem[Any], items: int, outcome: Outcome) -> None:
+        """Repay a part of a loan in RAM; its bytes go by their share, the last has the rest."""
+        before = loan.bytes
+        loan.settle(items, outcome)
+        self.unpaid_items -= items
+        self.unpaid_bytes -= before - loan.bytes
+
+    def _settle_rest(self, chunk: Chunk, items: int, outcome: Outcome) -> None:
+        rest = self._rest
+        assert rest is not None
+        nbytes = chunk.rest_bytes
+        if items < chunk.rest_items:
+            nbytes = nbytes * items // chunk.rest_items
+        chunk.rest_items -= items
+        chunk.rest_bytes -= nbytes
+        if items == rest.items:
+            self._rest = None
+        rest.settle(items, outcome, nbytes)
+
+    @staticmethod
+    def _tell(chunk: Chunk) -> None:
+        confirms, chunk.confirms = chunk.confirms, []
+        for confirm in confirms:
+            confirm.taken()
+
+    # -- the disk -------------------------------------------------------------------------------
+
+    def _something_to_write(self) -> None:
+        if not self._dirty and self._log is not None and (self._unwritten or len(self._tail)):
+            self._dirty = True
+            self._log.dirty()
+
+    def write(self) -> None:
+        """Hand to the log what has not been, as far as there is room for it on disk.
+
+        For the log's owner, some time after `SubscriptionLog.dirty`: what has come in between is
+        written as one.
+        """
+        log = self._log
+        if log is None or self.closed:
+            return
+        self._dirty = False
+        if len(self._tail) and not self._unwritten:
+            self._seal()
+        while self._unwritten:
+            chunk = self._unwritten[0]
+            block = chunk.block
+            assert block is not None
+            if not self._has_room(chunk.end - chunk.first, len(block)):
+                return  # as acknowledgements make room
+            self._unwritten.popleft()
+            chunk.ticket = log.put(chunk.end - 1, block)
+            self._writing.append(chunk)
+            self._writing_items += chunk.end - chunk.first
+            self._writing_bytes += len(block)
+            if not self._unwritten and len(self._tail):
+                self._seal()
+
+    def _has_room(self, items: int, nbytes: int) -> bool:
+        if self._rest is None and not self._writing:
+            return True  # or one that is larger than the whole budget would wait for ever
+        room_items, room_bytes = self.account.room()
+        return (
+            room_items - self._writing_items >= items and room_bytes - self._writing_bytes >= nbytes
+        )
+
+    def _no_longer_written(self, chunk: Chunk) -> None:
+        assert chunk.block is not None
+        self._writing_items -= chunk.end - chunk.first
+        self._writing_bytes -= len(chunk.block)
+
+    def durable(self, ticket: int) -> None:
+        """Everything up to this ticket of the log's is on disk: it is at rest from now on."""
+        writing = self._writing
+        while writing and (writing[0].ticket or 0) <= ticket:
+            chunk = writing.popleft()
+            self._no_longer_written(chunk)
+            block = chunk.block
+            assert block is not None
+            self._lay_to_rest(chunk, chunk.end - chunk.first, len(block))
+            loans, chunk.loans = chunk.loans, []
+            for loan in loans:
+                self._settle(loan, loan.items, Outcome.STORED)
+            self.visible = chunk.end
+            if self._cached_bytes + len(block) > self.limits.cache_bytes:
+                chunk.block = None
+            else:
+                self._cached_bytes += len(block)
+            self._tell(chunk)
+
+    def _lay_to_rest(self, chunk: Chunk, items: int, nbytes: int) -> None:
+        """Let the subscription's own account owe for a chunk (before its publishers are repaid)."""
+        chunk.at_rest = True
+        chunk.rest_items = items
+        chunk.rest_bytes = nbytes
+        self.account.borrow(items, nbytes)
+        rest = self._rest
+        if rest is None:
+            self._rest = LoanedItem(
+                self.account, None, items, nbytes, self, self.ledger.clock(), charged=True
+            )
+        else:
+            rest.items += items
+            rest.bytes += nbytes
+
+    def recover(self, low: int, following: int, nbytes: int) -> None:
+        """Take up what was found on disk: the messages from `low` to before `following`.
+
+        Only before anything else has come.
+        """
+        assert self.next == 1
+        self.low = low
+        self.next = self.visible = self._tail.first = max(low, following)
+        self.recovered = self.next - low
+        if self.recovered:
+            chunk = Chunk(low, self.next, None)
+            self._chunks.append(chunk)
+            self._lay_to_rest(chunk, self.recovered, nbytes)
+
+    # -- what is kept of it for a restart -------------------------------------------------------
+
+    def state(self) -> bytes:
+        """Return what is to be known of it after a restart, but for its messages and `low`."""
+        options = self.options
+        return json.dumps(
+            {
+                "incarnation": self.incarnation.hex(),
+                "generation": self.generation,
+                "pin": self.pin,
+                "filters": self.filters,
+                "grace": options.grace,
+                "after_grace": options.after_grace,
+            }
+        ).encode()
+
+    def keep(self) -> None:
+        """Write its state to the log, if it has one."""
+        if self._log is not None:
+            self._log.keep(self.state())
+
+    def restore(self, state: bytes) -> None:
+        """Take up what `state` gave.
+
+        Raises:
+            ValueError: If it is not that.
+        """
+        try:
+            found = json.loads(state)
+            incarnation = bytes.fromhex(found["incarnation"])
+            generation = int(found["generation"])
+            pin = found["pin"]
+            self.pin = None if pin is None else (Start(pin[0]), int(pin[1]))
+            self.filters = tuple(map(str, found["filters"]))
+            self.options = attrs.evolve(
+                self.options,
+                grace=float(found["grace"]),
+                after_grace=AfterGrace(found["after_grace"]),
+            )
+        except (KeyError, TypeError, IndexError) as exc:
+            msg = f"the stored state of subscription {self.subscription} is not one: {exc!r}"
+            raise ValueError(msg) from exc
+        self.incarnation = incarnation
+        self.generation = generation
+
+    # -- its readers ----------------------------------------------------------------------------
+
+    @property
+    def attached(self) -> bool:
+        """Whether a reader is attached."""
+        return self._owners > 0
+
+    def attach(self) -> int:
+        """Let a reader take it over from whoever had it; return the generation that it has now."""
+        self.generation += 1
+        self._owners = 1
+        self._somebody_came()
+        self.keep()
+        return self.generation
+
+    def resume(self, generation: int, incarnation: bytes) -> None:
+        """Let a reader that has attached before go on, by another connection.
+
+        Raises:
+            FencedError: If another has attached since.
+            OtherIncarnationError: If it was attached to an earlier life of it.
+        """
+        self.check(generation, incarnation)
+        self._owners += 1
+        self._somebody_came()
+
+    def _somebody_came(self) -> None:
+        self.away_since = None
+        if self._shut:
+            self._shut = False
+            if self._log is not None:
+                self._log.done(self.low, self.low - 1, self.low)
+
+    def detach(self, generation: int) -> None:
+        """Note that one of the connections that attached or resumed with a generation has gone."""
+        if generation == self.generation and self._owners:
+            self._owners -= 1
+            if not self._owners:
+                self.away_since = self.ledger.clock()
+
+    def check(self, generation: int, incarnation: bytes | None = None) -> None:
+        """See whether who has this generation may ask for something.
+
+        Raises:
+            FencedError: If another has attached since.
+            OtherIncarnationError: If it is of an earlier life of the subscription.
+        """
+        if incarnation is not None and incarnation != self.incarnation:
+            msg = (
+                f"subscription {self.subscription} was made anew since: its messages are not those "
+                "that these numbers stood for; what was not acknowledged is lost"
+            )
+            raise OtherIncarnationError(msg)
+        if generation != self.generation:
+            self._fenced += 1
+            if generation > self.generation:
+                msg = (
+                    f"subscription {self.subscription} has had {self.generation} attachments; "
+                    f"there is no generation {generation}"
+                )
+                raise OutOfRangeError(msg)
+            msg = (
+                f"another reader has attached to subscription {self.subscription}: generation "
+                f"{generation} has ended, {self.generation} has it now"
+            )
+            raise FencedError(msg)
+        if self.away_since is not None:
+            self.away_since = self.ledger.clock()  # somebody is still there, and asks
+
+    def start(self, where: Start) -> int:
+        """Return where a reader begins that has not read before; always the same for one word.
+
+        It is found out when it is first asked for, and kept. What has been acknowledged is passed.
+        """
+        if self.pin is None or self.pin[0] is not where:
+            self.pin = (where, self.low if where is Start.EARLIEST else self.visible)
+            self.keep()
+        return max(self.pin[1], self.low)
+
+    def head(self) -> Head:
+        """Return what can be fetched."""
+        return Head(self.low, self.visible)
+
+    def ack(self, upto: int) -> Head:
+        """Repay everything below `upto`; what is acknowledged already is passed over.
+
+        Raises:
+            OutOfRangeError: If that is more than can be fetched.
+        """
+        if upto > self.visible:
+            msg = (
+                f"{upto} cannot be acknowledged: subscription {self.subscription} has messages up "
+                f"to {self.visible - 1}"
+            )
+            raise OutOfRangeError(msg)
+        self._release(upto, Outcome.ACKED)
+        return self.head()
+
+    def fetch(self, start: int, end: int, max_bytes: int = 1 << 20) -> list[bytes] | AtRest:
+        """Return blocks with the messages from `start` on, to before `end` at the most.
+
+        As many as there are and `max_bytes` allow, but at least one block, if there is anything;
+        that may be asked for again and again. What is on disk only is to be read there.
+
+        Raises:
+            DataLossError: If `start` is not there any more.
+            OutOfRangeError: If it is beyond what has come, or `end` is before it.
+        """
+        self.check_range(start, end)
+        end = min(end, self.visible)
+        blocks: list[bytes] = []
+        if start >= end:
+            return blocks
+        size = 0
+        for place in range(self._place_of(start), len(self._chunks)):
+            chunk = self._chunks[place]
+            if chunk.first >= end:
+                break
+            block = chunk.block
+            if block is None:
+                if not blocks:
+                    return AtRest(start, min(end, self._end_of_rest(place)))
+                return blocks
+            block = cut_block(block, start, end)
+            if blocks and size + len(block) > max_bytes:
+                return blocks
+            blocks.append(block)
+            size += len(block)
+        tail = self._tail
+        if end > tail.first and (not blocks or size + tail.nbytes <= max_bytes):
+            blocks.append(join_block(tail, max(start, tail.first), end))
+        return blocks
+
+    def check_range(self, start: int, end: int) -> None:
+        """See whether a range can be asked for; see `fetch` for what it raises."""
+        if end < start:
+            msg = f"a range ends where it starts or later, not at {end} before {start}"
+            raise OutOfRangeError(msg)
+        if start < self.low:
+            msg = (
+                f"messages {start} to {self.low - 1} of subscription {self.subscription} are not "
+                "there any more: they were acknowledged, or given up"
+            )
+            raise DataLossError(msg)
+        if start > self.visible:
+            msg = (
+                f"there is no message {start} yet in subscription {self.subscription}: the next is "
+                f"{self.visible}"
+            )
+            raise OutOfRangeError(msg)
+
+    def _place_of(self, number: int) -> int:
+        """Return which chunk has a message; if the tail has it, how many chunks there are."""
+        chunks = self._chunks
+        low, high = 0, len(chunks)
+        while low < high:
+            middle = (low + high) // 2
+            if chunks[middle].end <= number:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _end_of_rest(self, place: int) -> int:
+        """Return the number after the last of the chunks, from this one on, that are on disk only.
+
+        Not of all of them: of as many as one answer may have.
+        """
+        end = self._chunks[place].end
+        for following in range(place + 1, min(place + MAX_BLOCKS, len(self._chunks))):
+            chunk = self._chunks[following]
+            if chunk.block is not None:
+                break
+            end = chunk.end
+        return end
+
+    # -- its end --------------------------------------------------------------------------------
+
+    def grace_is_over(self, now: float) -> bool:
+        """Whether its reader has been away for longer than it may, and nothing was done yet."""
+        return (
+            self.away_since is not None
+            and not self._shut
+            and now - self.away_since > self.options.grace
+        )
+
+    def shut(self) -> None:
+        """Write off what it holds; drop what comes, until a reader attaches."""
+        self._release(self.next, Outcome.WRITTEN_OFF)
+        self._shut = True
+
+    def forget(self) -> None:
+        """End it with all it has: what it holds is dropped, its log too."""
+        log = self._log
+        self._release(self.next, Outcome.DROPPED)
+        if log is not None:
+            log.drop()
+        self.close()
+
+    def close(self) -> None:
+        """End it here; what is on disk stays there, what is in RAM only is cancelled. Idempotent.
+
+        What has still to be written has to be written before.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        for loan in list(self.loans()):
+            # At rest it is owed for by nobody in this process any more.
+            loan.settle(outcome=Outcome.STORED if loan is self._rest else Outcome.CANCELLED)
+        self._rest = None
+        for chunk in self._chunks:
+            chunk.loans.clear()
+            chunk.confirms.clear()
+        self._chunks.clear()
+        self._writing.clear()
+        self._unwritten.clear()
+        self._tail = Tail(self.next)
+        self.unpaid_items = self.unpaid_bytes = 0
+        self.ledger.unregister(self)
+        self.account.close()
+
+    def statistics(self) -> SubscriptionStatistics:
+        """Return the subscription in numbers."""
+        rest = self._rest
+        away = 0.0 if self.away_since is None else self.ledger.clock() - self.away_since
+        return SubscriptionStatistics(
+            name=self.subscription,
+            filters=self.filters,
+            durable=self._log is not None,
+            generation=self.generation,
+            attached=self.attached,
+            away_seconds=away,
+            low=self.low,
+            next=self.visible,
+            unpaid_items=self.unpaid_items,
+            unpaid_bytes=self.unpaid_bytes,
+            rest_items=0 if rest is None else rest.items,
+            rest_bytes=0 if rest is None else rest.bytes,
+            recovered=self.recovered,
+            acked=self._acked,
+            lost=self._lost,
+            fenced=self._fenced,
+        )
+
+
+MAX_BLOCKS = 64
+"""Blocks on disk that one answer looks ahead for: as many as 4 MiB are."""
