@@ -1,0 +1,221 @@
+"""Watches memory and the disk, and raises alarms: all who publish wait until there is room again.
+
+As RabbitMQ's resource alarms, with its defaults. What an alarm does is said in `accounts`; here it
+is measured: the memory that this process has in RAM, against what it may have; and what is free on
+the disk of the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import trio
+
+from ..accounts import DISK, MEMORY, Alarms, Watermark
+
+if TYPE_CHECKING:
+    from ..accounts import Account
+
+logger = logging.getLogger("clearfunds.relay")
+
+DEFAULT_MEMORY_SHARE: Final = 0.6
+"""As RabbitMQ's vm_memory_high_watermark."""
+
+DEFAULT_DISK_FREE: Final = 50_000_000
+"""Bytes: as RabbitMQ's disk_free_limit. Little: a store that writes fast fills more than that in a
+second, so who can afford it says more."""
+
+CLEAR_SHARE: Final = 0.05
+"""How far beyond its mark a measure has to be for the alarm to be over. RabbitMQ has no such
+distance; a twentieth is more than a measure moves by itself from one second to the next."""
+
+SAMPLE_SECONDS: Final = 1.0
+"""How often it is measured: some megabytes can be written or read in between, and the marks leave
+room for that."""
+
+_PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class AlarmSettings:
+    """When alarms go up."""
+
+    memory: float | int | None = DEFAULT_MEMORY_SHARE
+    """Memory of this process: up to 1.0, a share of what it may have; above, bytes; None: it is not
+    watched."""
+    disk_free: int | None = DEFAULT_DISK_FREE
+    """Bytes free on the store's disk; None: it is not watched."""
+    seconds: float = SAMPLE_SECONDS
+    """How often it is measured."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.memory is not None and self.memory <= 0:
+            msg = f"memory must be above 0, or None for no alarm, not {self.memory}"
+            raise ValueError(msg)
+        if self.disk_free is not None and self.disk_free <= 0:
+            msg = f"disk_free must be above 0, or None for no alarm, not {self.disk_free}"
+            raise ValueError(msg)
+        if self.seconds <= 0:
+            msg = f"seconds must be above 0, not {self.seconds}"
+            raise ValueError(msg)
+
+    def memory_mark(self, limit: int) -> int | None:
+        """Return how many bytes may be in use, of the `limit` that there are at most."""
+        if self.memory is None:
+            return None
+        return int(self.memory * limit) if self.memory <= 1.0 else int(self.memory)
+
+
+def memory_used(proc: Path = Path("/proc")) -> int:
+    """Return the bytes that this process has in RAM (RSS)."""
+    return int((proc / "self/statm").read_text().split()[1]) * _PAGE_SIZE
+
+
+def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many bytes of RAM this process may have.
+
+    What the machine has, or less if a control group that it is in (version 1 or 2, or one above)
+    allows less.
+
+    Raises:
+        OSError: If /proc does not say what the machine has.
+    """
+    limit = _total(proc)
+    for line in _lines(proc / "self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base, name = (
+            (cgroups / "memory", "memory.limit_in_bytes")
+            if controllers
+            else (cgroups, "memory.max")
+        )
+        # Seen from inside a container the path may be that outside, which is not there; then its
+        # own group is what is mounted.
+        group = base / path.strip("/")
+        for each in (group, *group.parents):
+            for text in _lines(each / name):
+                if text.strip().isdigit():
+                    limit = min(limit, int(text))
+            if each == base:
+                break
+    return limit
+
+
+def _total(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    msg = f"{proc / 'meminfo'} does not say MemTotal"
+    raise OSError(msg)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def disk_free(directory: str | os.PathLike[str]) -> int:
+    """Return the bytes that are free for this process on the disk of `directory`. May block.
+
+    Raises:
+        OSError: If the disk does not say.
+    """
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+def watermarks(settings: AlarmSettings, limit: int, *, disk: bool) -> dict[str, Watermark]:
+    """Return where the alarms go up and are over, of a process that may have `limit` bytes."""
+    marks: dict[str, Watermark] = {}
+    memory = settings.memory_mark(limit)
+    if memory is not None:
+        marks[MEMORY] = Watermark(memory, memory - max(1, int(memory * CLEAR_SHARE)))
+    if disk and settings.disk_free is not None:
+        free = settings.disk_free
+        marks[DISK] = Watermark(free, free + max(1, int(free * CLEAR_SHARE)))
+    return marks
+
+
+async def watch_alarms(
+    account: Account,
+    settings: AlarmSettings | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    used: Callable[[], int] = memory_used,
+    limit: Callable[[], int] = memory_limit,
+    free: Callable[[str | os.PathLike[str]], int] = disk_free,
+    task_status: trio.TaskStatus[Alarms] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Measure memory and the disk once a second, and halt `account` while either is short.
+
+    To be started in a nursery: `await nursery.start(watch_alarms, server, settings, directory)`
+    returns the alarms; the first measures are taken at once.
+
+    Args:
+        account: The one above all: its readers wait, and those of its descendants.
+        settings: When.
+        directory: Where the store is; None: the disk is not watched.
+        used: Measures the memory in use.
+        limit: Says how much there may be; asked once.
+        free: Measures what is free; called in a thread, since a disk may not answer.
+        task_status: For `nursery.start`.
+
+    What cannot be measured is logged, once until it can be again, and the alarm stays as it is. A
+    disk that does not answer is waited for; memory is measured nonetheless.
+
+    Cancellation: the alarms are over then. A thread that waits for the disk is left to itself.
+
+    Raises:
+        OSError: If it cannot be found out how much memory there may be.
+    """
+    settings = AlarmSettings() if settings is None else settings
+    marks = watermarks(settings, limit(), disk=directory is not None)
+    alarms = Alarms(account, marks)
+
+    async def of_memory() -> int:
+        return used()
+
+    async def of_disk() -> int:
+        assert directory is not None
+        return await trio.to_thread.run_sync(free, directory, abandon_on_cancel=True)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for kind, measure in ((MEMORY, of_memory), (DISK, of_disk)):
+                if kind in marks:
+                    nursery.start_soon(_watch, alarms, kind, settings.seconds, measure)
+            task_status.started(alarms)
+            # There may be nothing to watch; who started it decides when it ends, not that.
+            nursery.start_soon(trio.sleep_forever)
+    finally:
+        alarms.clear_all()
+
+
+async def _watch(
+    alarms: Alarms, kind: str, seconds: float, measure: Callable[[], Awaitable[int]]
+) -> None:
+    """Take one measure after the other."""
+    failed = False
+    while True:
+        try:
+            alarms.sample(kind, await measure())
+            failed = False
+        except OSError as exc:
+            if not failed:
+                logger.warning(
+                    "the alarm of %s stays as it is: it cannot be measured: %s",
+                    kind,
+                    exc.strerror or exc,
+                    extra={"event": "alarm_unknown", "kind": kind, "reason": str(exc)},
+                )
+            failed = True
+        await trio.sleep(seconds)
