@@ -32,12 +32,15 @@ class RetainedStore:
 
     Attributes:
         nbytes: Bytes of all topics and payloads that are kept.
+        on_change: Called with a topic, its value from now on or None, and whose it is, at each
+            change, those undone included: for who keeps them elsewhere too.
     """
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self.max_items = max_items
         self.max_bytes = max_bytes
         self.nbytes = 0
+        self.on_change: Callable[[str, Publication | None, str], object] | None = None
         self._topics: TopicIndex[_Retained] = TopicIndex()
 
     def __len__(self) -> int:
@@ -95,10 +98,14 @@ class RetainedStore:
         if old is not None:
             old.owner.release(1, old.nbytes)
             self.nbytes -= old.nbytes
-        if new is None:
-            if old is not None:
-                self._topics.discard(topic)
-            return
-        new.owner.add(1, new.nbytes)
-        self.nbytes += new.nbytes
-        self._topics.set(topic, new)
+        if new is not None:
+            new.owner.add(1, new.nbytes)
+            self.nbytes += new.nbytes
+            self._topics.set(topic, new)
+        elif old is not None:
+            self._topics.discard(topic)
+        if self.on_change is not None and (old is not None or new is not None):
+            if new is not None:
+                self.on_change(topic, new.publication, new.owner.owner)
+            else:
+                self.on_change(topic, None, "")

@@ -231,3 +231,16 @@ def test_the_store_by_itself(ledger: Ledger) -> None:
     assert (len(store), owner.items) == (2, 2)
     undo()
     assert (len(store), owner.items, store.nbytes) == (3, 3, 9)
+
+
+def test_each_change_is_told_of_those_undone_too(ledger: Ledger) -> None:
+    store = RetainedStore(10, 1_000)
+    told: list[tuple[str, Publication | None, str]] = []
+    store.on_change = lambda *change: told.append(change)
+    first, second = Publication("t", b"1", retain=True), Publication("t", b"2", retain=True)
+    store.set(first, ledger.standing_of("a"))
+    undo = store.set(second, ledger.standing_of("b"))
+    undo()
+    store.set(Publication("t", b"", retain=True), ledger.standing_of("a"))
+    store.set(Publication("t", b"", retain=True), ledger.standing_of("a"))  # there was none
+    assert told == [("t", first, "a"), ("t", second, "b"), ("t", first, "a"), ("t", None, "")]
