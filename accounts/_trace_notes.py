@@ -49,6 +49,9 @@ MAX_LABELS: Final = 8
 MAX_LABEL: Final = 128
 """Characters of a label."""
 
+MAX_DEPTH: Final = 64
+"""How far what is caused may be from the packet: causes of causes, each inside the other."""
+
 MAX_WAITS: Final = 32
 """Of the account's readers, in one trace."""
 
@@ -88,8 +91,12 @@ class LoanNotes:
 
     def lent_to(self, holder: Holder | None, items: int, nbytes: int, label: str) -> None:
         """Note that the commit hands something over now."""
+        now = self.trace.now()
         if not self.items:
-            self.lent = self.trace.now()
+            self.lent = now
+        if self.turn.ended is not None:
+            # A run's commit, which was over before it began.
+            self.turn.ended = now
         self.label = self.label or label[:MAX_LABEL]
         self.expected -= 1
         self.borrowed(items, nbytes)
@@ -122,6 +129,9 @@ class LoanNotes:
         self.left_items -= items
         self.left_bytes -= nbytes
         name = NOBODY if holder is None else holder.name
+        if holder is not None and not self.kind:
+            self.holder = name
+            self.kind = holder.kind
         self._let_off(name, items)
         now = self.trace.now()
         settlements = self.settlements
@@ -189,8 +199,8 @@ class TurnNotes:
     """What has become of one turn."""
 
     __slots__ = (
-        "by_place", "bytes", "cause", "ended", "items", "labels", "loans", "more_labels", "opened",
-        "outcome", "trace",
+        "by_place", "bytes", "cause", "depth", "ended", "items", "labels", "loans", "more_labels",
+        "opened", "outcome", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -198,6 +208,7 @@ class TurnNotes:
     ) -> None:
         self.trace = trace
         self.cause = cause
+        self.depth: int = 0 if cause is None else cause.turn.depth + 1
         self.items = items
         self.bytes = nbytes
         self.opened = opened
@@ -329,7 +340,7 @@ class TraceNotes:
 
     def open_turn(self, cause: LoanNotes, opened: float) -> TurnNotes | None:
         """Note that handling a loan has opened a turn; None if it is one too many."""
-        if self.turns >= self.max_loans:
+        if self.turns >= self.max_loans or cause.turn.depth >= MAX_DEPTH:
             self.turns_not_followed += 1
             return None
         self.turns += 1

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ._account import Account
 from ._holder import Recipient
 from ._outcome import Outcome
-from ._trace_notes import NOBODY
 from ._turn import Router, Turn
 
 if TYPE_CHECKING:
@@ -149,7 +148,8 @@ def through(
     for recipient, items, nbytes in deliveries:
         holder = recipient.last_holder
         if holder is None:
-            notes = trace.lend(turn, recipient, NOBODY, "", items, nbytes)
+            # It is known by the hands that finish it, when they do.
+            notes = trace.lend(turn, recipient, type(recipient).__name__, "", items, nbytes)
         else:
             notes = trace.lend(turn, holder, holder.name, holder.kind, items, nbytes)
         if notes is None:

@@ -334,8 +334,29 @@ async def test_what_ends_in_nobodys_hands_has_ended(ledger: Ledger) -> None:
         with account.turn() as turn:
             turn.send(Nowhere(), b"")
         trace = await ended(tracer)
-    assert one(trace).holder == "(nobody)"
+    assert one(trace).holder == "Nowhere"
+    assert one(trace).settlements[0].holder == "(nobody)"
     assert trace.outcomes == {Outcome.DROPPED: 1}
+
+
+async def test_hands_that_are_not_known_before_are_known_afterwards(ledger: Ledger) -> None:
+    account = ledger.open("pub")
+    (box,) = boxes(ledger, 1)
+
+    class Before(Recipient):
+        def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+            box.hold(account, item, items, nbytes, now)
+
+        def ready(self) -> None:
+            box.ready()
+
+    with Tracer(ledger) as tracer:
+        with account.turn() as turn:
+            turn.send(Before(), b"")
+        ledger.audit()
+        box.work()
+        trace = await ended(tracer)
+    assert (one(trace).holder, one(trace).kind) == ("O1", "box")
 
 
 async def test_what_is_borrowed_on_top_is_part_of_it(ledger: Ledger) -> None:
@@ -470,6 +491,21 @@ async def test_turns_beyond_the_limit_are_counted(ledger: Ledger) -> None:
         trace = await ended(tracer)
     assert len(one(trace).turns) == 2
     assert trace.turns_not_followed == 3
+
+
+async def test_causes_of_causes_are_followed_so_far_and_no_further(ledger: Ledger) -> None:
+    account = ledger.open("pub")
+    (box,) = boxes(ledger, 1)
+    with Tracer(ledger, shown=1000) as tracer:
+        publish(account, [box])
+        for _ in range(200):
+            loan = box.take()
+            with loan, loan.turn() as turn:
+                turn.send(box, b"")
+        trace = await ended(tracer)
+    assert len(list(trace.loans())) == 65
+    assert trace.turns_not_followed == 1
+    box.work()
 
 
 async def test_what_causes_a_shown_loan_is_shown(ledger: Ledger) -> None:

@@ -20,6 +20,7 @@ from ._messages import Handler, Request, Response
 from ._pace import Pace
 from ._process import ProcessFigures
 from ._top_json import TopQuery, write_top
+from ._trace_page import TracePage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -43,6 +44,8 @@ class Pages:
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
     - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
       how many more there are; of bounded size and cost (see `Survey`).
+    - `/trace.json?account=REGEX&wait=SECONDS&events=N&holder=REGEX&loans=N`: what the next events
+      of some accounts cause, loan by loan, to their outcomes (see `_trace_page.py`).
     - `/healthz`: 200 while the loop turns.
     - `/readyz`: 200 while the relay takes connections, else 503.
 
@@ -81,6 +84,7 @@ class Pages:
         self._long_pages = 0
         self._state = "starting"
         self._live = LivePage(ledger)
+        self._trace = TracePage(ledger)
 
     async def watch(self) -> None:
         """Measure how late the loop is, until cancelled; for who runs the pages."""
@@ -101,6 +105,7 @@ class Pages:
             "/metrics": self.metrics,
             "/metrics/detailed": self.detailed,
             "/ledger.json": self.ledger_json,
+            "/trace.json": self._trace.trace,
             "/healthz": self.healthz,
             "/readyz": self.readyz,
         }

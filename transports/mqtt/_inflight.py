@@ -54,6 +54,11 @@ class AtLeastOnce(Recipient):
     def __init__(self, holder: Holder) -> None:
         self._holder = holder
 
+    @property
+    def last_holder(self) -> Holder | None:
+        """See `Recipient.last_holder`."""
+        return self._holder.last_holder
+
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`; `item` is a `Publication`."""
         if item.qos > 1:

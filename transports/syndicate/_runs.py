@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...dataspace import Destinations, Path, look_up
+from ._packets import Message, Turn, decode
+from ._preserves import Value, decode_binary
 from ._scan import BYTES, RECORD, SEQUENCE, STRING, EventParts
 from ._values import Encoded, encode_integer, encoded, places_of
 
@@ -184,6 +186,15 @@ class MessageRun:
             chunk = self._chunks[told_as] = b"".join(pieces)
         return chunk
 
+    def first(self) -> Value:
+        """Return the body of the first message, for who wants to say what the run is about."""
+        template, atoms = self.segments[0]
+        packet = decode(template.prefix + atoms[0] + template.suffix)
+        assert isinstance(packet, Turn)
+        message = packet.events[0].event
+        assert isinstance(message, Message)
+        return message.body
+
     def packets(self, told_as: ToldAs) -> list[bytes]:
         """Return them one by one."""
         packets: list[bytes] = []
@@ -226,6 +237,10 @@ class SingleMessage:
             pieces.append(b"\x84" + _ENDS)
             chunk = self._chunks[told_as] = b"".join(pieces)
         return chunk
+
+    def first(self) -> Value:
+        """See `MessageRun.first`."""
+        return decode_binary(self._body)
 
     def packets(self, told_as: ToldAs) -> list[bytes]:
         """See `MessageRun.packets`."""

@@ -1,0 +1,41 @@
+"""What an event is about, in a word or two: for a trace, which shows nothing of what it says."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ...dataspace import Asserted, Batch, Foreign, Publication, Retracted
+
+UNKNOWN: Final = "?"
+
+
+def label_of(event: object) -> str:
+    """Return a publication's topic, a record's label, else the name of its class.
+
+    Of a run, what its first message is about. It never raises.
+    """
+    try:
+        return _label(event)
+    except Exception:  # noqa: BLE001  (called in the middle of somebody's turn)
+        return UNKNOWN
+
+
+def _label(event: Any) -> str:
+    if isinstance(event, Publication):
+        return event.topic
+    if isinstance(event, Batch):
+        return next((publication.topic for publication in event.events()), UNKNOWN)
+    if isinstance(event, Asserted):
+        return f"assert {_label(event.value)}"
+    if isinstance(event, Retracted):
+        return f"retract {_label(event.value)}"
+    first = getattr(event, "first", None)  # a run of Syndicate messages
+    if callable(first):
+        return _label(first())
+    if isinstance(event, Foreign):
+        value = getattr(event, "value", None)
+        return _label(value()) if callable(value) else type(event).__name__
+    # A record of the `preserves` library, which those who have no use for it do not have.
+    key = getattr(event, "key", None)
+    name = getattr(key, "name", None)
+    return name if isinstance(name, str) else type(event).__name__
