@@ -94,12 +94,13 @@ _NOW = [
         span=4,
     ),
     number(
-        "Given up",
-        "How many events were given up unfinished in the time shown, because their holder made no "
-        "progress for longer than its patience?",
+        "Given up, about",
+        "About how many events were given up unfinished in the time shown, because their holder "
+        "made no progress for longer than its patience? (Prometheus extrapolates to the ends of "
+        "the time shown; the relay's log has the exact numbers.)",
         Query(
-            f'sum(increase(clearfunds_repaid_items_total{{outcome="written_off",{HERE}}}'
-            "[$__range]))"
+            f'round(sum(increase(clearfunds_repaid_items_total{{outcome="written_off",{HERE}}}'
+            "[$__range])))"
         ),
         orange=1,
         span=4,

@@ -54,10 +54,10 @@ _NOW = [
         span=4,
     ),
     number(
-        "Faults of its own",
-        "How many connections were closed for a fault of the relay's own, in the time shown? Each "
-        "is in the log, with its traceback.",
-        Query(f"sum(increase(clearfunds_internal_errors_total{{{HERE}}}[$__range]))"),
+        "Faults of its own, about",
+        "About how many connections were closed for a fault of the relay's own, in the time shown? "
+        "Each is in the log, with its traceback.",
+        Query(f"round(sum(increase(clearfunds_internal_errors_total{{{HERE}}}[$__range])))"),
         red=1,
         span=4,
     ),

@@ -125,18 +125,29 @@ _WHO_WAITS: Final = _asking(
     "Nobody waits for it any more.",
 )
 
+_BLAMED: Final = (
+    f"topk(1, sum by (holder) (rate({_D}_blamed_seconds_total{{instance=%q,account=%q}}[2m])) > 0)"
+)
+
 _WHO_HOLDS_OF: Final = _asking(
     f"topk(1, sum by (holder) ({_D}_debt_items{{instance=%q,account=%q}}))",
     "$labels.instance $labels.account",
     f"Most of what it owes, {_FIRST_ITEMS} events, is held by {_FIRST_HOLDER}.",
     _asking(
-        f"topk(1, sum by (holder)"
-        f" (rate({_D}_blamed_seconds_total{{instance=%q,account=%q}}[2m])) > 0)",
+        _BLAMED,
         "$labels.instance $labels.account",
         f"It owes nothing at this moment; over the last 2 minutes it waited most for "
         f"{_FIRST_HOLDER}.",
-        "Nothing says any more on whom: an account above it (the whole relay's) may be over its "
-        "limit, or it was over before it could be looked at; the live page has its statement.",
+        _asking(
+            f"topk(1, sum by (holder) ({_D}_debt_items{{instance=%q}}))",
+            "$labels.instance",
+            "It owes nothing itself: it waits because {{ $labels.parent }}, the account above it, "
+            f"owes too much. Most of all that is owed, {_FIRST_ITEMS} events, is held by "
+            f"{_FIRST_HOLDER}.",
+            "It owes nothing itself, and nobody holds anything at this moment: it waits at "
+            "{{ $labels.parent }}, the account above it, now and then. The live page has its "
+            "statement.",
+        ),
     ),
 )
 
@@ -145,6 +156,11 @@ _WHO_HAS_THE_OLDEST: Final = _asking(
     "$labels.instance",
     f"{_FIRST_HOLDER} has it, and {_FIRST_ACCOUNT} owes it.",
     "Who has it can be seen on http://{{ $labels.instance }}/.",
+)
+
+# An alarm stops readers whatever is owed.
+_ALARMED: Final = (
+    'sum by (instance) (rate(clearfunds_throttled_seconds_total{reason="alarm"}[1m])) > 0'
 )
 
 _AUDIT: Final = (
@@ -181,7 +197,8 @@ ALERTS: Final = (
     ),
     Alert(
         name="ClearfundsAccountThrottled",
-        expr=f"sum by (instance, account) (rate({_D}_account_throttled_seconds_total[2m])) > 0.5",
+        expr=f"sum by (instance, account, parent)"
+        f" (rate({_D}_account_throttled_seconds_total[2m])) > 0.5",
         lasts="2m",
         severity="warning",
         summary="{{ $labels.account }} is held up at {{ $labels.instance }}",
@@ -194,29 +211,29 @@ ALERTS: Final = (
     Alert(
         name="ClearfundsOneHolderBlocks",
         expr="instance_holder:clearfunds_blocking_items:share > 0.5",
-        lasts="1m",
+        # A stall lasts no longer than patience, 20 s by default: two scrapes.
+        lasts="10s",
         severity="warning",
         summary="{{ $labels.holder }} holds up the publishers of {{ $labels.instance }}",
         description="{{ $labels.holder }} holds {{ $value | humanizePercentage }} of what the "
         f"accounts that have to wait owe. {_WHO_WAITS} Make that subscriber read faster, narrow "
         "what it subscribes to, or disconnect it.",
-        when="one holder has more than half of what the accounts that wait owe, for 1 min",
-        review="half: two slow subscribers share it evenly",
+        when="one holder has more than half of what the accounts that wait owe, for 10 s",
+        review="half: two slow subscribers share it evenly; 10 s: half of the default patience, "
+        "with a longer one take more",
     ),
     Alert(
         name="ClearfundsPatienceEnding",
-        expr=f"(\n"
-        f"  {_D}_holder_idle_seconds > 0.5 * {_D}_holder_patience_seconds\n"
-        f")\n"
-        f"and on (instance, holder) (instance_holder:clearfunds_blocking_items:sum > 0)",
+        # So that one scrape in 10 s falls between this and its end.
+        expr=f"{_D}_holder_waited_for_seconds > 0.4 * {_D}_holder_patience_seconds",
         severity="warning",
         summary="{{ $labels.holder }} is about to be given up by {{ $labels.instance }}",
         description="{{ $labels.holder }} ({{ $labels.kind }}) has taken nothing for "
-        f"{{{{ $value | humanizeDuration }}}} while others wait for it. {_WHO_WAITS} When its "
+        f"{{{{ $value | humanizeDuration }}}} while others waited for it. {_WHO_WAITS} When its "
         "patience ends it is disconnected (unless the relay runs with --stuck wait) and what it "
         "held is written off.",
-        when="a holder that others wait for has made no progress for half of its patience",
-        review="half: of the default 20 s, 10 s are left, which is more for the record than for "
+        when="others have waited for a holder that made no progress for 40 % of its patience",
+        review="40 %: of the default 20 s, 12 s are left, which is more for the record than for "
         "the pager; with a longer `--patience` there is time to act",
     ),
     Alert(
@@ -230,7 +247,8 @@ ALERTS: Final = (
         "waited. They were not delivered. The log of the relay names the holder and those who "
         "waited, in a line with `made no progress`.",
         when="anything was written off in the last 5 min",
-        review="0: where subscribers come and go, take a number that matters",
+        review="0: where subscribers come and go, take a number that matters (it is about right: "
+        "Prometheus extrapolates)",
     ),
     Alert(
         name="ClearfundsOldestLoan",
@@ -280,8 +298,8 @@ ALERTS: Final = (
         summary="{{ $labels.instance }} lost track of a loan",
         description="The garbage collector of {{ $labels.instance }} found loans that nobody had "
         "settled. They were repaid, so nobody waits for them, but the events were not delivered. "
-        "This is a fault in the program: run the relay as `python -W default::ResourceWarning -m "
-        "clearfunds relay` to have the accounts and holders named on stderr, and report it.",
+        "This is a fault in the program. The log of the relay says whose they were and who had "
+        "them, in a line with `leaked`; please report it.",
         when="any loan was leaked in the last 15 min",
         review="nothing: there must be none",
     ),
@@ -303,10 +321,12 @@ ALERTS: Final = (
         expr="(\n"
         "  sum by (instance) (clearfunds_waiting_readers) > 0\n"
         "  and on (instance) sum by (instance) (clearfunds_debt_items) == 0\n"
+        f"  unless on (instance) {_ALARMED}\n"
         ")\n"
         "or (\n"
         "  sum by (instance) (clearfunds_waiting_readers) > 0\n"
         f"  and on (instance) sum by (instance) ({_D}_holder_debt_items) == 0\n"
+        f"  unless on (instance) {_ALARMED}\n"
         ")",
         lasts="1m",
         severity="critical",

@@ -70,11 +70,11 @@ _CULPRIT = [
     ),
     number(
         "Next to be given up",
-        "Which holder of debt has used up most of its patience, and which part? From 100 % on, as "
-        "soon as somebody has waited for it for as long, the relay applies its policy: it "
-        "disconnects the holder (unless it runs with --stuck wait) and writes off what it held.",
+        "Which holder that others wait for has used up most of its patience, and which part? At "
+        "100 % the relay applies its policy: it disconnects the holder (unless it runs with "
+        "--stuck wait) and writes off what it held. 0 % if nobody waits for anybody.",
         Query(
-            f"topk(1, {_D}_holder_idle_seconds{{{_HOLDER}}}"
+            f"topk(1, {_D}_holder_waited_for_seconds{{{_HOLDER}}}"
             f" / {_D}_holder_patience_seconds{{{_HOLDER}}})",
             "{{holder}}",
         ),
@@ -200,9 +200,10 @@ _HOLDERS = [
     ),
     bars(
         "Patience used up",
-        "For which part of its patience has each holder of debt made no progress?",
+        "For which part of its patience has each holder made no progress while others waited for "
+        "it?",
         Query(
-            f"topk(10, {_D}_holder_idle_seconds{{{_HOLDER}}}"
+            f"topk(10, {_D}_holder_waited_for_seconds{{{_HOLDER}}}"
             f" / {_D}_holder_patience_seconds{{{_HOLDER}}})",
             "{{holder}}",
         ),

@@ -94,7 +94,14 @@ class Prometheus:
 async def prometheus(target: str, folder: Path) -> AsyncGenerator[Prometheus]:
     """Run one on the committed files, but every second, and with rates over less than minutes."""
     for name, changes in (
-        ("prometheus.yml", {"127.0.0.1:9100": target, "interval: 5s": "interval: 1s"}),
+        (
+            "prometheus.yml",
+            {
+                "127.0.0.1:9100": target,
+                "interval: 5s": "interval: 1s",
+                "interval: 10s": "interval: 1s",
+            },
+        ),
         ("clearfunds.rules.yml", {"[2m]": "[10s]"}),
     ):
         text = (FOLDER / name).read_text(encoding="utf-8")

@@ -318,7 +318,8 @@ async def _holders(books: _Books, table: _Table) -> None:
     if router.name not in holdings.cells and await books.is_wanted_holder(router.name):
         # So that there is a series to say that nobody holds anything.
         labels = f'{{holder="{escape(router.name)}",kind="{router.kind}"}}'
-        table.add(labels, 0, 0, 0, 0.0, 0.0, router.patience)
+        table.add(labels, 0, 0, 0, 0.0, 0.0, None, router.patience)
+    since = await _waited_since(books)
     for name, cells in holdings.cells.items():
         await pace.breathe()
         if not await books.is_wanted_holder(name):
@@ -327,6 +328,10 @@ async def _holders(books: _Books, table: _Table) -> None:
         patience = who.patience
         if patience is not None and math.isinf(patience):
             patience = _FOR_EVER
+        waited: float | None = None
+        if who.progressed_at is not None:
+            first = await _first_that_waits(books, cells, since) if since else None
+            waited = 0.0 if first is None else max(0.0, clock() - max(first, who.progressed_at))
         now = clock()
         held = cells.values()
         table.add(
@@ -336,8 +341,41 @@ async def _holders(books: _Books, table: _Table) -> None:
             sum([cell.loans for cell in held]),
             max([now - cell.opened for cell in held]),
             0.0 if who.progressed_at is None else now - who.progressed_at,
+            waited,
             patience,
         )
+
+
+async def _waited_since(books: _Books) -> dict[Account, float]:
+    """Return at which accounts readers wait, and since when the first of them does.
+
+    As `accounts._patience` has it: those that only an alarm stops wait on no holder.
+    """
+    since: dict[Account, float] = {}
+    for number, waiter in enumerate(list(books.ledger.waiters)):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        at = waiter.at
+        if at is not None and (at.waits_for_repayment or not at.halted):
+            since[at] = min(waiter.since, since.get(at, waiter.since))
+    return since
+
+
+async def _first_that_waits(
+    books: _Books, cells: dict[str, Cell], since: dict[Account, float]
+) -> float | None:
+    """Return since when somebody waits for what a holder has; None if nobody does."""
+    first: float | None = None
+    accounts = books.ledger.accounts
+    for number, name in enumerate(cells):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        account = accounts.get(name)
+        for each in () if account is None else account.chain:
+            began = since.get(each)
+            if began is not None and (first is None or began < first):
+                first = began
+    return first
 
 
 async def _matrix(books: _Books, table: _Table) -> None:
@@ -445,7 +483,11 @@ _HOLDER = (
             ("holder_loans", "Loans in the holder's hands."),
             ("holder_oldest_loan_age_seconds", "Age of the oldest loan in the holder's hands."),
             ("holder_idle_seconds", "Time since the holder made progress, if it holds anything."),
-            ("holder_patience_seconds", "Idle time after which the holder's policy applies."),
+            (
+                "holder_waited_for_seconds",
+                "Time without progress for which readers have waited for the holder.",
+            ),
+            ("holder_patience_seconds", "Time waited for it after which its policy applies."),
         ),
         _holders,
     ),

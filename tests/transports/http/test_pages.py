@@ -180,6 +180,7 @@ async def test_detailed_tells_of_each_holder_by_name() -> None:
     assert seen["holder_loans", "slow", "box"] == 2
     assert seen["holder_oldest_loan_age_seconds", "slow", "box"] == 3.0
     assert seen["holder_idle_seconds", "slow", "box"] == 3.0
+    assert seen["holder_waited_for_seconds", "slow", "box"] == 0.0
     assert seen["holder_patience_seconds", "slow", "box"] == 7.5
     # Two holders of one name are one series, or Prometheus would refuse the page.
     assert seen["holder_debt_items", "fast", "box"] == 2
@@ -254,6 +255,35 @@ async def test_who_may_be_blamed_next_has_a_series_from_before() -> None:
     assert (bob, "slow") not in {key[1:] for key in seen}
 
 
+async def test_a_holder_is_waited_for_since_somebody_waits_or_it_made_progress() -> None:
+    scene = Scene()
+    page = "/metrics/detailed?family=holder"
+
+    async def waited_for() -> dict[str, float]:
+        seen = await samples(scene.pages, page)
+        name = "holder_waited_for_seconds"
+        return {key[1]: value for key, value in seen.items() if key[0] == name}
+
+    scene.now += 10  # Idle for long, but nobody waits.
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.alice.ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        scene.now += 4
+        assert await waited_for() == {"slow": 4.0, "fast": 0.0}
+        scene.slow.settled()
+        scene.now += 1
+        assert await waited_for() == {"slow": 1.0, "fast": 0.0}
+        # Who waits at the server's account waits for all that its children owe.
+        scene.server.limit = Limit(items=1)
+        nursery.start_soon(scene.bob.ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        scene.now += 2
+        assert await waited_for() == {"slow": 3.0, "fast": 2.0}
+        for box in (scene.slow, scene.fast, scene.twin):
+            box.settle_all(Outcome.DELIVERED)
+    assert await waited_for() == {}
+
+
 async def test_a_full_statement_promises_no_more_series() -> None:
     ledger = Ledger()
     account = ledger.open("a")
@@ -280,11 +310,11 @@ async def test_each_family_has_its_share_of_the_room_and_what_others_leave() -> 
         rest = len(kinds) - kinds.count("account") - kinds.count("holder")
         return kinds.count("account"), kinds.count("holder"), rest
 
-    # 20 accounts have 10 series each and one a reason, two holders (with the router) 6, 20 cells 3.
-    assert await counted(10_000) == (200 + 20 * len(REASONS), 12, 60)
+    # 20 accounts have 10 series each and one a reason, the holder 7, the router 6, 20 cells 3.
+    assert await counted(10_000) == (200 + 20 * len(REASONS), 13, 60)
     # What is not enough for a row is left.
-    assert await counted(312) == (100, 12, 60)
-    assert await counted(36) == (10, 12, 12)
+    assert await counted(312) == (100, 13, 60)
+    assert await counted(39) == (10, 13, 12)
     box.settle_all(Outcome.DELIVERED)
 
 
