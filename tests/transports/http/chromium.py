@@ -85,6 +85,18 @@ class Browser:
         return tab
 
 
+@attrs.frozen
+class Seen:
+    """What assistive software is told of one thing on a page."""
+
+    role: str
+    name: str
+    live: bool
+    """Whether its changes are read aloud."""
+    level: int | None
+    """Of a heading."""
+
+
 @attrs.define(eq=False)
 class Tab:
     """One page."""
@@ -134,6 +146,25 @@ class Tab:
         common: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         await self.call("Input.dispatchKeyEvent", type="keyUp", **common)
+
+    async def accessibility(self) -> list[Seen]:
+        """Return what assistive software is told of the page, from the top down."""
+        await self.call("Accessibility.enable")
+        answer = await self.call("Accessibility.getFullAXTree")
+        await self.call("Accessibility.disable")
+        nodes = {node["nodeId"]: node for node in answer["nodes"]}
+        found: list[Seen] = []
+        left = [answer["nodes"][0]["nodeId"]]
+        while left:
+            node = nodes[left.pop()]
+            left.extend(reversed(node.get("childIds", [])))
+            if not node["ignored"]:
+                properties = {each["name"]: each["value"] for each in node.get("properties", ())}
+                live = properties.get("live", {}).get("value", "off") != "off"
+                level = properties.get("level", {}).get("value")
+                name = node.get("name", {}).get("value", "")
+                found.append(Seen(node["role"]["value"], name, live, level))
+        return found
 
     async def screenshot(
         self, *, whole: bool = False, clip: tuple[int, int, int, int] | None = None

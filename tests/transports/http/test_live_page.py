@@ -90,7 +90,9 @@ async def test_the_culprit_is_on_the_screen_within_two_seconds_of_the_stall() ->
                 verdict = await text_of(tab, "#verdict .headline")
                 assert verdict.startswith(f"mqtt:{relay.port}/-/pub waits for {archive}")
                 assert " of 100 items, " in verdict
+                # And what happens next, to both.
                 assert "archive is cut off in 5" in verdict
+                assert verdict.endswith(" s unless it reads; pub goes on then")
                 # Said aloud once, in words that do not change from second to second.
                 spoken = await tab.evaluate("document.querySelector('#spoken').textContent")
                 assert spoken.startswith(f"mqtt:{relay.port}/-/pub waits for {archive}")
@@ -102,6 +104,94 @@ async def test_the_culprit_is_on_the_screen_within_two_seconds_of_the_stall() ->
                 assert await tab.evaluate("document.querySelectorAll('#graph .edge').length") >= 1
                 nursery.cancel_scope.cancel()
         assert browser.complaints == []
+
+
+async def test_who_was_cut_off_is_on_the_screen_when_nobody_waits_any_more() -> None:
+    async with (
+        browsing() as browser,
+        running(http="127.0.0.1:0", limit_items=100, patience=1.5, grace=0.1) as relay,
+        connected(relay.port, "archive", receive_buffer=SMALL) as archive,
+        connected(relay.port, "pub") as pub,
+    ):
+        assert relay.addresses.http is not None
+        await archive.subscribe("orders/#")
+        with trio.fail_after(2 * SECONDS):
+            tab = await browser.open(relay.addresses.http + "/")
+            await tab.until(LIVE)
+            assert await text_of(tab, "#lately") == (
+                "Nobody was cut off, and nobody waited for long."
+            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(publish, pub)
+                await tab.until("document.querySelector('#lately .cut') !== null")
+                nursery.cancel_scope.cancel()
+            await shows(tab, "#verdict", "Nobody waits.")
+            name = f"mqtt:{relay.port}/-/archive"
+            said = await text_of(tab, "#verdict .also")
+            assert said.startswith(f"{name} was cut off, ")
+            assert " items of pub written off after " in said
+            assert "pub had waited " in said
+            assert (await text_of(tab, "#lately li")).startswith(f"{name} was cut off ")
+            written_off = relay.relay.ledger.statistics().repaid_items["written_off"]
+            assert f"{written_off:,} items of pub" in said
+            spoken = "document.querySelector('#spoken').textContent"
+            await tab.until(f"{spoken}.includes('archive was cut off; ')")
+        assert browser.complaints == []
+
+
+async def test_what_a_screen_reader_is_told_and_the_tab_key_reaches() -> None:
+    ledger = Ledger()
+    server = ledger.open("server", limit=Limit(items=None))
+    accounts = [ledger.open(f"pub-{n}", limit=Limit(items=10), parent=server) for n in range(9)]
+    boxes = [Box(ledger, f"sub-{n}") for n in range(3)]
+    for account in accounts:
+        with account.turn() as turn:
+            for box in boxes:
+                turn.send(box, b"", items=4, nbytes=100)
+    ledger.incidents.add_wait("pub-1", "sub-1", 3.5, ledger.clock(), clear=True)
+    async with browsing() as browser, trio.open_nursery() as nursery:
+        urls: list[str] = await nursery.start(partial(serve_http, Pages(ledger).handlers()))
+        for account in accounts[:3]:
+            nursery.start_soon(account.ensure_clear_funds)
+        with trio.fail_after(2 * SECONDS):
+            tab = await browser.open(urls[0] + "/", width=1000)
+            await tab.until(LIVE)
+            await shows(tab, "#accounts", "pub-8")
+            nodes = await tab.accessibility()
+            # Whatever can be told apart has a name.
+            for node in nodes:
+                if node.role in ("button", "link", "table", "image", "columnheader", "region"):
+                    assert node.name, node
+            tables = [node.name for node in nodes if node.role == "table"]
+            assert len(tables) == len(set(tables)) == 4
+            regions = [node.name for node in nodes if node.role == "region"]
+            assert len(regions) == len(set(regions))
+            assert sum(node.role == "rowheader" for node in nodes) >= 2 * len(accounts)
+            headings = [node.level for node in nodes if node.role == "heading"]
+            assert headings[0] == 1
+            assert set(headings[1:]) == {2}
+            # Read aloud by itself is one sentence, and not all that changes with each second.
+            assert [node.role for node in nodes if node.live] == ["status"]
+            # All that can be used is reached, from the top down, and seen when it is.
+            stops: list[str] = []
+            while True:
+                await tab.press("Tab", 9)
+                if await tab.evaluate("document.activeElement === document.body"):
+                    break
+                stops.append(await tab.evaluate("document.activeElement.textContent"))
+                outline = "getComputedStyle(document.activeElement).outline"
+                assert "solid 3px" in await tab.evaluate(outline)
+                box_of = await tab.evaluate(
+                    "(r => [r.top, r.bottom])(document.activeElement.getBoundingClientRect())"
+                )
+                assert 0 <= box_of[0] < box_of[1] <= 900
+            names = [node.name for node in nodes if node.role in ("button", "link")]
+            assert stops == names
+            assert stops[0] == "Skip to who waits"
+        assert browser.complaints == []
+        nursery.cancel_scope.cancel()
+    for box in boxes:
+        box.settle_all(Outcome.CANCELLED)
 
 
 class Box(LoanQueue):
@@ -141,6 +231,8 @@ async def test_the_page_by_keyboard_on_a_phone_and_with_names_that_are_markup() 
             # What is left out is said.
             assert await text_of(tab, "#accounts-more") == "and 9,990 more accounts"
             assert "more holders" in await text_of(tab, "#holders-more")
+            # So many accounts make no more of a page than a few do.
+            assert await tab.evaluate("document.querySelectorAll('*').length") < 1500
             # Text, not markup.
             assert (
                 await tab.evaluate("document.querySelectorAll('main img, main script, b b').length")

@@ -190,11 +190,13 @@ let spokenAt = -Infinity;
 const SPOKEN_SECONDS = 15;
 const TOLD_SECONDS = 600; // for so long, who was cut off is said beside "Nobody waits."
 
-// Read aloud when somebody begins to stand still, and otherwise now and then, when it is something
-// else than before: who waits on whom may change with each second.
+// Read aloud at once when somebody begins to stand still or has been cut off, and otherwise now and
+// then, when it is something else than before: who waits on whom may change with each second.
+const URGENT = ["stuck", "cut"];
+
 function speak(text, mood) {
   const now = performance.now() / 1000;
-  if (text === verdictKey || (now - spokenAt < SPOKEN_SECONDS && (mood !== "stuck" || spokenMood === "stuck"))) return;
+  if (text === verdictKey || (now - spokenAt < SPOKEN_SECONDS && (mood === spokenMood || !URGENT.includes(mood)))) return;
   verdictKey = text;
   spokenMood = mood;
   spokenAt = now;
@@ -206,6 +208,8 @@ function showVerdict(state) {
   const lines = [];
   const waits = state.waits;
   let spoken = "";
+  let mood = !waits.length ? "calm" : waits.some((wait) => wait.on.some(standsStill)) ? "stuck" : "waits";
+  box.dataset.mood = mood;
   if (!waits.length) {
     const totals = state.totals;
     const owing = totals.accounts.owing + totals.accounts.throttled;
@@ -219,6 +223,7 @@ function showVerdict(state) {
     if (last) {
       lines.push(el("p", { class: "also" }, ...whatHappened(last), ", ", ago(state, last), `: ${howItWas(last)}.`));
       spoken += ` ${last.holder} was cut off; ${number(last.items)} items were written off.`;
+      mood = "cut";
     }
   } else {
     const groups = new Map();
@@ -252,9 +257,8 @@ function showVerdict(state) {
     const all = el("a", { href: "/ledger.json" }, "ledger.json");
     lines.push(el("p", { class: "aside" }, "So many wait that rings are not looked for here; ", all, " has them."));
   }
-  box.dataset.mood = !waits.length ? "calm" : waits.some((wait) => wait.on.some(standsStill)) ? "stuck" : "waits";
   box.replaceChildren(...lines);
-  speak(spoken, box.dataset.mood);
+  speak(spoken, mood);
   document.title = waits.length ? `${shortName(waits[0].waiting[0])} waits for ${waits[0].on[0] ? shortName(waits[0].on[0].name) : "nobody"} \u2013 clearfunds` : "clearfunds";
 }
 
@@ -668,7 +672,7 @@ function showMatrix(state) {
       write(item.lastChild, rest ? compact(rest) : "");
     });
   const others = table.tHead.querySelector("tr > :last-child");
-  if (others) others.firstChild.hidden = ![...table.tBodies[0].rows].some((row) => row.lastChild.textContent);
+  if (others) others.firstChild.className = [...table.tBodies[0].rows].some((row) => row.lastChild.textContent) ? "" : "unseen";
   const hidden = [];
   const owing = state.totals.accounts.owing + state.totals.accounts.throttled + state.totals.accounts.closing;
   if (owing > usedRows.length + state.levels.length) hidden.push(left(owing - usedRows.length - state.levels.length, "accounts that owe"));
