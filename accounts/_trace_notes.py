@@ -399,8 +399,9 @@ class TraceNotes:
 
     def is_nothing(self) -> None:
         """Forget it: the turn has neither published nor sent anything."""
-        self.let_go()
-        self._is_nothing(self)
+        if self.seconds is None:
+            self.let_go()
+            self._is_nothing(self)
 
     def one_ended(self) -> None:
         """Note that a turn or a loan has ended; the last one ends the trace."""

@@ -193,7 +193,7 @@ class FollowedTurn(Turn):
 
     def _hand_over(self) -> Iterable[Recipient]:
         notes = self._notes
-        if notes is not None:
+        if notes is not None and notes.trace.seconds is None:
             deliveries = self._deliveries
             recipients = through(
                 notes.trace, notes, [(to, items, nbytes) for to, _, items, nbytes in deliveries]

@@ -631,6 +631,21 @@ async def test_disarmed_it_leaves_nothing_behind(ledger: Ledger) -> None:
     assert owed(account) == (0, 0)
 
 
+async def test_disarmed_within_a_turn_it_leaves_nothing_behind(ledger: Ledger) -> None:
+    account = ledger.open("pub")
+    (box,) = boxes(ledger, 1)
+    for send in (False, True):
+        with account.turn() as before, Tracer(ledger) as tracer, account.turn() as turn:
+            trace = only(tracer.rest())
+            assert (trace.complete, trace.root.ended, trace.root.outcome) == (False, None, None)
+            if send:
+                turn.send(box, b"")
+        del before, turn
+    assert ledger.traces == []
+    assert box.queue[0].account is account
+    box.work()
+
+
 async def test_a_trace_that_has_ended_is_not_kept_by_what_is_used_again(ledger: Ledger) -> None:
     account = ledger.open("pub")
     (box,) = boxes(ledger, 1)

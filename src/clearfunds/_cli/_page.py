@@ -20,26 +20,35 @@ _SENTENCE_MAX: Final = 500
 # Of what is said beside a status that is not 200.
 
 
-async def fetch_json(url: str) -> Any:
+class PageStatusError(CommandFailedError):
+    """A page answers something else than 200."""
+
+    def __init__(self, url: str, status: int, sentence: str) -> None:
+        super().__init__(f"{url} answers {status}: {sentence}")
+        self.status = status
+        self.sentence = sentence
+
+
+async def fetch_json(url: str, seconds: float = _SECONDS) -> Any:
     """Return what the page at `url` (http, with a port) says, decoded from JSON.
 
     Raises:
-        CommandFailedError: it answers something else than 200, or no JSON, or breaks off.
+        PageStatusError: it answers something else than 200.
+        CommandFailedError: it answers no JSON, or breaks off, or takes longer than `seconds`.
         OSError: nobody is there.
     """
     try:
-        with trio.fail_after(_SECONDS):
+        with trio.fail_after(seconds):
             status, body = await _fetch(url)
     except trio.TooSlowError as error:
-        msg = f"{url} takes longer than {_SECONDS:g} s"
+        msg = f"{url} takes longer than {seconds:g} s"
         raise CommandFailedError(msg) from error
     except (h11.RemoteProtocolError, trio.BrokenResourceError) as error:
         msg = f"{url} breaks off: {error or 'the connection is gone'}"
         raise CommandFailedError(msg) from error
     text = body.decode("utf-8", "replace")
     if status != 200:
-        msg = f"{url} answers {status}: {printable(text[:_SENTENCE_MAX].strip())}"
-        raise CommandFailedError(msg)
+        raise PageStatusError(url, status, printable(text[:_SENTENCE_MAX].strip()))
     try:
         return json.loads(text)
     except ValueError as error:

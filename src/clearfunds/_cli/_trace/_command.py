@@ -1,0 +1,125 @@
+"""The options of `clearfunds trace`, and what it prints."""
+
+from __future__ import annotations
+
+import io
+import json as json_module
+import sys
+from functools import partial
+from typing import Annotated, Final, cast
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+from rich.text import Text
+
+from .._errors import CommandFailedError
+from .._running import run_async
+from .._top._outputs import plain_console, terminal_console
+from .._top._source import DEFAULT_URL, Source
+from .._types import Count, Seconds
+from ._source import TracePage, fetch_traces
+from ._tree import trace_tree, waiting_lines
+
+_TRACE: Final = Group("Trace", sort_key=1)
+
+_WAIT_MAX: Final = 60.0
+_EVENTS_MAX: Final = 20
+_LOANS_MAX: Final = 1000
+# As much as the relay gives.
+
+
+def trace(
+    account: Annotated[
+        str,
+        Parameter(
+            group=_TRACE,
+            help="Whose events: an account's name, as `clearfunds top` shows it, or a regular "
+            "expression that the whole name must match.",
+        ),
+    ],
+    *,
+    relay: Annotated[
+        str, Parameter(group=_TRACE, help="The relay's pages, as its --http has it.")
+    ] = DEFAULT_URL,
+    events: Annotated[
+        Count,
+        Parameter(
+            group=_TRACE,
+            help="How many packets, or runs of packets that come together, are followed.",
+            validator=Number(gte=1, lte=_EVENTS_MAX),
+        ),
+    ] = 1,
+    wait: Annotated[
+        Seconds,
+        Parameter(
+            group=_TRACE,
+            help="Seconds that it may take for them to come, and for everything they cause to end.",
+            validator=Number(gt=0, lte=_WAIT_MAX),
+        ),
+    ] = 10.0,
+    holder: Annotated[
+        str | None,
+        Parameter(
+            group=_TRACE,
+            help="Follow only what is lent to holders of this name, a regular expression too.",
+        ),
+    ] = None,
+    loans: Annotated[
+        Count,
+        Parameter(
+            group=_TRACE,
+            help="How many loans of each are shown: those outstanding, then the slowest.",
+            validator=Number(gte=1, lte=_LOANS_MAX),
+        ),
+    ] = 20,
+    json: Annotated[
+        bool,
+        Parameter(group=_TRACE, negative=(), help="Print what the relay says, as JSON in a line."),
+    ] = False,
+) -> int:
+    """Follow an account's next event, from its packet through its loans to its outcomes.
+
+    A tree: the turn that the packet was, whom it was lent to, when each of them was done with it
+    and how, and what handling it caused in turn; times are counted from when the packet was
+    charged. What is slowest is marked; what is not over within the wait is shown with who still
+    holds it. Nothing at all comes from an account that is throttled: then it says on whom it waits.
+    """
+    source = Source.parse(relay)
+    stdout: object = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper):
+        # As for `clearfunds top`: names are whatever peers say.
+        cast("io.TextIOWrapper", stdout).reconfigure(errors="backslashreplace")
+    if sys.stderr.isatty():
+        print(f"waiting for {account}, for {wait:g} s at most", file=sys.stderr)
+    page = run_async(
+        partial(
+            fetch_traces,
+            source.url,
+            account,
+            wait=wait,
+            events=events,
+            loans=loans,
+            holder=holder,
+        )
+    )
+    if json:
+        print(json_module.dumps(page))
+    else:
+        _show(page)
+    if not page["traces"]:
+        msg = f"nothing came from {account} within {wait:g} s"
+        if page["waits"]:
+            msg += ": it waits itself, see above" if not json else ": it waits itself"
+        raise CommandFailedError(msg)
+    return 0
+
+
+def _show(page: TracePage) -> None:
+    # FORCE_COLOR and its like do not make a terminal of a pipe.
+    console = terminal_console() if sys.stdout.isatty() else plain_console()
+    for number, each in enumerate(page["traces"]):
+        if number:
+            console.print(Text(""))
+        console.print(trace_tree(each))
+    for line in waiting_lines(page["waits"], page["waits_more"]):
+        console.print(line)
