@@ -7,6 +7,7 @@ from ._client import MqttClientStatistics as MqttClientStatistics
 from ._client_errors import ConnectionLostError as ConnectionLostError
 from ._client_errors import ConnectRefusedError as ConnectRefusedError
 from ._client_errors import SubscriptionRefusedError as SubscriptionRefusedError
+from ._client_session import ClientSession as ClientSession
 from ._connection import Connection as Connection
 from ._connection import Role as Role
 from ._connection import State as State

@@ -10,6 +10,8 @@ Rules:
 3. Leaving `open_mqtt` normally finishes what was begun and says DISCONNECT; leaving it by an
    exception says nothing, so that the server publishes the will.
 4. A lost connection is an exception in whoever calls the client next, never an exception group.
+5. What QoS 1 and 2 promise is promised for as long as the client's session lasts: the connection's
+   length, or with a `ClientSession` as long as the program keeps that.
 
 Theory of operation. Three tasks live in a nursery inside the `async with` block. The *reader* hands
 publications to a deque and acknowledgements to whoever waits for them. The *writer* sends what has
@@ -22,6 +24,7 @@ write of its own, at some thirty times the cost. A filled buffer always makes it
 so no task holds the thread for longer than it takes to fill 64 KiB.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -31,8 +34,8 @@ import trio
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._need_data import NEED_DATA
 from ._client_errors import ConnectionLostError, SubscriptionRefusedError
+from ._client_session import ClientSession, Outgoing, Receipts
 from ._connection import Connection
-from ._identifiers import AwaitingRelease, PacketIds
 from ._inbox import Inbox
 from ._packets import (
     SUBSCRIPTION_FAILED,
@@ -77,20 +80,12 @@ class MqttClientStatistics:
     """Whether the socket is being read; False while the buffer of messages is full."""
     inflight: int
     """Publications of QoS 1 and 2 that have not been acknowledged to the end."""
+    unacknowledged: int
+    """Messages of QoS 1 and 2 that this client has received and not acknowledged."""
     identifiers_in_use: int
     """Of 65,535: those of publications in flight and of requests that await their answer."""
     unsent_bytes: int
     """Bytes that wait for the stream to take them."""
-
-
-@attrs.define(eq=False)
-class _Inflight:
-    """A publication of our own with QoS 1 or 2 on its way."""
-
-    qos: int
-    released: bool = False
-    finished: bool = False
-    waiter: trio.Event | None = None
 
 
 @attrs.define(eq=False)
@@ -127,6 +122,8 @@ class MqttClient:
         max_buffered: int,
         max_buffered_bytes: int,
         max_inflight: int,
+        session: ClientSession | None,
+        manual_ack: bool,
     ) -> None:
         """Make a client of a connection that CONNACK has accepted; `open_mqtt` does."""
         self.client_id = client_id
@@ -137,19 +134,22 @@ class MqttClient:
         self._inbox = Inbox(max_buffered, max_buffered_bytes)
         self._reading = True
         self._taken_in_a_row = 0
-        self._awaiting_release = AwaitingRelease(limit=65_535)
-        self._untaken_qos2: set[int] = set()
+        self._manual_ack = manual_ack
+        self._receipts = (Receipts(), Receipts())  # of QoS 1 and 2
 
         self._send = SendBuffer()
 
         # On its way. A place in the window is handed over to who waits first, not freed.
-        self._ids = PacketIds()
-        self._inflight: dict[int, _Inflight] = {}
+        self._keeps = session is not None
+        self._session = ClientSession() if session is None else session
+        self._ids = self._session.ids
+        self._inflight = self._session.outgoing
         self._requests: dict[int, _Request] = {}
         if max_inflight < 1:
             raise ValueError(f"a window of {max_inflight} publications lets none of QoS 1 or 2 go")
         self._window_free = max_inflight
         self._window = trio.lowlevel.ParkingLot()
+        self._held_back: deque[int] = deque()
 
         self._keep_alive = keep_alive
         self._ping_timeout = ping_timeout
@@ -159,7 +159,9 @@ class MqttClient:
         self._lost_by: BaseException | None = None
         self._leaving = False
         self._disconnected = False
+        self._left = False
         self._ended = trio.Event()
+        self._resume()
 
     def __repr__(self) -> str:
         condition = "lost" if self._lost else "disconnected" if self._leaving else "connected"
@@ -175,6 +177,18 @@ class MqttClient:
         if self._keep_alive:
             nursery.start_soon(self._keep)
 
+    def left(self) -> None:
+        """Note that the block of this client has been left; `open_mqtt` does.
+
+        Its session may be another's from now on, so this one lets go of it.
+        """
+        self._left = True
+        self._end("its block has been left")
+        self._inbox.clear()
+        for packet_id in self._requests:
+            self._ids.release(packet_id)
+        self._requests.clear()
+
     def statistics(self) -> MqttClientStatistics:
         """Return what this client holds at the moment."""
         return MqttClientStatistics(
@@ -182,6 +196,7 @@ class MqttClient:
             buffered_bytes=self._inbox.bytes_held,
             reading=self._reading,
             inflight=len(self._inflight),
+            unacknowledged=sum(map(len, self._receipts)),
             identifiers_in_use=len(self._ids),
             unsent_bytes=self._send.unwritten,
         )
@@ -233,7 +248,8 @@ class MqttClient:
 
         Raises:
             LocalProtocolError: the topic or the QoS is not valid, or this client has disconnected.
-            ConnectionLostError: the connection is lost; the server may or may not have got it.
+            ConnectionLostError: the connection is lost; the server may or may not have got it. With
+                `kept`, the client's session has it, and it is sent again on the next connection.
         """
         if qos == 0:
             await self._wait_for_room()
@@ -249,10 +265,16 @@ class MqttClient:
             raise
         inflight = self._begin(topic, payload, qos, retain)
         if wait:
-            await self._wait_finished(inflight)
+            try:
+                await self._wait_finished(inflight)
+            except ConnectionLostError as exc:
+                exc.kept = self._keeps
+                raise
 
     async def flush(self) -> None:
         """Wait until all that was published so far is finished, as `publish` with `wait` would be.
+
+        That includes what the session had kept from connections before.
 
         Answers to what the server sent are written then, too. While nobody takes messages and the
         buffer of messages is full, acknowledgements are not read and this waits as well.
@@ -329,11 +351,12 @@ class MqttClient:
         """Take the next message that the server has sent.
 
         A message of QoS 1 is acknowledged, and for one of QoS 2 its handshake is begun, at the
-        moment it is taken. While at least `max_buffered` messages or `max_buffered_bytes` wait to
-        be taken the socket is not read: then neither acknowledgements of what this client
-        publishes arrive, nor answers to its pings (which are not missed meanwhile). One read
-        is dealt with as a whole, so the buffer may exceed its limits by what 64 KiB hold, or by
-        one packet where that is larger; acknowledgements in it get through.
+        moment it is taken; with `manual_ack` when `ack` says so. While at least `max_buffered`
+        messages or `max_buffered_bytes` wait to be taken the socket is not read: then neither
+        acknowledgements of what this client publishes arrive, nor answers to its pings (which are
+        not missed meanwhile). One read is dealt with as a whole, so the buffer may exceed its
+        limits by what 64 KiB hold, or by one packet where that is larger; acknowledgements in it
+        get through.
 
         Takes what is there without a checkpoint, but checkpoints at least once in 64 messages.
 
@@ -378,6 +401,32 @@ class MqttClient:
             raise trio.WouldBlock
         return self._take()
 
+    def ack(self, message: Publish) -> None:
+        """Say that a message is dealt with; for a client with `manual_ack`.
+
+        The server hears of it when all messages of the same QoS that came before are dealt with as
+        well [MQTT-4.6.0-2][MQTT-4.6.0-3]. What has not been acknowledged when the connection ends
+        is sent again to a session that is kept: also what was dealt with, if its QoS is 1. One of
+        QoS 2 is not delivered again to a `ClientSession` that has heard of it here, though the
+        connection be lost by then. QoS 0 is not acknowledged; for one of those this does nothing.
+
+        Raises:
+            LocalProtocolError: there is no such message, or it has been acknowledged, or this
+                client's block has been left.
+        """
+        if not message.qos:
+            return
+        if not self._manual_ack:
+            raise LocalProtocolError(
+                "messages are acknowledged when they are taken; for `ack` open with manual_ack=True"
+            )
+        if self._left or not self._receipts[message.qos - 1].awaits(message.packet_id):
+            raise LocalProtocolError(
+                f"there is no message of QoS {message.qos} with packet identifier "
+                f"{message.packet_id} to be acknowledged; it was, or it was another client's"
+            )
+        self._acknowledge(message)
+
     # --- leaving ----------------------------------------------------------------------------
 
     async def disconnect(self) -> None:
@@ -413,18 +462,49 @@ class MqttClient:
 
     # --- inside: sending --------------------------------------------------------------------
 
-    def _begin(self, topic: str, payload: bytes, qos: int, retain: bool) -> _Inflight:
+    def _resume(self) -> None:
+        """Send again what the connection before has left unfinished [MQTT-4.4.0-1].
+
+        What was released is sent again whatever the window says: the server has a place for it.
+        """
+        session = self._session
+        if not self.session_present:
+            # What the server would not release any more; its identifiers are for new messages now.
+            session.received.clear()
+        for packet_id in session.released:
+            self._send.put(encode(PubRel(packet_id)))
+            self._inflight[packet_id].on_its_way = True
+            self._window_free -= 1
+        self._held_back.extend(
+            packet_id for packet_id, inflight in self._inflight.items() if not inflight.released
+        )
+        while self._window_free > 0 and self._send_held_back():
+            self._window_free -= 1
+
+    def _send_held_back(self) -> bool:
+        """Send again what comes next; False if there is nothing."""
+        while self._held_back:
+            inflight = self._inflight.get(self._held_back.popleft())
+            if inflight is not None and not inflight.released:
+                inflight.on_its_way = True
+                self._send.put(inflight.again())
+                return True
+        return False
+
+    def _begin(self, topic: str, payload: bytes, qos: int, retain: bool) -> Outgoing:
         """Send a publication whose place in the window has been taken."""
         packet_id = None
         try:
             packet_id = self._ids.allocate()
-            self._send.put(encode_publish(topic, payload, qos, retain, False, packet_id))
+            frame = encode_publish(topic, payload, qos, retain, False, packet_id)
         except BaseException:
             if packet_id is not None:
                 self._ids.release(packet_id)
             self._give_place()
             raise
-        inflight = self._inflight[packet_id] = _Inflight(qos)
+        self._send.put(frame)
+        inflight = Outgoing(qos, frame if self._keeps else b"")
+        self._session.begin(packet_id, inflight)
         return inflight
 
     async def _take_place(self) -> None:
@@ -438,7 +518,12 @@ class MqttClient:
             self._raise_unusable()
 
     def _give_place(self) -> None:
-        if self._window:
+        # Below zero while a session has left more unfinished than this window holds.
+        if self._window_free < 0:
+            self._window_free += 1
+        elif self._held_back and self._send_held_back():
+            pass
+        elif self._window:
             self._window.unpark()
         else:
             self._window_free += 1
@@ -455,7 +540,7 @@ class MqttClient:
         if not await self._send.wait_written():
             self._raise_unusable()
 
-    async def _wait_finished(self, waiting: "_Inflight | _Request") -> None:
+    async def _wait_finished(self, waiting: "Outgoing | _Request") -> None:
         if not waiting.finished and not self._ended.is_set():
             if waiting.waiter is None:
                 waiting.waiter = trio.Event()
@@ -483,13 +568,21 @@ class MqttClient:
 
     def _take(self) -> Publish:
         message = self._inbox.take()
-        if message.qos and self._lost is None:
-            if message.qos == 1:
-                self._send.put(encode(PubAck(message.packet_id)))
-            else:
-                self._untaken_qos2.discard(message.packet_id)
-                self._send.put(encode(PubRec(message.packet_id)))
+        if message.qos and not self._manual_ack:
+            self._acknowledge(message)
         return message
+
+    def _acknowledge(self, message: Publish) -> None:
+        """Note that a message is its consumer's, and say so of all whose turn it is."""
+        packet_id = message.packet_id
+        if message.qos == 2:
+            # Also when the connection is lost: then the server sends it again.
+            self._session.received.add(packet_id)
+        leaving = self._receipts[message.qos - 1].done(packet_id)
+        if not self._disconnected:
+            answer = PubAck if message.qos == 1 else PubRec
+            for number in leaving:
+                self._send.put(encode(answer(number)))
 
     def _must_not_read(self) -> bool:
         return self._inbox.full or not self._send.has_room_for_answers
@@ -505,11 +598,11 @@ class MqttClient:
                 if inflight is not None:
                     if inflight.qos != 2:
                         raise _mismatch(packet, inflight)
-                    inflight.released = True
+                    self._session.release(packet.packet_id, inflight)
                 # Also for an unknown one: the server waits for it [MQTT-4.3.3-1].
                 self._send.put(encode(PubRel(packet.packet_id)))
             case PubRel():
-                self._awaiting_release.release(packet.packet_id)
+                self._session.received.discard(packet.packet_id)
                 self._send.put(encode(PubComp(packet.packet_id)))
             case SubAck() | UnsubAck():
                 self._finish_request(packet)
@@ -519,14 +612,20 @@ class MqttClient:
     def _handle_publish(self, publish: Publish) -> None:
         if self._leaving:
             return
-        if publish.qos == 2:
-            if not self._awaiting_release.add(publish.packet_id):
-                # A duplicate [MQTT-4.3.3-2]. If its first is still in the buffer, its PUBREC is to
-                # come when that is taken; else the PUBREC must have been lost.
-                if publish.packet_id not in self._untaken_qos2:
-                    self._send.put(encode(PubRec(publish.packet_id)))
+        if publish.qos:
+            packet_id = publish.packet_id
+            if not self._receipts[publish.qos - 1].arrived(packet_id):
+                # It is here already, and is acknowledged when that one is [MQTT-4.3.3-2].
+                if publish.qos == 1 and not publish.dup:
+                    raise RemoteProtocolError(
+                        f"the server sent a new message with packet identifier {packet_id}, which "
+                        "it has not been sent the PUBACK for [MQTT-2.3.1-4]"
+                    )
                 return
-            self._untaken_qos2.add(publish.packet_id)
+            if publish.qos == 2 and packet_id in self._session.received:
+                # It was taken, and its PUBREC must have been lost [MQTT-4.3.3-2].
+                self._acknowledge(publish)
+                return
         self._inbox.put(publish)
 
     def _finish(self, packet: PubAck | PubComp) -> None:
@@ -537,12 +636,12 @@ class MqttClient:
             inflight.qos == 2 and not inflight.released
         ):
             raise _mismatch(packet, inflight)
-        del self._inflight[packet.packet_id]
-        self._ids.release(packet.packet_id)
+        self._session.finish(packet.packet_id)
         inflight.finished = True
         if inflight.waiter is not None:
             inflight.waiter.set()
-        self._give_place()
+        if inflight.on_its_way:
+            self._give_place()
 
     def _finish_request(self, packet: SubAck | UnsubAck) -> None:
         request = self._requests.get(packet.packet_id)
@@ -574,7 +673,7 @@ class MqttClient:
             self._lost = what
             self._lost_by = cause
         self._send.close()
-        unfinished: list[_Inflight | _Request] = [
+        unfinished: list[Outgoing | _Request] = [
             *self._inflight.values(),
             *self._requests.values(),
         ]
@@ -661,7 +760,7 @@ class MqttClient:
             await trio.sleep_until(wake_at)
 
 
-def _mismatch(packet: PubAck | PubRec | PubComp, inflight: _Inflight) -> RemoteProtocolError:
+def _mismatch(packet: PubAck | PubRec | PubComp, inflight: Outgoing) -> RemoteProtocolError:
     return RemoteProtocolError(
         f"the server answered a publication of QoS {inflight.qos} with "
         f"{type(packet).__name__.upper()} out of turn (section 4.3)"

@@ -5,7 +5,14 @@ from ._packets import ConnectReturnCode
 
 
 class ConnectionLostError(TransportError):
-    """The connection ended without having been asked to; `__cause__` says more where known."""
+    """The connection ended without having been asked to; `__cause__` says more where known.
+
+    Attributes:
+        kept: whether this is of a publication that the client's session has kept: it is sent again
+            on the next connection, and is not to be published again.
+    """
+
+    kept = False
 
 
 class ConnectRefusedError(TransportError):

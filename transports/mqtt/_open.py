@@ -5,10 +5,11 @@ from collections.abc import AsyncGenerator, Generator
 
 import trio
 
-from .._errors import TransportError
+from .._errors import LocalProtocolError, TransportError
 from .._need_data import NEED_DATA
 from ._client import READ_SIZE, MqttClient
 from ._client_errors import ConnectionLostError, ConnectRefusedError
+from ._client_session import ClientSession
 from ._connection import Connection, Role
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._packets import ConnAck, Connect, ConnectReturnCode, Will
@@ -21,6 +22,7 @@ async def open_mqtt(
     *,
     client_id: str = "",
     clean_session: bool = True,
+    session: ClientSession | None = None,
     keep_alive: int = 60,
     username: str | None = None,
     password: bytes | str | None = None,
@@ -28,6 +30,7 @@ async def open_mqtt(
     max_buffered: int = 1_000,
     max_buffered_bytes: int = 8 << 20,
     max_inflight: int = 20,
+    manual_ack: bool = False,
     max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
     connect_timeout: float = 10.0,
     ping_timeout: float | None = None,
@@ -44,7 +47,9 @@ async def open_mqtt(
         port: the TCP port, if a host is given; 1883 by default.
         client_id: the name of this client; empty asks the server to make one up.
         clean_session: whether to forget, at the start and at the end, what the server keeps for
-            this client. This client itself keeps nothing from one connection to the next.
+            this client.
+        session: what this client itself keeps from one connection to the next, and sends again;
+            needs `clean_session=False`. Without it nothing is kept.
         keep_alive: the seconds of silence after which the server may give this client up; 0 for
             never. A ping is sent after three quarters of it.
         username: the user's name.
@@ -55,6 +60,8 @@ async def open_mqtt(
         max_inflight: how many publications of QoS 1 and 2 may be unacknowledged at once; further
             ones wait. 20, as mosquitto's `max_inflight_messages`: it ends a connection that has
             more of QoS 2 begun. More keeps a pipelined sender busy, where the server has room.
+        manual_ack: whether messages of QoS 1 and 2 are acknowledged by `MqttClient.ack`, when their
+            consumer is done with them, rather than when they are taken.
         max_packet_size: the largest packet accepted from the server, in bytes.
         connect_timeout: seconds until CONNACK must have come, connecting included.
         ping_timeout: seconds without a byte from the server after which an unanswered ping means
@@ -64,36 +71,47 @@ async def open_mqtt(
         ConnectRefusedError: the server refused, and said why.
         ConnectionLostError: the connection ended before CONNACK, or before the block did.
         RemoteProtocolError: what answers does not speak MQTT.
-        LocalProtocolError: the arguments make no valid CONNECT.
+        LocalProtocolError: the arguments make no valid CONNECT, or the session is not for them.
         ValueError: a buffer or the window has no place at all.
         TransportError: there is no connection to that host and port, or no answer in time.
     """
     if isinstance(password, str):
         password = password.encode()
     connect = Connect(client_id, clean_session, keep_alive, username, password, will)
+    if session is not None and clean_session:
+        raise LocalProtocolError(
+            "a clean session ends with its connection: a session that is kept needs "
+            "clean_session=False (section 3.1.2.4)"
+        )
     connection = Connection(Role.CLIENT, max_packet_size=max_packet_size)
     hello = connection.send(connect)
-    stream, connack = await _establish(stream_or_host, port, connection, hello, connect_timeout)
-    try:
-        client = MqttClient(
-            stream,
-            connection,
-            client_id=client_id,
-            session_present=connack.session_present,
-            keep_alive=keep_alive,
-            ping_timeout=keep_alive if ping_timeout is None else ping_timeout,
-            max_buffered=max_buffered,
-            max_buffered_bytes=max_buffered_bytes,
-            max_inflight=max_inflight,
-        )
-        with _without_group():
-            async with trio.open_nursery() as nursery:
-                client.start(nursery)
-                yield client
-                await client.disconnect()
-                nursery.cancel_scope.cancel()
-    finally:
-        await trio.aclose_forcefully(stream)
+    with contextlib.nullcontext() if session is None else session.used_by(client_id):
+        stream, connack = await _establish(stream_or_host, port, connection, hello, connect_timeout)
+        try:
+            client = MqttClient(
+                stream,
+                connection,
+                client_id=client_id,
+                session_present=connack.session_present,
+                keep_alive=keep_alive,
+                ping_timeout=keep_alive if ping_timeout is None else ping_timeout,
+                max_buffered=max_buffered,
+                max_buffered_bytes=max_buffered_bytes,
+                max_inflight=max_inflight,
+                session=session,
+                manual_ack=manual_ack,
+            )
+            try:
+                with _without_group():
+                    async with trio.open_nursery() as nursery:
+                        client.start(nursery)
+                        yield client
+                        await client.disconnect()
+                        nursery.cancel_scope.cancel()
+            finally:
+                client.left()
+        finally:
+            await trio.aclose_forcefully(stream)
 
 
 async def _establish(
