@@ -1,1 +1,23 @@
 """What is to survive: segments of messages on disk, written by a thread of its own."""
+
+from ._changes import Body as Body
+from ._changes import Changes as Changes
+from ._errors import CorruptRecordError as CorruptRecordError
+from ._errors import Damage as Damage
+from ._errors import StoreClosedError as StoreClosedError
+from ._errors import StoreDiskError as StoreDiskError
+from ._errors import StoreError as StoreError
+from ._errors import StoreFormatError as StoreFormatError
+from ._errors import StoreLockedError as StoreLockedError
+from ._errors import StoreUsageError as StoreUsageError
+from ._files import File as File
+from ._files import Files as Files
+from ._files import RealFile as RealFile
+from ._files import RealFiles as RealFiles
+from ._queue import Record as Record
+from ._queue import StoredQueue as StoredQueue
+from ._recovery import Progress as Progress
+from ._recovery import Recovery as Recovery
+from ._settings import StoreSettings as StoreSettings
+from ._statistics import StoreStatistics as StoreStatistics
+from ._store import Store as Store

@@ -1,0 +1,67 @@
+"""What goes wrong with a store: it is used wrongly, cannot be used, or something in it is bad."""
+
+import attrs
+
+
+class StoreError(Exception):
+    """Something is wrong with a store; see the subclasses for what."""
+
+
+class StoreUsageError(StoreError):
+    """The caller broke a rule of the store (an old sequence number, an unknown queue)."""
+
+
+class StoreClosedError(StoreUsageError):
+    """The store has been closed."""
+
+
+class StoreLockedError(StoreError):
+    """Another process has this store open."""
+
+
+class StoreFormatError(StoreError):
+    """The directory is no store, or one of another version."""
+
+
+class StoreDiskError(StoreError):
+    """The disk or the operating system refused: the message says what, where and what to do."""
+
+
+class CorruptRecordError(StoreError):
+    """A record is not what was written: its checksum or its form is wrong."""
+
+
+@attrs.frozen(slots=True)
+class Damage:
+    """Something that was durable and cannot be read any more. The rest is served."""
+
+    file: str
+    """In which file of the store."""
+    offset: int
+    """Where in it, in bytes from its start."""
+    length: int
+    """How many bytes are concerned; 0 where the file is missing."""
+    what: str
+    """A sentence for people."""
+    queue_id: int | None = None
+    """Whose messages are lost; None where nobody can tell."""
+    queue: str | None = None
+    """The name of that queue, if it is known."""
+    first: int | None = None
+    """The first sequence number lost (others between it and `last` may have been done already)."""
+    last: int | None = None
+    """The last sequence number lost."""
+    count: int = 0
+    """How many live messages are lost, as far as is known."""
+    size: int = 0
+    """Their bytes."""
+    quarantined: str | None = None
+    """The file in which the bytes in question were put aside."""
+
+    def __str__(self) -> str:
+        whose = ""
+        if self.first is not None:
+            name = f"queue {self.queue_id}" if self.queue is None else f"queue {self.queue!r}"
+            whose = f"; {name}: {self.count} messages of {self.first}..{self.last} are lost"
+        aside = "" if self.quarantined is None else f"; put aside as {self.quarantined}"
+        return f"{self.file}, byte {self.offset}: {self.what}{whose}{aside}"

@@ -1,0 +1,204 @@
+"""The files of a store's directory, behind an interface that tests can make fail."""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class File(Protocol):
+    """One open file. Every method may raise `OSError`."""
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Write all of `data` at `offset`; after an error any part of it may be there."""
+        ...
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Read `size` bytes at `offset`; fewer at the end of the file. For any thread."""
+        ...
+
+    def size(self) -> int:
+        """Return how long the file is."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        ...
+
+    def fsync(self) -> None:
+        """Return when all that was written is on the disk. After an error, nothing is known."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Files(Protocol):
+    """One directory. Names are relative to it; every method may raise `OSError`."""
+
+    @property
+    def where(self) -> str:
+        """What people call the directory."""
+        ...
+
+    def prepare(self) -> None:
+        """Make the directory unless it is there."""
+        ...
+
+    def lock(self, name: str) -> None:
+        """Take the lock that file `name` is, making the file if needed.
+
+        Raises:
+            BlockingIOError: somebody else has it.
+        """
+        ...
+
+    def unlock(self) -> None:
+        """Give the lock back, if it was taken."""
+        ...
+
+    def list(self, folder: str = "") -> dict[str, int]:
+        """Return the files with their sizes, subfolders apart."""
+        ...
+
+    def mkdir(self, folder: str) -> None:
+        """Make a subfolder unless it is there."""
+        ...
+
+    def create(self, name: str) -> File:
+        """Make a file, empty whatever was there, and open it."""
+        ...
+
+    def open(self, name: str, *, write: bool = False) -> File:
+        """Open a file that is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file, in place of what is called `new`."""
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Remove a file."""
+        ...
+
+    def fsync_dir(self) -> None:
+        """Return when all names in the directory are on the disk as they are now."""
+        ...
+
+
+class RealFile:
+    """An open file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, data: bytes, offset: int) -> None:
+        """See `File`."""
+        written = os.pwrite(self._fd, data, offset)
+        if written < len(data):  # The disk is nearly full, or a signal came: the rest says which.
+            view = memoryview(data)
+            while written < len(data):
+                written += os.pwrite(self._fd, view[written:], offset + written)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `File`."""
+        data = os.pread(self._fd, size, offset)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def size(self) -> int:
+        """See `File`."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        """See `File`."""
+        os.ftruncate(self._fd, size)
+
+    def fsync(self) -> None:
+        """See `File`."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """See `File`."""
+        os.close(self._fd)
+
+
+class RealFiles:
+    """A directory of the operating system."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._path = Path(directory)
+        self._lock: int | None = None
+
+    @property
+    def where(self) -> str:
+        """See `Files`."""
+        return str(self._path)
+
+    def prepare(self) -> None:
+        """See `Files`."""
+        self._path.mkdir(parents=True, exist_ok=True)
+
+    def lock(self, name: str) -> None:
+        """See `Files`. The lock is the process's: it ends with it, however it ends."""
+        fd = os.open(self._path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._lock = fd
+
+    def unlock(self) -> None:
+        """See `Files`."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def list(self, folder: str = "") -> dict[str, int]:
+        """See `Files`."""
+        found: dict[str, int] = {}
+        with os.scandir(self._path / folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_file():
+                        found[entry.name] = entry.stat().st_size
+        return found
+
+    def mkdir(self, folder: str) -> None:
+        """See `Files`."""
+        (self._path / folder).mkdir(exist_ok=True)
+
+    def create(self, name: str) -> RealFile:
+        """See `Files`."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return RealFile(os.open(self._path / name, flags, 0o644))
+
+    def open(self, name: str, *, write: bool = False) -> RealFile:
+        """See `Files`."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        return RealFile(os.open(self._path / name, flags))
+
+    def rename(self, old: str, new: str) -> None:
+        """See `Files`."""
+        (self._path / old).replace(self._path / new)
+
+    def unlink(self, name: str) -> None:
+        """See `Files`."""
+        (self._path / name).unlink()
+
+    def fsync_dir(self) -> None:
+        """See `Files`."""
+        fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,174 @@
+"""One queue of the store."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import attrs
+
+from ._changes import Puts
+from ._detail import fitting, indices, number, shared, weight
+from ._extents import Extent, Extents
+from ._intervals import Intervals
+
+if TYPE_CHECKING:
+    import threading
+
+
+class Record(NamedTuple):
+    """A message as it is read."""
+
+    seq: int
+    header: bytes
+    body: bytes
+    nbytes: int
+    """What it counts for: header and body together, unless its `put` said otherwise."""
+
+
+class OnDisk(NamedTuple):
+    """Messages to be read from an extent: those with numbers in `ranges`."""
+
+    extent: Extent
+    ranges: list[tuple[int, int]]
+    bodies: set[int]
+
+
+class InMemory(NamedTuple):
+    """Messages to be read from what is not durable yet: `start` up to `stop`."""
+
+    puts: Puts
+    start: int
+    stop: int
+
+
+Plan: TypeAlias = "list[OnDisk | InMemory]"
+
+
+@attrs.define(slots=True, eq=False)
+class StoredQueue:
+    """One queue of the store: what is committed, whether or not it is durable yet.
+
+    Attributes:
+        id: Never used again for another queue.
+        name: What its owner calls it.
+        meta: What its owner noted with it.
+        next_seq: Above all sequence numbers it has had.
+        live_count: Messages that are not done.
+        live_bytes: What they count for, in bytes.
+    """
+
+    id: int
+    name: str
+    meta: bytes
+    lock: threading.RLock = attrs.field(repr=False)
+    next_seq: int = 0
+    live_count: int = 0
+    live_bytes: int = 0
+    extents: Extents = attrs.field(factory=Extents, repr=False)
+    """What is durable; changed only by whoever writes, and under the lock."""
+    pending: deque[Puts] = attrs.field(factory=deque[Puts], repr=False)
+    """What is committed and not durable."""
+    finished: Intervals = attrs.field(factory=Intervals, repr=False)
+    """Numbers of messages that are done, among those in `extents` and `pending`."""
+    checked: tuple[int, int] | None = attrs.field(default=None, repr=False)
+    """The record whose checksum was looked at last: segment and offset."""
+
+    @property
+    def first_live_seq(self) -> int | None:
+        """The lowest sequence number that is not done; None: there is none."""
+        with self.lock:
+            for place in self.extents.from_place(0):
+                extent = self.extents.at(place)
+                for low, high in self.finished.missing(extent.first, extent.last):
+                    start, stop = indices(extent.first, extent.items, extent.detail, low, high)
+                    if start < stop:
+                        return number(extent.first, extent.detail, start)
+            for puts in self.pending:
+                for low, high in self.finished.missing(puts.first, puts.last):
+                    start, stop = puts.indices(low, high)
+                    if start < stop:
+                        return puts.seqs[start]
+        return None
+
+    def put(self, puts: Puts) -> None:
+        """Take messages in that are committed."""
+        self.pending.append(puts)
+        self.next_seq = puts.last + 1
+        self.live_count += puts.count
+        self.live_bytes += weight(puts.detail, 0, puts.count)
+
+    def finish(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Take note that messages are done; return the ranges in which some were not before."""
+        found: list[tuple[int, int]] = []
+        for low, high in self.finished.missing(first, last):
+            for place in self.extents.places(low, high):
+                extent = self.extents.at(place)
+                a, b = max(low, extent.first), min(high, extent.last)
+                start, stop = indices(extent.first, extent.items, extent.detail, a, b)
+                if start < stop:
+                    self.live_count -= stop - start
+                    self.live_bytes -= weight(extent.detail, start, stop)
+                    found.append((a, b))
+            for puts in self.pending:
+                if puts.first > high:
+                    break
+                a, b = max(low, puts.first), min(high, puts.last)
+                start, stop = puts.indices(a, b)
+                if start < stop:
+                    self.live_count -= stop - start
+                    self.live_bytes -= weight(puts.detail, start, stop)
+                    found.append((a, b))
+        for a, b in found:
+            self.finished.add(a, b)
+        return found
+
+    def plan(self, first: int, count: int, nbytes: int) -> Plan:
+        """Say where the first live messages from `first` on are, as many as are asked for."""
+        plan: Plan = []
+        taken = 0
+        for place in self.extents.from_place(first):
+            extent = self.extents.at(place)
+            ranges: list[tuple[int, int]] = []
+            bodies: set[int] = set()
+            full = False
+            for low, high in self.finished.missing(max(first, extent.first), extent.last):
+                start, stop = indices(extent.first, extent.items, extent.detail, low, high)
+                end = min(stop, start + count - taken)
+                end = fitting(extent.detail, start, end, nbytes, 0 if taken else 1)
+                if start < end:
+                    last = number(extent.first, extent.detail, end - 1)
+                    ranges.append((low, last))
+                    bodies.update(shared(extent.detail, start, end) or ())
+                    taken += end - start
+                    nbytes -= weight(extent.detail, start, end)
+                if end < stop:
+                    full = True
+                    break
+            if ranges:
+                plan.append(OnDisk(extent, ranges, bodies - {0}))
+            if full or taken >= count:
+                return plan
+        for puts in self.pending:
+            if puts.last < first:
+                continue
+            for low, high in self.finished.missing(max(first, puts.first), puts.last):
+                start, stop = puts.indices(low, high)
+                end = min(stop, start + count - taken)
+                end = fitting(puts.detail, start, end, nbytes, 0 if taken else 1)
+                if start < end:
+                    plan.append(InMemory(puts, start, end))
+                    taken += end - start
+                    nbytes -= weight(puts.detail, start, end)
+                if end < stop or taken >= count:
+                    return plan
+        return plan
+
+    def live_bodies(self, extent: Extent) -> array[int]:
+        """Return the shared bodies of those messages of an extent that are not done."""
+        found = array("Q")
+        for low, high in self.finished.missing(extent.first, extent.last):
+            start, stop = indices(extent.first, extent.items, extent.detail, low, high)
+            found.extend(shared(extent.detail, start, stop) or ())
+        return found

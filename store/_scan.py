@@ -1,0 +1,161 @@
+"""Bytes to operations: what a file of a store says, and what of it is bad."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ._errors import CorruptRecordError
+from ._index import Op
+from ._records import (
+    BEGIN,
+    BODY,
+    DECLARE,
+    DONE,
+    DROP,
+    HEAD_SIZE,
+    MAGIC,
+    MOVE,
+    MOVE_BODY,
+    PUT,
+    VALUES,
+    Head,
+    decode_declaration,
+    decode_values,
+    read_head,
+    read_payload,
+    read_run,
+    unpack_array,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@attrs.define(slots=True, eq=False)
+class Bad:
+    """Some bytes that are not what was written."""
+
+    offset: int
+    length: int
+    what: str
+    head: Head | None = None
+    """The head of the record, where that is whole."""
+
+
+@attrs.define(slots=True, eq=False)
+class ScannedBatch:
+    """A batch as it was read."""
+
+    number: int
+    ticket: int
+    synced: int
+    offset: int
+    """Where it begins in its file."""
+    length: int
+    ops: list[Op]
+    bad: list[Bad]
+    """What of it could not be read; the batch is whole if there is none."""
+
+
+def scan_batch(salt: int, data: bytes, at: int, base: int) -> ScannedBatch:
+    """Read the batch at `at` in `data`, which begins at `base` in its file.
+
+    Raises:
+        CorruptRecordError: there is no whole `BEGIN`.
+    """
+    begin = read_head(salt, data, at)
+    if begin.kind != BEGIN:
+        msg = "there is no batch where one should begin"
+        raise CorruptRecordError(msg)
+    end = at + HEAD_SIZE + begin.length
+    batch = ScannedBatch(
+        begin.first, begin.last, begin.items, base + at, HEAD_SIZE + begin.length, [], []
+    )
+    place = at + HEAD_SIZE
+    count = 0
+    while place < end:
+        try:
+            head = read_head(salt, data, place)
+            if place + HEAD_SIZE + head.length > end:
+                msg = "a record goes beyond the end of its batch"
+                raise CorruptRecordError(msg)
+        except CorruptRecordError as error:
+            # Where the next record begins is not known any more.
+            batch.bad.append(Bad(base + place, end - place, str(error)))
+            return batch
+        length = HEAD_SIZE + head.length
+        try:
+            op = read_op(head, read_payload(head, data, place))
+        except CorruptRecordError as error:
+            batch.bad.append(Bad(base + place, length, str(error), head))
+        else:
+            op.offset, op.length = base + place, length
+            batch.ops.append(op)
+        count += 1
+        place += length
+    if count != begin.queue:
+        batch.bad.append(Bad(base + at, HEAD_SIZE, f"{count} records where {begin.queue} belong"))
+    return batch
+
+
+def read_op(head: Head, payload: bytes) -> Op:
+    """Read one operation; `offset` and `length` are the caller's to set."""
+    op = Op(head.kind, head.queue, head.first, head.last, head.items)
+    if head.kind in (PUT, MOVE):
+        run, op.value = read_run(head, payload)
+        op.detail = run.detail
+    elif head.kind == DONE:
+        numbers = iter(unpack_array("Q", payload))
+        op.value = list(zip(numbers, numbers, strict=True))
+    elif head.kind == VALUES:
+        op.value = decode_values(payload)
+    elif head.kind == DECLARE:
+        op.value = decode_declaration(payload)
+    elif head.kind not in (BODY, MOVE_BODY, DROP):
+        msg = f"a record of a kind ({head.kind}) that does not belong here"
+        raise CorruptRecordError(msg)
+    return op
+
+
+def heads(salt: int, data: bytes) -> Iterator[tuple[int, Head]]:
+    """Yield where records begin, and their heads, as far as they are whole."""
+    at = 0
+    while at < len(data):
+        head = read_head(salt, data, at)
+        yield at, head
+        at += HEAD_SIZE if head.kind == BEGIN else HEAD_SIZE + head.length
+
+
+def salvage(salt: int, data: bytes, at: int, end: int, what: str) -> tuple[list[Op], list[Bad]]:
+    """Find whole records between `at` and `end`, where the batch around them is bad."""
+    ops: list[Op] = []
+    bads: list[Bad] = []
+    lost = at
+    while at < end:
+        try:
+            head = read_head(salt, data, at)
+            length = HEAD_SIZE if head.kind == BEGIN else HEAD_SIZE + head.length
+            if at + length > end:
+                msg = "a record goes beyond the end of its batch"
+                raise CorruptRecordError(msg)
+        except CorruptRecordError:
+            following = data.find(MAGIC, at + 1, end)
+            at = end if following < 0 else following
+            continue
+        if lost < at:
+            bads.append(Bad(lost, at - lost, what))
+        if head.kind != BEGIN:
+            try:
+                op = read_op(head, read_payload(head, data, at))
+            except CorruptRecordError as error:
+                bads.append(Bad(at, length, str(error), head))
+            else:
+                op.offset, op.length = at, length
+                ops.append(op)
+        at += length
+        lost = at
+    if lost < end:
+        bads.append(Bad(lost, end - lost, what))
+    return ops, bads

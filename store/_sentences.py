@@ -1,0 +1,29 @@
+"""What the disk says, in sentences for people: what, where and what to do."""
+
+import errno
+import os
+from typing import Final
+
+_ADVICE: Final = {
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there, or raise the quota",
+    errno.EROFS: "the file system is read-only: see the system's log for why, and remount it",
+    errno.EACCES: "give this process the right to write there",
+    errno.EPERM: "give this process the right to write there",
+    errno.EIO: "the disk fails: see the system's log, and think of a backup",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
+    errno.ENOENT: "the directory, or a file in it, is gone: was it moved or cleaned up?",
+    errno.ENOTDIR: "a directory is needed there",
+}
+
+
+def reason(error: OSError) -> str:
+    """Return what the operating system says, without the file's name."""
+    return error.strerror or (os.strerror(error.errno) if error.errno else str(error))
+
+
+def trouble(error: OSError, doing: str, where: str) -> str:
+    """Say what failed, where, and what to do about it."""
+    advice = _ADVICE.get(error.errno or 0, "see the system's log")
+    return f"cannot {doing} the store in {where}: {reason(error)}; {advice}"

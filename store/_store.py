@@ -1,0 +1,681 @@
+"""The store: what is to survive the process.
+
+Theory of operation. `commit` takes `Changes` in under a lock and returns; nothing there touches
+the disk. One thread at a time is the writer (`run`, or whoever calls `flush`): it joins what is
+pending into batches, appends them to the current segment and fsyncs that, and only then moves them
+from what is pending to the index of what is durable. So a reader sees what was committed from one
+of the two, a snapshot of the index is a snapshot of what is durable, and a disk that refuses costs
+nothing but memory: what it refused is still pending.
+
+After a failed fsync nothing is known of what was written since the last good one, and a second
+fsync may well say that all is fine (PostgreSQL, "fsyncgate", 2018). So the segment is given up
+from there on, and what it had is written anew to another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from time import monotonic
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ._changes import Changes
+from ._encode import Batch, encode
+from ._errors import (
+    Damage,
+    StoreClosedError,
+    StoreDiskError,
+    StoreFormatError,
+    StoreLockedError,
+)
+from ._files import RealFiles
+from ._handles import Handles
+from ._index import Segment
+from ._names import LOCK, segment_name, segment_number, snapshot_number
+from ._queue import InMemory, OnDisk, Record
+from ._reading import pending_records, records_of, runs_of
+from ._records import FILE_HEAD_SIZE, FileHead, file_head, read_head, read_payload
+from ._recovery import MARK, Recoverer, Recovery
+from ._sentences import reason, trouble
+from ._settings import StoreSettings
+from ._statistics import StoreStatistics
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from ._files import File, Files
+    from ._index import Op
+    from ._queue import Plan, StoredQueue
+    from ._recovery import Progress
+
+_logger = logging.getLogger(__name__)
+
+#: After the disk has refused, so much is tried at a time: a little may fit where much does not.
+_SMALL_BYTES = 64 << 10
+
+
+@attrs.define(slots=True, eq=False)
+class _Written:
+    """A batch that is written and not durable yet."""
+
+    number: int
+    ticket: int
+    ops: list[Op]
+    group: list[Changes]
+    """Empty for what the store itself has copied."""
+    size: int
+
+
+class Store:
+    """Queues of messages, and keys with values, in a directory that one process has open.
+
+    Everything but `read`, `flush`, `run` and `close` returns at once and is for the owner's
+    thread; those four block and are for a thread of their own. `on_durable`, `on_trouble` and
+    `on_damage` are called in the thread in which it happened.
+
+    Attributes:
+        settings: How it behaves.
+        recovery: What was found when it was opened.
+        queues: The queues that are committed, by name.
+        written: The highest ticket handed to the operating system; back at `durable` after an fsync
+            that failed.
+        durable: The highest ticket that is on the disk.
+        on_durable: Called with `durable` when that has grown.
+        on_trouble: Called with a sentence when the disk refuses, and with None when all that was
+            refused is durable.
+        on_damage: Called when something that was durable cannot be read any more. Its messages
+            count as done then.
+    """
+
+    def __init__(
+        self, files: Files, settings: StoreSettings, recoverer: Recoverer, recovery: Recovery
+    ) -> None:
+        """Use `Store.open`."""
+        self.settings = settings
+        self.recovery = recovery
+        self._files = files
+        self._index = recoverer.index
+        self._lock = self._index.lock
+        self.queues: Mapping[str, StoredQueue] = MappingProxyType(self._index.by_name)
+        self.written = self.durable = self._ticket = recoverer.ticket
+        self.on_durable: Callable[[int], None] = _ignore
+        self.on_trouble: Callable[[str | None], None] = _ignore
+        self.on_damage: Callable[[Damage], None] = _ignore
+        self._damages: list[Damage] = list(recovery.damages)
+        # The writer's: whoever has `_work` is the writer.
+        self._work = threading.RLock()
+        self._handles = Handles(files, settings.open_files)
+        self._file: File | None = None
+        self._current: Segment | None = None
+        self._next_segment = recoverer.next_segment
+        self._next_batch = recoverer.next_batch
+        self._unsynced: deque[_Written] = deque()
+        # Shared, under the lock.
+        self._wake = threading.Condition(self._lock)
+        self._pending: deque[Changes] = deque()
+        self._pending_bytes = 0
+        self._unsynced_bytes = 0
+        self._oldest: float | None = None
+        self._hurried = False
+        self._stopping = False
+        self._closed = False
+        self._trouble: str | None = None
+        self._retry_at = 0.0
+        # Counted.
+        self._commits = self._batches = self._written_bytes = self._failures = 0
+        self._fsyncs = 0
+        self._fsync_seconds = self._slowest_fsync = 0.0
+        self._compacted_segments = self._compacted_bytes = self._deleted_segments = 0
+        self._snapshots = self._snapshot_bytes = 0
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        settings: StoreSettings | None = None,
+        *,
+        files: Files | None = None,
+        progress: Progress | None = None,
+    ) -> Store:
+        """Open the store in `directory`, making it if there is none, and recover what it has.
+
+        Blocks for as long as reading the log takes since the last snapshot.
+
+        Args:
+            directory: Where it is.
+            settings: How it behaves.
+            files: The files in place of those of the operating system.
+            progress: Called now and then with what is being done, how much of it is done, and how
+                much it is in all.
+
+        Raises:
+            StoreLockedError: another process has it open.
+            StoreFormatError: the directory is something else, or of another version.
+            StoreDiskError: it cannot be read, or not be written to.
+        """
+        if files is None:
+            files = RealFiles(directory)
+        try:
+            _take(files)
+            recoverer = Recoverer(files, progress)
+            recovery = recoverer.recover()
+        except OSError as error:
+            files.unlock()
+            raise StoreDiskError(trouble(error, "open", files.where)) from error
+        except BaseException:
+            files.unlock()
+            raise
+        for damage in recovery.damages:
+            _logger.error("store %s: %s", files.where, damage)
+        return cls(files, settings or StoreSettings(), recoverer, recovery)
+
+    # The owner's.
+
+    def values(self, prefix: str = "") -> dict[str, bytes]:
+        """Return the keys that begin with `prefix`, with their values."""
+        with self._lock:
+            return {k: v for k, v in self._index.values.items() if k.startswith(prefix)}
+
+    def begin(self) -> Changes:
+        """Return an empty batch of changes."""
+        return Changes(self)
+
+    def next_queue_id(self) -> int:
+        """Return an id that no queue has had."""
+        with self._lock:
+            ident = self._index.next_queue
+            self._index.next_queue += 1
+            return ident
+
+    def commit(self, changes: Changes) -> int:
+        """Take changes in, to be written soon; readers see them from now on.
+
+        Never blocks, and never raises for the disk's sake. The changes must not be added to
+        afterwards.
+
+        Returns:
+            a ticket: they are durable when `durable` has reached it.
+
+        Raises:
+            StoreUsageError: a queue is not there, a sequence number is not above all others of
+                its queue, or it is more than 1 GiB. Nothing has changed then.
+            StoreClosedError: the store is closed.
+        """
+        changes.seal()
+        with self._lock:
+            if self._closed:
+                msg = "the store is closed"
+                raise StoreClosedError(msg)
+            self._index.commit(changes)
+            self._ticket += 1
+            changes.ticket = self._ticket
+            self._pending.append(changes)
+            before = self._pending_bytes
+            self._pending_bytes += changes.nbytes
+            self._commits += 1
+            if self._oldest is None:
+                self._oldest = monotonic()
+                self._wake.notify()
+            elif before < self.settings.write_bytes <= self._pending_bytes:
+                self._wake.notify()
+            return self._ticket
+
+    def hurry(self) -> None:
+        """Have everything committed so far on the disk as soon as possible."""
+        with self._lock:
+            self._hurried = True
+            self._wake.notify()
+
+    def ahead(self) -> int:
+        """Return how many bytes are committed and not yet written."""
+        return self._pending_bytes
+
+    def statistics(self) -> StoreStatistics:
+        """Return the state of the store."""
+        with self._lock:
+            index = self._index
+            segments = index.segments.values()
+            disk = sum(segment.size for segment in segments)
+            live = sum(segment.live for segment in segments)
+            return StoreStatistics(
+                queues=len(index.by_name),
+                messages=sum(queue.live_count for queue in index.by_name.values()),
+                message_bytes=sum(queue.live_bytes for queue in index.by_name.values()),
+                segments=len(segments),
+                disk_bytes=disk,
+                live_bytes=live,
+                dead_bytes=disk - live,
+                snapshot_bytes=self._snapshot_bytes,
+                pending_bytes=self._pending_bytes,
+                unsynced_bytes=self._unsynced_bytes,
+                written_bytes=self._written_bytes,
+                commits=self._commits,
+                batches=self._batches,
+                fsyncs=self._fsyncs,
+                fsync_seconds=self._fsync_seconds,
+                slowest_fsync_seconds=self._slowest_fsync,
+                failures=self._failures,
+                compacted_segments=self._compacted_segments,
+                compacted_bytes=self._compacted_bytes,
+                deleted_segments=self._deleted_segments,
+                snapshots=self._snapshots,
+                damages=len(self._damages),
+                trouble=self._trouble,
+            )
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """What could not be read any more, when it was opened and since."""
+        return tuple(self._damages)
+
+    # Reading, in any thread.
+
+    def read(self, queue_id: int, first_seq: int, *, count: int, nbytes: int) -> list[Record]:
+        """Return the first messages of a queue, from `first_seq` on, that are not done.
+
+        Blocks for the disk; for a thread. What was committed is seen, written or not.
+
+        Args:
+            queue_id: Which queue; of one that is not there (any more) nothing is returned.
+            first_seq: From which sequence number on.
+            count: How many at most.
+            nbytes: How many bytes at most; but one message in any case, if there is one.
+
+        Raises:
+            StoreDiskError: the disk fails. (What it returns and is not what was written is
+                reported as damage and left out.)
+        """
+        if count < 1:
+            return []
+        vanished = 0
+        while True:
+            with self._lock:
+                queue = self._index.by_id.get(queue_id)
+                if queue is None:
+                    return []
+                plan = queue.plan(first_seq, count, nbytes)
+                places = self._places(plan)
+                checked = queue.checked
+            records: list[Record] = []
+            try:
+                for piece in plan:
+                    if isinstance(piece, InMemory):
+                        records += pending_records(*piece)
+                    else:
+                        where = (piece.extent.segment, piece.extent.offset)
+                        records += self._read_extent(queue_id, piece, places, checked == where)
+                        queue.checked = where
+            except FileNotFoundError as error:
+                # It was copied forward in the meantime: look again where it is.
+                vanished += 1
+                if vanished > 10:
+                    raise StoreDiskError(trouble(error, "read", self._files.where)) from error
+                continue
+            except OSError as error:
+                raise StoreDiskError(trouble(error, "read", self._files.where)) from error
+            return records
+
+    def _places(self, plan: Plan) -> dict[int, tuple[str, int, int] | bytes]:
+        """Say where the shared bodies of a plan are, while the index is locked."""
+        found: dict[int, tuple[str, int, int] | bytes] = {}
+        for piece in plan:
+            if isinstance(piece, OnDisk):
+                for body in piece.bodies:
+                    place = self._index.bodies.where(body)
+                    if place is not None:
+                        found[body] = (segment_name(place.segment), place.offset, place.length)
+        return found
+
+    def _read_extent(
+        self,
+        queue_id: int,
+        piece: OnDisk,
+        places: dict[int, tuple[str, int, int] | bytes],
+        checked: bool,
+    ) -> list[Record]:
+        extent = piece.extent
+        salt = self._salt(extent.segment)
+        with self._handles.use(segment_name(extent.segment)) as file:
+            data = file.pread(extent.length, extent.offset)
+        bodies = {body: self._read_body(places[body]) for body in piece.bodies}
+        records: list[Record] = []
+        for head, run, payload in runs_of(salt, queue_id, extent, data, checked):
+            records += records_of(head, run, payload, piece.ranges, bodies)
+        return records
+
+    def _read_body(self, place: tuple[str, int, int] | bytes) -> bytes:
+        if isinstance(place, bytes):
+            return place
+        name, offset, length = place
+        number = segment_number(name)
+        assert number is not None
+        with self._handles.use(name) as file:
+            data = file.pread(length, offset)
+        return read_payload(read_head(self._salt(number), data, 0), data, 0)
+
+    def _salt(self, number: int) -> int:
+        segment = self._index.segments.get(number)
+        if segment is None:
+            raise FileNotFoundError
+        return segment.salt
+
+    # Writing.
+
+    def flush(self, *, sync: bool) -> None:
+        """Write everything that is pending; with `sync`, have it on the disk.
+
+        Blocks. Whoever calls it is the writer for that time.
+
+        Raises:
+            StoreDiskError: the disk refused; what was pending is pending still.
+        """
+        with self._work:
+            if not self._attempt(sync=sync):
+                raise StoreDiskError(self._trouble)
+
+    def run(self) -> None:
+        """Write what is committed, until `stop`: the writer, for a thread of the owner's.
+
+        What is pending then is written before it returns, if the disk takes it.
+        """
+        while True:
+            with self._lock:
+                while not self._stopping and (seconds := self._idle_seconds()) != 0:
+                    self._wake.wait(seconds)
+                stopping = self._stopping
+                sync = stopping or self._sync_is_due()
+            with self._work:
+                self._attempt(sync=sync)
+            if stopping:
+                return
+
+    def stop(self) -> None:
+        """Have `run` write what is pending, and return."""
+        with self._lock:
+            self._stopping = True
+            self._wake.notify_all()
+
+    def close(self) -> None:
+        """Write what is pending, if the disk takes it, and let go of the directory.
+
+        Blocks. Afterwards nothing can be committed.
+        """
+        self.stop()
+        with self._work:
+            if self._closed:
+                return
+            self._attempt(sync=True)
+            with self._lock:
+                self._closed = True
+            self._end_segment()
+            self._handles.close()
+            self._files.unlock()
+
+    def _idle_seconds(self) -> float | None:
+        """Return for how long there is nothing to do; None: until somebody calls."""
+        if self._trouble is not None:
+            return 0 if self._hurried else max(0.0, self._retry_at - monotonic())
+        if self._sync_is_due():
+            return 0
+        if self._pending_bytes >= self.settings.write_bytes:
+            return 0
+        if self._oldest is not None:
+            return max(0.0, self._oldest + self.settings.fsync_interval - monotonic())
+        self._hurried = False
+        return None
+
+    def _sync_is_due(self) -> bool:
+        if self._trouble is not None:
+            return True
+        if self._oldest is None:
+            return False
+        return (
+            self._hurried
+            or self._unsynced_bytes >= self.settings.unsynced_bytes
+            or monotonic() >= self._oldest + self.settings.fsync_interval
+        )
+
+    def _attempt(self, *, sync: bool) -> bool:
+        """Write, and sync; say whether the disk took it. For whoever has `_work`."""
+        try:
+            with self._lock:
+                until = self._ticket
+                if sync:
+                    # Whoever is in a hurry from now on is so about what comes after this.
+                    self._hurried = False
+            self._write(until)
+            if sync:
+                self._sync()
+        except OSError as error:
+            self._failed(error)
+            return False
+        if sync and self._trouble is not None:
+            self._trouble = None
+            _logger.warning("store %s: writing goes on", self._files.where)
+            self.on_trouble(None)
+        return True
+
+    def _failed(self, error: OSError) -> None:
+        sentence = trouble(error, "write to", self._files.where)
+        self._failures += 1
+        with self._lock:
+            new = sentence != self._trouble
+            self._trouble = sentence
+            self._hurried = False
+            self._retry_at = monotonic() + self.settings.retry_interval
+        if new:
+            _logger.error(
+                "store %s: %s. Nothing is lost: %d bytes wait in memory, and it is tried again",
+                self._files.where,
+                sentence,
+                self._pending_bytes,
+            )
+            self.on_trouble(sentence)
+
+    def _write(self, until: int) -> None:
+        """Write what is pending, up to a ticket.
+
+        Raises:
+            OSError: the disk refused; what it did not take is pending still.
+        """
+        while True:
+            with self._lock:
+                if not self._pending or self._pending[0].ticket > until:
+                    return
+            # First, as it may put what was written before back to what is pending.
+            segment, file = self._segment_to_write()
+            with self._lock:
+                group = self._group(until)
+            try:
+                batch = Batch(segment.salt)
+                encode(batch, group)
+                number, ticket = self._next_batch, group[-1].ticket
+                data = batch.finish(number, ticket, segment.synced)
+                file.write(data, segment.size)
+            except BaseException:  # What is not written is pending, whatever went wrong.
+                with self._lock:
+                    self._pending.extendleft(reversed(group))
+                raise
+            self._note(segment, _Written(number, ticket, batch.ops, group, len(data)))
+
+    def _group(self, until: int) -> list[Changes]:
+        """Take the next changes that share a batch, up to a ticket."""
+        limit = self.settings.write_bytes if self._trouble is None else _SMALL_BYTES
+        group: list[Changes] = []
+        size = 0
+        while self._pending and self._pending[0].ticket <= until:
+            size += self._pending[0].nbytes
+            if group and size > limit:
+                break
+            group.append(self._pending.popleft())
+        return group
+
+    def _note(self, segment: Segment, written: _Written) -> None:
+        """Take note that a batch is written."""
+        self._next_batch += 1
+        self._batches += 1
+        self._written_bytes += written.size
+        with self._lock:
+            for op in written.ops:
+                op.offset += segment.size
+            segment.size += written.size
+            self._unsynced.append(written)
+            self._unsynced_bytes += written.size
+            self._pending_bytes -= sum(changes.nbytes for changes in written.group)
+            self.written = written.ticket
+
+    def _segment_to_write(self) -> tuple[Segment, File]:
+        """Return the segment to append to, beginning a new one where there is none or it is full.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        if self._current is not None and self._current.size >= self.settings.segment_bytes:
+            self._sync()
+            self._end_segment()
+        if self._current is not None and self._file is not None:
+            return self._current, self._file
+        number = self._next_segment
+        name = segment_name(number)
+        # In the order of the recovery's rules: its header is durable before anything else is
+        # written to it, as is its name.
+        head = FileHead(random.getrandbits(32), number, self._next_batch)
+        file = self._files.create(name)
+        try:
+            file.write(file_head(head), 0)
+            file.fsync()
+            self._files.fsync_dir()
+        except OSError:
+            file.close()
+            raise
+        segment = Segment(number, head.salt, head.batch, FILE_HEAD_SIZE, FILE_HEAD_SIZE)
+        with self._lock:
+            self._index.segments[number] = segment
+        self._next_segment += 1
+        self._current, self._file = segment, file
+        return segment, file
+
+    def _end_segment(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = self._current = None
+
+    def _sync(self) -> None:
+        """Have all that is written on the disk, and take note of it.
+
+        Raises:
+            OSError: the disk refused; what was not durable is pending again.
+        """
+        if not self._unsynced:
+            self._rest()
+            return
+        assert self._file is not None
+        assert self._current is not None
+        started = monotonic()
+        try:
+            self._file.fsync()
+        except OSError:
+            self._give_up_segment()
+            raise
+        seconds = monotonic() - started
+        self._fsyncs += 1
+        self._fsync_seconds += seconds
+        self._slowest_fsync = max(self._slowest_fsync, seconds)
+        segment = self._current
+        ticket = self.durable
+        while self._unsynced:
+            with self._lock:
+                written = self._unsynced.popleft()
+                for op in written.ops:
+                    self._index.apply(op, segment)
+                for changes in written.group:
+                    self._index.settle(changes)
+                self._unsynced_bytes -= written.size
+                segment.synced += written.size
+            ticket = max(ticket, written.ticket)
+        self._rest()
+        if ticket > self.durable:
+            self.durable = ticket
+            self.on_durable(ticket)
+
+    def _rest(self) -> None:
+        """Note since when there is something to do, after an fsync."""
+        with self._lock:
+            self._oldest = monotonic() if self._pending else None
+
+    def _give_up_segment(self) -> None:
+        """End the current segment where it was last durable; what came after is pending again."""
+        assert self._file is not None
+        assert self._current is not None
+        segment = self._current
+        with self._lock:
+            while self._unsynced:
+                written = self._unsynced.pop()
+                self._pending.extendleft(reversed(written.group))
+                self._pending_bytes += sum(changes.nbytes for changes in written.group)
+                self._next_batch = written.number
+            self._unsynced_bytes = 0
+            segment.size = segment.synced
+            self.written = self.durable
+        try:
+            self._file.truncate(segment.synced)
+        except OSError as error:
+            # The next segment's header says where this one ends.
+            _logger.debug("store %s: %s", self._files.where, reason(error))
+        self._end_segment()
+
+
+def _ignore(_: object) -> None:
+    """Do nothing: nobody has asked to be told."""
+
+
+def _take(files: Files) -> None:
+    """Make sure that the directory is a store, and lock it.
+
+    Raises:
+        StoreLockedError: somebody else has it.
+        StoreFormatError: it is something else.
+        OSError: it cannot be read or written.
+    """
+    files.prepare()
+    there = files.list()
+    if LOCK not in there and there and not any(map(_is_ours, there)):
+        msg = (
+            f"{files.where} is not a store: it has files, but none called {LOCK}; "
+            "give an empty directory, or one that is not there yet"
+        )
+        raise StoreFormatError(msg)
+    try:
+        files.lock(LOCK)
+    except BlockingIOError as error:
+        msg = (
+            f"the store in {files.where} is in use by another process; "
+            "end that, or give each relay a directory of its own"
+        )
+        raise StoreLockedError(msg) from error
+    file = files.open(LOCK, write=True)
+    try:
+        mark = file.pread(4096, 0)
+        if mark == MARK:
+            return
+        if mark and not MARK.startswith(mark) and mark.strip(b"\0"):
+            msg = (
+                f"{files.where} is no store that this version can read: {LOCK} says "
+                f"{mark[:60]!r}, not {MARK!r}; use the version of clearfunds that made it"
+            )
+            raise StoreFormatError(msg)
+        file.write(MARK, 0)
+        file.fsync()
+        files.fsync_dir()
+    finally:
+        file.close()
+
+
+def _is_ours(name: str) -> bool:
+    return segment_number(name) is not None or snapshot_number(name) is not None

@@ -1,0 +1,269 @@
+"""The store against lists and dicts, with processes killed and power lost at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import errno
+import os
+import random
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from clearfunds.store import Store, StoreDiskError, StoreSettings
+from tests.store.disk import FakeFiles, refuse
+
+if TYPE_CHECKING:
+    from clearfunds.store import Changes, Record
+
+SETTINGS = StoreSettings(
+    segment_bytes=4096, embed_below=64, write_bytes=2048, compact_step_bytes=512
+)
+
+Messages: TypeAlias = dict[int, tuple[bytes, bytes, int]]
+
+
+@attrs.define
+class Contents:
+    """What a store has, as plain as can be."""
+
+    queues: dict[str, Messages] = attrs.field(factory=dict[str, Messages])
+    meta: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
+    values: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
+
+
+def contents_of(store: Store) -> Contents:
+    """Read all that a store has."""
+    found = Contents(values=store.values())
+    for name, queue in store.queues.items():
+        records: list[Record] = []
+        at = 0
+        while more := store.read(queue.id, at, count=7, nbytes=300):
+            records += more
+            at = more[-1].seq + 1
+        found.queues[name] = {
+            record.seq: (record.header, record.body, record.nbytes) for record in records
+        }
+        found.meta[name] = queue.meta
+        assert [record.seq for record in records] == sorted(found.queues[name])
+        assert queue.live_count == len(records)
+        assert queue.live_bytes == sum(record.nbytes for record in records)
+        assert queue.first_live_seq == (records[0].seq if records else None)
+        assert all(record.seq < queue.next_seq for record in records)
+    return found
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Commits at random; after a crash the store is as it was after some of the commits.
+
+    `states[i]` is what there was after i commits since the last opening: all of `durable` must
+    be in what is found, and it must be one of them, so no commit is there in half.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chance = random.Random(0)
+        self.disk = FakeFiles()
+        self.store = Store.open("", SETTINGS, files=self.disk)
+        self.now = Contents()
+        self.states = [copy.deepcopy(self.now)]
+        self.base = self.store.durable
+
+    def teardown(self) -> None:
+        self.disk.fault = None
+        self.disk.room = None
+        self.store.close()
+
+    @rule(seed=st.integers(0, 2**32))
+    def seed(self, seed: int) -> None:
+        self.chance.seed(seed)
+        self.disk.chance.seed(seed)
+
+    @rule(seed=st.integers(0, 2**32), number=st.integers(1, 12))
+    def commit(self, seed: int, number: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(number):
+            self._commit(chance, chance.randint(1, 12))
+
+    @rule(seed=st.integers(0, 2**32))
+    def commit_and_write(self, seed: int) -> None:
+        self._commit(random.Random(seed), 6)
+        self.store.flush(sync=False)
+
+    @rule(seed=st.integers(0, 2**32))
+    def commit_and_sync(self, seed: int) -> None:
+        self._commit(random.Random(seed), 6)
+        self.store.flush(sync=True)
+
+    def _commit(self, chance: random.Random, size: int) -> None:
+        changes = self.store.begin()
+        now = self.now
+        touched: set[str] = set()
+        for _ in range(size):
+            kind = chance.choice(("declare", "put", "put", "put", "fan", "done", "set", "delete"))
+            name = chance.choice("abc")
+            queue = self.store.queues.get(name)
+            if kind == "declare" or queue is None:
+                meta = chance.choice((b"", b"meta"))
+                changes.declare(name, meta)
+                now.queues.setdefault(name, {})
+                now.meta[name] = meta
+            elif kind == "put":
+                self._put(chance, changes, {name}, touched)
+            elif kind == "fan":
+                self._put(chance, changes, set(self.store.queues), touched)
+            elif kind == "done" and queue.next_seq:
+                first = chance.randrange(queue.next_seq)
+                last = first + chance.choice((0, 0, 1, 5, 50))
+                # What is put in the same commit is not done in it.
+                last = min(last, queue.next_seq - 1)
+                changes.done(queue.id, first, last)
+                for seq in range(first, last + 1):
+                    now.queues[name].pop(seq, None)
+            elif kind == "set":
+                changes.set(name, now.values.setdefault(name, chance.randbytes(5)))
+            elif kind == "delete":
+                changes.delete(name)
+                now.values.pop(name, None)
+        if chance.random() < 0.04:
+            name = chance.choice("abc")
+            queue = self.store.queues.get(name)
+            if queue is not None and name not in touched:
+                changes.drop(queue.id)
+                del now.queues[name], now.meta[name]
+        self.store.commit(changes)
+        self.states.append(copy.deepcopy(now))
+
+    def _put(
+        self, chance: random.Random, changes: Changes, names: set[str], touched: set[str]
+    ) -> None:
+        body = chance.randbytes(chance.choice((0, 10, 10, 10, 63, 64, 200, 900)))
+        header = chance.randbytes(chance.choice((0, 4, 4, 9)))
+        size = chance.choice((None, None, None, 7, 1 << 20))
+        given = changes.share(body) if len(names) > 1 or chance.random() < 0.2 else body
+        for name in sorted(names):
+            queue = self.store.queues[name]
+            puts = changes.puts.get(queue.id)
+            seq = puts.seqs[-1] + 1 if puts else queue.next_seq
+            seq += chance.choice((0, 0, 0, 0, 1, 3))
+            changes.put(queue.id, seq, header, given, size=size)
+            touched.add(name)
+            counts = len(header) + len(body) if size is None else size
+            self.now.queues[name][seq] = (header, body, counts)
+
+    @rule(sync=st.booleans())
+    def flush(self, sync: bool) -> None:
+        self.store.flush(sync=sync)
+        if sync:
+            assert self.store.durable == self.base + len(self.states) - 1
+
+    @rule(
+        code=st.sampled_from((errno.ENOSPC, errno.EIO, errno.EROFS)),
+        operations=st.sets(
+            st.sampled_from(("write", "fsync", "create", "fsync_dir", "truncate", "rename")),
+            min_size=1,
+        ),
+    )
+    def flush_in_vain(self, code: int, operations: set[str]) -> None:
+        self.disk.fault = refuse(code, *operations)
+        self._flush_or(os.strerror(code))
+        self.disk.fault = None
+
+    @rule(room=st.integers(0, 3000))
+    def flush_with_little_room(self, room: int) -> None:
+        self.disk.room = sum(len(inode.data) for inode in self.disk.names.values()) + room
+        self._flush_or(os.strerror(errno.ENOSPC))
+        self.disk.room = None
+
+    def _flush_or(self, why: str) -> None:
+        with contextlib.suppress(StoreDiskError):
+            self.store.flush(sync=True)
+        trouble = self.store.statistics().trouble
+        assert trouble is None or why in trouble
+
+    @rule()
+    def close_and_open(self) -> None:
+        self.store.close()
+        self._open()
+        assert contents_of(self.store) == self.now
+
+    @rule()
+    def kill(self) -> None:
+        written = self.store.written - self.base
+        self.disk.kill()
+        self._open()
+        self._one_of_the_states(written)
+
+    @rule()
+    def lose_power(self) -> None:
+        durable = self.store.durable - self.base
+        self.disk.lose_power()
+        self._open()
+        self._one_of_the_states(durable)
+
+    @rule(operations=st.integers(1, 12))
+    def lose_power_in_the_middle(self, operations: int) -> None:
+        left = operations
+
+        def fault(operation: str, name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise _PowerCutError
+
+        self.disk.fault = fault
+        with contextlib.suppress(_PowerCutError):
+            self.store.flush(sync=True)
+        self.disk.fault = None
+        durable = self.store.durable - self.base
+        self.disk.lose_power()
+        self._open()
+        self._one_of_the_states(durable)
+
+    def _open(self) -> None:
+        self.store = Store.open("", SETTINGS, files=self.disk)
+        assert self.store.recovery.damages == ()
+
+    def _one_of_the_states(self, at_least: int) -> None:
+        found = contents_of(self.store)
+        assert found in self.states[at_least:]
+        self.now = found
+        self._anew()
+
+    def _anew(self) -> None:
+        self.states = [copy.deepcopy(self.now)]
+        self.base = self.store.durable
+
+    @precondition(lambda self: len(self.states) > 60)
+    @rule()
+    def forget_the_past(self) -> None:
+        self.store.flush(sync=True)
+        self._anew()
+
+    @invariant()
+    def readers_see_what_is_committed(self) -> None:
+        assert contents_of(self.store) == self.now
+
+    @invariant()
+    def the_books_of_the_disk_balance(self) -> None:
+        statistics = self.store.statistics()
+        assert 0 <= statistics.live_bytes <= statistics.disk_bytes
+        if not statistics.messages and self.store.durable == self.base + len(self.states) - 1:
+            assert statistics.live_bytes == 0
+
+
+class _PowerCutError(Exception):
+    """The power is gone: no error that a program gets to see."""
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
