@@ -30,7 +30,7 @@ import attrs
 
 from ._ledger import LOOSE, Ledger
 from ._loan import LoanedItem
-from ._steps import at_once
+from ._steps import STEP, at_once, in_steps, sorted_in_steps
 
 if TYPE_CHECKING:
     from ._account import Account
@@ -45,9 +45,6 @@ MAX_NAMED = 20
 
 MAX_WAITED_ON = 3
 """How many holders it gives for each of them."""
-
-STEP = 256
-"""How many of the little things are looked at before others may go on, where they may."""
 
 ROUNDS = 8
 """How often what hangs together is taken apart: there are rings that wait on rings. What hangs
@@ -178,10 +175,27 @@ def rings(
     makes progress is on no ring, nor is a holder without an `owner`; a ring of one is an account
     that waits on what its own peer does not take. `now` is by the ledger's clock.
     """
+    return at_once(rings_in_steps(ledger, now, still=still))
+
+
+def rings_in_steps(
+    ledger: Ledger, now: float | None = None, *, still: float = RING_SECONDS
+) -> Generator[None, None, tuple[Ring, ...]]:
+    """Return the `rings` there are; in between, others may go on.
+
+    A ring in which anything has moved meanwhile is left out: those that are told of stood still all
+    the time. One that has closed meanwhile may be missed.
+    """
     graph = _Standstill(ledger, ledger.clock() if now is None else now, still)
-    at_once(graph.look())
-    found = at_once(graph.rings())
-    return tuple(sorted(map(graph.ring, found), key=lambda ring: ring.members))
+    yield from graph.look()
+    found = yield from graph.rings()
+    told: list[Ring] = []
+    for group in found:
+        ring = yield from graph.ring(group)
+        if ring is not None:
+            told.append(ring)
+    yield from graph.forget()
+    return tuple(sorted(told, key=lambda ring: ring.members))
 
 
 def count_rings_in_steps(
@@ -194,6 +208,7 @@ def count_rings_in_steps(
     graph = _Standstill(ledger, ledger.clock(), still)
     yield from graph.look()
     found = yield from graph.rings()
+    yield from graph.forget()
     return len(found)
 
 
@@ -224,10 +239,12 @@ def _amounts(loans: Iterable[LoanedItem[Any]]) -> Iterator[tuple[Account, int, i
 
 
 def _shares(
-    readers: dict[Account, Readers], amounts: Iterable[tuple[Account, int, int]]
+    readers: dict[Account, Readers],
+    amounts: Iterable[tuple[Account, int, int]],
+    shares: dict[Account, list[int]] | None = None,
 ) -> dict[Account, list[int]]:
     """Sum up [items, bytes] of what is owed at each account at which somebody waits."""
-    shares: dict[Account, list[int]] = {}
+    shares = {} if shares is None else shares
     for debtor, items, nbytes in amounts:
         for account in debtor.chain:
             if account in readers:
@@ -296,22 +313,35 @@ class _Standstill:
         since: dict[Account, float] = {}
         for at, there in self.readers.items():
             yield
-            for account, (_, last) in there.items():
+            for number, (account, (_, last)) in enumerate(there.items(), 1):
+                if not number % STEP:
+                    yield
                 self.stands.setdefault(account, []).append(at)
                 since[account] = max(last, since.get(account, last))
-        self.arrows = {at: [] for at in self.readers}
+        for number, at in enumerate(self.readers, 1):
+            if not number % STEP:
+                yield
+            self.arrows[at] = []
         for holder, owner, seconds in idle:
             yield
             # It is its owner's reader that holds it up, and only since that one waits.
             still_for = min(seconds, now - since.get(owner, now))
             if owner in since and still_for >= min(still, holder.patience):
-                shares = _shares(self.readers, _amounts(holder.loans()))
+                shares: dict[Account, list[int]] = {}
+                # A holder's loans may not change while they are walked, hence the copy.
+                loans = list(holder.loans())
+                for start in range(0, len(loans), STEP):
+                    if start:
+                        yield
+                    _shares(self.readers, _amounts(loans[start : start + STEP]), shares)
                 for at, (items, nbytes) in shares.items():
                     on = WaitedOn(holder, items, nbytes, seconds, owner.name)
                     self.arrows[at].append(_Arrow(owner, still_for, on))
-        for arrows in self.arrows.values():
+        for at, arrows in self.arrows.items():
             yield
-            arrows.sort(key=lambda arrow: _most_first(arrow.on))
+            self.arrows[at] = yield from sorted_in_steps(
+                arrows, lambda arrow: _most_first(arrow.on)
+            )
 
     def rings(self) -> Generator[None, None, list[set[Account]]]:
         """Return where the readers of each ring wait; in steps, too."""
@@ -350,16 +380,25 @@ class _Standstill:
         for at in group:
             yield
             total = kept[at] = [0, 0]
-            for arrow in self._within(at, group):
+            for number, arrow in enumerate(self._within(at, group), 1):
+                if not number % STEP:
+                    yield
                 total[0] += arrow.on.items
                 total[1] += arrow.on.bytes
                 keeping.setdefault(arrow.owner, []).append((at, arrow.on))
         left = set(group)
-        free = [at for at in group if _is_clear(at, kept[at])]
+        free: list[Account] = []
+        for number, at in enumerate(group, 1):
+            if not number % STEP:
+                yield
+            if _is_clear(at, kept[at]):
+                free.append(at)
         left.difference_update(free)
         while free:
             yield
-            for reader in self.readers[free.pop()]:
+            for number, reader in enumerate(self.readers[free.pop()], 1):
+                if not number % STEP:
+                    yield
                 # It goes on, and so does its peer, which takes what is there for it.
                 for at, on in keeping.pop(reader, ()):
                     kept[at][0] -= on.items
@@ -369,25 +408,64 @@ class _Standstill:
                         free.append(at)
         return left
 
-    def ring(self, group: set[Account]) -> Ring:
-        """Make what people are shown."""
-        arrows = {at: list(self._within(at, group)) for at in self._around(group)}
-        every = [arrow for there in arrows.values() for arrow in there]
-        owners = {arrow.owner for arrow in every}
+    def ring(self, group: set[Account]) -> Generator[None, None, Ring | None]:
+        """Make what people are shown; None if something has moved since the look began."""
+        arrows: dict[Account, list[_Arrow]] = {}
+        for at in (yield from self._around(group)):
+            yield
+            arrows[at] = yield from in_steps(self._within(at, group))
+        owners: set[Account] = set()
+        still_for = float("inf")
         waits: list[Wait] = []
         members: dict[str, None] = {}
+        for on in arrows.values():
+            yield
+            owners.update(arrow.owner for arrow in on)
+            still_for = min([still_for, *(arrow.still_for for arrow in on)])
         for at, on in arrows.items():
-            there = {a: since for a, since in self.readers[at].items() if a in owners}
-            waits.append(_wait(at, there, self.now, (arrow.on for arrow in on)))
+            yield
+            among = yield from in_steps(
+                each for each in self.readers[at].items() if each[0] in owners
+            )
+            waits.append(_wait(at, dict(among), self.now, (arrow.on for arrow in on)))
             members.update(dict.fromkeys(waits[-1].waiting))
-        return Ring(tuple(members), tuple(waits), min(arrow.still_for for arrow in every))
+        ring = Ring(tuple(members), tuple(waits), still_for)
+        for number, arrow in enumerate(arrow for on in arrows.values() for arrow in on):
+            if not number % STEP:
+                yield
+            if self._has_moved(arrow):
+                return None
+        return ring
 
-    def _around(self, group: set[Account]) -> list[Account]:
+    def forget(self) -> Generator[None]:
+        """Let go of what was found; to free that of ten thousand at once would take long, too."""
+        while self.arrows:
+            yield
+            for _ in range(min(STEP, len(self.arrows))):
+                at, _arrows = self.arrows.popitem()
+                self.readers.pop(at, None)
+        while self.stands:
+            yield
+            for _ in range(min(STEP, len(self.stands))):
+                self.stands.popitem()
+
+    def _has_moved(self, arrow: _Arrow) -> bool:
+        """Whether its holder made progress since the look began, or its owner's reader went on."""
+        holder = arrow.on.holder
+        readers = arrow.owner.readers
+        return (
+            (holder is not None and holder.progressed_at > self.now)
+            or not readers
+            or all(waiter.since > self.now for waiter in readers)
+        )
+
+    def _around(self, group: set[Account]) -> Generator[None, None, list[Account]]:
         """Bring a ring into an order in which each waits on the next, as far as that goes."""
         order: dict[Account, None] = {}
-        for start in sorted(group, key=lambda account: account.name):
+        for start in (yield from sorted_in_steps(group, lambda account: account.name)):
             at: Account | None = start
             while at is not None and at not in order:
+                yield
                 order[at] = None
                 at = next((each for each in self._next(at, group) if each not in order), None)
         return list(order)
@@ -420,10 +498,12 @@ def _components(
         while path:
             yield
             node, others = path[-1]
-            for other in others:
+            for seen, other in enumerate(others, 1):
                 if other not in number:
                     enter(other)
                     break
+                if not seen % STEP:
+                    yield
                 if other in on_stack:
                     low[node] = min(low[node], number[other])
             else:
@@ -434,7 +514,10 @@ def _components(
                 if low[node] == number[node]:
                     component: set[Account] = set()
                     while node not in component:
-                        component.add(stack.pop())
-                    on_stack -= component
+                        if not len(component) % STEP:
+                            yield
+                        member = stack.pop()
+                        component.add(member)
+                        on_stack.discard(member)
                     components.append(component)
     return components

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager
 from itertools import combinations
+from itertools import count as count_up
 
 import attrs
 import pytest
@@ -25,6 +26,8 @@ from clearfunds.accounts import (
     rings,
     wait_for_graph,
 )
+from clearfunds.accounts._steps import STEP
+from clearfunds.accounts._waits_for import rings_in_steps
 from tests.accounts.conftest import Box, balance, publish
 
 LOW = Limit(items=3, low_items=2)
@@ -195,12 +198,60 @@ async def test_thousands_do_not_recurse() -> None:
     async with scene.waiting(" ".join(scene.accounts)):
         (ring,) = rings(ledger, still=0)
         assert ring.members == tuple(f"{n:04}" for n in range(count))
+        pauses, found = stepped(rings_in_steps(ledger, still=0))
+        assert [each.members for each in found] == [ring.members]
+        assert pauses > 3 * count / STEP
         scene.outlets["0007"].work(2)
         await wait_all_tasks_blocked()
         assert rings(ledger, still=0) == ()
     for outlet in scene.outlets.values():
         outlet.close()
     ledger.audit()
+
+
+def stepped(
+    steps: Generator[None, None, tuple[Ring, ...]], most: int | None = None
+) -> tuple[int, tuple[Ring, ...]]:
+    """Take that many steps, or all of them; return how many were taken, and what was found."""
+    for taken in count_up():
+        if taken == most:
+            return taken, ()
+        try:
+            next(steps)
+        except StopIteration as end:
+            return taken, end.value
+    raise AssertionError
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("what", ["nothing", "a holder", "a reader"])
+async def test_a_ring_that_moves_while_it_is_looked_for_is_not_told_of(
+    autojump_clock: MockClock, timed: Ledger, part: float, what: str
+) -> None:
+    scene = Scene(timed, "a b c")
+    for debtor, holder in ("ab", "bc", "ca"):
+        scene.owes(debtor, holder, 50)
+    async with scene.waiting("a b"), trio.open_nursery() as nursery:
+        reader = trio.CancelScope()
+
+        async def wait() -> None:
+            with reader:
+                await scene.accounts["c"].ensure_clear_funds()
+
+        nursery.start_soon(wait)
+        await trio.sleep(RING_SECONDS)
+        every, (ring,) = stepped(rings_in_steps(timed))
+        steps = rings_in_steps(timed)
+        stepped(steps, 1 + int(every * part))
+        await trio.sleep(0.1)
+        if what == "a holder":
+            scene.outlets["b"].work()
+        elif what == "a reader":
+            reader.cancel()
+            await wait_all_tasks_blocked()
+        _, found = stepped(steps)
+        assert found == ((ring,) if what == "nothing" else ())
+        reader.cancel()
 
 
 # -- what is no ring ------------------------------------------------------------------------------

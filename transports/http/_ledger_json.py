@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ...accounts import rings
+from ...accounts._waits_for import rings_in_steps
 from ._audit import audit
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
 
@@ -113,9 +113,14 @@ async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None
             if page.full:
                 yield page.take()
     page.end()
-    # At one instant: a ring that is read in pieces may be none.
-    await pace.pause()
-    found = rings(ledger)
+    steps = rings_in_steps(ledger)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: tuple[Ring, ...] = end.value
+            break
+        await pace.breathe()
     page.begin("rings")
     for ring in found:
         await pace.breathe()
