@@ -36,6 +36,7 @@ from ..dataspace import (
 from ._flusher import Flusher, open_flusher
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from ._otel_export import check_exporter, open_provider
 from ._server import Admission, Server
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._topics import TopicLimits
@@ -91,6 +92,9 @@ class RelaySettings:
     slow_wait: float | None = DEFAULT_SLOW_WAIT
     """How long a publisher may wait for its funds to clear before the log tells of it; None: it
     never does."""
+    otel_every: float | None = None
+    """Seconds between events that become OpenTelemetry spans; None: none does. It needs the extra
+    `otel`, the SDK and an exporter, which the standard environment variables configure."""
     max_connections: int = _MQTT.max_connections
     """Connections at a time, of each protocol."""
     max_packet_size: int = _MQTT.max_packet_size
@@ -345,6 +349,8 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 "?gatekeeper out"
             )
             raise ListenURLError(msg)
+    if settings.otel_every is not None:
+        check_exporter()
     if _wants_syndicate(urls):
         try:
             import_module(".syndicate._server", __package__)
@@ -410,6 +416,8 @@ async def _run(
             background.start_soon(
                 partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             )
+        if settings.otel_every is not None:
+            background.start_soon(_export_spans, relay.ledger, settings.otel_every)
         http: str | None = None
         if settings.http is not None:
             http = await background.start(_serve_pages, relay, settings.http)
@@ -443,6 +451,14 @@ async def _run(
             connections.cancel_scope.deadline = trio.current_time() + settings.grace
         background.cancel_scope.cancel()
     return RelayReport(tuple(relay.unflushed))
+
+
+async def _export_spans(ledger: Ledger, every: float) -> None:
+    # Imported here: it needs what only the [otel] extra brings.
+    from .otel import sample_traces
+
+    async with open_provider() as tracer:
+        await sample_traces(ledger, tracer, every=every)
 
 
 async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStatus[str]) -> None:

@@ -39,12 +39,12 @@ import trio
 
 from ...accounts import Tracer
 from ...accounts._tracer import anybody
+from .._trace_label import label_of
 from ._messages import Request, Response
 from ._name_pattern import NamePattern
 from ._pace import Pace
 from ._survey import clipped
 from ._trace_json import trace_row
-from ._trace_label import label_of
 from ._trace_waits import waiting
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import attrs
 import trio
 from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 
 from clearfunds.transports import (
     ListenURLError,
@@ -26,7 +27,7 @@ from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import DEFAULTS, Debt, Patience, Peers, Syndicate
 from ._running import alone, run_async
-from ._types import OptionalText, Seconds
+from ._types import OptionalSeconds, OptionalText, Seconds
 
 log = logging.getLogger("clearfunds.relay")
 
@@ -73,6 +74,15 @@ def relay(
             group=_RUNNING, help="Seconds at SIGTERM or SIGINT for what is owed to be delivered."
         ),
     ] = DEFAULTS.grace,
+    otel_every: Annotated[
+        OptionalSeconds,
+        Parameter(
+            group=_RUNNING,
+            validator=Number(gte=0.1),
+            help="Seconds between events that are followed and exported as OpenTelemetry spans, as "
+            "OTEL_EXPORTER_OTLP_ENDPOINT and its like say; none: no event is.",
+        ),
+    ] = DEFAULTS.otel_every,
     log_level: Annotated[
         LogLevel, Parameter(group=_RUNNING, help="Least severe level that is logged, to stderr.")
     ] = "info",
@@ -97,6 +107,7 @@ def relay(
             listen=listen,
             http=http,
             grace=grace,
+            otel_every=otel_every,
             **attrs.asdict(debt),
             **attrs.asdict(patience),
             **attrs.asdict(peers),

@@ -46,7 +46,11 @@ class Scene:
         """Run a real client, which reads what it subscribes to."""
         client = paho.Client(CallbackAPIVersion.VERSION2, client_id)
         ready = threading.Event()
-        client.on_subscribe = lambda *_: ready.set()  # type: ignore[assignment, misc]
+
+        def subscribed(*_: object) -> None:
+            ready.set()
+
+        client.on_subscribe = subscribed
         client.connect("127.0.0.1", self.port)
         client.loop_start()
         try:

@@ -16,8 +16,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome, commit_run
 from clearfunds.dataspace import Asserted, Batch, Publication, Retracted
+from clearfunds.transports._trace_label import label_of
 from clearfunds.transports.http import Pages, Request, serve_http
-from clearfunds.transports.http._trace_label import label_of
 from clearfunds.transports.http._trace_page import TRACERS_MAX, TracePage
 from tests.transports.peers import connected, running, until
 

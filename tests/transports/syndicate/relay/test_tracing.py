@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from clearfunds.accounts import Outcome, Trace, Tracer
-from clearfunds.transports.http._trace_label import label_of
+from clearfunds.transports._trace_label import label_of
 from tests.transports.syndicate.relay.peers import (
     BIND,
     WHOLE_SAYS,

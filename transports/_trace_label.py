@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ...dataspace import Asserted, Batch, Foreign, Publication, Retracted
+from ..dataspace import Asserted, Batch, Foreign, Publication, Retracted
 
 UNKNOWN: Final = "?"
 
