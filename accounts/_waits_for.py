@@ -195,7 +195,8 @@ def rings_in_steps(
         if ring is not None:
             told.append(ring)
     yield from graph.forget()
-    return tuple(sorted(told, key=lambda ring: ring.members))
+    told = yield from sorted_in_steps(told, lambda ring: ring.members)
+    return tuple(told)
 
 
 def count_rings_in_steps(

@@ -20,7 +20,7 @@ from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from ...accounts import AccountStatistics, Ledger, Ring
+    from ...accounts import AccountStatistics, Ledger, Ring, Wait
     from ._pace import Pace
 
 CONTENT_TYPE: Final = "application/json"
@@ -46,7 +46,12 @@ class _Page:
 
     def row(self, row: Any) -> None:
         """Write an element of a list."""
-        self.write(("\n  " if not self.rows else ",\n  ") + _encode(row))
+        self.separate()
+        self.write(_encode(row))
+
+    def separate(self) -> None:
+        """Begin an element of a list."""
+        self.write("\n  " if not self.rows else ",\n  ")
         self.rows += 1
 
     def begin(self, name: str) -> None:
@@ -124,9 +129,18 @@ async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None
     page.begin("rings")
     for ring in found:
         await pace.breathe()
-        page.row(_ring_row(ring))
-        if page.full:
-            yield page.take()
+        # A row for each who waits: ten thousand may be on one ring.
+        page.separate()
+        page.write(
+            f'{{"members": {_encode(ring.members)}, "seconds": {_encode(round(ring.seconds, 6))}, '
+            '"waits": ['
+        )
+        for number, wait in enumerate(ring.waits):
+            await pace.breathe()
+            page.write(("," if number else "") + "\n    " + _encode(_wait_row(wait)))
+            if page.full:
+                yield page.take()
+        page.write("]}")
     page.end()
     result = await audit(ledger, pace)
     page.write(
@@ -202,28 +216,21 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
     }
 
 
-def _ring_row(ring: Ring) -> dict[str, Any]:
+def _wait_row(wait: Wait) -> dict[str, Any]:
     return {
-        "members": ring.members,
-        "seconds": round(ring.seconds, 6),
-        "waits": [
+        "at": wait.at,
+        "waiting": wait.waiting,
+        "seconds": round(wait.seconds, 6),
+        "over": _amount(wait.over_items, wait.over_bytes),
+        "on": [
             {
-                "at": wait.at,
-                "waiting": wait.waiting,
-                "seconds": round(wait.seconds, 6),
-                "over": _amount(wait.over_items, wait.over_bytes),
-                "on": [
-                    {
-                        "holder": on.name,
-                        "kind": on.kind,
-                        "held": _amount(on.items, on.bytes),
-                        "idle_seconds": round(on.idle_seconds, 6),
-                        "owner": on.owner,
-                    }
-                    for on in wait.on
-                ],
+                "holder": on.name,
+                "kind": on.kind,
+                "held": _amount(on.items, on.bytes),
+                "idle_seconds": round(on.idle_seconds, 6),
+                "owner": on.owner,
             }
-            for wait in ring.waits
+            for on in wait.on
         ],
     }
 
