@@ -210,7 +210,7 @@ class Backing(abc.ABC):
         """Do what is due at `now`, in seconds of the ledger's clock, and tell when to come again.
 
         None: there is nothing that this policy does by time. `Queue.tick` calls it, having updated
-        the rates, not before the time that it has told the last time, and perhaps late.
+        the rates; it may come earlier than it was told, and later.
         """
         del now
         return None

@@ -7,8 +7,7 @@ from typing import Any
 
 import attrs
 
-from ...accounts import LoanedItem
-from ...accounts._confirm import Confirm
+from ...accounts import Confirm, LoanedItem
 
 
 class DeathReason(enum.StrEnum):

@@ -121,14 +121,19 @@ class MemoryShelf:
         return len(self._written.messages)
 
     @property
-    def seqs(self) -> list[int]:
-        """The numbers of the messages that are on it, durable or not."""
-        return sorted(self._written.messages)
+    def messages(self) -> list[Message]:
+        """What is on it, durable or not, in order."""
+        return self._written.following(0)
 
     @property
     def unsynced(self) -> int:
         """How many writes are not durable."""
         return len(self._log)
+
+    @property
+    def last_ticket(self) -> int:
+        """The ticket of the last write."""
+        return self._ticket
 
     # -- a shelf --------------------------------------------------------------------------------
 

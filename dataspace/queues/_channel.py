@@ -1,0 +1,272 @@
+"""Deliveries, and the channel on which their tags are acknowledged."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ...accounts import LoanedItem, Outcome, Turn
+from ...accounts._outcome import outcome_of
+from ._errors import QueueDeletedError, UnknownTagError
+from ._prefetch import PrefetchWindow
+
+if TYPE_CHECKING:
+    from ._consumer import Consumer
+    from ._message import Message
+    from ._queue import Queue
+
+
+class Delivery:
+    """One message in the hands of one consumer, until it is acknowledged.
+
+    As a context manager it is acked at the end of the block; if the block raises, it is rejected
+    into the queue, which counts towards the delivery limit; if it is cancelled, it is requeued::
+
+        with delivery as event:
+            with delivery.turn() as turn:  # the ultimate cause pays
+                turn.publish(dataspace, answer(event))
+
+    Attributes:
+        tag: What it is acknowledged by: from 1, increasing, by channel.
+        message: What was delivered.
+        event: What was published. A consumer that holds many and needs it no more may set it to
+            None, so that it can be paged out.
+        redelivered: Whether somebody may have had it before.
+        loan: Its one message's loan, held by the queue. An outlet can forward it. Where nothing is
+            to be acknowledged it may be given to another holder.
+        queue: Where it came from.
+        consumer: Who has it; None where it was got by `Queue.get`.
+        channel: Where it is acknowledged.
+    """
+
+    __slots__ = (
+        "channel", "consumer", "event", "loan", "message", "queue", "redelivered", "tag",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tag: int,
+        message: Message,
+        loan: LoanedItem[list[Any]],
+        queue: Queue,
+        channel: Channel,
+        consumer: Consumer | None,
+    ) -> None:
+        self.tag = tag
+        self.message = message
+        self.event: Any = message.event
+        self.redelivered = message.redelivered
+        self.loan = loan
+        self.queue = queue
+        self.channel = channel
+        self.consumer = consumer
+
+    def __repr__(self) -> str:
+        again = ", redelivered" if self.redelivered else ""
+        return f"<Delivery {self.tag} of {self.queue.name}: message {self.message.seq}{again}>"
+
+    def ack(self) -> None:
+        """Be done with it. See `Channel.ack`."""
+        self.channel.ack(self.tag)
+
+    def nack(self, *, requeue: bool = True) -> None:
+        """Not be done with it. See `Channel.nack`."""
+        self.channel.nack(self.tag, requeue=requeue)
+
+    def reject(self, *, requeue: bool = True) -> None:
+        """Have failed with it. See `Channel.reject`."""
+        self.channel.reject(self.tag, requeue=requeue)
+
+    def turn(self) -> Turn:
+        """Return a turn that the ultimate cause of this message pays for (rule 2)."""
+        return self.loan.turn()
+
+    def __enter__(self) -> Any:
+        self.loan.account.ledger.enter(self.loan.account)
+        return self.event
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.loan.account.ledger.leave(self.loan.account)
+        if not self.channel.is_outstanding(self.tag):
+            return  # it was acknowledged in the block, or the channel has gone
+        if exc is None:
+            self.ack()
+        elif outcome_of(exc) is Outcome.CANCELLED:
+            self.nack()
+        else:
+            self.reject()
+
+
+class Channel:
+    """Where deliveries have their tags: of one consumer, or of several on one connection.
+
+    Tags are integers from 1. `multiple` means a tag and all outstanding ones below it, and the tag
+    itself has to be outstanding; 0 with `multiple` means all that are.
+
+    Source: RabbitMQ's rabbit_channel.erl, `collect_acks`.
+
+    Args:
+        name: What an operator knows it by.
+        window: Shared by all consumers on this channel, beside the windows of their own; as
+            basic.qos with the global flag in RabbitMQ. `Queue.get` needs no room, and takes none.
+
+    Attributes:
+        consumers: Those that are on it.
+        closed: Whether it is over.
+    """
+
+    __slots__ = ("_last", "_lowest", "_outstanding", "closed", "consumers", "name", "window")
+
+    def __init__(self, name: str = "", *, window: PrefetchWindow | None = None) -> None:
+        self.name = name
+        self.window = window
+        self.consumers: dict[Consumer, None] = {}
+        self.closed = False
+        self._outstanding: dict[int, Delivery] = {}
+        self._last = 0
+        # No outstanding tag is below this one, so that a `multiple` ack looks at no tag twice.
+        self._lowest = 1
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.name}: {len(self._outstanding)} unacked>"
+
+    def __len__(self) -> int:
+        """Return how many deliveries are outstanding."""
+        return len(self._outstanding)
+
+    def __bool__(self) -> bool:
+        """Return true: a channel on which nothing is outstanding is a channel, too."""
+        return True
+
+    def is_outstanding(self, tag: int) -> bool:
+        """Whether `tag` may be acknowledged."""
+        return tag in self._outstanding
+
+    def outstanding(self) -> list[Delivery]:
+        """Return what is delivered and not acknowledged, in order."""
+        return [self._outstanding[tag] for tag in sorted(self._outstanding)]
+
+    # -- for consumers --------------------------------------------------------------------------
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """Be done with a delivery: its debt is repaid as `acked`, and it is erased.
+
+        Raises:
+            UnknownTagError: If `tag` is not outstanding. Nothing is acknowledged then.
+        """
+        if not multiple:
+            delivery = self._outstanding.pop(tag, None)
+            if delivery is None:
+                raise self._unknown(tag)
+            delivery.queue.acked(delivery)
+            return
+        for queue, deliveries in self._by_queue(self._take_up_to(tag)):
+            queue.all_acked(deliveries)
+
+    def nack(self, tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
+        """Not be done with a delivery: it goes back to its place, or is dead-lettered or dropped.
+
+        This does not count towards the delivery limit; `reject` does.
+
+        Raises:
+            UnknownTagError: If `tag` is not outstanding.
+        """
+        self._refuse(self._take(tag, multiple=multiple), requeue=requeue, failed=False)
+
+    def reject(self, tag: int, *, requeue: bool = True) -> None:
+        """Have failed with a delivery: as `nack`, but it counts towards the delivery limit.
+
+        Raises:
+            UnknownTagError: If `tag` is not outstanding.
+        """
+        self._refuse(self._take(tag, multiple=False), requeue=requeue, failed=True)
+
+    def recover(self) -> None:
+        """Put everything outstanding back into its queue."""
+        self._refuse(self._take_up_to(0), requeue=True, failed=False)
+
+    def close(self, *, failed: bool = False) -> None:
+        """End all consumers on it, and put everything outstanding back into its queues.
+
+        With `failed`, these deliveries count towards the delivery limit, as those to a consumer
+        whose connection has broken do in RabbitMQ's quorum queues. Idempotent.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        deliveries = self._take_up_to(0)
+        # First out of the line, or it would be given back what it leaves behind.
+        consumers = list(self.consumers)
+        for consumer in consumers:
+            consumer.queue.retire(consumer)
+        self._refuse(deliveries, requeue=True, failed=failed)
+        for consumer in consumers:
+            consumer.queue.consumer_gone()
+
+    def _take(self, tag: int, *, multiple: bool) -> list[Delivery]:
+        if multiple:
+            return self._take_up_to(tag)
+        delivery = self._outstanding.pop(tag, None)
+        if delivery is None:
+            raise self._unknown(tag)
+        return [delivery]
+
+    def _take_up_to(self, tag: int) -> list[Delivery]:
+        outstanding = self._outstanding
+        if not tag:
+            tag = self._last
+        elif tag not in outstanding:
+            raise self._unknown(tag)
+        found: list[Delivery] = []
+        for each in range(self._lowest, tag + 1):
+            delivery = outstanding.pop(each, None)
+            if delivery is not None:
+                found.append(delivery)
+        self._lowest = max(self._lowest, tag + 1)
+        return found
+
+    def _unknown(self, tag: int) -> UnknownTagError:
+        if self.closed:
+            return UnknownTagError(f"channel {self.name} is closed; nothing is outstanding on it")
+        state = "was settled before" if 0 < tag <= self._last else "was never delivered"
+        return UnknownTagError(f"unknown delivery tag {tag} on channel {self.name}: it {state}")
+
+    @staticmethod
+    def _by_queue(deliveries: list[Delivery]) -> list[tuple[Queue, list[Delivery]]]:
+        queues: dict[Queue, list[Delivery]] = {}
+        for delivery in deliveries:
+            queues.setdefault(delivery.queue, []).append(delivery)
+        return list(queues.items())
+
+    def _refuse(self, deliveries: list[Delivery], *, requeue: bool, failed: bool) -> None:
+        for queue, those in self._by_queue(deliveries):
+            if requeue:
+                queue.requeued(those, failed=failed)
+            else:
+                queue.rejected(those)
+
+    # -- for queues -----------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """See whether something may be delivered on it.
+
+        Raises:
+            QueueDeletedError: If it is closed.
+        """
+        if self.closed:
+            msg = f"channel {self.name} is closed; open another one"
+            raise QueueDeletedError(msg)
+
+    def next_tag(self) -> int:
+        """Draw the tag of the next delivery."""
+        self._last += 1
+        return self._last
+
+    def add(self, delivery: Delivery) -> None:
+        """Take note of a delivery that is to be acknowledged here."""
+        self._outstanding[delivery.tag] = delivery

@@ -1,0 +1,76 @@
+"""A consumer: whom a queue pushes messages to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ._prefetch import PrefetchWindow
+
+if TYPE_CHECKING:
+    from ._channel import Channel, Delivery
+    from ._queue import Queue
+
+
+class Consumer:
+    """Whom a queue pushes messages to, while its windows have room; made by `Queue.consume`.
+
+    Attributes:
+        queue: Where it consumes.
+        channel: Where it acknowledges.
+        window: Its own prefetch window, besides its channel's.
+        callback: What each delivery is given to.
+        on_cancelled: Called with a sentence if the queue ends it: deleted, or given up.
+        no_ack: Whether deliveries are done with as soon as they are made.
+        exclusive: Whether it is the only one.
+        cancelled: Whether it gets nothing more.
+        delivered: How many messages it was given.
+        progressed_at: When something was last settled that it had, or it had nothing before; on the
+            ledger's clock.
+        outstanding: How many of its deliveries are not acknowledged.
+    """
+
+    __slots__ = (
+        "__weakref__", "callback", "cancelled", "channel", "delivered", "exclusive", "no_ack",
+        "on_cancelled", "outstanding", "progressed_at", "queue", "window",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: Queue,
+        callback: Callable[[Delivery], object],
+        channel: Channel,
+        window: PrefetchWindow,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        on_cancelled: Callable[[str], object] | None,
+    ) -> None:
+        self.queue = queue
+        self.callback = callback
+        self.channel = channel
+        self.window = window
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.on_cancelled = on_cancelled
+        self.cancelled = False
+        self.delivered = 0
+        self.outstanding = 0
+        self.progressed_at = queue.ledger.clock()
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled else f"{self.outstanding} unacked"
+        return f"<Consumer of {self.queue.name}: {state}>"
+
+    def full_window(self) -> PrefetchWindow | None:
+        """Return a window of its that has no room; None if both have."""
+        if not self.window.has_room:
+            return self.window
+        shared = self.channel.window
+        return shared if shared is not None and not shared.has_room else None
+
+    def cancel(self) -> None:
+        """Get nothing more. What it has stays outstanding on its channel. Idempotent."""
+        if not self.cancelled:
+            self.queue.retire(self)
+            self.queue.consumer_gone()

@@ -1,0 +1,113 @@
+"""Deliveries to iterate over: a queue's consumer as a task has it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from ._channel import Channel
+from ._errors import QueueDeletedError
+from ._prefetch import PrefetchWindow
+
+if TYPE_CHECKING:
+    from ._channel import Delivery
+    from ._queue import Queue
+
+
+class QueueStream:
+    """A queue's consumer as an async iterator; made by `Queue.consumer`.
+
+    What it has been given and nobody has received yet is outstanding, too: `prefetch` counts both.
+    Closing it (or leaving its `with` block) puts everything outstanding on its channel back into
+    the queue, unless the channel is somebody else's: then only what was not received.
+
+    Attributes:
+        channel: Where its deliveries are acknowledged.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        window: PrefetchWindow,
+        *,
+        channel: Channel | None = None,
+        exclusive: bool = False,
+    ) -> None:
+        self._lot = trio.lowlevel.ParkingLot()
+        self._deliveries: deque[Delivery] = deque()
+        self._ended: str | None = None
+        self._own_channel = channel is None
+        self.channel = Channel(f"of {queue.name}") if channel is None else channel
+        self._consumer = queue.consume(
+            self._put,
+            window=window,
+            channel=self.channel,
+            exclusive=exclusive,
+            on_cancelled=self._end,
+        )
+
+    def __repr__(self) -> str:
+        return f"<QueueStream of {self._consumer.queue.name}: {len(self._deliveries)} to receive>"
+
+    def _put(self, delivery: Delivery) -> None:
+        self._deliveries.append(delivery)
+        if self._lot:
+            self._lot.unpark()
+
+    def _end(self, why: str) -> None:
+        self._ended = why
+        # It has all gone back, or with the queue.
+        self._deliveries.clear()
+        self._lot.unpark_all()
+
+    async def receive(self) -> Delivery:
+        """Wait for the next delivery, and take it.
+
+        Several tasks may receive from one stream; each delivery goes to one of them.
+
+        Cancellation: always a checkpoint, before anything is taken, so no delivery is ever lost.
+
+        Raises:
+            QueueDeletedError: When the stream is closed, or the queue has ended it.
+        """
+        await trio.lowlevel.checkpoint()
+        while not self._deliveries:
+            if self._ended is not None:
+                raise QueueDeletedError(self._ended)
+            await self._lot.park()
+        delivery = self._deliveries.popleft()
+        if self._deliveries and self._lot:
+            # Another task may have been passed over while this one was on its way.
+            self._lot.unpark()
+        return delivery
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        try:
+            return await self.receive()
+        except QueueDeletedError:
+            raise StopAsyncIteration from None
+
+    def close(self) -> None:
+        """Consume no more; what was not dealt with goes back into the queue. Idempotent."""
+        if self._ended is not None:
+            return
+        unread = list(self._deliveries)
+        self._end(f"the stream of queue {self._consumer.queue.name} is closed")
+        if self._own_channel:
+            self.channel.close()
+            return
+        self._consumer.cancel()
+        for delivery in unread:
+            if self.channel.is_outstanding(delivery.tag):
+                delivery.nack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

@@ -1,0 +1,148 @@
+"""What a queue writes to its shelf, when, and how much of it: the disk budget.
+
+Rules of this file:
+1. Nothing is written that the queue's account has no room for; what is written and not yet durable
+   has room reserved. (Each queue reserves for itself: where several share a parent's limit, they
+   may overshoot it by what they write between two syncs.)
+2. A persistent message that finds no room waits, unconfirmed and on its publisher's loan, and is
+   written when acks have made some, the first come first.
+3. What is written belongs to its publisher until the shelf says that it is durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ...accounts import Account
+from ._message import Message
+from ._rates import Rates
+from ._shelf import Shelf
+
+
+class Writer:
+    """The keeper of a queue's backing: writes, within the budget, and knows what is not yet safe.
+
+    Attributes:
+        shelf: Where to, or None.
+        rates: The queue's.
+        short: Whether something had to stay in RAM for want of room, or because of trouble.
+        trouble: What is the matter with the disk, or None.
+        unsynced_items: Messages that are written and not durable.
+        unsynced_bytes: Their bytes.
+        paged: How many transient messages were ever written.
+    """
+
+    __slots__ = (
+        "_account", "_by_seq", "_on_lost", "_unsynced", "_unwritten", "paged", "rates", "shelf",
+        "short", "trouble", "unsynced_bytes", "unsynced_items",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        account: Account,
+        shelf: Shelf | None,
+        rates: Rates,
+        on_lost: Callable[[int], None],
+    ) -> None:
+        self._account = account
+        self.shelf = shelf
+        self.rates = rates
+        self._on_lost = on_lost
+        self.short = False
+        self.trouble: str | None = None
+        self.unsynced_items = 0
+        self.unsynced_bytes = 0
+        self.paged = 0
+        # In the order of their tickets, those that are finished among them; and by number.
+        self._unsynced: deque[Message] = deque()
+        self._by_seq: dict[int, Message] = {}
+        self._unwritten: deque[Message] = deque()
+
+    # -- for the backing ------------------------------------------------------------------------
+
+    def write(self, message: Message) -> bool:
+        """See `Keeper.write`."""
+        if message.ticket is not None:
+            return True
+        if self.shelf is None:
+            return False
+        # Nobody overtakes those who wait for room.
+        if self._unwritten or not self._has_room(message.size):
+            self.short = True
+            return False
+        self._put(message)
+        return True
+
+    def unsynced(self, seq: int) -> Message | None:
+        """See `Keeper.unsynced`."""
+        return self._by_seq.get(seq)
+
+    def lost(self, count: int) -> None:
+        """See `Keeper.lost`."""
+        self._on_lost(count)
+
+    # -- for the queue --------------------------------------------------------------------------
+
+    def write_or_wait(self, message: Message) -> None:
+        """Write a persistent message, as soon as there is room for it."""
+        if not self.write(message):
+            self._unwritten.append(message)
+
+    def write_waiting(self) -> bool:
+        """Write what has waited for room, as far as there is some now.
+
+        Returns:
+            Whether there is room again for others.
+        """
+        unwritten = self._unwritten
+        while unwritten:
+            message = unwritten[0]
+            if not message.finished and message.ticket is None:
+                if not self._has_room(message.size):
+                    return False
+                self._put(message)
+            unwritten.popleft()
+        self.short = self.trouble is not None
+        return not self.short
+
+    @property
+    def unwritten(self) -> int:
+        """How many persistent messages wait for room."""
+        return sum(not m.finished and m.ticket is None for m in self._unwritten)
+
+    def messages(self) -> list[Message]:
+        """Return what is written, not durable, and not finished."""
+        return [message for message in self._unsynced if not message.finished]
+
+    def durable(self, ticket: int) -> list[Message]:
+        """Return, and forget, what is durable now and not finished."""
+        unsynced = self._unsynced
+        found: list[Message] = []
+        while unsynced:
+            message = unsynced[0]
+            assert message.ticket is not None
+            if message.ticket > ticket:
+                break
+            unsynced.popleft()
+            self._by_seq.pop(message.seq, None)
+            self.unsynced_items -= 1
+            self.unsynced_bytes -= message.size
+            if not message.finished:
+                found.append(message)
+        return found
+
+    def _has_room(self, nbytes: int) -> bool:
+        if self.trouble is not None:
+            return False
+        items_left, bytes_left = self._account.room()
+        return self.unsynced_items < items_left and self.unsynced_bytes + nbytes <= bytes_left
+
+    def _put(self, message: Message) -> None:
+        assert self.shelf is not None
+        message.ticket = self.shelf.put(message)
+        self._unsynced.append(message)
+        self._by_seq[message.seq] = message
+        self.unsynced_items += 1
+        self.unsynced_bytes += message.size
+        self.paged += not message.persistent
