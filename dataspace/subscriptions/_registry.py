@@ -78,6 +78,10 @@ class Subscriptions:
     def __iter__(self) -> Iterator[RangeSubscription]:
         return iter(list(self._by_name.values()))
 
+    def find(self, name: str) -> RangeSubscription | None:
+        """Return the subscription of this name, if there is one."""
+        return self._by_name.get(name)
+
     def get(self, name: str) -> RangeSubscription:
         """Return the subscription of this name.
 
@@ -144,7 +148,10 @@ class Subscriptions:
                 "choose another name, or drop it first"
             )
             raise RefusedError(msg)
-        found.options = options
+        if options != found.options:
+            self._check_grace(found.subscription, options)
+            found.options = options
+            found.keep()
 
     def _check_new(self, name: str, filters: tuple[str, ...], options: SubscriptionOptions) -> None:
         limits = self.limits
@@ -176,6 +183,10 @@ class Subscriptions:
         if options.durable and self._open_log is None:
             msg = f"subscription {name!r} cannot be durable: this relay has no store"
             raise RefusedError(msg)
+        self._check_grace(name, options)
+
+    @staticmethod
+    def _check_grace(name: str, options: SubscriptionOptions) -> None:
         if not options.grace >= 0:  # nor may it be no number
             msg = f"subscription {name!r}: its grace cannot be {options.grace} seconds"
             raise RefusedError(msg)

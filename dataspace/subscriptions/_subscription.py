@@ -636,6 +636,13 @@ class RangeSubscription(Holder):
         """Return what can be fetched."""
         return Head(self.low, self.visible)
 
+    def owed(self) -> tuple[int, int]:
+        """Return how many messages it has that are not acknowledged, and their bytes."""
+        rest = self._rest
+        if rest is None:
+            return self.unpaid_items, self.unpaid_bytes
+        return self.unpaid_items + rest.items, self.unpaid_bytes + rest.bytes
+
     def ack(self, upto: int) -> Head:
         """Repay everything below `upto`; what is acknowledged already is passed over.
 

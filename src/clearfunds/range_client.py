@@ -1,0 +1,619 @@
+"""A blocking client for subscriptions that are read by ranges; the standard library is enough.
+
+It stands here, and not with the relay's side of the protocol, because importing anything below
+`clearfunds.transports` imports Trio, and who reads from Spark's workers has no loop. So it speaks
+the protocol in its own words; `transports/subscriptions/_frames.py` has it written down. ::
+
+    with RangeReader("127.0.0.1", 7700, "readings", filters=["plant/#"], start="latest") as reader:
+        at = reader.start
+        while True:
+            low, end = reader.head()
+            for block in reader.fetch(at, end):
+                for row in block.rows():
+                    ...
+            at = end
+            reader.ack(at)  # repaid: the publishers may go on
+
+What was fetched and not acknowledged can be fetched again, also by others at the same time: give
+them `reader.ticket`, and let them read along with `RangeReader.join`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, count, pairwise
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
+
+MAX_FRAME_BYTES = 300 << 20
+"""A larger answer is taken for garbage: one message of MQTT's largest size, and some more."""
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds within which a request is answered, reconnecting included; as psycopg's pool has it."""
+
+DEFAULT_FETCH_BYTES = 1 << 20
+"""Bytes of one answer; as Kafka's `max.partition.fetch.bytes`. One more is asked for meanwhile."""
+
+_MAGIC = b"CLFR"
+_VERSION = 1
+_HEADER = struct.Struct("<IB3xI")
+_HELLO = struct.Struct("<4sHH")
+_WELCOME = struct.Struct("<HHI")
+_ATTACH = struct.Struct("<Q16sdBBBB")
+_ATTACHED = struct.Struct("<IIQQQQ16s")
+_HEAD_IS = struct.Struct("<QQQQ")
+_FETCH = struct.Struct("<IIQQ")
+_RECORDS = struct.Struct("<QII")
+_ACK = struct.Struct("<IIQ")
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_TWO = struct.Struct("<QQ")
+_BLOCK = struct.Struct("<QIIIIII")
+
+HELLO, WELCOME, ERROR, PING, PONG = 1, 2, 3, 4, 5
+ATTACH, ATTACHED, DETACH, DETACHED = 16, 17, 18, 19
+HEAD, HEAD_IS, FETCH, RECORDS, ACK, ACKED, DROP, DROPPED = 24, 25, 26, 27, 28, 29, 30, 31
+
+_STARTS = {None: 0, "earliest": 1, "latest": 2}
+_AFTER_GRACE = {None: 0, "hold": 1, "drop": 2, "write_off": 3}
+_UNKNOWN = bytes(16)
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Seconds between attempts to reach the relay again; the last one from then on."""
+
+
+class RangeClientError(Exception):
+    """Something that was asked of a relay could not be had."""
+
+
+class AwayError(RangeClientError, ConnectionError):
+    """The relay cannot be reached, or did not answer in time. It may later."""
+
+
+class RefusedError(RangeClientError):
+    """The relay does not allow it, or does not know it; the message says why."""
+
+
+class FencedError(RangeClientError):
+    """A newer reader has attached to the subscription; this one is out."""
+
+
+class DataLossError(RangeClientError):
+    """What is asked for is not there any more, or was another subscription's of this name."""
+
+
+class StoreError(RangeClientError):
+    """The relay's disk does not do what it should. It may later."""
+
+
+class WrongAnswerError(RangeClientError):
+    """What came is not an answer of this protocol's; or this client's question was none."""
+
+
+_ERRORS: dict[int, type[RangeClientError]] = {
+    1: WrongAnswerError,
+    2: RefusedError,
+    3: FencedError,
+    4: DataLossError,
+    5: DataLossError,
+    6: StoreError,
+}
+
+
+class Head(NamedTuple):
+    """What can be fetched: from `low` to before `next`."""
+
+    low: int
+    next: int
+
+
+class Owed(NamedTuple):
+    """What is not acknowledged."""
+
+    items: int
+    bytes: int
+
+
+class Ticket(NamedTuple):
+    """What others need to read along; it can be pickled."""
+
+    subscription: str
+    generation: int
+    incarnation: bytes
+
+
+class Row(NamedTuple):
+    """One message."""
+
+    number: int
+    key: bytes
+    value: bytes
+    time_us: int
+    account: str
+
+
+class Block:
+    """Messages in a row, column by column: views on the bytes in which they came.
+
+    The columns of integers can be buffers of Arrow's as they are; `offsets` makes of lengths what
+    its binary columns want.
+
+    Attributes:
+        first: The number of the first message.
+        count: How many there are.
+        times: When each came, in microseconds since 1970: int64.
+        codes: Whose each is: places in `accounts`: uint32.
+        key_lengths: How long each key is: uint32.
+        value_lengths: How long each value is: uint32.
+        keys: All keys, joined; of publications, the topics.
+        values: All values, joined.
+        accounts: Names of accounts: who is charged for it, the ultimate cause.
+    """
+
+    __slots__ = (
+        "accounts", "codes", "count", "first", "key_lengths", "keys", "times", "value_lengths",
+        "values",
+    )  # fmt: skip
+
+    def __init__(self, view: memoryview) -> None:
+        first, rows, names, name_bytes, key_bytes, value_bytes, _ = _BLOCK.unpack_from(view)
+        self.first: int = first
+        self.count: int = rows
+        at = _BLOCK.size
+
+        def take(size: int) -> memoryview:
+            nonlocal at
+            at += size
+            if at > len(view):
+                msg = f"a block of {len(view)} bytes is shorter than it says"
+                raise WrongAnswerError(msg)
+            return view[at - size : at]
+
+        self.times = _integers(take(8 * rows), "q")
+        self.codes = _integers(take(4 * rows), "I")
+        self.key_lengths = _integers(take(4 * rows), "I")
+        self.value_lengths = _integers(take(4 * rows), "I")
+        lengths = _integers(take(4 * names), "I")
+        joined = bytes(take(name_bytes))
+        self.keys = take(key_bytes)
+        self.values = take(value_bytes)
+        ends = list(accumulate(lengths, initial=0))
+        self.accounts = [joined[a:b].decode() for a, b in pairwise(ends)]
+
+    def __repr__(self) -> str:
+        return f"<Block of messages {self.first} to {self.end - 1}>"
+
+    @property
+    def end(self) -> int:
+        """The number after that of the last message."""
+        return self.first + self.count
+
+    @staticmethod
+    def offsets(lengths: memoryview) -> array[int]:
+        """Return where each entry begins and the last one ends: int32, as Arrow's binary has it."""
+        return array("i", accumulate(lengths, initial=0))
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the messages one by one."""
+        accounts = self.accounts
+        key_at = value_at = 0
+        keys, values = bytes(self.keys), bytes(self.values)
+        columns = zip(self.key_lengths, self.value_lengths, self.times, self.codes, strict=True)
+        for number, (key, value, when, code) in enumerate(columns, self.first):
+            key_end, value_end = key_at + key, value_at + value
+            yield Row(
+                number, keys[key_at:key_end], values[value_at:value_end], when, accounts[code]
+            )
+            key_at, value_at = key_end, value_end
+
+
+def _integers(raw: memoryview, typecode: Literal["q", "I"]) -> memoryview:
+    if sys.byteorder == "little":
+        return raw.cast(typecode)
+    numbers = array(typecode, raw.tobytes())
+    numbers.byteswap()
+    return memoryview(numbers)
+
+
+class _Connection:
+    """One TCP connection, from its greeting on. Not thread-safe."""
+
+    def __init__(self, address: tuple[str, int], timeout: float) -> None:
+        self.sock = socket.create_connection(address, timeout)
+        try:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.send(HELLO, 0, _HELLO.pack(_MAGIC, _VERSION, _VERSION))
+            kind, _, payload = self.receive()
+            if kind == ERROR:
+                raise error_of(payload)
+            if kind != WELCOME:
+                raise WrongAnswerError(f"the answer to a greeting is of kind {kind}")
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def send(self, kind: int, number: int, payload: bytes) -> None:
+        """Send a frame."""
+        self.sock.sendall(_HEADER.pack(len(payload) + _HEADER.size - 4, kind, number) + payload)
+
+    def receive(self) -> tuple[int, int, memoryview]:
+        """Return the kind, the number and the contents of the next frame."""
+        length, kind, number = _HEADER.unpack(self._exactly(_HEADER.size))
+        size = length - _HEADER.size + 4
+        if not 0 <= size <= MAX_FRAME_BYTES:
+            raise WrongAnswerError(f"an answer of {length} bytes is none of this protocol's")
+        return kind, number, self._exactly(size)
+
+    def _exactly(self, size: int) -> memoryview:
+        # In a piece of memory of its own, so that columns in it are aligned.
+        view = memoryview(bytearray(size))
+        at = 0
+        while at < size:
+            got = self.sock.recv_into(view[at:])
+            if not got:
+                raise ConnectionResetError("the relay has closed the connection")
+            at += got
+        return view
+
+
+def error_of(payload: memoryview) -> RangeClientError:
+    """Return the exception that an ERROR means."""
+    try:
+        (code,) = _U16.unpack_from(payload)
+        sentence = bytes(payload[4:]).decode()
+    except (struct.error, ValueError):
+        return WrongAnswerError("an error that cannot be read")
+    return _ERRORS.get(code, RangeClientError)(sentence)
+
+
+def _taken_apart(form: struct.Struct, payload: memoryview) -> tuple[int, ...]:
+    try:
+        return form.unpack(payload)
+    except struct.error as exc:
+        raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return _U16.pack(len(raw)) + raw
+
+
+class RangeReader:
+    """A reader of one subscription, over one connection. Threads may share it.
+
+    Making one attaches, which puts out whoever was attached before; the subscription is made if
+    there is none of this name, which takes `filters`. If the connection breaks, the next request
+    connects again, with the same generation. Leaving the `with` block, or `close`, detaches.
+
+    Args:
+        host: Where the relay is.
+        port: Where it listens for readers.
+        subscription: The subscription's name.
+        filters: What it is bound to: MQTT's topic filters. None: it is there already.
+        start: Where to begin that was not read before: `earliest` or `latest`; see `start` below.
+        durable: Whether a subscription that is made goes to the relay's disk.
+        grace: Seconds that it waits for its reader to come back; None: as it is, or the relay's.
+        after_grace: What it does then: `hold` its debt, `drop` it all, or `write_off` its debt.
+        timeout: Seconds within which each request has to be answered.
+        fetch_bytes: Bytes of one answer to a fetch.
+
+    Attributes:
+        start: With which message to begin that has not read before. The relay has it pinned: it
+            stays the same for one word, but for what has been acknowledged.
+        ticket: What others need to read along.
+
+    Raises:
+        AwayError: If the relay cannot be reached in time.
+        RefusedError: If the subscription cannot be made so.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        subscription: str,
+        *,
+        filters: Iterable[str] = (),
+        start: Literal["earliest", "latest"] | None = None,
+        durable: bool = False,
+        grace: float | None = None,
+        after_grace: Literal["hold", "drop", "write_off"] | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        fetch_bytes: int = DEFAULT_FETCH_BYTES,
+    ) -> None:
+        wanted = [_text(text) for text in filters]
+        self._prepare(host, port, timeout, fetch_bytes)
+        self._options = (
+            -1.0 if grace is None else grace,
+            _STARTS[start],
+            _AFTER_GRACE[after_grace],
+            durable,
+        )
+        self._texts = b"".join((_text(subscription), _U16.pack(len(wanted)), *wanted))
+        self._join = False
+        self.start = 0
+        self.ticket = Ticket(subscription, 0, _UNKNOWN)
+        self._open()
+
+    @classmethod
+    def join(
+        cls,
+        host: str,
+        port: int,
+        ticket: Ticket,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        fetch_bytes: int = DEFAULT_FETCH_BYTES,
+    ) -> Self:
+        """Read along with who has this ticket; the subscription stays theirs.
+
+        Raises:
+            FencedError: If somebody else has attached since.
+            DataLossError: If the subscription was made anew since.
+            AwayError: If the relay cannot be reached in time.
+        """
+        reader = cls.__new__(cls)
+        reader._prepare(host, port, timeout, fetch_bytes)
+        reader._options = (-1.0, 0, 0, False)
+        reader._texts = _text(ticket.subscription) + _U16.pack(0)
+        reader._join = True
+        reader.start = 0
+        reader.ticket = ticket
+        reader._open()
+        return reader
+
+    def _prepare(self, host: str, port: int, timeout: float, fetch_bytes: int) -> None:
+        self._address = (host, port)
+        self._timeout = timeout
+        self._fetch_bytes = fetch_bytes
+        self._lock = threading.RLock()
+        self._connection: _Connection | None = None
+        self._handle = 0
+        self._numbers = count(1)
+        # Answers that came while another one was waited for, and whose nobody waits for any more.
+        self._answers: dict[int, tuple[int, memoryview]] = {}
+        self._abandoned: set[int] = set()
+        self._connections = 0
+        self._attached = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        host, port = self._address
+        state = "closed" if self._closed else "away" if self._connection is None else "attached"
+        return f"<RangeReader of {self.ticket.subscription} at {host}:{port}: {state}>"
+
+    # -- what can be asked for ------------------------------------------------------------------
+
+    def head(self) -> Head:
+        """Return what can be fetched now.
+
+        Raises: see `fetch`.
+        """
+        return Head(*_taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32))[:2])
+
+    def owed(self) -> Owed:
+        """Return what has not been acknowledged."""
+        return Owed(*_taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32))[2:])
+
+    def fetch(self, start: int, end: int) -> Iterator[Block]:
+        """Yield the messages from `start` to before `end`, in blocks, as often as you like.
+
+        What is there at the time; one answer is asked for while the one before is looked at.
+
+        Raises:
+            DataLossError: If they are not there any more: acknowledged, or given up.
+            FencedError: If another reader has attached.
+            RefusedError: If the range is not one, or the subscription was dropped.
+            AwayError: If the relay cannot be reached in time.
+        """
+        begun: tuple[int, int] | None = None
+        at = start
+        try:
+            while True:
+                arguments = (self._fetch_bytes, at, end)
+                if begun is None:
+                    payload = self._ask(FETCH, RECORDS, _FETCH, *arguments)
+                else:
+                    payload, begun = self._finish(begun, arguments), None
+                following, number, _ = _RECORDS.unpack_from(payload)
+                if not number:
+                    return
+                at = following
+                if at < end:
+                    begun = self._begin(self._fetch_bytes, at, end)
+                yield from _blocks(payload, number)
+                if at >= end:
+                    return
+        except struct.error as exc:
+            raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
+        finally:
+            if begun is not None:
+                self._abandon(begun)
+
+    def ack(self, upto: int) -> Head:
+        """Acknowledge everything below `upto`; it is repaid to those who published it.
+
+        Raises:
+            RefusedError: If that is more than there is.
+            FencedError: If another reader has attached.
+            AwayError: If the relay cannot be reached in time.
+        """
+        return Head(*_taken_apart(_TWO, self._ask(ACK, ACKED, _ACK, 0, upto)))
+
+    def ping(self) -> None:
+        """See whether the relay is there.
+
+        Raises:
+            AwayError: If it cannot be reached in time.
+        """
+        self._ask(PING, PONG, None)
+
+    def drop(self) -> None:
+        """Let the relay forget the subscription with all it holds, and close."""
+        self._ask(DROP, DROPPED, _U32)
+        self.close()
+
+    def close(self) -> None:
+        """Detach, and close the connection. Idempotent; never raises."""
+        with self._lock:
+            self._closed = True
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.sock.close()  # which is how a relay learns of it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        with self._lock:
+            self._again(time.monotonic() + self._timeout, self._connect)
+
+    def _ask(
+        self, kind: int, answer: int, form: struct.Struct | None, *arguments: int
+    ) -> memoryview:
+        """Ask for something, and wait for the answer; again, if the connection breaks."""
+        with self._lock:
+            return self._again(
+                time.monotonic() + self._timeout, lambda: self._once(kind, answer, form, arguments)
+            )
+
+    def _again(self, deadline: float, attempt: Callable[[], memoryview]) -> memoryview:
+        why: Exception | None = None
+        for tried in count():
+            if self._closed:
+                raise RangeClientError("this reader was closed")
+            try:
+                return attempt()
+            except (OSError, WrongAnswerError) as exc:
+                # A broken connection, or one on which it is not known any more what comes next.
+                self._disconnect()
+                if isinstance(exc, WrongAnswerError):
+                    raise
+                why = exc
+            pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
+            if time.monotonic() + pause >= deadline:
+                break
+            time.sleep(pause)
+        host, port = self._address
+        msg = f"the relay at {host}:{port} did not answer within {self._timeout:g} s: {why}"
+        raise AwayError(msg) from why
+
+    def _once(
+        self, kind: int, answer: int, form: struct.Struct | None, arguments: tuple[int, ...]
+    ) -> memoryview:
+        self._connect()
+        number = self._send(kind, form, arguments)
+        return self._wait(number, answer)
+
+    def _send(self, kind: int, form: struct.Struct | None, arguments: tuple[int, ...]) -> int:
+        connection = self._connection
+        assert connection is not None
+        number = next(self._numbers) & 0xFFFFFFFF
+        payload = b"" if form is None else form.pack(self._handle, *arguments)
+        connection.send(kind, number, payload)
+        return number
+
+    def _wait(self, number: int, wanted: int) -> memoryview:
+        connection = self._connection
+        assert connection is not None
+        while number not in self._answers:
+            kind, of, payload = connection.receive()
+            if of == 0 and kind == ERROR:
+                raise error_of(payload)  # of the whole connection
+            if of in self._abandoned:
+                self._abandoned.discard(of)
+            else:
+                self._answers[of] = kind, payload
+        kind, payload = self._answers.pop(number)
+        if kind == ERROR:
+            raise error_of(payload)
+        if kind != wanted:
+            raise WrongAnswerError(f"an answer of kind {kind} to what wants {wanted}")
+        return payload
+
+    def _begin(self, *arguments: int) -> tuple[int, int] | None:
+        """Ask for messages, to be waited for later; return what for, and on which connection."""
+        with self._lock:
+            if self._connection is None:
+                return None
+            try:
+                return self._connections, self._send(FETCH, _FETCH, arguments)
+            except OSError:
+                self._disconnect()
+                return None  # it will be asked for anew
+
+    def _finish(self, begun: tuple[int, int], arguments: tuple[int, ...]) -> memoryview:
+        connection, number = begun
+        with self._lock:
+            if connection == self._connections and self._connection is not None:
+                try:
+                    return self._wait(number, RECORDS)
+                except (OSError, WrongAnswerError) as exc:
+                    self._disconnect()
+                    if isinstance(exc, WrongAnswerError):
+                        raise
+            return self._ask(FETCH, RECORDS, _FETCH, *arguments)
+
+    def _abandon(self, begun: tuple[int, int]) -> None:
+        connection, number = begun
+        with self._lock:
+            if connection == self._connections and self._answers.pop(number, None) is None:
+                self._abandoned.add(number)
+
+    def _connect(self) -> memoryview:
+        if self._connection is not None:
+            return memoryview(b"")
+        self._connection = _Connection(self._address, self._timeout)
+        self._connections += 1
+        grace, where, after_grace, durable = self._options
+        name, generation, incarnation = self.ticket
+        fixed = _ATTACH.pack(
+            generation, incarnation, grace, where, after_grace, durable, self._join
+        )
+        number = next(self._numbers) & 0xFFFFFFFF
+        self._connection.send(ATTACH, number, fixed + self._texts)
+        try:
+            payload = self._wait(number, ATTACHED)
+            self._handle, _, generation, _, _, start, incarnation = _ATTACHED.unpack(payload)
+        except struct.error as exc:
+            raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
+        except RangeClientError:
+            self._disconnect()  # it is not attached: it may be asked again
+            raise
+        if not self._attached:
+            self._attached = True
+            self.start = start
+        self.ticket = Ticket(name, generation, incarnation)
+        return payload
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self._answers.clear()
+        self._abandoned.clear()
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.sock.close()
+
+
+def _blocks(payload: memoryview, number: int) -> Iterator[Block]:
+    sizes = struct.unpack_from(f"<{number}I", payload, _RECORDS.size)
+    at = _RECORDS.size + 4 * (number + number % 2)
+    for size in sizes:
+        yield Block(payload[at : at + size])
+        at += size

@@ -1,0 +1,15 @@
+"""Readers that take ranges, over TCP: frames, and who serves them.
+
+Their client is `clearfunds.range_client`, which needs neither Trio nor anything of this package.
+"""
+
+from ._disk import StoreUnwillingError as StoreUnwillingError
+from ._disk import SubscriptionDisk as SubscriptionDisk
+from ._frames import ErrorCode as ErrorCode
+from ._frames import Frame as Frame
+from ._frames import FrameReader as FrameReader
+from ._frames import Kind as Kind
+from ._frames import parse_request as parse_request
+from ._server import SubscriptionServer as SubscriptionServer
+from ._session import SubscriptionSession as SubscriptionSession
+from ._settings import SubscriptionSettings as SubscriptionSettings

@@ -1,0 +1,232 @@
+"""Durable subscriptions and the store: what is written, when it is durable, and reading it back.
+
+In the store each subscription is a queue called `subscription/NAME`, whose records are blocks, each
+by the number of its last message; and two values, its state and the first number that is not
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...dataspace.subscriptions import (
+    AtRest,
+    RangeSubscription,
+    SubscriptionLog,
+    Subscriptions,
+    block_range,
+    cut_block,
+)
+from ...store import StoreError
+
+if TYPE_CHECKING:
+    from ...store import Record, Store
+
+logger = logging.getLogger("clearfunds.transports.subscriptions")
+
+PREFIX = "subscription/"
+"""What the names of its queues, and of its values, in the store begin with."""
+
+STATE = "/state"
+LOW = "/low"
+
+GATHER_SECONDS = 0.005
+"""What has come within this time is written as one block: a fortieth of the store's own default
+interval of fsync, which its publishers wait for anyway."""
+
+LOOK_SECONDS = 0.01
+"""How often who waits until something is durable looks."""
+
+
+class StoreUnwillingError(Exception):
+    """The store does not do what it should; the message says what."""
+
+
+class SubscriptionDisk:
+    """The subscriptions of one relay that are in its store.
+
+    Who owns the store calls `durable`, in the loop's thread, when it says so
+    (`Store.on_durable`), and runs `run`.
+
+    Args:
+        store: An open store.
+        max_reads: How many reads there may be at a time.
+    """
+
+    def __init__(self, store: Store, *, max_reads: int = 8) -> None:
+        self.store = store
+        self.subscriptions: Subscriptions | None = None
+        self._limiter = trio.CapacityLimiter(max_reads)
+        self._logs: dict[str, _StoreLog] = {}
+        self._dirty = trio.Event()
+        self._last = 0
+        self._durable = 0
+
+    # -- for `Subscriptions` --------------------------------------------------------------------
+
+    def open_log(self, name: str) -> SubscriptionLog:
+        """Give a subscription its place."""
+        log = self._logs[name] = _StoreLog(self, name)
+        return log
+
+    def forget(self, name: str) -> None:
+        """A subscription has dropped its place."""
+        self._logs.pop(name, None)
+
+    def dirty(self) -> None:
+        """Something has to be written."""
+        self._dirty.set()
+
+    def committed(self, ticket: int) -> int:
+        """Note a ticket that the store gave."""
+        self._last = max(self._last, ticket)
+        return ticket
+
+    # -- for who owns the store -----------------------------------------------------------------
+
+    def restore(self, subscriptions: Subscriptions) -> int:
+        """Take up what is in the store, into `subscriptions`, which is empty; return how many.
+
+        What cannot be taken up is left as it is, and logged.
+        """
+        self.subscriptions = subscriptions
+        found = 0
+        for key, state in sorted(self.store.values(PREFIX).items()):
+            if not key.endswith(STATE):
+                continue
+            name = key.removeprefix(PREFIX).removesuffix(STATE)
+            try:
+                self._restore(subscriptions, name, state)
+            except ValueError as exc:
+                logger.error(
+                    "subscription %s cannot be taken up: %s",
+                    name,
+                    exc,
+                    extra={"event": "not_restored", "subscription": name, "reason": str(exc)},
+                )
+            else:
+                found += 1
+        return found
+
+    def _restore(self, subscriptions: Subscriptions, name: str, state: bytes) -> None:
+        queue = self.store.queues.get(PREFIX + name)
+        raw = self.store.values(PREFIX + name + LOW).get(PREFIX + name + LOW)
+        low = 1 if raw is None else int(raw)
+        following, nbytes = (low, 0) if queue is None else (queue.next_seq, queue.live_bytes)
+        if queue is not None and not queue.live_count:
+            low = max(low, following)  # all that there was is done, or lost
+        subscriptions.restore(name, state, low=low, following=following, nbytes=nbytes)
+
+    def durable(self, ticket: int) -> None:
+        """Everything up to this ticket is on disk. In the loop's thread."""
+        self._durable = max(self._durable, ticket)
+        for subscription in self.subscriptions or ():
+            if subscription.options.durable:
+                subscription.durable(ticket)
+
+    async def run(self) -> None:
+        """Hand over to the store what has come, a little later, until cancelled."""
+        while True:
+            await self._dirty.wait()
+            await trio.sleep(GATHER_SECONDS)
+            self.write()
+
+    def write(self) -> None:
+        """Hand over to the store everything that has come. For an orderly stop."""
+        self._dirty = trio.Event()
+        for subscription in self.subscriptions or ():
+            subscription.write()
+
+    # -- for sessions ---------------------------------------------------------------------------
+
+    async def synced(self, seconds: float) -> None:
+        """Wait until everything that was committed so far is durable.
+
+        Raises:
+            StoreUnwillingError: If it takes longer than that.
+        """
+        ticket = self._last
+        self.store.hurry()
+        with trio.move_on_after(seconds):
+            # Polled: it happens once for each attachment.
+            while self._durable < ticket:  # noqa: ASYNC110
+                await trio.sleep(LOOK_SECONDS)
+            return
+        msg = f"the store has not written it within {seconds:g} s; is its disk full, or broken?"
+        raise StoreUnwillingError(msg)
+
+    async def read(
+        self, subscription: RangeSubscription, wanted: AtRest, max_bytes: int
+    ) -> list[bytes]:
+        """Read blocks from disk, from `wanted.start` on, in a thread.
+
+        Raises:
+            StoreUnwillingError: If they cannot be read, or are not there.
+        """
+        log = self._logs[subscription.subscription]
+        try:
+            records: list[Record] = await trio.to_thread.run_sync(
+                partial(
+                    self.store.read,
+                    log.queue,
+                    wanted.start,
+                    count=max(1, wanted.end - wanted.start),
+                    nbytes=max_bytes,
+                ),
+                limiter=self._limiter,
+            )
+        except StoreError as exc:
+            raise StoreUnwillingError(f"the store cannot be read: {exc}") from exc
+        blocks: list[bytes] = []
+        at = wanted.start
+        for record in records:
+            first, end = block_range(record.body)
+            if first > at or at >= wanted.end:
+                break
+            blocks.append(cut_block(record.body, at, wanted.end))
+            at = min(end, wanted.end)
+        return blocks
+
+
+class _StoreLog:
+    """One subscription's place in the store; see `SubscriptionLog`."""
+
+    def __init__(self, disk: SubscriptionDisk, name: str) -> None:
+        self._disk = disk
+        self._name = name
+        changes = disk.store.begin()
+        self.queue = changes.declare(PREFIX + name)
+        if changes:  # else it was there before a restart
+            disk.committed(disk.store.commit(changes))
+
+    def dirty(self) -> None:
+        self._disk.dirty()
+
+    def put(self, last: int, block: bytes) -> int:
+        changes = self._disk.store.begin()
+        changes.put(self.queue, last, b"", block)
+        return self._disk.committed(self._disk.store.commit(changes))
+
+    def done(self, first: int, last: int, low: int) -> None:
+        changes = self._disk.store.begin()
+        if first <= last:
+            changes.done(self.queue, first, last)
+        changes.set(PREFIX + self._name + LOW, b"%d" % low)
+        self._disk.committed(self._disk.store.commit(changes))
+
+    def keep(self, state: bytes) -> None:
+        changes = self._disk.store.begin()
+        changes.set(PREFIX + self._name + STATE, state)
+        self._disk.committed(self._disk.store.commit(changes))
+
+    def drop(self) -> None:
+        changes = self._disk.store.begin()
+        changes.drop(self.queue)
+        changes.delete(PREFIX + self._name + STATE)
+        changes.delete(PREFIX + self._name + LOW)
+        self._disk.committed(self._disk.store.commit(changes))
+        self._disk.forget(self._name)

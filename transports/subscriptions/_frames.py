@@ -1,0 +1,451 @@
+"""The wire protocol of subscriptions: frames, and what is in them. Bytes in, requests out.
+
+A frame is a length (u32, of what follows it), a kind (u8), three zeros, a request number (u32) and
+what the kind has. All integers are little-endian, as the columns of a block are; texts are UTF-8
+after a u16 with their length. The client begins with HELLO; then each request has an answer with
+its number: the one named here, or ERROR. Requests of one connection are answered in order, but
+that acknowledgements and the like overtake fetches for which the client itself leaves no room.
+
+| kind | | what it has |
+|---|---|---|
+| 1 | HELLO | `CLFR`, lowest and highest version (u16, u16) |
+| 2 | WELCOME | version (u16), zero (u16), largest frame that is taken (u32) |
+| 3 | ERROR | code (u16, `ErrorCode`), sentence |
+| 4, 5 | PING, PONG | nothing |
+| 16 | ATTACH | generation (u64, 0: a new one), incarnation (16 bytes, zeros: not known), grace in seconds (f64, negative: not said), start (u8: 0 not asked for, 1 earliest, 2 latest), after grace (u8: 0 not said, 1 hold, 2 drop, 3 write off), durable (u8), join (u8: 1 to read along, without being what keeps it attached), name, number of filters (u16), filters |
+| 17 | ATTACHED | handle (u32), zero (u32), generation, low, next, start (u64 each), incarnation |
+| 18, 19 | DETACH, DETACHED | handle; nothing |
+| 24 | HEAD | handle |
+| 25 | HEAD_IS | low, next, messages and bytes that are owed for (u64 each) |
+| 26 | FETCH | handle, most bytes (u32), start, end (u64 each) |
+| 27 | RECORDS | the number after the last (u64), number of blocks (u32), zero (u32), their sizes (u32 each, zeros up to a multiple of 8), blocks |
+| 28 | ACK | handle, zero (u32), upto (u64) |
+| 29 | ACKED | low, next (u64 each) |
+| 30, 31 | DROP, DROPPED | handle; nothing: the subscription is forgotten |
+
+Kinds from 64 to 95 are kept for writers. The blocks are those of
+`clearfunds.dataspace.subscriptions`.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+import attrs
+
+from ...dataspace.subscriptions import (
+    AfterGrace,
+    DataLossError,
+    FencedError,
+    Head,
+    OtherIncarnationError,
+    Start,
+    SubscriptionError,
+)
+from .._errors import RemoteProtocolError
+from .._need_data import NEED_DATA, NeedDataType
+
+VERSION = 1
+MAGIC = b"CLFR"
+
+DEFAULT_MAX_FRAME_SIZE = 64 << 10
+"""Bytes of one frame that a reader may send: an attachment with a hundred filters of 500 bytes."""
+
+INCARNATION_BYTES = 16
+UNKNOWN = bytes(INCARNATION_BYTES)
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    WELCOME = 2
+    ERROR = 3
+    PING = 4
+    PONG = 5
+    ATTACH = 16
+    ATTACHED = 17
+    DETACH = 18
+    DETACHED = 19
+    HEAD = 24
+    HEAD_IS = 25
+    FETCH = 26
+    RECORDS = 27
+    ACK = 28
+    ACKED = 29
+    DROP = 30
+    DROPPED = 31
+
+
+class ErrorCode(enum.IntEnum):
+    """What an ERROR is about, for programs; its sentence is for people."""
+
+    PROTOCOL = 1
+    """The peer broke the protocol; the connection is closed."""
+    REFUSED = 2
+    """It is not allowed, or not known."""
+    FENCED = 3
+    """A newer reader has attached."""
+    DATA_LOSS = 4
+    """The messages are not there any more."""
+    OTHER_INCARNATION = 5
+    """The subscription was made anew: numbers mean something else."""
+    STORE = 6
+    """The disk does not do what it should; it may later."""
+
+
+class Frame(NamedTuple):
+    """A frame, not looked into."""
+
+    kind: int
+    request: int
+    payload: bytes
+
+
+@attrs.frozen(slots=True)
+class Hello:
+    """The client's first word."""
+
+    lowest: int
+    highest: int
+
+
+@attrs.frozen(slots=True)
+class Ping:
+    """Is anybody there?"""
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Attach:
+    """Attach to a subscription, and make it if there is none."""
+
+    name: str
+    generation: int = 0
+    incarnation: bytes = UNKNOWN
+    filters: tuple[str, ...] = ()
+    grace: float | None = None
+    after_grace: AfterGrace | None = None
+    durable: bool = False
+    start: Start | None = None
+    join: bool = False
+
+
+@attrs.frozen(slots=True)
+class Detach:
+    """Be attached no more."""
+
+    handle: int
+
+
+@attrs.frozen(slots=True)
+class AskHead:
+    """Ask what can be fetched."""
+
+    handle: int
+
+
+@attrs.frozen(slots=True)
+class Fetch:
+    """Ask for messages."""
+
+    handle: int
+    start: int
+    end: int
+    max_bytes: int
+
+
+@attrs.frozen(slots=True)
+class Ack:
+    """Acknowledge everything below `upto`."""
+
+    handle: int
+    upto: int
+
+
+@attrs.frozen(slots=True)
+class Drop:
+    """Forget the subscription."""
+
+    handle: int
+
+
+Request: TypeAlias = Hello | Ping | Attach | Detach | AskHead | Fetch | Ack | Drop
+
+_HEADER = Struct("<IB3xI")
+_HELLO = Struct("<4sHH")
+_WELCOME = Struct("<HHI")
+_U16 = Struct("<H")
+_ATTACH = Struct("<Q16sdBBBB")
+_ATTACHED = Struct("<IIQQQQ16s")
+_HANDLE = Struct("<I")
+_HEAD_IS = Struct("<QQQQ")
+_FETCH = Struct("<IIQQ")
+_RECORDS = Struct("<QII")
+_ACK = Struct("<IIQ")
+_ACKED = Struct("<QQ")
+
+_STARTS: tuple[Start | None, ...] = (None, Start.EARLIEST, Start.LATEST)
+_AFTER: tuple[AfterGrace | None, ...] = (
+    None,
+    AfterGrace.HOLD,
+    AfterGrace.DROP,
+    AfterGrace.WRITE_OFF,
+)
+
+_REST = _HEADER.size - 4
+"""What a frame's length counts besides what its kind has."""
+
+
+class FrameReader:
+    """Frames out of bytes, however they come.
+
+    Args:
+        max_frame_size: Larger frames are refused.
+    """
+
+    def __init__(self, max_frame_size: int = DEFAULT_MAX_FRAME_SIZE) -> None:
+        self._max = max_frame_size
+        self._buffer = b""
+        self._position = 0
+        self._returned = 0
+
+    @property
+    def unparsed_bytes(self) -> int:
+        """How much of what came has not been returned."""
+        return len(self._buffer) - self._position
+
+    def receive_data(self, data: bytes) -> None:
+        """Take what was read."""
+        self._buffer = self._buffer[self._position :] + data if self.unparsed_bytes else data
+        self._position = self._returned = 0
+
+    def next_frame(self) -> Frame | NeedDataType:
+        """Return the next whole frame.
+
+        Raises:
+            RemoteProtocolError: If it is larger than allowed, or too small to be one.
+        """
+        buffer, at = self._buffer, self._position
+        if len(buffer) - at < 4:
+            return NEED_DATA
+        length = int.from_bytes(buffer[at : at + 4], "little")
+        if length < _REST or length + 4 > self._max:
+            msg = (
+                f"a frame of {length + 4} bytes: it has to have {_HEADER.size} at least, and "
+                f"{self._max} are the limit here (max_frame_size)"
+            )
+            raise RemoteProtocolError(msg)
+        if len(buffer) - at < length + 4:
+            return NEED_DATA
+        _, kind, request = _HEADER.unpack_from(buffer, at)
+        self._returned = at
+        self._position = end = at + 4 + length
+        return Frame(kind, request, buffer[at + _HEADER.size : end])
+
+    def put_back(self) -> None:
+        """Let the frame that was returned last be the next one again."""
+        self._position = self._returned
+
+    def close(self) -> None:
+        """Forget what was not returned."""
+        self._buffer = b""
+        self._position = self._returned = 0
+
+
+class _Texts:
+    """What stands behind the fixed part of a frame."""
+
+    def __init__(self, payload: bytes, at: int) -> None:
+        self.payload = payload
+        self.at = at
+
+    def number(self) -> int:
+        (value,) = _U16.unpack_from(self.payload, self.at)
+        self.at += _U16.size
+        return int(value)
+
+    def text(self) -> str:
+        length = self.number()
+        raw = self.payload[self.at : self.at + length]
+        if len(raw) < length:
+            raise ValueError("a text is cut short")
+        self.at += length
+        return raw.decode()
+
+
+def parse_request(frame: Frame) -> Request:
+    """Look into a frame that a reader has sent.
+
+    Raises:
+        RemoteProtocolError: If it is none that a reader may send, or is not well formed.
+    """
+    try:
+        request, size = _parse(frame)
+    except (struct.error, ValueError) as exc:
+        msg = f"a malformed {_name(frame.kind)} frame (kind {frame.kind}): {exc}"
+        raise RemoteProtocolError(msg) from exc
+    if size != len(frame.payload):
+        msg = f"a {_name(frame.kind)} frame with {len(frame.payload) - size} bytes too many"
+        raise RemoteProtocolError(msg)
+    return request
+
+
+def _name(kind: int) -> str:
+    try:
+        return Kind(kind).name
+    except ValueError:
+        return "unknown"
+
+
+def _parse(frame: Frame) -> tuple[Request, int]:
+    """Return a request, and how much of the payload it was."""
+    payload = frame.payload
+    match frame.kind:
+        case Kind.FETCH:
+            handle, max_bytes, start, end = _FETCH.unpack_from(payload)
+            return Fetch(handle, start, end, max_bytes), _FETCH.size
+        case Kind.ACK:
+            handle, _, upto = _ACK.unpack_from(payload)
+            return Ack(handle, upto), _ACK.size
+        case Kind.HEAD:
+            return AskHead(*_HANDLE.unpack_from(payload)), _HANDLE.size
+        case Kind.DETACH:
+            return Detach(*_HANDLE.unpack_from(payload)), _HANDLE.size
+        case Kind.DROP:
+            return Drop(*_HANDLE.unpack_from(payload)), _HANDLE.size
+        case Kind.PING:
+            return Ping(), 0
+        case Kind.HELLO:
+            magic, lowest, highest = _HELLO.unpack_from(payload)
+            if magic != MAGIC:
+                raise ValueError(f"it begins with {magic!r}, not with {MAGIC!r}")
+            return Hello(lowest, highest), _HELLO.size
+        case Kind.ATTACH:
+            return _parse_attach(payload)
+        case _:
+            raise ValueError("a reader does not send that")
+
+
+def _parse_attach(payload: bytes) -> tuple[Attach, int]:
+    start: int
+    after: int
+    generation, incarnation, grace, start, after, durable, join = _ATTACH.unpack_from(payload)
+    if start >= len(_STARTS) or after >= len(_AFTER) or durable > 1 or join > 1:
+        raise ValueError(f"start {start}, after grace {after}, durable {durable}, join {join}")
+    if math.isnan(grace):
+        raise ValueError("its grace is not a number")
+    texts = _Texts(payload, _ATTACH.size)
+    name = texts.text()
+    filters = tuple([texts.text() for _ in range(texts.number())])
+    attach = Attach(
+        name=name,
+        generation=generation,
+        incarnation=incarnation,
+        filters=filters,
+        grace=None if grace < 0 else grace,
+        after_grace=_AFTER[after],
+        durable=bool(durable),
+        start=_STARTS[start],
+        join=bool(join),
+    )
+    return attach, texts.at
+
+
+# -- what is sent --------------------------------------------------------------------------------
+
+
+def encode_frame(kind: Kind, request: int, *parts: bytes) -> bytes:
+    """Return a frame with these parts, joined."""
+    length = _REST + sum(map(len, parts))
+    return b"".join((_HEADER.pack(length, kind, request), *parts))
+
+
+def encode_request(number: int, request: Request) -> bytes:
+    """Return the frame of a request."""
+    match request:
+        case Hello(lowest, highest):
+            return encode_frame(Kind.HELLO, number, _HELLO.pack(MAGIC, lowest, highest))
+        case Ping():
+            return encode_frame(Kind.PING, number)
+        case Detach(handle):
+            return encode_frame(Kind.DETACH, number, _HANDLE.pack(handle))
+        case AskHead(handle):
+            return encode_frame(Kind.HEAD, number, _HANDLE.pack(handle))
+        case Fetch(handle, start, end, max_bytes):
+            return encode_frame(Kind.FETCH, number, _FETCH.pack(handle, max_bytes, start, end))
+        case Ack(handle, upto):
+            return encode_frame(Kind.ACK, number, _ACK.pack(handle, 0, upto))
+        case Drop(handle):
+            return encode_frame(Kind.DROP, number, _HANDLE.pack(handle))
+        case Attach():
+            fixed = _ATTACH.pack(
+                request.generation,
+                request.incarnation,
+                -1.0 if request.grace is None else request.grace,
+                _STARTS.index(request.start),
+                _AFTER.index(request.after_grace),
+                request.durable,
+                request.join,
+            )
+            texts = [_text(request.name), _U16.pack(len(request.filters))]
+            texts += map(_text, request.filters)
+            return encode_frame(Kind.ATTACH, number, fixed, *texts)
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return _U16.pack(len(raw)) + raw
+
+
+def encode_welcome(number: int, max_frame_size: int) -> bytes:
+    """Return a WELCOME."""
+    return encode_frame(Kind.WELCOME, number, _WELCOME.pack(VERSION, 0, max_frame_size))
+
+
+def encode_error(number: int, code: ErrorCode, sentence: str) -> bytes:
+    """Return an ERROR; a sentence that is too long for one is cut."""
+    raw = sentence.encode(errors="backslashreplace")[:4096].decode(errors="ignore").encode()
+    return encode_frame(Kind.ERROR, number, _U16.pack(code), _U16.pack(len(raw)), raw)
+
+
+def code_of(fault: SubscriptionError) -> ErrorCode:
+    """Return what a subscription's refusal is about."""
+    match fault:
+        case FencedError():
+            return ErrorCode.FENCED
+        case OtherIncarnationError():
+            return ErrorCode.OTHER_INCARNATION
+        case DataLossError():
+            return ErrorCode.DATA_LOSS
+        case _:
+            return ErrorCode.REFUSED
+
+
+def encode_attached(
+    number: int, handle: int, generation: int, incarnation: bytes, head: Head, start: int
+) -> bytes:
+    """Return an ATTACHED."""
+    fixed = _ATTACHED.pack(handle, 0, generation, head.low, head.next, start, incarnation)
+    return encode_frame(Kind.ATTACHED, number, fixed)
+
+
+def encode_head(number: int, head: Head, items: int, nbytes: int) -> bytes:
+    """Return a HEAD_IS."""
+    return encode_frame(Kind.HEAD_IS, number, _HEAD_IS.pack(*head, items, nbytes))
+
+
+def encode_acked(number: int, head: Head) -> bytes:
+    """Return an ACKED."""
+    return encode_frame(Kind.ACKED, number, _ACKED.pack(*head))
+
+
+def encode_records(number: int, following: int, blocks: Sequence[bytes]) -> bytes:
+    """Return the RECORDS of these blocks, up to before `following`."""
+    sizes = Struct(f"<{len(blocks)}I{'4x' if len(blocks) % 2 else ''}").pack(*map(len, blocks))
+    fixed = _RECORDS.pack(following, len(blocks), 0)
+    return encode_frame(Kind.RECORDS, number, fixed, sizes, *blocks)

@@ -1,0 +1,119 @@
+"""The side of a relay that readers of ranges connect to: what its sessions share."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from ...accounts import Account, Limit
+from ...dataspace import Dataspace
+from ...dataspace.subscriptions import SubscriptionLimits, Subscriptions
+from .._flusher import Flusher
+from .._link import Link
+from .._server import TICK_SECONDS, Admission, Server
+from ._disk import SubscriptionDisk
+from ._session import SubscriptionSession
+from ._settings import SubscriptionSettings
+
+READERS_ACCOUNT = "readers"
+"""The account above those of all readers: a root of its own. What is on its way to a reader is not
+counted with what publishers owe, or they could use up what lets them go on again."""
+
+
+class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
+    """What the sessions of one relay share.
+
+    Args:
+        dataspace: Where subscriptions are bound.
+        flusher: Who sends.
+        account: Whose children the accounts of subscriptions in RAM are: the server's.
+        settings: What readers may make grow.
+        admission: How many connections there may be, of all protocols.
+        limits: How many subscriptions there may be, and how much each may hold.
+        disk: The store's side, for durable ones; None: there are none.
+        disk_account: Whose children the accounts of durable ones are.
+
+    Attributes:
+        subscriptions: All of them.
+        disk: The store's side.
+    """
+
+    logger = logging.getLogger("clearfunds.transports.subscriptions")
+
+    def __init__(
+        self,
+        dataspace: Dataspace,
+        flusher: Flusher,
+        account: Account,
+        settings: SubscriptionSettings,
+        admission: Admission | None = None,
+        *,
+        limits: SubscriptionLimits | None = None,
+        disk: SubscriptionDisk | None = None,
+        disk_account: Account | None = None,
+    ) -> None:
+        super().__init__(dataspace, flusher, account, settings, admission)
+        self.disk = disk
+        self.subscriptions = Subscriptions(
+            dataspace,
+            account,
+            disk=disk_account,
+            open_log=None if disk is None else disk.open_log,
+            limits=limits,
+        )
+        if disk is not None:
+            disk.restore(self.subscriptions)
+        self.readers = self.ledger.open(
+            READERS_ACCOUNT, limit=Limit(items=None, bytes=settings.max_unsent_bytes)
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<SubscriptionServer: {len(self.open)} connections, "
+            f"{len(self.subscriptions)} subscriptions>"
+        )
+
+    async def handle(self, link: Link, listener: str) -> None:
+        """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
+        if self._admits(link):
+            await SubscriptionSession(self, link, listener).run()
+
+    async def keep_time(self) -> None:
+        """Hold connections to their deadlines and readers to their grace, until cancelled.
+
+        What has come for durable subscriptions is handed to the store meanwhile.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().keep_time)
+            if self.disk is not None:
+                nursery.start_soon(self.disk.run)
+            while True:
+                await trio.sleep(TICK_SECONDS)
+                self.look_for_the_lost()
+
+    def look_for_the_lost(self) -> None:
+        """Deal with subscriptions whose reader has not come back in time."""
+        for each in self.subscriptions.look_for_the_lost():
+            self.logger.warning(
+                "no reader has come back to subscription %s within %g s: %s",
+                each.subscription,
+                each.options.grace,
+                "it was dropped" if each.closed else "what it held was written off",
+                extra={
+                    "event": "grace_over",
+                    "subscription": each.subscription,
+                    "seconds": each.options.grace,
+                    "policy": str(each.options.after_grace),
+                },
+            )
+
+    def close(self) -> None:
+        """End all subscriptions here, when the connections have ended. Idempotent.
+
+        What durable ones have in RAM is handed to the store first; it has to be flushed after this.
+        """
+        if self.disk is not None:
+            self.disk.write()
+        self.subscriptions.close()
+        self.readers.close()

@@ -1,0 +1,477 @@
+"""One reader's connection: binds the frames to subscriptions, an account and an outlet.
+
+Rules of this file, beyond those of every session (`.._session`):
+1. Requests are answered in order. What is on its way to the reader is on the connection's account;
+   while that is over its limit, nothing more is fetched for it.
+2. Meanwhile acknowledgements and the like are still taken (rule 10), but not those of what an
+   earlier fetch of the same connection still waits for.
+3. When the connection ends, it is detached from what it was attached to: there is no other way to
+   tell that a reader has gone.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from ...accounts import Account, QuotaExceededError
+from ...dataspace.subscriptions import (
+    AtRest,
+    OtherIncarnationError,
+    RangeSubscription,
+    SubscriptionError,
+    SubscriptionOptions,
+    block_range,
+)
+from ...dataspace.subscriptions import RefusedError as Refused
+from .._errors import RemoteProtocolError
+from .._flusher import OUTLETS_A_STEP
+from .._link import Link
+from .._need_data import NEED_DATA
+from .._session import LOOK_AHEAD_BYTES, Session
+from ._disk import StoreUnwillingError
+from ._frames import (
+    UNKNOWN,
+    VERSION,
+    Ack,
+    AskHead,
+    Attach,
+    Detach,
+    Drop,
+    ErrorCode,
+    Fetch,
+    FrameReader,
+    Hello,
+    Kind,
+    Ping,
+    Request,
+    code_of,
+    encode_acked,
+    encode_attached,
+    encode_error,
+    encode_frame,
+    encode_head,
+    encode_records,
+    encode_welcome,
+    parse_request,
+)
+
+if TYPE_CHECKING:
+    from ._server import SubscriptionServer
+
+REQUESTS_A_STEP = 64
+"""Requests that are handled before other tasks may run: ten milliseconds' worth of fetches."""
+
+KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+"""After how many seconds a reader whose machine has gone without a word is found to have: a minute.
+It may have nothing to say for hours."""
+
+
+@attrs.frozen(slots=True, eq=False)
+class _Attachment:
+    """What a connection is attached to."""
+
+    subscription: RangeSubscription
+    generation: int
+    owner: bool
+    """Whether it is what keeps the subscription attached; else it reads along."""
+
+
+class SubscriptionSession(Session["SubscriptionServer", Account]):
+    """One reader's connection."""
+
+    __slots__ = (
+        "_attachments", "_frames", "_greeted", "_handles", "_listener", "_pending", "_step",
+    )  # fmt: skip
+
+    _unacknowledged_are = "messages were not acknowledged"
+
+    def __init__(self, server: SubscriptionServer, link: Link, listener: str) -> None:
+        super().__init__(server, link, f"{listener}/{link.peer}")
+        settings = server.settings
+        self.account = server.ledger.open(self.name, limit=settings.limit, parent=server.readers)
+        # A reader that does not read holds up nobody but itself.
+        self.outlet.owner = self.account
+        self._listener = listener
+        self._frames = FrameReader(settings.max_frame_size)
+        self._greeted = False
+        # Requests that were read while earlier ones wait.
+        self._pending: deque[tuple[int, Request]] = deque()
+        # What has to be awaited before the next request.
+        self._step: Callable[[], Awaitable[None]] | None = None
+        self._attachments: dict[int, _Attachment] = {}
+        self._handles = 0
+        if link.sock.family in (socket.AF_INET, socket.AF_INET6):
+            link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEP_ALIVE:
+                link.sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def __repr__(self) -> str:
+        return f"<SubscriptionSession {self.name}: {len(self._attachments)} attachments>"
+
+    # -- its life -------------------------------------------------------------------------------
+
+    async def _serve(self) -> str:
+        """See `Session._serve`; between two requests it may have to wait for the disk."""
+        link = self._link
+        flusher = self._server.flusher
+        account = self.account
+        while True:
+            more = self._process()
+            if len(flusher.dirty) <= OUTLETS_A_STEP:
+                flusher.flush_now()
+            else:
+                await flusher.flush()
+            if self._step is not None:
+                step, self._step = self._step, None
+                await step()
+                continue
+            if not more:
+                ending = self._ending()
+                if ending is not None:
+                    return ending
+            if not account.funds_are_clear():
+                if await self._wait_for_clear_funds(account):
+                    continue
+                return self._cut_off()
+            if more:
+                await trio.lowlevel.checkpoint()
+                continue
+            self._received(await link.receive())
+
+    def _received(self, data: bytes) -> None:
+        if not data:
+            self._eof = True
+            return
+        self._frames.receive_data(data)
+        self._server.counters.received_bytes += len(data)
+
+    def _handle_input(self) -> bool:
+        for _ in range(REQUESTS_A_STEP):
+            if self._pending:
+                number, request = self._pending[0]
+            else:
+                found = self._next_request()
+                if found is None:
+                    return False
+                number, request = found
+                self._pending.append(found)
+            if isinstance(request, Fetch) and not self.account.funds_are_clear():
+                return True
+            self._pending.popleft()
+            self._handle(number, request)
+            if self._step is not None:
+                return True
+        return True
+
+    def _next_request(self) -> tuple[int, Request] | None:
+        frame = self._frames.next_frame()
+        if frame is NEED_DATA:
+            return None
+        self._last = self._server.ledger.clock()
+        try:
+            request = parse_request(frame)
+        except RemoteProtocolError:
+            self._frames.put_back()
+            raise
+        if not self._greeted and not isinstance(request, Hello):
+            msg = f"{frame.kind} is the first frame's kind, not HELLO ({Kind.HELLO.value})"
+            raise RemoteProtocolError(msg)
+        return frame.request, request
+
+    def _ending(self) -> str | None:
+        return self._cut_off() if self._eof else None
+
+    def _cut_off(self) -> str:
+        left = self._frames.unparsed_bytes
+        if left:
+            return f"the reader closed the connection within a frame ({left} bytes of it came)"
+        return "the reader closed the connection"
+
+    def _silence(self, seconds: float, allowed: float) -> str:
+        if not self._greeted:
+            return f"no HELLO within {allowed:g} s"
+        return f"no request for {seconds:.1f} s"
+
+    async def _take_leave(self, why: str) -> None:
+        if not self._eof:
+            await super()._take_leave(why)
+
+    async def _say_why(self, fault: RemoteProtocolError) -> None:
+        self._send(encode_error(0, ErrorCode.PROTOCOL, str(fault)))
+        self._server.flusher.flush_now()
+        await self._linger()
+
+    def _withdraw(self, reason: str) -> None:
+        for attachment in self._attachments.values():
+            self._detach(attachment)
+        self._attachments.clear()
+        self._server.logger.info("%s left: %s", self.name, reason, extra=self._fields("left"))
+
+    def _close(self) -> None:
+        self._frames.close()
+        self._pending.clear()
+        self._step = None
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    async def _look_ahead(self, wait: trio.CancelScope) -> None:
+        """Take what reduces debt out of the requests that wait (rule 10)."""
+        allowance = LOOK_AHEAD_BYTES
+        looked_at = 0
+        while True:
+            looked_at = self._overtake(looked_at)
+            if looked_at < 0:
+                return  # at something that is to be found in its turn
+            self._server.flusher.flush_now()
+            if self._eof:
+                # What it has asked for interests nobody any more.
+                self._pending.clear()
+                self._left = True
+                wait.cancel()
+                return
+            if allowance <= 0:
+                return
+            try:
+                data = await self._link.receive()
+            except OSError:
+                data = b""  # it will be found again when its turn comes
+            allowance -= len(data)
+            self._received(data)
+
+    def _overtake(self, looked_at: int) -> int:
+        """Handle what may overtake those before it; return how many stay, -1 to look no further."""
+        pending = self._pending
+        kept = [pending.popleft() for _ in range(looked_at)]
+        try:
+            while True:
+                if pending:
+                    number, request = pending.popleft()
+                else:
+                    try:
+                        found = self._next_request()
+                    except RemoteProtocolError:
+                        return -1  # it will be found again when its turn comes
+                    if found is None:
+                        return len(kept)
+                    number, request = found
+                if isinstance(request, (Ping, AskHead)) or (
+                    isinstance(request, Ack) and not self._is_awaited(request, kept)
+                ):
+                    self._handle(number, request)
+                    continue
+                kept.append((number, request))
+                if not isinstance(request, (Fetch, Ack)):
+                    return -1
+        finally:
+            pending.extendleft(reversed(kept))
+
+    @staticmethod
+    def _is_awaited(ack: Ack, kept: list[tuple[int, Request]]) -> bool:
+        """Whether something that waits would be gone after this acknowledgement."""
+        return any(
+            isinstance(request, Fetch) and request.handle == ack.handle and request.start < ack.upto
+            for _, request in kept
+        )
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def _send(self, data: bytes) -> None:
+        """Send a frame, on the connection's account."""
+        self.account.borrow(1, len(data))
+        self.outlet.hold(self.account, data, 1, len(data), self._server.ledger.clock())
+
+    def _handle(self, number: int, request: Request) -> None:
+        try:
+            self._answer(number, request)
+        except SubscriptionError as exc:
+            self._send(encode_error(number, code_of(exc), str(exc)))
+        except QuotaExceededError as exc:
+            self._send(encode_error(number, ErrorCode.REFUSED, str(exc)))
+
+    def _answer(self, number: int, request: Request) -> None:
+        match request:
+            case Fetch():
+                self._fetch(number, request)
+            case Ack(handle, upto):
+                head = self._attachment(handle).subscription.ack(upto)
+                self._send(encode_acked(number, head))
+            case AskHead(handle):
+                subscription = self._attachment(handle).subscription
+                items, nbytes = subscription.owed()
+                self._send(encode_head(number, subscription.head(), items, nbytes))
+            case Ping():
+                self._send(encode_frame(Kind.PONG, number))
+            case Attach():
+                self._attach(number, request)
+            case Detach(handle):
+                attachment = self._attachments.pop(handle, None)
+                if attachment is not None:
+                    self._detach(attachment)
+                self._send(encode_frame(Kind.DETACHED, number))
+            case Drop(handle):
+                name = self._attachment(handle).subscription.subscription
+                self._server.subscriptions.drop(name)
+                self._say("%s dropped subscription %s", "subscription_dropped", name)
+                self._send(encode_frame(Kind.DROPPED, number))
+            case Hello(lowest, highest):
+                if not lowest <= VERSION <= highest:
+                    msg = (
+                        f"version {VERSION} is spoken here, and the reader knows those from "
+                        f"{lowest} to {highest}"
+                    )
+                    raise RemoteProtocolError(msg)
+                self._greeted = True
+                self._deadline_after = self._server.settings.idle_timeout
+                self._send(encode_welcome(number, self._server.settings.max_frame_size))
+
+    def _say(self, sentence: str, event: str, name: str) -> None:
+        fields = {**self._fields(event), "subscription": name}
+        self._server.logger.info(sentence, self.name, name, extra=fields)
+
+    def _attachment(self, handle: int) -> _Attachment:
+        """Return an attachment that may still ask for something."""
+        attachment = self._attachments.get(handle)
+        if attachment is None:
+            raise Refused(f"this connection has no attachment {handle}; attach first")
+        subscription = attachment.subscription
+        if subscription.closed:
+            msg = f"subscription {subscription.subscription} was dropped; attach to make it anew"
+            raise Refused(msg)
+        subscription.check(attachment.generation)
+        return attachment
+
+    # -- ATTACH ---------------------------------------------------------------------------------
+
+    def _attach(self, number: int, request: Attach) -> None:
+        server = self._server
+        if request.join and not request.generation:
+            raise Refused("who reads along has to say with which generation")
+        if len(self._attachments) >= server.settings.max_attachments:
+            msg = (
+                f"{server.settings.max_attachments} attachments are the limit for one connection "
+                "(max_attachments)"
+            )
+            raise Refused(msg)
+        subscription = self._find(request)
+        start = subscription.low
+        if request.generation:
+            incarnation = subscription.incarnation
+            if request.incarnation != UNKNOWN:
+                incarnation = request.incarnation
+            if request.join:
+                subscription.check(request.generation, incarnation)
+            else:
+                subscription.resume(request.generation, incarnation)
+        else:
+            subscription.attach()
+        if request.start is not None:
+            start = subscription.start(request.start)
+        self._handles += 1
+        handle = self._handles
+        generation = subscription.generation
+        attachment = _Attachment(subscription, generation, not request.join)
+        self._attachments[handle] = attachment
+        what = "%s reads along in subscription %s" if request.join else "%s attached to %s"
+        self._say(what, "attached", subscription.subscription)
+        answer = partial(self._attached, number, handle, attachment, start)
+        if subscription.options.durable and not request.join:
+            self._step = partial(self._when_durable, number, handle, answer)
+        else:
+            answer()
+
+    def _find(self, request: Attach) -> RangeSubscription:
+        subscriptions = self._server.subscriptions
+        found = subscriptions.find(request.name)
+        if found is None and request.generation:
+            msg = f"subscription {request.name!r} is not there any more; attach to make it anew"
+            raise OtherIncarnationError(msg)
+        if found is not None and request.join:
+            return found
+        before = SubscriptionOptions() if found is None else found.options
+        options = SubscriptionOptions(
+            durable=request.durable if request.filters else before.durable,
+            grace=before.grace if request.grace is None else request.grace,
+            after_grace=before.after_grace if request.after_grace is None else request.after_grace,
+        )
+        return subscriptions.open(request.name, request.filters, options)
+
+    async def _when_durable(self, number: int, handle: int, answer: Callable[[], None]) -> None:
+        """Answer when what the answer says would be found again after a restart."""
+        disk = self._server.disk
+        assert disk is not None
+        try:
+            await disk.synced(self._server.settings.store_timeout)
+        except StoreUnwillingError as exc:
+            self._detach(self._attachments.pop(handle))
+            self._send(encode_error(number, ErrorCode.STORE, str(exc)))
+        else:
+            answer()
+
+    def _attached(self, number: int, handle: int, attachment: _Attachment, start: int) -> None:
+        subscription = attachment.subscription
+        self._send(
+            encode_attached(
+                number,
+                handle,
+                attachment.generation,
+                subscription.incarnation,
+                subscription.head(),
+                start,
+            )
+        )
+
+    @staticmethod
+    def _detach(attachment: _Attachment) -> None:
+        if attachment.owner:
+            attachment.subscription.detach(attachment.generation)
+
+    # -- FETCH ----------------------------------------------------------------------------------
+
+    def _fetch(self, number: int, request: Fetch) -> None:
+        subscription = self._attachment(request.handle).subscription
+        max_bytes = min(request.max_bytes, self._server.settings.max_fetch_bytes)
+        found = subscription.fetch(request.start, request.end, max_bytes)
+        if isinstance(found, AtRest):
+            self._step = partial(self._fetch_at_rest, number, request, found, max_bytes)
+        else:
+            self._send_records(number, request.start, found)
+
+    async def _fetch_at_rest(
+        self, number: int, request: Fetch, wanted: AtRest, max_bytes: int
+    ) -> None:
+        disk = self._server.disk
+        assert disk is not None
+        try:
+            attachment = self._attachment(request.handle)
+            subscription = attachment.subscription
+            blocks = await disk.read(subscription, wanted, max_bytes)
+            if not blocks:
+                # They may have been acknowledged meanwhile.
+                self._attachment(request.handle)
+                subscription.check_range(request.start, request.end)
+                msg = (
+                    f"messages from {wanted.start} on of subscription {subscription.subscription} "
+                    "are not in the store, where they should be: see `clearfunds store verify`"
+                )
+                self._server.logger.error(
+                    "%s: %s", self.name, msg, extra=self._fields("store_lost", msg)
+                )
+                self._send(encode_error(number, ErrorCode.DATA_LOSS, msg))
+                return
+        except SubscriptionError as exc:
+            self._send(encode_error(number, code_of(exc), str(exc)))
+        except StoreUnwillingError as exc:
+            self._send(encode_error(number, ErrorCode.STORE, str(exc)))
+        else:
+            self._send_records(number, request.start, blocks)
+
+    def _send_records(self, number: int, start: int, blocks: list[bytes]) -> None:
+        following = block_range(blocks[-1])[1] if blocks else start
+        self._send(encode_records(number, following, blocks))
