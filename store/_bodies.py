@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Places of bodies that are gone are kept until there are this many.
 _SPARE = 1024
@@ -99,6 +102,13 @@ class Bodies:
         if self._dead > _SPARE and self._dead * 2 > len(references):
             self._tidy()
         return place
+
+    def places(self) -> Iterator[Place]:
+        """Yield where each body is."""
+        _, segments, offsets, sizes, references = self._columns
+        for at, count in enumerate(references):
+            if count:
+                yield Place(segments[at], offsets[at], sizes[at])
 
     def within(self, segment: int, limit: int) -> list[tuple[int, Place]]:
         """Return the first bodies in a segment, up to `limit` bytes of them, but one at least."""

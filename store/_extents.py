@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ._detail import Detail, indices, joined, shared, slice_of, weight
+from ._detail import Detail, indices, joined, shared, slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,10 +237,9 @@ class Extents:
         where = (extent.segment, extent.offset, extent.length)
         return [Extent(first, last, *where, own, count, live, detail)]
 
-    def total(self) -> tuple[int, int]:
-        """Return how many messages there are in all, done or not, and their bytes."""
-        count = size = 0
-        for extent in self:
-            count += extent.items
-            size += weight(extent.detail, 0, extent.items)
-        return count, size
+    def in_segment(self, segment: int, start: int = 0) -> int | None:
+        """Return the place of the first extent in a segment, from the place `start` on."""
+        try:
+            return self._columns[2].index(segment, max(start, self._head))
+        except ValueError:
+            return None

@@ -55,6 +55,8 @@ class Op:
     length: int = 0
     value: Any = None
     """`DONE`: the ranges; `VALUES`: the changes; `DECLARE`: name and meta; `MOVE`: the reach."""
+    gone: list[tuple[int, int]] | None = None
+    """`MOVE`: what was done durably within its reach; None: all that was done there."""
 
 
 class Index:
@@ -162,6 +164,7 @@ class Index:
                 return
             extent = self._extent(op, segment)
             queue.extents.append(extent)
+            queue.durable_seq = max(queue.durable_seq, op.last + 1)
             segment.live += op.length
             self._refer(extent)
         elif op.kind == DONE:
@@ -178,6 +181,9 @@ class Index:
             if queue is None:
                 return
             self.free(queue.extents.cut(*op.value))
+            # What was done within its reach is not there any more.
+            for low, high in [op.value] if op.gone is None else op.gone:
+                queue.finished.remove(low, high)
             queue.extents.insert(self._extent(op, segment))
             segment.live += op.length
         elif op.kind == BODY:
@@ -223,6 +229,10 @@ class Index:
                 if place is not None:
                     self._less(place.segment, place.length)
 
+    def count_segment(self, number: int, nbytes: int) -> None:
+        """Count bytes of a segment as needed."""
+        self._less(number, -nbytes)
+
     def _less(self, number: int, nbytes: int) -> None:
         segment = self.segments.get(number)
         if segment is not None:
@@ -266,9 +276,6 @@ class Index:
                 queue.next_seq, max((last for _, last in op.value), default=-1) + 1
             )
             op.value = self.finish(queue, op.value)
-        elif op.kind == MOVE and queue is not None:
-            # Whatever was done within its reach is not there any more.
-            queue.finished.remove(*op.value)
         elif op.kind == VALUES:
             for key, value in op.value.items():
                 self.set(key, value)

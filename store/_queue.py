@@ -70,6 +70,8 @@ class StoredQueue:
     """What is durable; changed only by whoever writes, and under the lock."""
     pending: deque[Puts] = attrs.field(factory=deque[Puts], repr=False)
     """What is committed and not durable."""
+    durable_seq: int = 0
+    """Above all sequence numbers that are durable."""
     finished: Intervals = attrs.field(factory=Intervals, repr=False)
     """Numbers of messages that are done, among those in `extents` and `pending`."""
     checked: tuple[int, int] | None = attrs.field(default=None, repr=False)

@@ -12,6 +12,8 @@ from ._names import (
     QUARANTINE,
     segment_name,
     segment_number,
+    snapshot_name,
+    snapshot_number,
 )
 from ._records import (
     DECLARE,
@@ -29,6 +31,7 @@ from ._records import (
     read_head,
 )
 from ._scan import Bad, ScannedBatch, salvage, scan_batch
+from ._snapshot import read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +78,7 @@ class Recoverer:
         self.next_segment = 1
         #: The numbers of the snapshots that are there and whole, oldest first.
         self.snapshots: list[int] = []
+        self.snapshot_bytes = 0
 
     def recover(self) -> Recovery:
         """Read it all.
@@ -89,6 +93,9 @@ class Recoverer:
         replayed = [number for number in numbers if number >= start]
         total = sum(sizes[segment_name(number)] for number in replayed)
         heads = {number: self._read_file_head(number) for number in numbers}
+        for number in set(self.index.segments) - set(numbers):
+            # Removed, though after the snapshot; or lost: what needs it will tell.
+            del self.index.segments[number]
         for number in numbers:
             if number < start:
                 self._old_segment(number, heads[number], sizes[segment_name(number)])
@@ -110,7 +117,39 @@ class Recoverer:
             self.progress(what, done, total)
 
     def _load_snapshot(self, sizes: dict[str, int]) -> int:
+        """Load the newest snapshot that is whole; return from which segment on to replay."""
+        numbers = sorted(n for n in map(snapshot_number, sizes) if n is not None)
+        while numbers:
+            number = numbers[-1]
+            name = snapshot_name(number)
+            self._tell("reading the index", 0, sizes[name])
+            file = self.files.open(name)
+            try:
+                data = file.pread(sizes[name], 0)
+            finally:
+                file.close()
+            try:
+                snapshot = read_snapshot(data)
+            except CorruptRecordError as error:
+                aside = self._quarantine(name)
+                what = f"{error}; an older snapshot, and more of the log, is read in its place"
+                self.damages.append(Damage(name, 0, len(data), what, quarantined=aside))
+                numbers.pop()
+                continue
+            self.index = snapshot.index
+            self.ticket, self.next_batch = snapshot.ticket, snapshot.batch
+            self.snapshots = numbers
+            self.snapshot_bytes = len(data)
+            return snapshot.number
         return 1
+
+    def _quarantine(self, name: str) -> str | None:
+        if not self.repair:
+            return None
+        aside = f"{QUARANTINE}/{name}"
+        self.files.mkdir(QUARANTINE)
+        self.files.rename(name, aside)
+        return aside
 
     @staticmethod
     def _next_base(later: list[int], heads: dict[int, FileHead | None]) -> int | None:
@@ -131,7 +170,9 @@ class Recoverer:
 
     def _old_segment(self, number: int, head: FileHead | None, size: int) -> None:
         segment = self.index.segments.get(number)
-        if segment is None:
+        if segment is not None:
+            segment.size = segment.synced = min(size, segment.size)
+        else:
             # Nothing in it is needed; it was to be removed when the process ended.
             base = 0 if head is None else head.batch
             self.index.segments[number] = Segment(number, 0, base, size, size)
@@ -175,11 +216,7 @@ class Recoverer:
             if self.repair:
                 self.files.unlink(name)
             return
-        aside: str | None = None
-        if self.repair:
-            self.files.mkdir(QUARANTINE)
-            aside = f"{QUARANTINE}/{name}"
-            self.files.rename(name, aside)
+        aside = self._quarantine(name)
         until = "" if next_base is None else f" (batches {self.next_batch} to {next_base - 1})"
         what = f"its header is unreadable, so all that it had is lost{until}"
         self.damages.append(Damage(name, 0, len(data), what, quarantined=aside))
@@ -288,6 +325,7 @@ class Recoverer:
     def _look_for_what_is_missing(self) -> None:
         """Give up what lies in files that are not there."""
         index = self.index
+        lost: dict[tuple[int, int], Damage] = {}
         for queue in list(index.durable.values()):
             for extent in list(queue.extents):
                 segment = index.segments.get(extent.segment)
@@ -300,20 +338,21 @@ class Recoverer:
                     index.free(freed)
                     for low, high in gone:
                         queue.finished.remove(low, high)
-                self.damages.append(
-                    Damage(
-                        segment_name(extent.segment),
-                        extent.offset,
-                        extent.length,
-                        "it is gone" if segment is None else "it is shorter than it was",
-                        queue.id,
-                        queue.name,
-                        extent.first,
-                        extent.last,
-                        count - queue.live_count,
-                        size - queue.live_bytes,
-                    )
+                key = (queue.id, extent.segment)
+                before = lost.get(key)
+                first, length = extent.first, extent.length
+                count, size = count - queue.live_count, size - queue.live_bytes
+                if before is not None:
+                    first, length = before.first or 0, before.length + length
+                    count, size = before.count + count, before.size + size
+                lost[key] = Damage(
+                    segment_name(extent.segment),
+                    extent.offset if before is None else before.offset,
+                    length,
+                    "it is gone" if segment is None else "it is shorter than it was",
+                    *(queue.id, queue.name, first, extent.last, count, size),
                 )
+        self.damages += [damage for damage in lost.values() if damage.count]
 
 
 _LOST: Final = {

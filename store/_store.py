@@ -18,6 +18,8 @@ import logging
 import random
 import threading
 from collections import deque
+from contextlib import suppress
+from itertools import chain
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -25,8 +27,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ._changes import Changes
+from ._compaction import BadExtentError, Mover
 from ._encode import Batch, encode
 from ._errors import (
+    CorruptRecordError,
     Damage,
     StoreClosedError,
     StoreDiskError,
@@ -36,19 +40,32 @@ from ._errors import (
 from ._files import RealFiles
 from ._handles import Handles
 from ._index import Segment
-from ._names import LOCK, segment_name, segment_number, snapshot_number
+from ._intervals import Intervals
+from ._names import LOCK, segment_name, segment_number, snapshot_name, snapshot_number
 from ._queue import InMemory, OnDisk, Record
 from ._reading import pending_records, records_of, runs_of
-from ._records import FILE_HEAD_SIZE, FileHead, file_head, read_head, read_payload
-from ._recovery import MARK, Recoverer, Recovery
+from ._records import (
+    FILE_HEAD_SIZE,
+    MOVE,
+    PUT,
+    FileHead,
+    file_head,
+    read_head,
+    read_payload,
+    read_run,
+)
+from ._recovery import MARK, Recoverer, Recovery, put_aside
+from ._scan import heads
 from ._sentences import reason, trouble
 from ._settings import StoreSettings
+from ._snapshot import write_snapshot
 from ._statistics import StoreStatistics
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
+    from ._extents import Extent
     from ._files import File, Files
     from ._index import Op
     from ._queue import Plan, StoredQueue
@@ -94,7 +111,12 @@ class Store:
     """
 
     def __init__(
-        self, files: Files, settings: StoreSettings, recoverer: Recoverer, recovery: Recovery
+        self,
+        files: Files,
+        settings: StoreSettings,
+        recoverer: Recoverer,
+        recovery: Recovery,
+        progress: Progress | None,
     ) -> None:
         """Use `Store.open`."""
         self.settings = settings
@@ -132,7 +154,16 @@ class Store:
         self._fsyncs = 0
         self._fsync_seconds = self._slowest_fsync = 0.0
         self._compacted_segments = self._compacted_bytes = self._deleted_segments = 0
-        self._snapshots = self._snapshot_bytes = 0
+        self._snapshots = 0
+        # Of the index: the segments from which on the log is to be replayed on top of each, the
+        # size of the last, and how much log there is since.
+        self._kept = recoverer.snapshots
+        self._snapshot_bytes = recoverer.snapshot_bytes
+        self._log_bytes = recovery.replayed_bytes
+        self._tending = True
+        self._mover: Mover | None = None
+        self._stuck: set[int] = set()
+        self._progress = progress
 
     @classmethod
     def open(
@@ -145,14 +176,14 @@ class Store:
     ) -> Store:
         """Open the store in `directory`, making it if there is none, and recover what it has.
 
-        Blocks for as long as reading the log takes since the last snapshot.
+        Blocks for as long as reading the log since the last snapshot takes.
 
         Args:
             directory: Where it is.
             settings: How it behaves.
             files: The files in place of those of the operating system.
             progress: Called now and then with what is being done, how much of it is done, and how
-                much it is in all.
+                much it is in all; later, too, in the writer's thread, when a segment is copied.
 
         Raises:
             StoreLockedError: another process has it open.
@@ -173,7 +204,14 @@ class Store:
             raise
         for damage in recovery.damages:
             _logger.error("store %s: %s", files.where, damage)
-        return cls(files, settings or StoreSettings(), recoverer, recovery)
+        if recovery.torn_bytes:
+            _logger.warning(
+                "store %s: %d bytes that were never confirmed were cut off: the process ended "
+                "in the middle of a write",
+                files.where,
+                recovery.torn_bytes,
+            )
+        return cls(files, settings or StoreSettings(), recoverer, recovery, progress)
 
     # The owner's.
 
@@ -213,18 +251,22 @@ class Store:
                 msg = "the store is closed"
                 raise StoreClosedError(msg)
             self._index.commit(changes)
-            self._ticket += 1
-            changes.ticket = self._ticket
-            self._pending.append(changes)
-            before = self._pending_bytes
-            self._pending_bytes += changes.nbytes
-            self._commits += 1
-            if self._oldest is None:
-                self._oldest = monotonic()
-                self._wake.notify()
-            elif before < self.settings.write_bytes <= self._pending_bytes:
-                self._wake.notify()
-            return self._ticket
+            return self._take_in(changes)
+
+    def _take_in(self, changes: Changes) -> int:
+        """Have changes written that the index has. Under the lock."""
+        self._ticket += 1
+        changes.ticket = self._ticket
+        self._pending.append(changes)
+        before = self._pending_bytes
+        self._pending_bytes += changes.nbytes
+        self._commits += 1
+        if self._oldest is None:
+            self._oldest = monotonic()
+            self._wake.notify()
+        elif before < self.settings.write_bytes <= self._pending_bytes:
+            self._wake.notify()
+        return self._ticket
 
     def hurry(self) -> None:
         """Have everything committed so far on the disk as soon as possible."""
@@ -293,7 +335,7 @@ class Store:
         """
         if count < 1:
             return []
-        vanished = 0
+        again = 0
         while True:
             with self._lock:
                 queue = self._index.by_id.get(queue_id)
@@ -303,27 +345,34 @@ class Store:
                 places = self._places(plan)
                 checked = queue.checked
             records: list[Record] = []
+            at: OnDisk | None = None
             try:
                 for piece in plan:
                     if isinstance(piece, InMemory):
                         records += pending_records(*piece)
                     else:
+                        at = piece
                         where = (piece.extent.segment, piece.extent.offset)
                         records += self._read_extent(queue_id, piece, places, checked == where)
                         queue.checked = where
+            except CorruptRecordError as error:
+                again += 1
+                if again > 10 or at is None or not self._lose(queue_id, at.extent, str(error)):
+                    raise StoreDiskError(str(error)) from error
+                continue
             except FileNotFoundError as error:
                 # It was copied forward in the meantime: look again where it is.
-                vanished += 1
-                if vanished > 10:
+                again += 1
+                if again > 10:
                     raise StoreDiskError(trouble(error, "read", self._files.where)) from error
                 continue
             except OSError as error:
                 raise StoreDiskError(trouble(error, "read", self._files.where)) from error
             return records
 
-    def _places(self, plan: Plan) -> dict[int, tuple[str, int, int] | bytes]:
+    def _places(self, plan: Plan) -> dict[int, tuple[str, int, int]]:
         """Say where the shared bodies of a plan are, while the index is locked."""
-        found: dict[int, tuple[str, int, int] | bytes] = {}
+        found: dict[int, tuple[str, int, int]] = {}
         for piece in plan:
             if isinstance(piece, OnDisk):
                 for body in piece.bodies:
@@ -336,22 +385,25 @@ class Store:
         self,
         queue_id: int,
         piece: OnDisk,
-        places: dict[int, tuple[str, int, int] | bytes],
+        places: dict[int, tuple[str, int, int]],
         checked: bool,
     ) -> list[Record]:
         extent = piece.extent
         salt = self._salt(extent.segment)
         with self._handles.use(segment_name(extent.segment)) as file:
             data = file.pread(extent.length, extent.offset)
-        bodies = {body: self._read_body(places[body]) for body in piece.bodies}
+        bodies: dict[int, bytes] = {}
+        for body in piece.bodies:
+            if body not in places:
+                msg = "a body that it shares with others is gone"
+                raise CorruptRecordError(msg)
+            bodies[body] = self._read_body(places[body])
         records: list[Record] = []
         for head, run, payload in runs_of(salt, queue_id, extent, data, checked):
             records += records_of(head, run, payload, piece.ranges, bodies)
         return records
 
-    def _read_body(self, place: tuple[str, int, int] | bytes) -> bytes:
-        if isinstance(place, bytes):
-            return place
+    def _read_body(self, place: tuple[str, int, int]) -> bytes:
         name, offset, length = place
         number = segment_number(name)
         assert number is not None
@@ -390,8 +442,12 @@ class Store:
                     self._wake.wait(seconds)
                 stopping = self._stopping
                 sync = stopping or self._sync_is_due()
+                due = sync or self._pending_bytes >= self.settings.write_bytes
             with self._work:
-                self._attempt(sync=sync)
+                if due:
+                    self._attempt(sync=sync)
+                else:
+                    self._tend()
             if stopping:
                 return
 
@@ -410,9 +466,10 @@ class Store:
         with self._work:
             if self._closed:
                 return
-            self._attempt(sync=True)
             with self._lock:
                 self._closed = True
+            if self._attempt(sync=True):
+                self._end_with_snapshot()
             self._end_segment()
             self._handles.close()
             self._files.unlock()
@@ -423,7 +480,7 @@ class Store:
             return 0 if self._hurried else max(0.0, self._retry_at - monotonic())
         if self._sync_is_due():
             return 0
-        if self._pending_bytes >= self.settings.write_bytes:
+        if self._tending or self._pending_bytes >= self.settings.write_bytes:
             return 0
         if self._oldest is not None:
             return max(0.0, self._oldest + self.settings.fsync_interval - monotonic())
@@ -521,6 +578,7 @@ class Store:
         self._next_batch += 1
         self._batches += 1
         self._written_bytes += written.size
+        self._log_bytes += written.size
         with self._lock:
             for op in written.ops:
                 op.offset += segment.size
@@ -539,6 +597,9 @@ class Store:
         if self._current is not None and self._current.size >= self.settings.segment_bytes:
             self._sync()
             self._end_segment()
+            due = max(self.settings.segment_bytes, 4 * self._snapshot_bytes)
+            if self._log_bytes >= due:
+                self._snapshot()
         if self._current is not None and self._file is not None:
             return self._current, self._file
         number = self._next_segment
@@ -599,13 +660,14 @@ class Store:
                 self._unsynced_bytes -= written.size
                 segment.synced += written.size
             ticket = max(ticket, written.ticket)
+        self._tending = True
         self._rest()
         if ticket > self.durable:
             self.durable = ticket
             self.on_durable(ticket)
 
     def _rest(self) -> None:
-        """Note since when there is something to do, after an fsync."""
+        """Note since when there is something to write, after an fsync."""
         with self._lock:
             self._oldest = monotonic() if self._pending else None
 
@@ -629,6 +691,247 @@ class Store:
             # The next segment's header says where this one ends.
             _logger.debug("store %s: %s", self._files.where, reason(error))
         self._end_segment()
+
+    # Keeping the log short.
+
+    def compact(self) -> None:
+        """Write what is pending, and give back what can be given back, copying as needed.
+
+        Blocks. `run` does the same, bit by bit, between writes.
+
+        Raises:
+            StoreDiskError: the disk refused.
+        """
+        with self._work:
+            self.flush(sync=True)
+            # A segment can go when the older of two snapshots covers it.
+            for _ in range(3):
+                self._end_with_snapshot()
+                self._tending = True
+                while self._tending:
+                    if not self._tend():
+                        raise StoreDiskError(self._trouble)
+
+    def _tend(self) -> bool:
+        """Give back what is dead, and copy a piece forward where that is due.
+
+        Returns:
+            whether the disk took it. For whoever has `_work`.
+        """
+        if self._trouble is not None:
+            self._tending = False
+            return False
+        try:
+            self._reclaim()
+            if self._mover is None:
+                self._mover = self._choose()
+            if self._mover is None:
+                self._tending = False
+            else:
+                self._copy(self._mover)
+        except OSError as error:
+            self._tending = False
+            self._failed(error)
+            return False
+        return True
+
+    def _reclaim(self) -> None:
+        """Remove the segments that nothing needs."""
+        segments = self._index.segments
+        floor = self._floor()
+        waiting = 0
+        for number, segment in list(segments.items()):
+            if segment.live > 0 or segment is self._current:
+                continue
+            if number >= floor:
+                waiting += segment.size
+                continue
+            name = segment_name(number)
+            self._files.unlink(name)
+            self._handles.forget(name)
+            with self._lock:
+                del segments[number]
+            self._deleted_segments += 1
+        # They wait for newer snapshots, which nothing else may bring about for a long time.
+        if waiting >= 2 * self.settings.segment_bytes:
+            self._end_with_snapshot()
+
+    def _floor(self) -> int:
+        """Return the first segment that is needed to replay: of the older of two snapshots."""
+        return self._kept[-2] if len(self._kept) > 1 else 0
+
+    def _choose(self) -> Mover | None:
+        """Choose the segment to copy forward: the one with the least in it."""
+        floor = self._floor()
+        found = [
+            segment
+            for number, segment in self._index.segments.items()
+            if number < floor
+            and number not in self._stuck
+            and 0 < segment.live < segment.size * self.settings.compact_below
+        ]
+        if not found:
+            return None
+        segment = min(found, key=lambda segment: segment.live / segment.size)
+        name = segment_name(segment.number)
+
+        def read(size: int, offset: int) -> bytes:
+            with self._handles.use(name) as file:
+                return file.pread(size, offset)
+
+        return Mover(self._index, segment, read, self._pending_dones)
+
+    def _copy(self, mover: Mover) -> None:
+        """Copy a piece forward.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        number = mover.segment.number
+        # First, as what is done in what is not durable yet would be applied too early.
+        self._sync()
+        segment, file = self._segment_to_write()
+        batch = Batch(segment.salt)
+        try:
+            more = mover.step(batch, self.settings.compact_step_bytes)
+        except BadExtentError as error:
+            self._mover = None
+            if not self._lose(error.queue, error.extent, str(error)):
+                self._stuck.add(number)
+            self.flush(sync=True)
+            return
+        except CorruptRecordError as error:
+            _logger.error("store %s: %s: %s", self._files.where, segment_name(number), error)
+            self._mover = None
+            self._stuck.add(number)
+            return
+        if not more:
+            self._mover = None
+            if mover.segment.live:  # pragma: no cover
+                self._stuck.add(number)
+            else:
+                self._compacted_segments += 1
+            return
+        written = self.written
+        data = batch.finish(self._next_batch, written, segment.synced)
+        file.write(data, segment.size)
+        self._note(segment, _Written(self._next_batch, written, batch.ops, [], len(data)))
+        self._sync()
+        self._compacted_bytes += len(data)
+        if self._progress is not None:
+            done = mover.total - mover.segment.live
+            self._progress(f"copying {segment_name(number)} forward", done, mover.total)
+
+    def _pending_dones(self, queue_id: int) -> Intervals:
+        """Return what is done in a queue, and not durably so. Under the lock."""
+        found = Intervals()
+        groups = [*(written.group for written in self._unsynced), self._pending]
+        for changes in chain.from_iterable(groups):
+            for first, last in changes.dones.get(queue_id, ()):
+                found.add(first, last)
+        return found
+
+    def _end_with_snapshot(self) -> None:
+        """Begin a new segment with the next write, and have a snapshot of all before it."""
+        try:
+            self._sync()
+            self._end_segment()
+            if not self._kept or self._kept[-1] < self._next_segment:
+                self._snapshot()
+        except OSError as error:
+            self._failed(error)
+
+    def _snapshot(self) -> None:
+        """Write a snapshot of the index; where the disk refuses, go on with the last one."""
+        index = self._index
+        done: dict[int, Intervals] = {}
+        with self._lock:
+            pending: dict[int, Intervals] = {}
+            for changes in self._pending:
+                for queue_id, ranges in changes.dones.items():
+                    for first, last in ranges:
+                        pending.setdefault(queue_id, Intervals()).add(first, last)
+            for queue_id, queue in index.durable.items():
+                own = done[queue_id] = queue.finished.copy()
+                for first, last in pending.get(queue_id, ()):
+                    own.remove(first, last)
+        number = self._next_segment
+        try:
+            self._snapshot_bytes = write_snapshot(
+                self._files, number, self._next_batch, self.durable, index, done
+            )
+        except OSError as error:
+            # The log has it all; so it only takes longer to read, and more room.
+            self._failures += 1
+            sentence = trouble(error, "write a snapshot of", self._files.where)
+            _logger.error("store %s: %s", self._files.where, sentence)
+            return
+        self._snapshots += 1
+        self._log_bytes = 0
+        self._kept.append(number)
+        while len(self._kept) > 2:
+            with suppress(OSError):  # It is removed the next time, or when the store is opened.
+                self._files.unlink(snapshot_name(self._kept[0]))
+            del self._kept[0]
+
+    # Damage.
+
+    def _lose(self, queue_id: int, extent: Extent, what: str) -> bool:
+        """Give up what cannot be read of an extent; say whether there was anything.
+
+        Raises:
+            OSError: it cannot be read at all.
+        """
+        readable = Intervals()
+        data = b""
+        with suppress(CorruptRecordError):
+            with self._handles.use(segment_name(extent.segment)) as file:
+                data = file.pread(extent.length, extent.offset)
+            for at, head in heads(self._salt(extent.segment), data):
+                if head.kind not in (PUT, MOVE) or head.queue != queue_id:
+                    continue
+                with suppress(CorruptRecordError):
+                    run, _ = read_run(head, read_payload(head, data, at))
+                    for index in range(run.count):
+                        seq = run.first + (index if run.offsets is None else run.offsets[index])
+                        if run.shared is None or self._has_body(run.shared[index]):
+                            readable.add(seq, seq)
+        name = segment_name(extent.segment)
+        changes = self.begin()
+        with self._lock:
+            queue = self._index.by_id.get(queue_id)
+            if queue is None:
+                return True
+            count, size = queue.live_count, queue.live_bytes
+            for first, last in readable.missing(extent.first, extent.last):
+                changes.done(queue_id, first, last)
+            changes.seal()
+            self._index.commit(changes)
+            if not changes.dones:
+                return False
+            self._take_in(changes)
+            count, size = count - queue.live_count, size - queue.live_bytes
+        aside: str | None = None
+        with suppress(OSError):
+            aside = put_aside(self._files, name, extent.offset, data)
+        first, last = extent.first, extent.last
+        where = (name, extent.offset, extent.length, what)
+        damage = Damage(*where, queue_id, queue.name, first, last, count, size, aside)
+        self._damages.append(damage)
+        _logger.error("store %s: %s", self._files.where, damage)
+        self.on_damage(damage)
+        return True
+
+    def _has_body(self, body: int) -> bool:
+        with self._lock:
+            place = self._index.bodies.where(body) if body else None
+        if place is None:
+            return not body
+        try:
+            self._read_body((segment_name(place.segment), place.offset, place.length))
+        except (CorruptRecordError, FileNotFoundError):
+            return False
+        return True
 
 
 def _ignore(_: object) -> None:

@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -186,6 +187,28 @@ class StoreMachine(RuleBasedStateMachine):
         assert trouble is None or why in trouble
 
     @rule()
+    def compact(self) -> None:
+        self.store.compact()
+        statistics = self.store.statistics()
+        # The rest is below the threshold nowhere, or waits for two more snapshots.
+        assert statistics.dead_bytes <= statistics.live_bytes + 4 * SETTINGS.segment_bytes
+
+    @rule()
+    def compact_in_vain(self) -> None:
+        left = self.chance.randint(0, 40)
+
+        def fault(operation: str, name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        self.disk.fault = fault
+        with contextlib.suppress(StoreDiskError):
+            self.store.compact()
+        self.disk.fault = None
+
+    @rule()
     def close_and_open(self) -> None:
         self.store.close()
         self._open()
@@ -205,8 +228,8 @@ class StoreMachine(RuleBasedStateMachine):
         self._open()
         self._one_of_the_states(durable)
 
-    @rule(operations=st.integers(1, 12))
-    def lose_power_in_the_middle(self, operations: int) -> None:
+    @rule(operations=st.integers(1, 60), compact=st.booleans())
+    def lose_power_in_the_middle(self, operations: int, compact: bool) -> None:
         left = operations
 
         def fault(operation: str, name: str) -> None:
@@ -217,7 +240,9 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.disk.fault = fault
         with contextlib.suppress(_PowerCutError):
-            self.store.flush(sync=True)
+            if compact:
+                self.store.compact()
+            self.store.close()
         self.disk.fault = None
         durable = self.store.durable - self.base
         self.disk.lose_power()
@@ -262,8 +287,59 @@ class _PowerCutError(Exception):
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=60,
+    max_examples=25,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_lives(seed: int) -> None:
+    """The same, with more in the store than the machine above gets together."""
+    live_long(seed, 70)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_longer_lives(seed: int) -> None:
+    live_long(seed, 400)
+
+
+def live_long(seed: int, steps: int) -> None:
+    """Let one store see much."""
+    chance = random.Random(seed)
+    machine = StoreMachine()
+    machine.seed(seed)
+    for _ in range(steps):
+        kind = chance.choices(
+            ("commit", "sync", "write", "compact", "in vain", "room", "open", "kill", "power"),
+            (8, 8, 4, 2, 3, 1, 1, 1, 2),
+        )[0]
+        number = chance.getrandbits(32)
+        if kind == "commit":
+            machine.commit(seed=number, number=chance.randint(1, 12))
+        elif kind == "sync":
+            machine.commit_and_sync(seed=number)
+        elif kind == "write":
+            machine.commit_and_write(seed=number)
+        elif kind == "compact":
+            chance.choice((machine.compact, machine.compact_in_vain))()
+        elif kind == "in vain":
+            operations = set(chance.choices(("write", "fsync", "create", "fsync_dir", "rename")))
+            machine.flush_in_vain(code=errno.EIO, operations=operations)
+        elif kind == "room":
+            machine.flush_with_little_room(room=chance.randint(0, 3000))
+        elif kind == "open":
+            machine.close_and_open()
+        elif kind == "kill":
+            machine.kill()
+        else:
+            machine.lose_power_in_the_middle(
+                operations=chance.randint(1, 60), compact=chance.random() < 0.5
+            )
+        if len(machine.states) > 60:
+            machine.forget_the_past()
+        machine.readers_see_what_is_committed()
+        machine.the_books_of_the_disk_balance()
+    machine.teardown()
