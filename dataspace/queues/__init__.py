@@ -10,6 +10,9 @@ from ._backing import Keeper as Keeper
 from ._binding import Binding as Binding
 from ._channel import Channel as Channel
 from ._channel import Delivery as Delivery
+from ._classic import ClassicBacking as ClassicBacking
+from ._classic import classic as classic
+from ._classic_parts import ClassicSettings as ClassicSettings
 from ._consumer import Consumer as Consumer
 from ._dead_letters import DeadLetter as DeadLetter
 from ._dead_letters import DeadLetterRoute as DeadLetterRoute
@@ -20,6 +23,8 @@ from ._errors import QueueInUseError as QueueInUseError
 from ._errors import QueueLockedError as QueueLockedError
 from ._errors import QueueNotEmptyError as QueueNotEmptyError
 from ._errors import UnknownTagError as UnknownTagError
+from ._memory_monitor import MemoryMonitor as MemoryMonitor
+from ._memory_monitor import MemoryMonitorStatistics as MemoryMonitorStatistics
 from ._message import Death as Death
 from ._message import DeathReason as DeathReason
 from ._message import Message as Message

@@ -13,7 +13,7 @@ from ._prefetch import PrefetchWindow
 if TYPE_CHECKING:
     from ._consumer import Consumer
     from ._message import Message
-    from ._queue import Queue
+    from ._serving import ServingQueue
 
 
 class Delivery:
@@ -48,7 +48,7 @@ class Delivery:
         tag: int,
         message: Message,
         loan: LoanedItem[list[Any]],
-        queue: Queue,
+        queue: ServingQueue,
         channel: Channel,
         consumer: Consumer | None,
     ) -> None:
@@ -237,8 +237,8 @@ class Channel:
         return UnknownTagError(f"unknown delivery tag {tag} on channel {self.name}: it {state}")
 
     @staticmethod
-    def _by_queue(deliveries: list[Delivery]) -> list[tuple[Queue, list[Delivery]]]:
-        queues: dict[Queue, list[Delivery]] = {}
+    def _by_queue(deliveries: list[Delivery]) -> list[tuple[ServingQueue, list[Delivery]]]:
+        queues: dict[ServingQueue, list[Delivery]] = {}
         for delivery in deliveries:
             queues.setdefault(delivery.queue, []).append(delivery)
         return list(queues.items())

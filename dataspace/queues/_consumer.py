@@ -9,7 +9,7 @@ from ._prefetch import PrefetchWindow
 
 if TYPE_CHECKING:
     from ._channel import Channel, Delivery
-    from ._queue import Queue
+    from ._serving import ServingQueue
 
 
 class Consumer:
@@ -37,7 +37,7 @@ class Consumer:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: ServingQueue,
         callback: Callable[[Delivery], object],
         channel: Channel,
         window: PrefetchWindow,

@@ -1,0 +1,436 @@
+"""What a queue has: its messages, wherever they are, and who owes for them.
+
+Rules of this file:
+1. A message is on its publisher's account until it is dealt with (acked, dropped, dead-lettered,
+   ...) or at rest: durable on disk, and owed for by the queue's own account, whose limit is the
+   disk budget (`_writer.py`, `_at_rest.py`).
+2. It is in exactly one place: arrived (not yet seen by `work`), ready (the backing knows where),
+   unacked (in a consumer's hands), returned (by a consumer that is just being served), dying or
+   being buried (on its way to be a dead letter).
+3. Order is by number. Who comes back comes back to its place.
+4. How it ends is counted, and its confirm answered once: when it is at rest, or when it ends.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
+from ._at_rest import AtRest
+from ._backing import Backing, BackingFactory
+from ._channel import Delivery
+from ._dead_letters import Burial, DeadLetter, DeadLetterRoute, undertaker_of, with_death
+from ._message import DeathReason, Message
+from ._rates import Rates
+from ._settings import Overflow, QueueSettings
+from ._shelf import Marks, Shelf
+from ._statistics import Counters
+from ._writer import Writer
+
+logger = logging.getLogger("clearfunds.dataspace")
+
+_OUTCOMES = {
+    DeathReason.REJECTED: Outcome.REJECTED,
+    DeathReason.EXPIRED: Outcome.EXPIRED,
+    DeathReason.MAX_LENGTH: Outcome.DROPPED,
+    DeathReason.DELIVERY_LIMIT: Outcome.REJECTED,
+}
+
+
+class QueueContents(Holder):
+    """The messages of a queue; see `Queue` for the arguments."""
+
+    __slots__ = (
+        "_arrived", "_attached", "_burying", "_dead_letter", "_delivered_upto", "_durable",
+        "_dying", "_has_ttl", "_mark_ticket", "_next_seq", "_persists", "_ready_bytes", "_refuses",
+        "_rest", "_returned", "_suspect_below", "_unacked", "_unacked_bytes", "_undertaker",
+        "_wall", "_wall_offset", "_writer", "account", "backing", "counters", "deleted", "rates",
+        "settings", "shelf",
+    )  # fmt: skip
+
+    kind = "queue"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        name: str,
+        *,
+        account: Account,
+        settings: QueueSettings,
+        shelf: Shelf | None,
+        backing: BackingFactory,
+        dead_letter: DeadLetterRoute | None,
+        wall: Callable[[], float],
+        patience: float,
+        policy: StuckPolicy | None,
+    ) -> None:
+        refuses = settings.overflow is not Overflow.DROP_HEAD
+        if policy is None:
+            keeps = refuses and shelf is None
+            policy = StuckPolicy.WAIT if keeps else StuckPolicy.DISCONNECT
+        super().__init__(ledger, name, patience=patience, policy=policy)
+        now = self.progressed_at
+        self.account = account
+        self.settings = settings
+        self.shelf = shelf
+        self.rates = Rates(now)
+        self.counters = Counters()
+        self.deleted = False
+        self._rest = AtRest(account, self)
+        self._writer = Writer(account, shelf, self.rates, self._lost)
+        self.backing: Backing = backing(self._writer)
+        self._persists = settings.durable and shelf is not None
+        self._refuses = refuses
+        self._has_ttl = settings.message_ttl is not None
+        self._dead_letter = dead_letter
+        self._undertaker = undertaker_of(ledger)
+        self._wall = wall
+        # Ages that outlive the process are told by the wall clock, which costs a call; so it is
+        # looked at by `tick` only.
+        self._wall_offset = wall() - now
+        # Messages, wherever they are.
+        self._next_seq = 1
+        self._arrived: deque[Message] = deque()
+        self._ready_bytes: int = 0
+        self._unacked: dict[int, Delivery] = {}
+        self._unacked_bytes = 0
+        self._dying: deque[tuple[Message, DeathReason]] = deque()
+        self._burying: dict[int, Message] = {}
+        self._returned: list[Message] = []
+        # Which messages may have been delivered, for after a restart.
+        self._attached = False
+        self._delivered_upto = 0
+        self._mark_ticket = 0
+        self._durable = 0
+        self._suspect_below = 0
+
+    def __len__(self) -> int:
+        """Return how many messages are ready."""
+        return len(self.backing) + len(self._arrived) + len(self._returned)
+
+    def __bool__(self) -> bool:
+        """Return true: an empty queue is a queue, too."""
+        return True
+
+    @abc.abstractmethod
+    def work(self) -> None:
+        """Do all that can be done now, unless it is being done. Called after every change."""
+
+    # -- room, time and places ---------------------------------------------------------------------
+
+    def _wall_now(self) -> float:
+        return self.ledger.clock() + self._wall_offset
+
+    def _is_late(self, message: Message) -> bool:
+        return message.expires is not None and message.expires <= self._wall_now()
+
+    def _has_left(self, message: Message) -> None:
+        self.rates.left += 1
+        self._ready_bytes = max(0, self._ready_bytes - message.size) if len(self.backing) else 0
+
+    def _put_back(self, messages: list[Message]) -> None:
+        for message in messages:
+            self._ready_bytes += message.size
+        self.backing.requeue(messages)
+
+    def _keep_to_limits(self) -> None:
+        settings = self.settings
+        length, nbytes = settings.max_length, settings.max_bytes
+        if length is None and nbytes is None:
+            return
+        backing = self.backing
+        while (length is not None and len(backing) > length) or (
+            nbytes is not None and self._ready_bytes > nbytes
+        ):
+            message = backing.fetch()
+            if message is None:
+                return  # again when it has been read
+            self._has_left(message)
+            self.counters.dropped += 1
+            self._die(message, DeathReason.MAX_LENGTH)
+
+    def _expire(self) -> None:
+        """Drop what has expired, from the head on, as far as all before it has."""
+        backing = self.backing
+        while len(backing):
+            message = backing.peek()
+            if message is None or not self._is_late(message):
+                return
+            message = backing.fetch()
+            if message is None:
+                return
+            self._has_left(message)
+            self._expired(message)
+
+    def _expired(self, message: Message) -> None:
+        self.counters.expired += 1
+        self._die(message, DeathReason.EXPIRED)
+
+    # -- the ends of messages ----------------------------------------------------------------------
+
+    def _finish(self, message: Message, outcome: Outcome) -> None:
+        """End a message that is in nobody's hands: repay, erase, confirm."""
+        loan = message.loan
+        if loan is None:
+            self._rest.settle(message.size, outcome)
+        elif loan.items:
+            loan.settle(outcome=outcome)
+        self._close(message)
+
+    def _close(self, message: Message, *, erased: bool = False) -> None:
+        """Erase a message whose loan has ended, unless it is, and confirm it."""
+        message.finished = True
+        message.pending = False
+        message.loan = None
+        if message.ticket is not None:
+            message.event = None
+            if not erased:
+                assert self.shelf is not None
+                self.shelf.done((message.seq,))
+        confirm = message.confirm
+        if confirm is not None:
+            message.confirm = None
+            confirm.taken()
+        if self._writer.short:
+            self._relieve()
+
+    def _relieve(self) -> None:
+        if self._writer.write_waiting():
+            self.backing.relieve()
+
+    def _die(self, message: Message, reason: DeathReason) -> None:
+        if self._dead_letter is None:
+            self._finish(message, _OUTCOMES[reason])
+        else:
+            self._dying.append((message, reason))
+
+    def _bury(self) -> None:
+        """Publish what has died, in turns that its account pays for."""
+        while self._dying:
+            message, reason = self._dying[0]
+            now = self._wall_now()
+            message.deaths = with_death(message.deaths, self.name, reason, now)
+            if message.loan is None:
+                message.loan = self._rest.take(message.event, message.size, self.ledger.clock())
+            self._dying.popleft()
+            self._burying[message.seq] = message
+            self._publish_dead(message, reason)
+
+    def _publish_dead(self, message: Message, reason: DeathReason) -> None:
+        route, loan = self._dead_letter, message.loan
+        assert route is not None
+        assert loan is not None
+        letter = DeadLetter(message.event, self.name, reason, message.deaths, message.size)
+        burial = Burial(partial(self._buried, message, reason))
+        undertaker = self._undertaker
+        outer = undertaker.deaths
+        turn = loan.turn()
+        # What is safe here is erased when it is safe there.
+        turn.confirm = burial if message.persistent else None
+        undertaker.deaths = message.deaths
+        try:
+            with turn:
+                route(turn, letter)
+        except Exception:
+            logger.exception("a dead letter of queue %s could not be published", self.name)
+            self.counters.dead_letters_failed += 1
+        else:
+            self.counters.dead_lettered += 1
+        finally:
+            undertaker.deaths = outer
+        burial.handed_over()
+
+    def _buried(self, message: Message, reason: DeathReason, refused: str | None) -> None:
+        self.counters.dead_letters_failed += refused is not None
+        # It may have gone with the queue meanwhile.
+        if self._burying.pop(message.seq, None) is not None:
+            self._finish(message, _OUTCOMES[reason])
+
+    # -- the shelf ---------------------------------------------------------------------------------
+
+    def durable(self, ticket: int) -> None:
+        """Note that what was written with `ticket`, and before, is durable. For the shelf's owner.
+
+        Its publishers are repaid as `stored`, once this queue's account has borrowed for it.
+        """
+        if self.deleted:
+            return
+        self._durable = max(self._durable, ticket)
+        for message in self._writer.durable(ticket):
+            self._comes_to_rest(message)
+        self.backing.durable(ticket)
+        self.work()
+
+    def _comes_to_rest(self, message: Message) -> None:
+        loan = message.loan
+        assert loan is not None
+        message.at_rest = True
+        self.counters.stored += 1
+        if message.pending or message.seq in self._burying:
+            # Somebody has this very loan in hand: it changes accounts where it is.
+            if loan.items:
+                publisher, items, nbytes = loan.account, loan.items, loan.bytes
+                self.account.borrow(items, nbytes)
+                self.settled()
+                self.ages.add(self.progressed_at - loan.opened, items)
+                loan.account = self.account
+                publisher.repay(items, nbytes, Outcome.STORED, self)
+        else:
+            self._rest.add(1, loan.bytes)
+            message.loan = None
+            loan.settle(outcome=Outcome.STORED)
+        confirm = message.confirm
+        if confirm is not None:
+            message.confirm = None
+            confirm.taken()
+
+    def paged_in(self, messages: Sequence[Message]) -> None:
+        """Take what was read, in answer to `Shelf.want`. For the shelf's owner."""
+        if self.deleted:
+            return
+        suspect_below = self._suspect_below
+        for message in messages:
+            if message.seq < suspect_below:
+                message.redelivered = True
+            if message.expires is not None:
+                self._has_ttl = True
+        self.backing.paged_in(messages)
+        self.work()
+
+    def recovered(
+        self, first_seq: int, next_seq: int, count: int, nbytes: int, marks: Marks
+    ) -> None:
+        """Take over what the shelf has from before a restart. Before anything else; once.
+
+        It is charged to the queue's account. Nothing is read until it is wanted.
+        """
+        assert self._next_seq == 1
+        assert self.shelf is not None
+        self._next_seq = max(next_seq, marks.delivered_upto, 1)
+        self._suspect_below = self._next_seq if marks.attached else marks.delivered_upto
+        self._delivered_upto = self._suspect_below
+        if marks.attached:
+            # Of what comes from now on nobody has had anything.
+            self.shelf.mark(False, self._delivered_upto)
+        self.counters.recovered = count
+        if count:
+            self._rest.add(count, nbytes)
+            self._ready_bytes += nbytes
+            self.backing.recovered(first_seq, next_seq, count)
+
+    def shelf_trouble(self, trouble: str | None) -> None:
+        """Note what is the matter with the disk; None: it works again. For the shelf's owner.
+
+        Meanwhile nothing is written: what comes stays in RAM, unconfirmed, and its publishers pay;
+        a queue that refuses rather than drops refuses what is persistent.
+        """
+        self._writer.trouble = trouble
+        if trouble is not None:
+            self._writer.short = True
+        else:
+            self._relieve()
+
+    def _lost(self, count: int) -> None:
+        self.counters.lost += count
+        logger.error("queue %s: %d messages are not to be found on disk", self.name, count)
+        gone = self._rest.settle_some(count, Outcome.LEAKED)
+        self._ready_bytes = max(0, self._ready_bytes - gone) if len(self.backing) else 0
+
+    def _attach(self) -> None:
+        if not self._attached and self._persists:
+            assert self.shelf is not None
+            self._attached = True
+            self._mark_ticket = self.shelf.mark(True, self._delivered_upto)
+
+    def _detach(self) -> None:
+        if self._attached:
+            assert self.shelf is not None
+            self._attached = False
+            self.shelf.mark(False, self._delivered_upto)
+
+    def _mark_is_awaited(self) -> bool:
+        """Whether the next message has to wait until it is on record that it may be delivered.
+
+        Else a crash could forget that somebody may have had it. It concerns what was written before
+        a consumer came; what is written after that is durable later than the record.
+        """
+        if self._durable >= self._mark_ticket:
+            return False
+        message = self.backing.peek()
+        return message is None or (
+            message.ticket is not None and message.ticket < self._mark_ticket
+        )
+
+    # -- everything at once ------------------------------------------------------------------------
+
+    def _erase(self, seqs: Sequence[int]) -> None:
+        """Erase what is ready of a stretch of the shelf, and nothing that is in use."""
+        if not len(seqs):
+            return
+        assert self.shelf is not None
+        used = [*self._unacked, *self._burying, *(message.seq for message, _ in self._dying)]
+        used = [seq for seq in used if seq in seqs]
+        if not used:
+            self.shelf.done(seqs)
+        else:
+            kept = set(used)
+            self.shelf.done([seq for seq in seqs if seq not in kept])
+
+    def _finish_ready(self, message: Message, *, erased: bool) -> None:
+        """End a message that is purged; what is at rest is settled by the one loan for all."""
+        if message.loan is not None and message.loan.items:
+            message.loan.settle(outcome=Outcome.DROPPED)
+        self._close(message, erased=erased)
+
+    def purge(self) -> int:
+        """Drop all that is ready; return how many messages that was. Nothing is dead-lettered."""
+        arrived = list(self._arrived)
+        self._arrived.clear()
+        returned, self._returned = self._returned, []
+        self.backing.forget(returned)
+        count = len(self.backing) + len(arrived) + len(returned)
+        here, on_disk = self.backing.purge()
+        self._erase(on_disk)
+        known = {message.seq for message in here}
+        # Those on the shelf only may still be on their publishers' accounts.
+        unsynced = [m for m in self._writer.messages() if m.seq in on_disk and m.seq not in known]
+        for message in unsynced:
+            if not message.pending and message.seq not in self._burying:
+                self._finish_ready(message, erased=True)
+        for message in (*arrived, *returned, *here):
+            self._finish_ready(message, erased=message.seq in on_disk)
+        # All that was at rest was ready.
+        self._rest.settle_some(self._rest.items, Outcome.DROPPED)
+        self._ready_bytes = 0
+        self.counters.purged += count
+        if self._writer.short:
+            self._relieve()
+        self.work()
+        return count
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """See `Holder.loans`: of all messages, wherever they are."""
+        if self._rest.loan is not None:
+            yield self._rest.loan
+        seen: set[int] = set()
+        for message in self._messages():
+            loan = message.loan
+            if loan is not None and loan.items and loan.holder is self and message.seq not in seen:
+                seen.add(message.seq)
+                yield loan
+
+    def _messages(self) -> Iterator[Message]:
+        yield from self._arrived
+        yield from self.backing
+        yield from self._returned
+        for delivery in self._unacked.values():
+            yield delivery.message
+        for message, _ in self._dying:
+            yield message
+        yield from self._burying.values()
+        yield from self._writer.messages()

@@ -1,0 +1,520 @@
+"""How a queue serves its consumers.
+
+Rules of this file:
+1. All that a queue does by itself it does in `work`, after a commit or an acknowledgement and never
+   inside one: take in what has arrived, deliver, keep to the limits, publish dead letters.
+   Callbacks of consumers may call the queue; what they cause is done when they have returned.
+2. Consumers with room stand in line and are served in turn; who has none stands at the window that
+   is full, and joins the line at its end when there is room again.
+3. What arrives while nothing is ready and somebody has room goes straight through: it is never in
+   the backing, and limits do not concern it.
+
+Source: AMQP 0-9-1 and RabbitMQ (rabbit_amqqueue_process.erl, rabbit_queue_consumers.erl).
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ...accounts import Account, Ledger, Outcome, StuckPolicy
+from ._backing import BackingFactory
+from ._channel import Channel, Delivery
+from ._consumer import Consumer
+from ._contents import QueueContents
+from ._dead_letters import DeadLetterRoute
+from ._errors import QueueDeletedError, QueueInUseError
+from ._message import DeathReason, Message
+from ._prefetch import PrefetchWindow
+from ._settings import Overflow, QueueSettings
+from ._shelf import Shelf
+
+logger = logging.getLogger("clearfunds.dataspace")
+
+MAX_ROUNDS = 100
+"""How often in a row consumers may give back at once what they were given, before others go on."""
+
+
+class ServingQueue(QueueContents):
+    """A queue's consumers; see `Queue` for the arguments."""
+
+    __slots__ = ("_active", "_again", "_due", "_unused_since", "_working", "consumers")
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        name: str,
+        *,
+        account: Account,
+        settings: QueueSettings,
+        shelf: Shelf | None,
+        backing: BackingFactory,
+        dead_letter: DeadLetterRoute | None,
+        wall: Callable[[], float],
+        patience: float,
+        policy: StuckPolicy | None,
+    ) -> None:
+        super().__init__(
+            ledger, name, account=account, settings=settings, shelf=shelf, backing=backing,
+            dead_letter=dead_letter, wall=wall, patience=patience, policy=policy,
+        )  # fmt: skip
+        self.consumers: dict[Consumer, None] = {}
+        # Those with room, in the order in which they are served.
+        self._active: deque[Consumer] = deque()
+        self._working = self._again = False
+        # When `tick` has to come for the backing's sake, or for what a round has left.
+        self._due = math.inf
+        self._unused_since = self.progressed_at
+
+    @abc.abstractmethod
+    def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """End the queue with all that it has."""
+
+    # -- work --------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Do all that can be done now, unless it is being done. Called after every change."""
+        if self._working:
+            self._again = True
+            return
+        self._working = True
+        rounds = MAX_ROUNDS
+        try:
+            self.rates.update(self.ledger.clock())
+            while True:
+                self._again = False
+                if self._arrived:
+                    self._take_arrived()
+                self._pump()
+                if not self._refuses:
+                    self._keep_to_limits()
+                if self._has_ttl:
+                    self._expire()
+                if self._dying:
+                    self._bury()
+                if self._returned:
+                    self._put_back_returned()
+                    rounds -= 1
+                    if not rounds:
+                        # Somebody gives back at once whatever it gets.
+                        self._due = -math.inf
+                        break
+                elif not (self._again or self._arrived or self._dying):
+                    break
+        finally:
+            self._working = False
+
+    def _take_arrived(self) -> None:
+        arrived = self._arrived
+        while arrived:
+            message = arrived[0]
+            if self._active and not len(self.backing) and not self._returned:
+                consumer = self._next_consumer()
+                if consumer is not None and not self._is_late(message):
+                    # Straight through: it was never ready.
+                    if message.persistent and not consumer.no_ack:
+                        self._writer.write_or_wait(message)
+                    arrived.popleft()
+                    self._release_if_transient(message)
+                    self._deliver(consumer, message)
+                    continue
+            arrived.popleft()
+            if self._refuses and self._must_refuse(message):
+                self._refuse(message)
+                continue
+            if message.persistent:
+                self._writer.write_or_wait(message)
+            self._release_if_transient(message)
+            self._ready_bytes += message.size
+            self.backing.publish(message)
+
+    @staticmethod
+    def _release_if_transient(message: Message) -> None:
+        confirm = message.confirm
+        if confirm is not None and not message.persistent:
+            message.confirm = None
+            confirm.taken()
+
+    def _must_refuse(self, message: Message) -> bool:
+        settings = self.settings
+        return (
+            (settings.max_length is not None and len(self.backing) >= settings.max_length)
+            or (
+                settings.max_bytes is not None
+                and self._ready_bytes + message.size > settings.max_bytes
+            )
+            or (message.persistent and self._writer.trouble is not None)
+        )
+
+    def _refuse(self, message: Message) -> None:
+        self.counters.refused += 1
+        confirm, message.confirm = message.confirm, None
+        trouble = self._writer.trouble
+        if confirm is not None:
+            confirm.refused(f"queue {self.name} is full" if trouble is None else trouble)
+        if self.settings.overflow is Overflow.REJECT_PUBLISH_DLX and trouble is None:
+            self._die(message, DeathReason.MAX_LENGTH)
+        else:
+            self._finish(message, Outcome.DROPPED)
+
+    def _put_back_returned(self) -> None:
+        returned, self._returned = self._returned, []
+        self._put_back(returned)
+
+    def _next_consumer(self) -> Consumer | None:
+        """Return whose turn it is, if anybody has room."""
+        active = self._active
+        while active:
+            consumer = active[0]
+            full = consumer.full_window()
+            if full is None:
+                return consumer
+            active.popleft()
+            full.waiting[consumer] = None
+        return None
+
+    def _pump(self) -> None:
+        backing = self.backing
+        while self._active and len(backing) and not self.deleted:
+            consumer = self._next_consumer()
+            if consumer is None or self._mark_is_awaited():
+                return
+            message = backing.fetch()
+            if message is None:
+                return
+            self._has_left(message)
+            if message.expires is not None and self._is_late(message):
+                self._expired(message)
+            else:
+                self._deliver(consumer, message)
+
+    # -- deliveries --------------------------------------------------------------------------------
+
+    def _deliver(self, consumer: Consumer, message: Message) -> None:
+        active = self._active
+        if active and active[0] is consumer:
+            active.rotate(-1)
+        channel = consumer.channel
+        delivery = self._hand_out(message, channel, consumer)
+        consumer.delivered += 1
+        if not consumer.no_ack:
+            if not consumer.outstanding:
+                consumer.progressed_at = self.progressed_at
+            consumer.outstanding += 1
+            consumer.window.take(message.size)
+            if channel.window is not None:
+                channel.window.take(message.size)
+            channel.add(delivery)
+        try:
+            consumer.callback(delivery)
+        except Exception as exc:
+            logger.exception("a consumer of queue %s failed; it gets nothing more", self.name)
+            self._consumer_failed(consumer, delivery, f"its callback raised {exc!r}")
+            return
+        if consumer.no_ack:
+            self._let_go(delivery)
+
+    def _hand_out(self, message: Message, channel: Channel, consumer: Consumer | None) -> Delivery:
+        """Make a delivery of a message that is in nobody's hands."""
+        loan = message.loan
+        if loan is None:
+            loan = self._rest.take(message.event, message.size, self.progressed_at)
+            message.loan = loan
+        elif message.deliveries or not loan.item:
+            loan.item = [message.event]
+        counters = self.counters
+        counters.delivered += 1
+        counters.redelivered += message.redelivered
+        seq = message.seq
+        if seq >= self._delivered_upto:
+            self._delivered_upto = seq + 1
+        delivery = Delivery(channel.next_tag(), message, loan, self, channel, consumer)
+        message.deliveries += 1
+        message.pending = True
+        self._unacked[seq] = delivery
+        self._unacked_bytes += message.size
+        if consumer is None or not consumer.no_ack:
+            self.backing.pending(message)
+            self.rates.pended += 1
+        return delivery
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """End a delivery that nobody acknowledges."""
+        message = delivery.message
+        if self._unacked.get(message.seq) is not delivery:
+            return  # the queue was deleted meanwhile
+        del self._unacked[message.seq]
+        self._unacked_bytes -= message.size
+        self.counters.acked += 1
+        loan = delivery.loan
+        if loan.items and loan.holder is self:
+            loan.settle()
+        self._close(message)
+
+    def _consumer_failed(self, consumer: Consumer, delivery: Delivery, why: str) -> None:
+        self.retire(consumer)
+        if consumer.no_ack:
+            self._let_go(delivery)
+        elif delivery.channel.is_outstanding(delivery.tag):
+            delivery.reject()
+        self._notify(consumer, why)
+        self.consumer_gone()
+
+    # -- consumers ---------------------------------------------------------------------------------
+
+    def check_exists(self) -> None:
+        """See whether the queue is still there.
+
+        Raises:
+            QueueDeletedError: If it was deleted.
+        """
+        if self.deleted:
+            msg = f"queue {self.name} has been deleted; declare it again"
+            raise QueueDeletedError(msg)
+
+    def touch(self) -> None:
+        """Note that it is in use: it has been declared once more, say."""
+        self._unused_since = self.ledger.clock()
+
+    def consume(
+        self,
+        callback: Callable[[Delivery], object],
+        *,
+        window: PrefetchWindow | None = None,
+        channel: Channel | None = None,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        on_cancelled: Callable[[str], object] | None = None,
+    ) -> Consumer:
+        """Push messages to `callback`, in turn with the other consumers; the first ones at once.
+
+        The callback is called with each `Delivery`, outside of commits. It must not raise: if it
+        does, the delivery has failed and the consumer gets nothing more. It may acknowledge,
+        publish, and cancel.
+
+        Args:
+            callback: Whom to give each delivery.
+            window: How much may be outstanding; by default any number. It is this consumer's own,
+                unless it is given to several.
+            channel: Where its deliveries are acknowledged; by default one of its own.
+            no_ack: Whether deliveries are done with when they are made. The callback may give a
+                `Delivery.loan` to another holder (an outlet); otherwise it ends as `delivered`
+                when the callback returns.
+            exclusive: Whether to be the only one.
+            on_cancelled: Called with a sentence if the queue ends the consumer.
+
+        Raises:
+            QueueInUseError: If there is an exclusive consumer, or it wants to be one and is not
+                the first.
+            QueueDeletedError: If the queue, or the channel, is no more.
+        """
+        self.check_exists()
+        if self.consumers and (exclusive or next(iter(self.consumers)).exclusive):
+            msg = f"queue {self.name} has a consumer, and one of them wants to be the only one"
+            raise QueueInUseError(msg)
+        channel = Channel(f"of {self.name}") if channel is None else channel
+        channel.check_open()
+        window = PrefetchWindow() if window is None else window
+        consumer = Consumer(
+            self, callback, channel, window,
+            no_ack=no_ack, exclusive=exclusive, on_cancelled=on_cancelled,
+        )  # fmt: skip
+        self._attach()
+        self.consumers[consumer] = None
+        channel.consumers[consumer] = None
+        self._active.append(consumer)
+        self.work()
+        return consumer
+
+    def get(self, channel: Channel, *, no_ack: bool = False) -> Delivery | None:
+        """Take the first message, if there is one; prefetch windows do not matter.
+
+        None: there is none, or `waiting` tells that it is not in RAM yet; then ask again later.
+        From inside a consumer's callback there is never one. With `no_ack` it is done with at once.
+
+        Raises:
+            QueueDeletedError: If the queue, or the channel, is no more.
+        """
+        self.check_exists()
+        channel.check_open()
+        self.touch()
+        self._attach()
+        if self._working:
+            # A consumer's callback asks: what has arrived is served in its order.
+            return None
+        self.work()
+        while len(self.backing) and not self._mark_is_awaited():
+            message = self.backing.fetch()
+            if message is None:
+                break
+            self._has_left(message)
+            if self._is_late(message):
+                self._expired(message)
+                continue
+            delivery = self._hand_out(message, channel, None)
+            if no_ack:
+                self.backing.forget((message,))
+                self._let_go(delivery)
+            else:
+                channel.add(delivery)
+            return delivery
+        self.work()
+        return None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether messages are ready that cannot be delivered yet: they are being read."""
+        return len(self.backing) > 0 and (self.backing.waiting or self._durable < self._mark_ticket)
+
+    def resume(self, consumer: Consumer) -> None:
+        """Put a consumer that has got room back in line. For windows."""
+        if not consumer.cancelled:
+            self._active.append(consumer)
+
+    def retire(self, consumer: Consumer) -> None:
+        """Take a consumer out of the line for good. For `Consumer` and `Channel`."""
+        consumer.cancelled = True
+        self.consumers.pop(consumer, None)
+        consumer.channel.consumers.pop(consumer, None)
+        consumer.window.waiting.pop(consumer, None)
+        if consumer.channel.window is not None:
+            consumer.channel.window.waiting.pop(consumer, None)
+        if consumer in self._active:
+            self._active.remove(consumer)
+
+    def consumer_gone(self) -> None:
+        """See what follows when a consumer has gone. For `Consumer` and `Channel`."""
+        if self.consumers or self.deleted:
+            return
+        self.touch()
+        self._detach()
+        if self.settings.auto_delete:
+            self.delete()
+
+    def _notify(self, consumer: Consumer, why: str) -> None:
+        if consumer.on_cancelled is not None:
+            try:
+                consumer.on_cancelled(why)
+            except Exception:
+                logger.exception("a consumer of queue %s did not take its end well", self.name)
+
+    # -- acknowledgements --------------------------------------------------------------------------
+
+    def _take_back(self, delivery: Delivery) -> list[ServingQueue]:
+        """Take a delivery out of its consumer's hands; return whose consumers have got room."""
+        message = delivery.message
+        del self._unacked[message.seq]
+        self._unacked_bytes -= message.size
+        self.rates.settled += 1
+        consumer = delivery.consumer
+        if consumer is None:
+            return []
+        consumer.outstanding -= 1
+        window = consumer.window
+        window.release(message.size)
+        resumed = window.let_on() if window.waiting else []
+        shared = delivery.channel.window
+        if shared is not None:
+            shared.release(message.size)
+            if shared.waiting:
+                resumed = resumed + shared.let_on()
+        return [other.queue for other in resumed if other.queue is not self]
+
+    def acked(self, delivery: Delivery) -> None:
+        """End a delivery that was acknowledged. For `Channel`."""
+        message = delivery.message
+        if self._unacked.get(message.seq) is not delivery:
+            return  # it went with the queue
+        others = self._take_back(delivery)
+        loan = delivery.loan
+        if loan.items:
+            loan.settle(outcome=Outcome.ACKED)
+        self.counters.acked += 1
+        self.backing.forget((message,))
+        self._close(message)
+        self.work()
+        for queue in others:
+            queue.work()
+
+    def all_acked(self, deliveries: Sequence[Delivery]) -> None:
+        """End several deliveries that were acknowledged. For `Channel`."""
+        others: dict[ServingQueue, None] = {}
+        unacked = self._unacked
+        deliveries = [d for d in deliveries if unacked.get(d.message.seq) is d]
+        written = [d.message.seq for d in deliveries if d.message.ticket is not None]
+        if written:
+            assert self.shelf is not None
+            self.shelf.done(written)
+        self.backing.forget([delivery.message for delivery in deliveries])
+        for delivery in deliveries:
+            others.update(dict.fromkeys(self._take_back(delivery)))
+            loan = delivery.loan
+            if loan.items:
+                loan.settle(outcome=Outcome.ACKED)
+            self._close(delivery.message, erased=True)
+        self.counters.acked += len(deliveries)
+        self.work()
+        for queue in others:
+            queue.work()
+
+    def requeued(self, deliveries: Sequence[Delivery], *, failed: bool) -> None:
+        """Put deliveries back to their places; `failed` counts. For `Channel`."""
+        others: dict[ServingQueue, None] = {}
+        limit = self.settings.delivery_limit
+        back: list[Message] = []
+        dead: list[Message] = []
+        for delivery in deliveries:
+            message = delivery.message
+            if self._unacked.get(message.seq) is not delivery:
+                continue
+            others.update(dict.fromkeys(self._take_back(delivery)))
+            message.pending = False
+            message.redelivered = True
+            message.failures += failed
+            if failed and limit is not None and message.failures > limit:
+                dead.append(message)
+                continue
+            if not delivery.loan.items:
+                # Whoever had it has settled it: it is done.
+                self.backing.forget((message,))
+                self._close(message)
+                continue
+            if message.at_rest:
+                self._rest.put_back(delivery.loan)
+                message.loan = None
+            back.append(message)
+        self.counters.requeued += len(back)
+        if dead:
+            self.counters.failed += len(dead)
+            self.backing.forget(dead)
+            for message in dead:
+                self._die(message, DeathReason.DELIVERY_LIMIT)
+        if self._working:
+            self._returned += back
+        elif back:
+            self._put_back(back)
+        self.settled()
+        self.work()
+        for queue in others:
+            queue.work()
+
+    def rejected(self, deliveries: Sequence[Delivery]) -> None:
+        """Dead-letter or drop what a consumer does not want back. For `Channel`."""
+        others: dict[ServingQueue, None] = {}
+        gone: list[Message] = []
+        for delivery in deliveries:
+            message = delivery.message
+            if self._unacked.get(message.seq) is delivery:
+                others.update(dict.fromkeys(self._take_back(delivery)))
+                message.pending = False
+                gone.append(message)
+        self.counters.rejected += len(gone)
+        self.backing.forget(gone)
+        for message in gone:
+            self._die(message, DeathReason.REJECTED)
+        self.work()
+        for queue in others:
+            queue.work()
