@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from clearfunds.store import Store
 from clearfunds.transports import Flusher, Listener, ListenURL, open_flusher, open_listeners
 from clearfunds.transports.mqtt._server import MqttServer, MqttSettings
 from clearfunds.transports.subscriptions import (
+    StoreUnwillingError,
     SubscriptionDisk,
     SubscriptionServer,
     SubscriptionSettings,
@@ -82,6 +84,7 @@ async def running(
     mqtt_limit: Limit | None = None,
     limits: SubscriptionLimits | None = None,
     store: Store | None = None,
+    port: int = 0,
     **settings: Any,
 ) -> AsyncGenerator[Relay]:
     """Run a relay; at the end nothing may be owed."""
@@ -117,7 +120,8 @@ async def running(
             handlers: list[tuple[str, Any]] = [("subscribe", server), ("mqtt", mqtt)]
             listeners: list[Listener] = []
             for protocol, side in handlers:
-                (listener,) = await open_listeners(ListenURL(protocol, "tcp", HOST, 0))
+                wanted = port if side is server else 0
+                (listener,) = await open_listeners(ListenURL(protocol, "tcp", HOST, wanted))
                 listeners.append(listener)
                 nursery.start_soon(listener.serve, partial(side.handle, listener=listener.label))
                 nursery.start_soon(side.keep_time)
@@ -135,6 +139,10 @@ async def running(
                 for listener in listeners:
                     listener.close()
                 server.stop()
+                if disk is not None:
+                    disk.write()
+                    with contextlib.suppress(StoreUnwillingError):
+                        await disk.synced(5)
                 server.close()
                 if store is not None:
                     store.stop()

@@ -213,6 +213,26 @@ async def test_several_fetch_at_the_same_time() -> None:
         await until(lambda: len(relay.server.open) == 2)
 
 
+async def test_a_reader_that_is_killed_has_gone() -> None:
+    code = (
+        "import sys, time\n"
+        "from clearfunds.range_client import RangeReader\n"
+        "reader = RangeReader('127.0.0.1', int(sys.argv[1]), 's', filters=['a/#'])\n"
+        "print(reader.ticket.generation, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    async with running() as relay:
+        command = [sys.executable, "-c", code, str(relay.port)]
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        async with process.stdout:
+            assert await process.stdout.receive_some(10) == b"1\n"
+            assert relay.subscription().attached
+            process.kill()
+            await process.wait()
+        await until(lambda: not relay.subscription().attached)
+
+
 async def test_a_fetch_may_be_left_half_way() -> None:
     async with running() as relay:
         reader = await relay.attach(fetch_bytes=1)
