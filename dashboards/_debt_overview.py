@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ._panels import HERE, Board, Query, Row, board, heat, lines, number, quantiles, rows_of
+from ._panels import HERE, Board, Query, Row, added, board, heat, lines, number, quantiles, rows_of
 
 _RATE = "[$__rate_interval]"
+_WRITTEN_OFF = f'clearfunds_repaid_items_total{{outcome="written_off",{HERE}}}'
 
 
 def debt_overview() -> Board:
@@ -94,14 +95,10 @@ _NOW = [
         span=4,
     ),
     number(
-        "Given up, about",
-        "About how many events were given up unfinished in the time shown, because their holder "
-        "made no progress for longer than its patience? (Prometheus extrapolates to the ends of "
-        "the time shown; the relay's log has the exact numbers.)",
-        Query(
-            f'round(sum(increase(clearfunds_repaid_items_total{{outcome="written_off",{HERE}}}'
-            "[$__range])))"
-        ),
+        "Given up",
+        "How many events were given up unfinished in the time shown, or since the relay started, "
+        "because their holder made no progress for longer than its patience?",
+        Query(f"sum({added(_WRITTEN_OFF, '$__range')})"),
         orange=1,
         span=4,
     ),

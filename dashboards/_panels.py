@@ -37,6 +37,15 @@ Panel = Builder[models.Panel]
 _ReadyMade = stat.Panel | timeseries.Panel | bargauge.Panel | table.Panel | heatmap.Panel
 
 
+def added(counter: str, span: str) -> str:
+    """Return a query for how much was added to each counter: the exact number, of few.
+
+    `increase` extrapolates to the ends of its span, and makes 23 of 20. This is what a counter has
+    now beyond what it had; after a restart of the relay, what it has since then.
+    """
+    return f"{counter} - min_over_time({counter}[{span}])"
+
+
 @attrs.frozen
 class Query:
     """One target of a panel."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._panels import HERE, Board, Query, Row, board, lines, number, quantiles, rows_of
+from ._panels import HERE, Board, Query, Row, added, board, lines, number, quantiles, rows_of
 
 _RATE = "[$__rate_interval]"
 # What the system says of a process has no name of its own; it is the relays' by this.
@@ -54,10 +54,10 @@ _NOW = [
         span=4,
     ),
     number(
-        "Faults of its own, about",
-        "About how many connections were closed for a fault of the relay's own, in the time shown? "
-        "Each is in the log, with its traceback.",
-        Query(f"round(sum(increase(clearfunds_internal_errors_total{{{HERE}}}[$__range])))"),
+        "Faults of its own",
+        "How many connections were closed for a fault of the relay's own in the time shown, or "
+        "since it started? Each is in the log, with its traceback.",
+        Query(f"sum({added(f'clearfunds_internal_errors_total{{{HERE}}}', '$__range')})"),
         red=1,
         span=4,
     ),

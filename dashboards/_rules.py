@@ -10,6 +10,8 @@ from typing import Final
 
 import attrs
 
+from ._panels import added
+
 
 @attrs.frozen
 class Recording:
@@ -42,6 +44,7 @@ class Alert:
 
 
 _D: Final = "clearfunds_detailed"
+_WRITTEN_OFF: Final = 'clearfunds_repaid_items_total{outcome="written_off"}'
 
 
 RECORDINGS: Final = (
@@ -238,17 +241,15 @@ ALERTS: Final = (
     ),
     Alert(
         name="ClearfundsDebtWrittenOff",
-        expr="sum by (instance)"
-        ' (increase(clearfunds_repaid_items_total{outcome="written_off"}[5m])) > 0',
+        expr=f"sum by (instance) (\n  {added(_WRITTEN_OFF, '5m')}\n) > 0",
         severity="warning",
         summary="{{ $labels.instance }} gave up on a subscriber",
-        description="{{ $labels.instance }} wrote off about {{ $value | printf `%.0f` }} events in "
+        description="{{ $labels.instance }} wrote off {{ $value | printf `%.0f` }} events in "
         "the last 5 minutes: their holder took nothing for longer than its patience while others "
         "waited. They were not delivered. The log of the relay names the holder and those who "
         "waited, in a line with `made no progress`.",
         when="anything was written off in the last 5 min",
-        review="0: where subscribers come and go, take a number that matters (it is about right: "
-        "Prometheus extrapolates)",
+        review="0: where subscribers come and go, take a number that matters",
     ),
     Alert(
         name="ClearfundsOldestLoan",
@@ -293,7 +294,7 @@ ALERTS: Final = (
     ),
     Alert(
         name="ClearfundsLoansLeaked",
-        expr="sum by (instance) (increase(clearfunds_leaked_loans_total[15m])) > 0",
+        expr=f"sum by (instance) (\n  {added('clearfunds_leaked_loans_total', '15m')}\n) > 0",
         severity="critical",
         summary="{{ $labels.instance }} lost track of a loan",
         description="The garbage collector of {{ $labels.instance }} found loans that nobody had "
@@ -338,11 +339,11 @@ ALERTS: Final = (
     ),
     Alert(
         name="ClearfundsInternalErrors",
-        expr="sum by (instance) (increase(clearfunds_internal_errors_total[15m])) > 0",
+        expr=f"sum by (instance) (\n  {added('clearfunds_internal_errors_total', '15m')}\n) > 0",
         severity="critical",
         summary="{{ $labels.instance }} closed connections for a fault of its own",
         description="Something went wrong inside {{ $labels.instance }}, and connections were "
-        "closed for it: about {{ $value | printf `%.0f` }} in the last 15 minutes. The tracebacks "
+        "closed for it: {{ $value | printf `%.0f` }} in the last 15 minutes. The tracebacks "
         "are in its log; please report them.",
         when="any connection was closed for a fault of the relay's own in the last 15 min",
         review="nothing",

@@ -25,9 +25,9 @@ from tests.cli.conftest import RelayUnderTest
 from tests.dashboards.queries import panel_queries, rule_queries, selectors
 from tests.transports.peers import SECONDS, connected, fetch
 
-ANSWERED_SECONDS: Final = 30
+ANSWERED_SECONDS: Final = 40
 """Some queries have an answer only when the relay has given up on somebody, twice."""
-TOLD_SECONDS: Final = 10
+TOLD_SECONDS: Final = 30
 DETAILED: Final = "/metrics/detailed?family=account,holder,matrix,blame"
 
 needs_promtool = pytest.mark.skipif(
@@ -146,7 +146,8 @@ async def stuck(port: int) -> None:
     while True:
         async with connected(port, "archiver", receive_buffer=4096) as client:
             await client.subscribe("weather/#")
-            await trio.sleep(5)
+            # Until it is full, and then for the relay's patience of 3 s.
+            await trio.sleep(6)
 
 
 async def reader(port: int) -> None:
