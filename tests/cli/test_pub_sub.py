@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+import uuid
 from datetime import datetime
 from shutil import which
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.conftest import CLEARFUNDS, SECONDS
+from tests.transports.conftest import mosquitto as mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -208,6 +210,7 @@ def test_options_from_environment_and_file(
         (["sub"], "no topic"),
         (["sub", "t", "--show-topic", "--format", "raw"], "--show-topic"),
         (["sub", "t", "--count", "0"], "--count"),
+        (["sub", "t", "--persistent"], "--client-id"),
     ],
 )
 def test_wrong_use_is_status_2_and_one_line(
@@ -254,6 +257,28 @@ def test_a_relay_that_ends_is_one_line(
     assert subscriber.process.returncode == 1
     assert output == b""
     assert said.count(b"\n") == 1
+
+
+def test_a_persistent_subscriber_misses_nothing_while_it_is_away(
+    mosquitto: int,  # noqa: F811
+    clearfunds: Clearfunds,
+) -> None:
+    url = f"mqtt://127.0.0.1:{mosquitto}"
+    topic = f"cli/{uuid.uuid4().hex}"
+    options = (topic, "--persistent", "--client-id", topic, "--qos", "2")
+    subscriber = Subscriber(url, options)
+    assert subscriber.process.stderr is not None
+    assert b"the session is a new one" in subscriber.process.stderr.readline()
+    subscriber.process.terminate()
+    assert subscriber.output() == b""
+    lines = "".join(f"{number}\n" for number in range(100))
+    assert clearfunds("pub", "--url", url, "-t", topic, "-q", "2", stdin=lines).returncode == 0
+    # What is not written is not acknowledged, though it has come.
+    some = clearfunds("sub", "--url", url, *options, "--count", "30", "--log-level", "info")
+    assert "the session was kept" in some.stderr
+    rest = clearfunds("sub", "--url", url, *options, "--count", "70")
+    assert some.stdout + rest.stdout == lines
+    assert some.stdout.count("\n") == 30
 
 
 @pytest.mark.skipif(which("mosquitto_pub") is None, reason="mosquitto's clients are not installed")

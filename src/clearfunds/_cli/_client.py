@@ -83,8 +83,10 @@ class ClientOptions:
 
 
 @asynccontextmanager
-async def connected(options: ClientOptions) -> AsyncGenerator[MqttClient]:
-    """Be connected as the options say, for the time of the block."""
+async def connected(
+    options: ClientOptions, *, clean_session: bool = True, manual_ack: bool = False
+) -> AsyncGenerator[MqttClient]:
+    """Be connected as the options say, for the time of the block; for the rest see `open_mqtt`."""
     target = Target.parse(options.url)
     if target.path:
         try:
@@ -98,6 +100,8 @@ async def connected(options: ClientOptions) -> AsyncGenerator[MqttClient]:
         where,
         None if target.path else target.port,
         client_id=options.client_id,
+        clean_session=clean_session,
+        manual_ack=manual_ack,
         username=options.username,
         password=options.password,
         keep_alive=options.keep_alive,

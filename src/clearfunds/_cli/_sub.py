@@ -47,6 +47,15 @@ def sub(
         Literal[0, 1, 2],
         Parameter(name=["--qos", "-q"], group=_SUBSCRIPTION, help="The highest QoS wanted."),
     ] = 0,
+    persistent: Annotated[
+        bool,
+        Parameter(
+            group=_SUBSCRIPTION,
+            negative=(),
+            help="Have the relay keep the subscriptions, and what comes for them with QoS 1 and 2, "
+            "while this client is away, for when it comes back so. Needs --client-id.",
+        ),
+    ] = False,
     count: Annotated[
         Count | None, Parameter(group=_OUTPUT, help="End after so many messages.")
     ] = None,
@@ -70,7 +79,8 @@ def sub(
     """Subscribe over MQTT and write what comes to stdout.
 
     Ends after --count messages, at SIGINT or SIGTERM. While nobody reads its stdout it reads
-    nothing either, and the relay waits for it.
+    nothing either, and the relay waits for it. What comes with QoS 1 or 2 is acknowledged when it
+    has been written.
     """
     filters = topics or topic
     if not filters:
@@ -79,9 +89,12 @@ def sub(
     if show_topic and format != "text":
         msg = f"--show-topic is for --format text, not {format}"
         raise UsageError(msg)
+    if persistent and not connection.client_id:
+        msg = "--persistent needs --client-id: by that the relay knows who comes back"
+        raise UsageError(msg)
     configure_logging(log_level)
     write = _FORMATS["topic" if show_topic else format]
-    came = run_client(_subscribe, connection, filters, qos, count, write)
+    came = run_client(_subscribe, connection, filters, qos, persistent, count, write)
     if count is not None and came < count:
         msg = f"ended by a signal after {came} of {count} messages"
         raise CommandFailedError(msg)
@@ -92,20 +105,28 @@ async def _subscribe(
     connection: ClientOptions,
     filters: tuple[str, ...],
     qos: int,
+    persistent: bool,
     count: int | None,
     write: Callable[[Publish], bytes],
 ) -> int:
     came = 0
-    async with connected(connection) as client, trio.open_nursery() as nursery:
+    async with (
+        connected(connection, clean_session=not persistent, manual_ack=True) as client,
+        trio.open_nursery() as nursery,
+    ):
         await nursery.start(_until_signal, nursery.cancel_scope)
         granted = await client.subscribe(filters, qos)
         for name, level in zip(filters, granted, strict=True):
             log.info("subscribed to %s with QoS %d", name, level)
+        if persistent:
+            log.info("the session %s", "was kept" if client.session_present else "is a new one")
         while count is None or came < count:
             batch = await _take(client, _BATCH if count is None else min(_BATCH, count - came))
             text = b"".join([write(message) for message in batch])
             # In a thread: while stdout is blocked, pings must still go out.
             await trio.to_thread.run_sync(_write_all, text, abandon_on_cancel=True)
+            for message in batch:
+                client.ack(message)
             came += len(batch)
         nursery.cancel_scope.cancel()
     return came
