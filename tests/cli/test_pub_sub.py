@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.conftest import CLEARFUNDS, SECONDS
-from tests.transports.conftest import mosquitto as mosquitto
+from tests.transports import conftest as servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Clearfunds = Callable[..., subprocess.CompletedProcess[str]]
     Subscribe = Callable[..., "Subscriber"]
+
+mosquitto = servers.mosquitto  # a fixture
 
 
 class Subscriber:
@@ -260,8 +262,7 @@ def test_a_relay_that_ends_is_one_line(
 
 
 def test_a_persistent_subscriber_misses_nothing_while_it_is_away(
-    mosquitto: int,  # noqa: F811
-    clearfunds: Clearfunds,
+    mosquitto: int, clearfunds: Clearfunds
 ) -> None:
     url = f"mqtt://127.0.0.1:{mosquitto}"
     topic = f"cli/{uuid.uuid4().hex}"
