@@ -25,3 +25,4 @@ from ._subscription import RangeSubscription as RangeSubscription
 from ._subscription import Row as Row
 from ._subscription import SubscriptionStatistics as SubscriptionStatistics
 from ._subscription import as_row as as_row
+from ._subscription import run_columns as run_columns

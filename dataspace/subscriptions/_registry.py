@@ -14,7 +14,7 @@ from .._topics import TopicFilter
 from ._errors import RefusedError
 from ._log import SubscriptionLog
 from ._settings import AfterGrace, SubscriptionLimits, SubscriptionOptions
-from ._subscription import MakeRow, RangeSubscription, as_row, wall_us
+from ._subscription import MakeRow, RangeSubscription, RunColumns, as_row, run_columns, wall_us
 
 
 @attrs.frozen(slots=True)
@@ -45,7 +45,8 @@ class Subscriptions:
             None: there can be no durable ones.
         open_log: Gives a name its place on the disk.
         limits: How many there may be, and how much each may hold.
-        row: Makes rows of events that are not publications.
+        row: Makes rows of events that are no runs.
+        columns: Makes columns of runs of publications.
         wall: The time in microseconds since 1970.
     """
 
@@ -58,6 +59,7 @@ class Subscriptions:
         open_log: Callable[[str], SubscriptionLog] | None = None,
         limits: SubscriptionLimits | None = None,
         row: MakeRow = as_row,
+        columns: RunColumns = run_columns,
         wall: Callable[[], int] = wall_us,
     ) -> None:
         self.dataspace = dataspace
@@ -67,6 +69,7 @@ class Subscriptions:
         self._disk = disk
         self._open_log = open_log
         self._row = row
+        self._columns = columns
         self._wall = wall
         self._by_name: dict[str, RangeSubscription] = {}
         self._observations: dict[str, list[Observation]] = {}
@@ -209,6 +212,7 @@ class Subscriptions:
             incarnation=secrets.token_bytes(16),
             log=log,
             row=self._row,
+            columns=self._columns,
             wall=self._wall,
         )
         self._by_name[name] = subscription

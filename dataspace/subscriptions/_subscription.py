@@ -77,6 +77,24 @@ def as_row(event: Any) -> Row:
     return Row(type(event).__name__.encode(), repr(event).encode(errors="backslashreplace"))
 
 
+RunColumns: TypeAlias = Callable[[Batch], tuple[list[bytes], list[bytes]]]
+"""Makes columns of a run: its keys, and its values; must not raise."""
+
+
+def run_columns(run: Batch) -> tuple[list[bytes], list[bytes]]:
+    """Return the topics and the payloads of a run of publications."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    topic, key = "", b""
+    for publication in run.events():
+        if publication.topic != topic:
+            topic = publication.topic
+            key = topic.encode()
+        keys.append(key)
+        values.append(publication.payload)
+    return keys, values
+
+
 def wall_us() -> int:
     """Return the time in microseconds since 1970."""
     return time.time_ns() // 1000
@@ -133,7 +151,8 @@ class RangeSubscription(Holder):
         limits: How much it may hold.
         incarnation: Which life of it this is: 16 bytes.
         log: Where it writes; None: it keeps everything in RAM.
-        row: Makes rows of events that are not publications.
+        row: Makes rows of events that are no runs.
+        columns: Makes columns of runs of publications.
         wall: The time in microseconds since 1970.
 
     Attributes:
@@ -149,11 +168,11 @@ class RangeSubscription(Holder):
     """
 
     __slots__ = (
-        "_acked", "_cached_bytes", "_chunks", "_dirty", "_fenced", "_log", "_lost", "_owners",
-        "_rest", "_row", "_shut", "_tail", "_unwritten", "_wall", "_writing", "_writing_bytes",
-        "_writing_items", "account", "away_since", "closed", "filters", "generation", "incarnation",
-        "limits", "low", "next", "options", "pin", "recovered", "subscription", "unpaid_bytes",
-        "unpaid_items", "visible",
+        "_acked", "_cached_bytes", "_chunks", "_columns", "_dirty", "_fenced", "_log", "_lost",
+        "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten", "_wall", "_writing",
+        "_writing_bytes", "_writing_items", "account", "away_since", "closed", "filters",
+        "generation", "incarnation", "limits", "low", "next", "options", "pin", "recovered",
+        "subscription", "unpaid_bytes", "unpaid_items", "visible",
     )  # fmt: skip
 
     kind = "subscription"
@@ -169,6 +188,7 @@ class RangeSubscription(Holder):
         incarnation: bytes,
         log: SubscriptionLog | None = None,
         row: MakeRow = as_row,
+        columns: RunColumns = run_columns,
         wall: Callable[[], int] = wall_us,
     ) -> None:
         super().__init__(
@@ -196,6 +216,7 @@ class RangeSubscription(Holder):
         self.recovered = 0
         self._log = log
         self._row = row
+        self._columns = columns
         self._wall = wall
         self._tail = Tail(1)
         # All that are sealed, in order: first those at rest, then those being written, then those
@@ -272,15 +293,7 @@ class RangeSubscription(Holder):
         self._shed()
 
     def _add_run(self, tail: Tail, run: Batch, code: int) -> None:
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        topic, key = "", b""
-        for publication in run.events():
-            if publication.topic != topic:
-                topic = publication.topic
-                key = topic.encode()
-            keys.append(key)
-            values.append(publication.payload)
+        keys, values = self._columns(run)
         count = len(keys)
         assert count == run.count
         tail.times.extend(array("q", (self._wall(),)) * count)

@@ -13,6 +13,7 @@ from .._flusher import Flusher
 from .._link import Link
 from .._server import TICK_SECONDS, Admission, Server
 from ._disk import SubscriptionDisk
+from ._runs import columns_of
 from ._session import SubscriptionSession
 from ._settings import SubscriptionSettings
 
@@ -61,6 +62,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             disk=disk_account,
             open_log=None if disk is None else disk.open_log,
             limits=limits,
+            columns=columns_of,
         )
         if disk is not None:
             disk.restore(self.subscriptions)
