@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ...accounts import Account, Ledger, Limit
     from ...accounts._tops import Tops
 
-SHARE_MAX: Final = 0.01
+SHARE_MAX: Final = 0.005
 """Of a core: how much the walks may take together, however many loans there are and however often
-is scraped. The live page may take twice as much."""
+is scraped. The live page may take three times as much."""
 
 SHORT_SECONDS: Final = 0.01
 """A walk that takes less than this is done for each scrape: nobody scrapes once a second or more

@@ -40,7 +40,7 @@ ever rise while the relay runs, whatever becomes of the accounts and connections
 gauges tell of now. The debts, loans and counters of one scrape were read at one instant, so that
 borrowed - repaid = debt in each of them; what takes a walk through the books (the ranks, the
 distribution of debts, the oldest loan, the rings) may be some milliseconds older, and if the walk
-takes more than ten milliseconds, up to a hundred times as long as the walk took.
+takes more than ten milliseconds, up to two hundred times as long as the walk took.
 
 `/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has some for
 each account and each holder; nothing is on it but what was asked for, by

@@ -108,7 +108,7 @@ async def test_a_walk_lets_the_loop_go_on_and_is_not_done_again_too_soon(
             await debts.look()
             nursery.cancel_scope.cancel()
     assert turns > 300
-    # It took 30 ms, a hundredth of three seconds.
+    # It took 30 ms, a two-hundredth of six seconds.
     await trio.sleep(0.03 / SHARE_MAX - 0.1)
     await debts.look()
     assert debts.walks == 1
