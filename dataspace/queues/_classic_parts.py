@@ -1,0 +1,129 @@
+"""What the classic paging policy is made of: its numbers, its delta, its credit with the store."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from ...accounts import STORE_CREDIT, Credit, CreditFlow
+from ._message import Message
+
+
+def _positive(_: object, attribute: attrs.Attribute[Any], value: int) -> None:
+    if value < 1:
+        msg = f"{attribute.name} must be at least 1, not {value}"
+        raise ValueError(msg)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class ClassicSettings:
+    """The numbers of the classic paging policy; each with RabbitMQ's default."""
+
+    credit: Credit = STORE_CREDIT
+    """Messages that may be on their way to the shelf, and after how many that are durable more may
+    be: msg_store_credit_disc_bound."""
+    io_batch_size: int = attrs.field(default=4096, validator=_positive)
+    """How many messages more than permitted may be known by themselves without being in RAM, before
+    they are let go of: msg_store_io_batch_size, since 3.5.5."""
+    segment: int = attrs.field(default=16_384, validator=_positive)
+    """Places in a segment of the queue's index: SEGMENT_ENTRY_COUNT."""
+    embed_below: int = attrs.field(default=4096, validator=_positive)
+    """Bytes from which on a message takes credit; smaller ones stand in the index itself:
+    queue_index_embed_msgs_below."""
+    read_ahead: int = attrs.field(default=128, validator=_positive)
+    """Messages read at a time, at least; more if consumers are fast. RabbitMQ reads one at a time
+    and waits for it."""
+    reduce_every: int = attrs.field(default=1000, validator=_positive)
+    """After how many messages that come or come back it is looked whether there are too many in
+    RAM: queue_explicit_gc_run_operation_threshold."""
+
+
+class Delta:
+    """A range of the queue of which nothing is in RAM.
+
+    Attributes:
+        start: The lowest number that may be in it.
+        count: How many messages are.
+        end: The lowest number above all of them.
+    """
+
+    __slots__ = ("count", "end", "start")
+
+    def __init__(self, start: int = 0, count: int = 0, end: int = 0) -> None:
+        self.start = start
+        self.count = count
+        self.end = end
+
+    def __repr__(self) -> str:
+        return f"<Delta: {self.count} in {self.start}..{self.end}>"
+
+    def expand(self, seq: int) -> None:
+        """Let one more in, at either end."""
+        if not self.count:
+            self.start, self.end = seq, seq + 1
+        elif seq < self.start:
+            self.start = seq
+        else:
+            self.end = seq + 1
+        self.count += 1
+
+    def shrink(self, start: int, count: int) -> None:
+        """Let the first `count` go; what is left begins at `start`."""
+        self.start = start
+        self.count -= count
+
+    def clear(self) -> None:
+        """Let all go."""
+        self.start = self.count = self.end = 0
+
+
+class StoreCredit:
+    """The credit between a queue and its shelf: how much may be on its way to the disk.
+
+    Both sides of it, since a shelf knows nothing of credit: what is durable has been handled.
+    (RabbitMQ's store acknowledges what it has written to its file, before it is synced; a shelf
+    tells only of the latter.)
+
+    Attributes:
+        queue: The queue's side: whether it is blocked, by the store, and since when.
+        store: The store's.
+    """
+
+    __slots__ = ("_credit", "_embed_below", "_under_way", "queue", "store")
+
+    def __init__(self, settings: ClassicSettings, clock: Callable[[], float]) -> None:
+        self._credit = settings.credit
+        self._embed_below = settings.embed_below
+        # The tickets of what has taken credit and is not durable.
+        self._under_way: deque[int] = deque()
+        # The queue has nobody to grant credit to: accounts do that.
+        self.queue = CreditFlow[str]("queue", self._nobody, clock=clock)
+        self.store = CreditFlow[str]("store", self._grant, clock=clock)
+
+    def _grant(self, to: str, quantity: int) -> None:
+        del to
+        self.queue.handle_bump("store", quantity)
+
+    def _nobody(self, to: str, quantity: int) -> None:
+        """Tell nobody."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing more should be written for now."""
+        return self.queue.blocked
+
+    def wrote(self, message: Message) -> None:
+        """Take credit for a message that has just been written, unless it is small."""
+        if message.size >= self._embed_below and message.ticket is not None:
+            self.queue.send("store", self._credit)
+            self._under_way.append(message.ticket)
+
+    def durable(self, ticket: int) -> None:
+        """Give back what was taken for messages with this ticket and those before."""
+        under_way = self._under_way
+        while under_way and under_way[0] <= ticket:
+            under_way.popleft()
+            self.store.ack("queue", self._credit)
