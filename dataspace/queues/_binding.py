@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...accounts import Account, Recipient
+from ...accounts import Account, Holder, Recipient
 
 if TYPE_CHECKING:
     from .._dataspace import Dataspace, Observation
@@ -34,6 +34,11 @@ class Binding(Recipient):
 
     def __repr__(self) -> str:
         return f"<Binding of {self.queue.name}, tag {self.tag}>"
+
+    @property
+    def last_holder(self) -> Holder:
+        """See `Recipient.last_holder`."""
+        return self.queue
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`."""
