@@ -24,7 +24,7 @@ from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, StuckPolic
 from ._at_rest import AtRest
 from ._backing import Backing, BackingFactory
 from ._channel import Delivery
-from ._dead_letters import Burial, DeadLetter, DeadLetterRoute, undertaker_of, with_death
+from ._dead_letters import Burial, DeadLetter, DeadLetterRoute, with_death
 from ._message import DeathReason, Message
 from ._rates import Rates
 from ._settings import Overflow, QueueSettings
@@ -48,7 +48,7 @@ class QueueContents(Holder):
     __slots__ = (
         "_arrived", "_attached", "_burying", "_dead_letter", "_delivered_upto", "_durable",
         "_dying", "_has_ttl", "_mark_ticket", "_next_seq", "_persists", "_ready_bytes", "_refuses",
-        "_rest", "_returned", "_suspect_below", "_unacked", "_unacked_bytes", "_undertaker",
+        "_rest", "_returned", "_suspect_below", "_unacked", "_unacked_bytes",
         "_wall", "_wall_offset", "_writer", "account", "backing", "counters", "deleted", "rates",
         "settings", "shelf",
     )  # fmt: skip
@@ -88,7 +88,6 @@ class QueueContents(Holder):
         self._refuses = refuses
         self._has_ttl = settings.message_ttl is not None
         self._dead_letter = dead_letter
-        self._undertaker = undertaker_of(ledger)
         self._wall = wall
         # Ages that outlive the process are told by the wall clock, which costs a call; so it is
         # looked at by `tick` only.
@@ -226,13 +225,11 @@ class QueueContents(Holder):
         assert route is not None
         assert loan is not None
         letter = DeadLetter(message.event, self.name, reason, message.deaths, message.size)
-        burial = Burial(partial(self._buried, message, reason))
-        undertaker = self._undertaker
-        outer = undertaker.deaths
         turn = loan.turn()
         # What is safe here is erased when it is safe there.
-        turn.confirm = burial if message.persistent else None
-        undertaker.deaths = message.deaths
+        turn.confirm = burial = Burial(
+            message.deaths, partial(self._buried, message, reason), waits=message.persistent
+        )
         try:
             with turn:
                 route(turn, letter)
@@ -241,8 +238,6 @@ class QueueContents(Holder):
             self.counters.dead_letters_failed += 1
         else:
             self.counters.dead_lettered += 1
-        finally:
-            undertaker.deaths = outer
         burial.handed_over()
 
     def _buried(self, message: Message, reason: DeathReason, refused: str | None) -> None:

@@ -1,20 +1,20 @@
 """Dead letters: what a queue has given up is published once more, elsewhere.
 
 The deaths of a message travel beside it, not in it: while a dead letter's turn is handed over, the
-queues that it reaches find them here. So any event can be one, and patterns see it as it was.
+queues that it reaches find them in its confirm. So any event can be one, and patterns see it as it
+was; and what somebody publishes because of it is a message of its own.
 
 Source: RabbitMQ's rabbit_dead_letter.erl, for the order of deaths and for cycles.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 
-from ...accounts import Ledger, Router, Turn
+from ...accounts import Router, Turn
 from .._events import Publication
 from ._message import Death, DeathReason
 
@@ -84,41 +84,24 @@ def is_cycle(queue: str, deaths: tuple[Death, ...]) -> bool:
     return False
 
 
-class Undertaker:
-    """What is known, in one ledger, of the dead letter that is being handed over.
-
-    Attributes:
-        deaths: Its deaths; empty when what is being handed over is none.
-    """
-
-    __slots__ = ("__weakref__", "deaths")
-
-    def __init__(self) -> None:
-        self.deaths: tuple[Death, ...] = ()
-
-
-_undertakers: weakref.WeakKeyDictionary[Ledger, Undertaker] = weakref.WeakKeyDictionary()
-
-
-def undertaker_of(ledger: Ledger) -> Undertaker:
-    """Return the one of a ledger."""
-    undertaker = _undertakers.get(ledger)
-    if undertaker is None:
-        undertaker = _undertakers[ledger] = Undertaker()
-    return undertaker
-
-
 class Burial:
-    """Hears whether those whom a dead letter has reached have taken responsibility for it.
+    """The confirm of a dead letter: whose it is, and whether it is safe where it has gone.
 
     What has to survive a restart is erased here only when it is safe there: `done` is called once,
     when nobody is expected any more, with the sentence of the last who refused, or None.
+
+    Attributes:
+        deaths: Those of the message, for the queues that it reaches.
     """
 
-    __slots__ = ("_done", "_expected", "_open", "_refused")
+    __slots__ = ("_done", "_expected", "_open", "_refused", "_waits", "deaths")
 
-    def __init__(self, done: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, deaths: tuple[Death, ...], done: Callable[[str | None], None], *, waits: bool
+    ) -> None:
+        self.deaths = deaths
         self._done = done
+        self._waits = waits
         self._expected = 0
         self._open = True
         self._refused: str | None = None
@@ -139,10 +122,18 @@ class Burial:
         self._look()
 
     def handed_over(self) -> None:
-        """Note that everybody who is reached has been."""
+        """Note that everybody who is reached has been. What need not be safe is done then."""
         self._open = False
-        self._look()
+        if self._waits:
+            self._look()
+        else:
+            self._done(self._refused)
 
     def _look(self) -> None:
-        if not self._open and not self._expected:
+        if self._waits and not self._open and not self._expected:
             self._done(self._refused)
+
+
+def deaths_of(confirm: object) -> tuple[Death, ...]:
+    """Return the deaths of what is being handed over; none, if it is no dead letter."""
+    return confirm.deaths if type(confirm) is Burial else ()

@@ -41,7 +41,7 @@ from ._backing import BackingFactory
 from ._binding import Binding
 from ._channel import Channel
 from ._consumer import Consumer
-from ._dead_letters import DeadLetterRoute, is_cycle
+from ._dead_letters import DeadLetterRoute, deaths_of, is_cycle
 from ._errors import QueueInUseError, QueueLockedError, QueueNotEmptyError
 from ._message import Message
 from ._prefetch import PrefetchWindow
@@ -280,7 +280,8 @@ class Queue(ServingQueue):
     def _take(
         self, account: Account, event: Any, nbytes: int, now: float, tag: int | None
     ) -> Message | None:
-        deaths = self._undertaker.deaths
+        confirm = self.ledger.confirming
+        deaths = () if confirm is None else deaths_of(confirm)
         if deaths and is_cycle(self.name, deaths):
             self.counters.cycles += 1
             account.repay(1, nbytes, Outcome.DROPPED, self)
@@ -289,7 +290,6 @@ class Queue(ServingQueue):
             # A holder that held nothing was not failing to make progress.
             self.progressed_at = now
         persistent = self._persists and self._persistent(event)
-        confirm = self.ledger.confirming
         if confirm is not None:
             if persistent or self._refuses:
                 confirm.expect()

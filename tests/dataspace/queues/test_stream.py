@@ -1,0 +1,108 @@
+"""Deliveries to iterate over."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from clearfunds.dataspace.queues import Channel, QueueDeletedError, QueueInUseError
+from tests.dataspace.queues.conftest import Bench, name_of
+
+
+async def test_iterating(bench: Bench) -> None:
+    queue = bench.queue()
+    bench.publish(*"abc")
+    seen: list[str] = []
+    with queue.consumer(prefetch=2) as deliveries:
+        async for delivery in deliveries:
+            with delivery as event:
+                seen.append(event.payload.decode())
+            if len(seen) == 3:
+                break
+    assert seen == [*"abc"]
+    assert not bench.publisher.debt_items
+    assert not queue.consumers
+
+
+async def test_waiting_for_a_delivery(bench: Bench) -> None:
+    queue = bench.queue()
+    seen: list[str] = []
+
+    async def work() -> None:
+        async for delivery in stream:
+            seen.append(name_of(delivery))
+            delivery.ack()
+
+    async with trio.open_nursery() as nursery:
+        stream = queue.consumer()
+        nursery.start_soon(work)
+        nursery.start_soon(work)
+        await trio.testing.wait_all_tasks_blocked()
+        bench.publish(*"abcd")
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(seen) == [*"abcd"]
+        queue.delete()
+    with pytest.raises(QueueDeletedError, match="was deleted"):
+        await stream.receive()
+
+
+async def test_receiving_checkpoints_before_it_takes(bench: Bench) -> None:
+    queue = bench.queue()
+    bench.publish("a")
+    with queue.consumer() as stream:
+        with trio.move_on_after(0) as scope:
+            await stream.receive()
+        assert scope.cancelled_caught
+        with trio.testing.assert_checkpoints():
+            delivery = await stream.receive()
+        delivery.ack()
+        with trio.move_on_after(0.01) as scope:
+            await stream.receive()
+        assert scope.cancelled_caught
+
+
+async def test_what_was_not_dealt_with_goes_back(bench: Bench) -> None:
+    queue = bench.queue()
+    bench.publish(*"abc")
+    with queue.consumer(prefetch=3) as stream:
+        first = await stream.receive()
+        await stream.receive()
+        first.ack()
+    assert len(queue) == 2
+    stream.close()
+    assert "0 to receive" in repr(stream)
+    with pytest.raises(QueueDeletedError, match="closed"):
+        await stream.receive()
+
+
+async def test_on_somebody_elses_channel_only_what_was_not_received(bench: Bench) -> None:
+    queue = bench.queue()
+    bench.publish(*"abc")
+    channel = Channel("mine")
+    with queue.consumer(prefetch=3, channel=channel) as stream:
+        delivery = await stream.receive()
+    assert len(queue) == 2
+    assert channel.outstanding() == [delivery]
+    assert not channel.closed
+
+
+async def test_a_block_that_is_cancelled_puts_it_back_and_it_is_no_failure(bench: Bench) -> None:
+    queue = bench.queue(delivery_limit=0)
+    bench.publish("a")
+    with queue.consumer() as stream:
+        delivery = await stream.receive()
+        with trio.CancelScope() as scope, delivery:
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+        again = await stream.receive()
+        assert again.redelivered
+        assert not again.message.failures
+        again.ack()
+
+
+async def test_exclusive(bench: Bench) -> None:
+    queue = bench.queue()
+    with queue.consumer(exclusive=True), pytest.raises(QueueInUseError):
+        queue.consumer()
+    assert not queue.consumers
