@@ -169,7 +169,7 @@ class Mover:
 
     def _add(self, columns: _Columns, queue: int, extent: Extent, dead: Intervals) -> None:
         data = self._read(extent.length, extent.offset)
-        for head, run, payload in runs_of(self.segment.salt, queue, extent, data, False):
+        for head, run, payload in runs_of(self.segment.salt, queue, extent, data)[0]:
             for low, high in dead.missing(head.first, head.last):
                 if run.offsets is None:
                     start, stop = low - head.first, min(high - head.first + 1, run.count)

@@ -32,6 +32,8 @@ class OnDisk(NamedTuple):
 
     extent: Extent
     ranges: list[tuple[int, int]]
+    number: int
+    """How many there are."""
     bodies: set[int]
 
 
@@ -134,6 +136,7 @@ class StoredQueue:
             extent = self.extents.at(place)
             ranges: list[tuple[int, int]] = []
             bodies: set[int] = set()
+            before = taken
             full = False
             for low, high in self.finished.missing(max(first, extent.first), extent.last):
                 start, stop = indices(extent.first, extent.items, extent.detail, low, high)
@@ -149,7 +152,7 @@ class StoredQueue:
                     full = True
                     break
             if ranges:
-                plan.append(OnDisk(extent, ranges, bodies - {0}))
+                plan.append(OnDisk(extent, ranges, taken - before, bodies - {0}))
             if full or taken >= count:
                 return plan
         for puts in self.pending:

@@ -8,13 +8,14 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from ._changes import Body
+from ._errors import CorruptRecordError
 from ._queue import Record
 from ._records import HEAD_SIZE, MOVE, PUT, Head, Run, embedded, pieces, read_payload, read_run
 from ._scan import heads
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ._changes import Puts
     from ._extents import Extent
@@ -24,15 +25,14 @@ _make = cast("Callable[[Iterable[Any]], Record]", partial(tuple.__new__, Record)
 
 
 def runs_of(
-    salt: int, queue: int, extent: Extent, data: bytes, checked: bool
-) -> Iterator[tuple[Head, Run, bytes]]:
-    """Yield the runs of an extent, whose bytes are `data`.
+    salt: int, queue: int, extent: Extent, data: bytes, *, checked: bool = False
+) -> tuple[list[tuple[Head, Run, bytes]], bool]:
+    """Return the runs of an extent, whose bytes are `data`, and whether all of them are whole.
 
-    `checked`: the checksums of its payloads have been looked at already.
-
-    Raises:
-        CorruptRecordError: what is there is not what was written.
+    Those that are damaged are left out. `checked`: they are known to be whole.
     """
+    found: list[tuple[Head, Run, bytes]] = []
+    whole = True
     for at, head in heads(salt, data):
         if head.kind not in (PUT, MOVE) or head.queue != queue:
             continue
@@ -41,8 +41,13 @@ def runs_of(
         if checked:
             payload = data[at + HEAD_SIZE : at + HEAD_SIZE + head.length]
         else:
-            payload = read_payload(head, data, at)
-        yield head, read_run(head, payload)[0], payload
+            try:
+                payload = read_payload(head, data, at)
+            except CorruptRecordError:
+                whole = False
+                continue
+        found.append((head, read_run(head, payload)[0], payload))
+    return found, whole
 
 
 def records_of(

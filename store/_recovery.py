@@ -230,7 +230,7 @@ class Recoverer:
             if next_base is not None and self.next_batch >= next_base:
                 return at  # Given up after a failed fsync: it was written anew.
             try:
-                batch = scan_batch(segment.salt, data, at, 0)
+                batch = scan_batch(segment.salt, data, at)
             except CorruptRecordError as error:
                 bad = str(error)
             else:
@@ -270,10 +270,11 @@ class Recoverer:
                 0,
                 f"batches {self.next_batch} to {batch.number - 1} are missing",
             )
-        for bad in batch.bad:
-            self._bad(name, data, bad)
         for op in batch.ops:
             self.index.replay(op, segment)
+        # Afterwards: the numbers of what is lost are not given again.
+        for bad in batch.bad:
+            self._bad(name, data, bad)
         self.next_batch = batch.number + 1
         self.ticket = max(self.ticket, batch.ticket)
         self.batches += 1
@@ -281,10 +282,10 @@ class Recoverer:
     def _salvage(self, segment: Segment, data: bytes, at: int, end: int, what: str) -> None:
         name = segment_name(segment.number)
         ops, bads = salvage(segment.salt, data, at, end, what)
-        for bad in bads:
-            self._bad(name, data, bad)
         for op in ops:
             self.index.replay(op, segment)
+        for bad in bads:
+            self._bad(name, data, bad)
 
     def _bad(self, name: str, data: bytes, bad: Bad) -> None:
         what, head = bad.what, bad.head

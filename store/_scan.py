@@ -59,8 +59,8 @@ class ScannedBatch:
     """What of it could not be read; the batch is whole if there is none."""
 
 
-def scan_batch(salt: int, data: bytes, at: int, base: int) -> ScannedBatch:
-    """Read the batch at `at` in `data`, which begins at `base` in its file.
+def scan_batch(salt: int, data: bytes, at: int) -> ScannedBatch:
+    """Read the batch at `at` in `data`, which is all of its file.
 
     Raises:
         CorruptRecordError: there is no whole `BEGIN`.
@@ -70,9 +70,7 @@ def scan_batch(salt: int, data: bytes, at: int, base: int) -> ScannedBatch:
         msg = "there is no batch where one should begin"
         raise CorruptRecordError(msg)
     end = at + HEAD_SIZE + begin.length
-    batch = ScannedBatch(
-        begin.first, begin.last, begin.items, base + at, HEAD_SIZE + begin.length, [], []
-    )
+    batch = ScannedBatch(begin.first, begin.last, begin.items, at, HEAD_SIZE + begin.length, [], [])
     place = at + HEAD_SIZE
     count = 0
     while place < end:
@@ -82,21 +80,23 @@ def scan_batch(salt: int, data: bytes, at: int, base: int) -> ScannedBatch:
                 msg = "a record goes beyond the end of its batch"
                 raise CorruptRecordError(msg)
         except CorruptRecordError as error:
-            # Where the next record begins is not known any more.
-            batch.bad.append(Bad(base + place, end - place, str(error)))
+            # Where the next record begins has to be looked for.
+            ops, bads = salvage(salt, data, place, min(end, len(data)), str(error))
+            batch.ops += ops
+            batch.bad += bads or [Bad(place, end - place, str(error))]
             return batch
         length = HEAD_SIZE + head.length
         try:
             op = read_op(head, read_payload(head, data, place))
         except CorruptRecordError as error:
-            batch.bad.append(Bad(base + place, length, str(error), head))
+            batch.bad.append(Bad(place, length, str(error), head))
         else:
-            op.offset, op.length = base + place, length
+            op.offset, op.length = place, length
             batch.ops.append(op)
         count += 1
         place += length
     if count != begin.queue:
-        batch.bad.append(Bad(base + at, HEAD_SIZE, f"{count} records where {begin.queue} belong"))
+        batch.bad.append(Bad(at, HEAD_SIZE, f"{count} records where {begin.queue} belong"))
     return batch
 
 
@@ -120,10 +120,15 @@ def read_op(head: Head, payload: bytes) -> Op:
 
 
 def heads(salt: int, data: bytes) -> Iterator[tuple[int, Head]]:
-    """Yield where records begin, and their heads, as far as they are whole."""
+    """Yield where records begin, and their heads; those that are not whole are left out."""
     at = 0
     while at < len(data):
-        head = read_head(salt, data, at)
+        try:
+            head = read_head(salt, data, at)
+        except CorruptRecordError:
+            following = data.find(MAGIC, at + 1)
+            at = len(data) if following < 0 else following
+            continue
         yield at, head
         at += HEAD_SIZE if head.kind == BEGIN else HEAD_SIZE + head.length
 

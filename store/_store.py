@@ -343,7 +343,6 @@ class Store:
                     return []
                 plan = queue.plan(first_seq, count, nbytes)
                 places = self._places(plan)
-                checked = queue.checked
             records: list[Record] = []
             at: OnDisk | None = None
             try:
@@ -352,9 +351,7 @@ class Store:
                         records += pending_records(*piece)
                     else:
                         at = piece
-                        where = (piece.extent.segment, piece.extent.offset)
-                        records += self._read_extent(queue_id, piece, places, checked == where)
-                        queue.checked = where
+                        records += self._read_extent(queue, piece, places)
             except CorruptRecordError as error:
                 again += 1
                 if again > 10 or at is None or not self._lose(queue_id, at.extent, str(error)):
@@ -383,10 +380,9 @@ class Store:
 
     def _read_extent(
         self,
-        queue_id: int,
+        queue: StoredQueue,
         piece: OnDisk,
         places: dict[int, tuple[str, int, int]],
-        checked: bool,
     ) -> list[Record]:
         extent = piece.extent
         salt = self._salt(extent.segment)
@@ -399,8 +395,15 @@ class Store:
                 raise CorruptRecordError(msg)
             bodies[body] = self._read_body(places[body])
         records: list[Record] = []
-        for head, run, payload in runs_of(salt, queue_id, extent, data, checked):
+        where = (extent.segment, extent.offset)
+        runs, whole = runs_of(salt, queue.id, extent, data, checked=queue.checked == where)
+        for head, run, payload in runs:
             records += records_of(head, run, payload, piece.ranges, bodies)
+        if len(records) != piece.number:
+            msg = f"{len(records)} of {piece.number} messages are what was written"
+            raise CorruptRecordError(msg)
+        if whole:
+            queue.checked = where
         return records
 
     def _read_body(self, place: tuple[str, int, int]) -> bytes:

@@ -1,0 +1,348 @@
+"""The store as its owner has it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clearfunds.store import Record, Store, StoreSettings, StoreUsageError
+from tests.store.disk import FakeFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store.open(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def declared(store: Store, name: str) -> int:
+    changes = store.begin()
+    queue = changes.declare(name)
+    store.commit(changes)
+    return queue
+
+
+def test_what_is_put_is_read_before_and_after_it_is_written_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    store = Store.open(tmp_path)
+    changes = store.begin()
+    queue = changes.declare("q", b"meta")
+    changes.put(queue, 3, b"h3", b"b3")
+    changes.put(queue, 9, b"", b"", size=77)
+    changes.set("session/a", b"1")
+    changes.set("other", b"2")
+    ticket = store.commit(changes)
+    expected = [Record(3, b"h3", b"b3", 4), Record(9, b"", b"", 77)]
+    for _ in range(3):
+        stored = store.queues["q"]
+        assert (stored.id, stored.name, stored.meta) == (queue, "q", b"meta")
+        assert (stored.next_seq, stored.live_count, stored.live_bytes) == (10, 2, 81)
+        assert stored.first_live_seq == 3
+        assert store.read(queue, 0, count=9, nbytes=999) == expected
+        assert store.values() == {"session/a": b"1", "other": b"2"}
+        assert store.values("session/") == {"session/a": b"1"}
+        if store.durable < ticket:
+            assert store.ahead() > 0
+            store.flush(sync=True)
+            assert store.ahead() == 0
+            assert store.durable == store.written == ticket
+        else:
+            store.close()
+            store = Store.open(tmp_path)
+    store.close()
+
+
+def test_limits_of_reading(store: Store) -> None:
+    queue = declared(store, "q")
+    for batch in range(4):
+        changes = store.begin()
+        for seq in range(batch * 10, batch * 10 + 10):
+            changes.put(queue, seq, b"h", b"x" * 9)
+        store.commit(changes)
+        store.flush(sync=batch < 2)
+    done = store.begin()
+    done.done(queue, 5, 12)
+    store.commit(done)
+
+    def seqs(first: int, count: int, nbytes: int) -> list[int]:
+        return [r.seq for r in store.read(queue, first, count=count, nbytes=nbytes)]
+
+    left = [*range(5), *range(13, 40)]
+    assert seqs(0, 100, 10_000) == left
+    assert seqs(0, 8, 10_000) == left[:8]
+    assert seqs(4, 2, 10_000) == [4, 13]
+    assert seqs(0, 100, 10) == [0]
+    assert seqs(0, 100, 1) == [0]
+    assert seqs(0, 100, 79) == left[:7]
+    assert seqs(13, 100, 80) == left[5:13]
+    assert seqs(18, 6, 10_000) == left[10:16]
+    assert seqs(40, 6, 10_000) == []
+    assert seqs(0, 0, 10_000) == []
+    assert store.read(999, 0, count=1, nbytes=1) == []
+
+
+def test_a_shared_body_is_kept_once_until_the_last_of_its_messages_is_done(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    names = [f"q{number}" for number in range(10)]
+    changes = store.begin()
+    queues = [changes.declare(name) for name in names]
+    body = changes.share(bytes(range(256)) * 1000)
+    for queue in queues:
+        changes.put(queue, 0, b"h", body)
+    store.commit(changes)
+    store.flush(sync=True)
+    assert 256_000 < store.statistics().disk_bytes < 260_000
+    store.close()
+    store = Store.open(tmp_path)
+    for number, queue in enumerate(queues):
+        (record,) = store.read(queue, 0, count=1, nbytes=1)
+        assert record == Record(0, b"h", bytes(range(256)) * 1000, 256_001)
+        assert store.statistics().live_bytes > 256_000
+        changes = store.begin()
+        if number % 2:
+            changes.done(queue, 0)
+        else:
+            changes.drop(queue)
+        store.commit(changes)
+        store.flush(sync=True)
+    assert store.statistics().live_bytes == 0
+    store.close()
+
+
+def test_small_shared_bodies_are_embedded(store: Store) -> None:
+    changes = store.begin()
+    assert changes.share(b"x" * 4095) == b"x" * 4095
+    assert not isinstance(changes.share(b"x" * 4096), bytes)
+
+
+def test_what_is_not_allowed(store: Store) -> None:
+    queue = declared(store, "q")
+    changes = store.begin()
+    changes.put(queue, 5, b"", b"")
+    with pytest.raises(StoreUsageError, match="only increase"):
+        changes.put(queue, 5, b"", b"")
+    store.commit(changes)
+    again = store.begin()
+    again.put(queue, 5, b"", b"")
+    again.set("key", b"value")
+    with pytest.raises(StoreUsageError, match="seq 5 is not free in queue 'q': next 6"):
+        store.commit(again)
+    assert store.values() == {}
+    nowhere = store.begin()
+    nowhere.put(99, 0, b"", b"")
+    with pytest.raises(StoreUsageError, match="no queue 99"):
+        store.commit(nowhere)
+    other = store.begin()
+    body = other.share(bytes(5000))
+    with pytest.raises(StoreUsageError, match="share it anew"):
+        store.begin().put(queue, 6, b"", body)
+    with pytest.raises(StoreUsageError, match="4 GiB"):
+        store.begin().put(queue, 6, b"", b"", size=1 << 32)
+    assert store.queues["q"].live_count == 1
+
+
+def test_a_queue_that_was_dropped_leaves_nothing_and_its_id_is_not_used_again(
+    tmp_path: Path,
+) -> None:
+    store = Store.open(tmp_path)
+    first = declared(store, "q")
+    changes = store.begin()
+    changes.put(first, 0, b"", b"old")
+    store.commit(changes)
+    changes = store.begin()
+    changes.drop(first)
+    store.commit(changes)
+    assert "q" not in store.queues
+    second = declared(store, "q")
+    assert second > first
+    assert store.read(second, 0, count=1, nbytes=1) == []
+    store.close()
+    store = Store.open(tmp_path)
+    assert store.queues["q"].id == second
+    assert store.queues["q"].next_seq == 0
+    changes = store.begin()
+    changes.drop(second)
+    store.commit(changes)
+    store.close()
+    store = Store.open(tmp_path)
+    assert dict(store.queues) == {}
+    assert declared(store, "q") > second
+    store.close()
+
+
+def test_declaring_a_queue_that_is_there_gives_its_id_and_sets_its_meta(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    changes = store.begin()
+    queue = changes.declare("q", b"one")
+    assert changes.declare("q", b"two") == queue
+    store.commit(changes)
+    changes = store.begin()
+    assert changes.declare("q", b"three") == queue
+    store.commit(changes)
+    store.close()
+    store = Store.open(tmp_path)
+    assert store.queues["q"].meta == b"three"
+    store.close()
+
+
+def test_messages_put_as_a_run_are_those_put_one_by_one(store: Store) -> None:
+    queue = declared(store, "q")
+    changes = store.begin()
+    changes.put_run(queue, 0, [b"a", b"bb"], [b"ccc", b"d"])
+    changes.put(queue, 2, b"", b"eeee", size=3)
+    changes.put_run(queue, 10, [b"f"], [b""])
+    changes.put_run(queue, 11, [], [])
+    store.commit(changes)
+    expected = [
+        Record(0, b"a", b"ccc", 4),
+        Record(1, b"bb", b"d", 3),
+        Record(2, b"", b"eeee", 3),
+        Record(10, b"f", b"", 1),
+    ]
+    assert store.read(queue, 0, count=9, nbytes=99) == expected
+    store.flush(sync=True)
+    assert store.read(queue, 0, count=9, nbytes=99) == expected
+    with pytest.raises(StoreUsageError, match="1 headers for 0 bodies"):
+        store.begin().put_run(queue, 12, [b""], [])
+
+
+def test_keys_are_any_text(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    keys = {"": b"", "\0": b"0", "ключ/\udcff": bytes(70_000), "gone": b""}
+    changes = store.begin()
+    for key, value in keys.items():
+        changes.set(key, value)
+    name = "queue \udc80 ☃"
+    changes.declare(name)
+    store.commit(changes)
+    changes = store.begin()
+    changes.delete("gone")
+    changes.delete("never there")
+    store.commit(changes)
+    del keys["gone"]
+    for _ in range(3):
+        assert store.values() == keys
+        assert list(store.queues) == [name]
+        store.close()
+        store = Store.open(tmp_path)
+    store.close()
+
+
+def test_what_is_done_gives_its_room_back(tmp_path: Path) -> None:
+    settings = StoreSettings(segment_bytes=65536)
+    store = Store.open(tmp_path, settings)
+    quick, slow = declared(store, "quick"), declared(store, "slow")
+    for number in range(1000):
+        changes = store.begin()
+        changes.put(quick, number, b"", bytes(2000))
+        if number % 20 == 0:
+            changes.put(slow, number, b"", b"slow %d" % number)
+        if number >= 5:
+            changes.done(quick, number - 5)
+        store.commit(changes)
+        if number % 7 == 0:
+            store.flush(sync=True)
+    store.compact()
+    statistics = store.statistics()
+    # 2 MB went through; what is left is some of the last of it, and what nobody has taken.
+    assert statistics.disk_bytes < 5 * settings.segment_bytes
+    assert statistics.compacted_bytes > 0
+    assert statistics.deleted_segments > 20
+    seqs = list(range(0, 1000, 20))
+    for _ in range(2):
+        found = store.read(slow, 0, count=1000, nbytes=1 << 20)
+        assert [(r.seq, r.body) for r in found] == [(n, b"slow %d" % n) for n in seqs]
+        assert len(store.read(quick, 0, count=1000, nbytes=1 << 20)) == 5
+        store.close()
+        store = Store.open(tmp_path, settings)
+    store.close()
+
+
+def test_messages_are_read_while_others_are_written_done_and_copied(tmp_path: Path) -> None:
+    settings = StoreSettings(
+        fsync_interval=0.001, segment_bytes=16384, compact_below=0.95, compact_step_bytes=4096
+    )
+    store = Store.open(tmp_path, settings)
+    kept, churn = declared(store, "kept"), declared(store, "churn")
+    writer = threading.Thread(target=store.run)
+    writer.start()
+    committed = 0
+    wrong: list[object] = []
+    finished = threading.Event()
+
+    def read() -> None:
+        rounds = 0
+        while not finished.is_set() or rounds < 3:
+            rounds += 1
+            until, at, seen = committed, 0, 0
+            while records := store.read(kept, at, count=13, nbytes=5000):
+                for seq, _, body, _ in records:
+                    if seq != seen or body != b"%d" % seq * 20:
+                        wrong.append((seq, seen, body))
+                    seen = seq + 1
+                at = seen
+            if seen < until:
+                wrong.append((seen, until))
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(1500):
+        changes = store.begin()
+        changes.put(kept, number, b"", b"%d" % number * 20)
+        changes.put(churn, number, b"", bytes(300))
+        if number:
+            changes.done(churn, number - 1)
+        store.commit(changes)
+        committed = number + 1
+    store.hurry()
+    finished.set()
+    for reader in readers:
+        reader.join(60)
+    store.stop()
+    writer.join(60)
+    assert not wrong
+    store.compact()
+    statistics = store.statistics()
+    assert statistics.compacted_segments > 0
+    assert statistics.messages == 1501
+    assert statistics.damages == 0
+    store.close()
+
+
+def test_progress_is_told_of_what_takes_long() -> None:
+    disk = FakeFiles()
+    told: list[tuple[str, int, int]] = []
+
+    def note(what: str, done: int, total: int) -> None:
+        told.append((what, done, total))
+
+    settings = StoreSettings(segment_bytes=4096)
+    store = Store.open("", settings, files=disk)
+    queue = declared(store, "q")
+    for number in range(50):
+        changes = store.begin()
+        changes.put(queue, number, b"", bytes(1000))
+        store.commit(changes)
+        store.flush(sync=True)
+    disk.kill()
+    store = Store.open("", settings, files=disk, progress=note)
+    reading = [(done, total) for what, done, total in told if what == "reading the log"]
+    assert reading[-1][0] == reading[-1][1] > 0
+    changes = store.begin()
+    for number in range(50):
+        if number % 3:
+            changes.done(queue, number)
+    store.commit(changes)
+    told.clear()
+    store.compact()
+    assert any("forward" in what and 0 < done <= total for what, done, total in told)
+    store.close()
