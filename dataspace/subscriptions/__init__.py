@@ -4,6 +4,7 @@ from ._block import Columns as Columns
 from ._block import block_range as block_range
 from ._block import cut_block as cut_block
 from ._block import join_block as join_block
+from ._block import merge_blocks as merge_blocks
 from ._block import open_block as open_block
 from ._errors import DataLossError as DataLossError
 from ._errors import FencedError as FencedError

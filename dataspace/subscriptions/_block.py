@@ -25,6 +25,9 @@ from typing import Literal, Protocol
 HEADER = Struct("<QIIIIII")
 """32 bytes."""
 
+MERGE_BYTES = 64 << 10
+"""Blocks are put together up to this size, which is that of a whole chunk."""
+
 _SWAPPED = sys.byteorder == "big"
 
 
@@ -176,3 +179,69 @@ def cut_block(block: bytes, start: int, end: int) -> bytes:
     if start <= first and end >= after:
         return block
     return join_block(open_block(block), max(start, first), min(end, after))
+
+
+class _Grown:
+    """Columns that blocks are added to."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.times: array[int] = array("q")
+        self.codes: array[int] = array("I")
+        self.key_lengths: array[int] = array("I")
+        self.value_lengths: array[int] = array("I")
+        self.keys = bytearray()
+        self.values = bytearray()
+        self.code_of: dict[bytes, int] = {}
+
+    @property
+    def names(self) -> list[bytes]:
+        return list(self.code_of)
+
+    def add(self, block: Columns) -> None:
+        codes = [self.code_of.setdefault(name, len(self.code_of)) for name in block.names]
+        if codes == list(range(len(codes))):
+            _append(self.codes, block.codes)
+        else:
+            self.codes.extend(map(codes.__getitem__, block.codes))
+        _append(self.times, block.times)
+        _append(self.key_lengths, block.key_lengths)
+        _append(self.value_lengths, block.value_lengths)
+        self.keys += block.keys
+        self.values += block.values
+
+
+def _append(numbers: array[int], more: array[int] | memoryview) -> None:
+    if isinstance(more, array):
+        numbers.extend(more)
+    else:
+        numbers.frombytes(more.cast("B"))
+
+
+def merge_blocks(blocks: Sequence[bytes], size: int = MERGE_BYTES) -> list[bytes]:
+    """Return the same messages in fewer blocks: those below `size` are put together up to it.
+
+    What comes seldom is written in blocks of a message or two, and each block costs its reader as
+    much as a hundred rows.
+    """
+    merged: list[bytes] = []
+    group: list[bytes] = []
+    total = 0
+    for block in blocks:
+        if group and total + len(block) > size:
+            merged.append(_merge(group))
+            group, total = [], 0
+        group.append(block)
+        total += len(block)
+    if group:
+        merged.append(_merge(group))
+    return merged
+
+
+def _merge(blocks: list[bytes]) -> bytes:
+    if len(blocks) == 1:
+        return blocks[0]
+    grown = _Grown(block_range(blocks[0])[0])
+    for block in blocks:
+        grown.add(open_block(block))
+    return join_block(grown, grown.first, grown.first + len(grown.codes))

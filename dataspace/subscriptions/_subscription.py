@@ -486,11 +486,27 @@ class RangeSubscription(Holder):
             for loan in loans:
                 self._settle(loan, loan.items, Outcome.STORED)
             self.visible = chunk.end
+            self._tell(chunk)
             if self._cached_bytes + len(block) > self.limits.cache_bytes:
                 chunk.block = None
+                self._join_what_is_on_disk(chunk)
             else:
                 self._cached_bytes += len(block)
-            self._tell(chunk)
+
+    def _join_what_is_on_disk(self, chunk: Chunk) -> None:
+        """Count a chunk with the one before it, if that is on disk only, too.
+
+        What is known in RAM of what is on disk has to be little, however small its records are.
+        """
+        place = self._place_of(chunk.first)
+        if not place:
+            return
+        before = self._chunks[place - 1]
+        if before.block is None and before.rest_bytes < JOINED_BYTES:
+            before.end = chunk.end
+            before.rest_items += chunk.rest_items
+            before.rest_bytes += chunk.rest_bytes
+            del self._chunks[place]
 
     def _lay_to_rest(self, chunk: Chunk, items: int, nbytes: int) -> None:
         """Let the subscription's own account owe for a chunk (before its publishers are repaid)."""
@@ -820,4 +836,8 @@ class RangeSubscription(Holder):
 
 
 MAX_BLOCKS = 64
-"""Blocks on disk that one answer looks ahead for: as many as 4 MiB are."""
+"""Chunks on disk that one answer looks ahead for."""
+
+JOINED_BYTES = 1 << 20
+"""Chunks on disk are counted together up to this size: 2.5 MB of RAM for 10 GiB. So finely are
+their bytes repaid: within such a chunk they go by their share."""

@@ -28,6 +28,7 @@ from ...dataspace.subscriptions import (
     SubscriptionError,
     SubscriptionOptions,
     block_range,
+    merge_blocks,
 )
 from ...dataspace.subscriptions import RefusedError as Refused
 from .._errors import RemoteProtocolError
@@ -474,4 +475,4 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     def _send_records(self, number: int, start: int, blocks: list[bytes]) -> None:
         following = block_range(blocks[-1])[1] if blocks else start
-        self._send(encode_records(number, following, blocks))
+        self._send(encode_records(number, following, merge_blocks(blocks)))

@@ -23,8 +23,10 @@ from clearfunds.dataspace.subscriptions import (
     SubscriptionOptions,
     Subscriptions,
     as_row,
+    merge_blocks,
     open_block,
 )
+from tests.dataspace.conftest import inside
 from tests.dataspace.subscriptions.conftest import Clock, publish, publish_run, rows
 from tests.dataspace.subscriptions.memory_log import MemoryDisk
 
@@ -393,6 +395,51 @@ def test_at_rest_its_own_account_owes(
     assert disk_account.debt_bytes == 0
     log.sync()
     assert log.records == {}
+    subscriptions.close()
+
+
+def test_what_is_known_of_the_disk_is_little(
+    dataspace: Dataspace, server: Account, publisher: Account
+) -> None:
+    disk = MemoryDisk()
+    subscriptions = durable(dataspace, server, disk, cache_bytes=200)
+    subscription = subscriptions.open("s", ["a"], DURABLE)
+    log = disk.logs["s"]
+    for number in range(100):
+        publish(dataspace, publisher, Publication("a", b"%d" % number))
+        subscription.write()
+        subscription.durable(log.sync())
+    assert len(log.records) == 100
+    chunks = inside(subscription, "_chunks")
+    assert len(chunks) == 3  # two of which are in RAM as well
+    wanted = subscription.fetch(50, 101)
+    assert wanted == AtRest(50, 101)
+    subscription.ack(60)
+    dataspace.ledger.audit()
+    assert [row.number for row in rows(log.read(AtRest(60, 63)))] == [60, 61, 62]
+    subscription.ack(101)
+    assert dataspace.ledger.accounts["disk"].debt_bytes == 0
+    subscriptions.close()
+
+
+def test_small_blocks_are_put_together(
+    dataspace: Dataspace, server: Account, publisher: Account, subscriptions: Subscriptions
+) -> None:
+    subscription = subscriptions.open("s", ["a"])
+    others = [dataspace.ledger.open(f"p{n}", parent=server) for n in range(3)]
+    blocks: list[bytes] = []
+    for number in range(40):
+        account = others[number // 3 % 3]
+        publish(dataspace, account, Publication("a", b"%d" % number * number))
+        found = subscription.fetch(number + 1, number + 2)
+        assert isinstance(found, list)
+        blocks += found
+    for size in (1, 300, 1 << 16):
+        merged = merge_blocks(blocks, size)
+        assert list(rows(merged)) == list(rows(blocks))
+        assert max(map(len, merged)) <= max(size, max(map(len, blocks)))
+        assert len(merged) == {1: 40, 1 << 16: 1}.get(size, len(merged))
+    assert merge_blocks([]) == []
     subscriptions.close()
 
 
