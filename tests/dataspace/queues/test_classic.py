@@ -415,6 +415,24 @@ def test_what_is_gone_from_the_shelf_is_told_of_and_passed_over() -> None:
     assert place.desk.take(9) == [31]
 
 
+def test_what_was_put_behind_delta_is_not_taken_for_what_is_gone_from_it() -> None:
+    place = Place(NUMBERS, shelf=stopped(10))
+    place.desk.publish(10, persistent=True)
+    place.shelf.done([9, 10])
+    assert place.desk.take(40) == [*range(1, 9), *range(11, 21)]
+    assert place.desk.lost_count == 2
+
+
+def test_what_is_read_back_before_it_is_durable_is_the_message_that_was_written() -> None:
+    """It has its publisher's loan, and whoever waits for its confirm."""
+    place = Place(NUMBERS)
+    place.desk.publish(40)
+    written = list(place.backing)
+    place.have(0)
+    assert place.lengths == (0, 8, 32, 0, 0)
+    assert [place.desk.fetch() for _ in range(40)] == written
+
+
 def test_betas_that_are_gone_are_told_of_one_by_one() -> None:
     place = Place(NUMBERS)
     place.desk.publish(10)
