@@ -14,6 +14,8 @@ from ._files import File as File
 from ._files import Files as Files
 from ._files import RealFile as RealFile
 from ._files import RealFiles as RealFiles
+from ._inspection import Inspection as Inspection
+from ._inspection import Verification as Verification
 from ._queue import Record as Record
 from ._queue import StoredQueue as StoredQueue
 from ._recovery import Progress as Progress

@@ -364,6 +364,11 @@ _LOST: Final = {
 }
 
 
+def is_ours(name: str) -> bool:
+    """Whether a file is one that only stores have."""
+    return segment_number(name) is not None or snapshot_number(name) is not None
+
+
 def put_aside(files: Files, name: str, offset: int, data: bytes) -> str:
     """Keep bytes that could not be read where somebody can look at them."""
     files.mkdir(QUARANTINE)

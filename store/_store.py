@@ -41,7 +41,7 @@ from ._files import RealFiles
 from ._handles import Handles
 from ._index import Segment
 from ._intervals import Intervals
-from ._names import LOCK, segment_name, segment_number, snapshot_name, snapshot_number
+from ._names import LOCK, segment_name, segment_number, snapshot_name
 from ._queue import InMemory, OnDisk, Record
 from ._reading import pending_records, records_of, runs_of
 from ._records import (
@@ -54,7 +54,7 @@ from ._records import (
     read_payload,
     read_run,
 )
-from ._recovery import MARK, Recoverer, Recovery, put_aside
+from ._recovery import MARK, Recoverer, Recovery, is_ours, put_aside
 from ._scan import heads
 from ._sentences import reason, trouble
 from ._settings import StoreSettings
@@ -951,7 +951,7 @@ def _take(files: Files) -> None:
     """
     files.prepare()
     there = files.list()
-    if LOCK not in there and there and not any(map(_is_ours, there)):
+    if LOCK not in there and there and not any(map(is_ours, there)):
         msg = (
             f"{files.where} is not a store: it has files, but none called {LOCK}; "
             "give an empty directory, or one that is not there yet"
@@ -981,7 +981,3 @@ def _take(files: Files) -> None:
         files.fsync_dir()
     finally:
         file.close()
-
-
-def _is_ours(name: str) -> bool:
-    return segment_number(name) is not None or snapshot_number(name) is not None

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from ._config import PREFIX, sources
 from ._errors import CommandFailedError, UsageError
 
-_COMMANDS: Final = ("relay", "pub", "sub", "top", "trace", "mint", "demo")
+_COMMANDS: Final = ("relay", "pub", "sub", "top", "trace", "mint", "store", "demo")
 _HELP: Final = f"""\
 Publish and subscribe, with every event charged to whoever caused it.
 

@@ -1,0 +1,243 @@
+"""`clearfunds store`: what a relay has on its disk, looked at and put in order."""
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from clearfunds.store import (
+    Damage,
+    Inspection,
+    RealFiles,
+    Record,
+    Store,
+    StoreError,
+    Verification,
+)
+
+from ._errors import CommandFailedError, UsageError
+from ._printable import printable
+from ._types import Size
+
+#: So much of a body is shown, unless another limit is given.
+_SHOWN: Final = 1024
+
+Directory = Annotated[Path, Parameter(help="The relay's store directory.")]
+
+store = App(
+    name="store",
+    help="Look at what a relay keeps on disk, and put it in order. The relay must not be running.",
+)
+
+
+@store.command
+def verify(directory: Directory, /) -> int:
+    """Read everything that is in a store, and change nothing.
+
+    Every message is read and every checksum looked at. Exit status 0: all is well; what a process
+    that was killed has left unfinished at the end of the log is said, and is well. 1: something is
+    damaged, and what that is.
+    """
+    with _failing(), _progress() as progress, Inspection(_files(directory), progress) as found:
+        verification = found.verify()
+    _tell(verification)
+    return 1 if verification.damages else 0
+
+
+@store.command
+def repair(directory: Directory, /) -> int:
+    """Put a store in order: what can be read is kept, what cannot is put aside and named.
+
+    What is torn at the end of the log is cut off. What is damaged is copied to `quarantine/` in
+    the store, and its messages count as done. What is dead is given back.
+    """
+    files = _files(directory)
+    with _failing(), _progress() as progress:
+        with Inspection(files):  # It has to be a store already: `Store.open` would make one.
+            pass
+        opened = Store.open(directory, files=files, progress=progress)
+        try:
+            for queue in list(opened.queues.values()):
+                at, total = 0, queue.live_count
+                read = 0
+                while records := opened.read(queue.id, at, count=1000, nbytes=1 << 20):
+                    at = records[-1].seq + 1
+                    read += len(records)
+                    progress(f"reading {printable(queue.name)}", read, total)
+            opened.compact()
+            damages = opened.damages
+            torn = opened.recovery.torn_bytes
+        finally:
+            opened.close()
+        with Inspection(files, progress) as found:
+            verification = found.verify()
+    for damage in damages:
+        print(_damage(damage))
+    if torn:
+        print(f"{torn} bytes were cut off that were never confirmed")
+    print(f"{_summary(verification)}; {'repaired' if damages else 'nothing was damaged'}")
+    return 1 if verification.damages else 0
+
+
+@store.command
+def dump(
+    directory: Directory,
+    /,
+    *,
+    queue: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative=(), show_default=False, help="Only of this queue. May be given several times."
+        ),
+    ] = (),
+    as_json: Annotated[
+        bool,
+        Parameter(
+            name="--json",
+            negative=(),
+            show_default=False,
+            help="One JSON object a line; what is no UTF-8 is in base64, as `body_base64`.",
+        ),
+    ] = False,
+    values: Annotated[
+        bool,
+        Parameter(
+            negative=(), show_default=False, help="Also the keys that the relay keeps, and values."
+        ),
+    ] = False,
+    max_body: Annotated[
+        Size, Parameter(help="Show no more of a body, or a value, than this.")
+    ] = _SHOWN,
+) -> int:
+    """Print every message of a store, in order, and change nothing.
+
+    Exit status 1 where something could not be read; what that is is said on stderr.
+    """
+    with _failing(), Inspection(_files(directory)) as found:
+        for name in queue:
+            if name not in found.queues:
+                there = ", ".join(map(repr, sorted(found.queues))) or "none"
+                msg = f"there is no queue {name!r}; queues: {there}"
+                raise UsageError(msg)
+        show = _as_json if as_json else _as_text
+        for name in queue or sorted(found.queues):
+            for record in found.records(found.queues[name]):
+                print(show(_message(name, record, max_body)))
+        if values:
+            for key in sorted(found.values):
+                print(show({"key": key, **_shown("value", found.values[key], max_body)}))
+        damages = found.damages
+    for damage in damages:
+        print(f"clearfunds store dump: {_damage(damage)}", file=sys.stderr)
+    return 1 if damages else 0
+
+
+def _message(name: str, record: Record, limit: int) -> dict[str, Any]:
+    return {
+        "queue": name,
+        "seq": record.seq,
+        "bytes": record.nbytes,
+        **_shown("header", record.header, None),
+        **_shown("body", record.body, limit),
+    }
+
+
+def _shown(name: str, data: bytes, limit: int | None) -> dict[str, Any]:
+    """Return what is shown of some bytes: text if they are, and no more than the limit."""
+    shown: dict[str, Any] = {}
+    part = data if limit is None else data[:limit]
+    try:
+        # A limit may cut a character in half, which makes the rest no less text.
+        text = part.decode("utf-8", "strict" if len(part) == len(data) else "ignore")
+        if len(part) < len(data) and len(text.encode()) < len(part) - 3:
+            raise UnicodeError
+        shown[name] = text
+    except UnicodeError:
+        shown[f"{name}_base64"] = base64.b64encode(part).decode("ascii")
+    if len(part) < len(data):
+        shown[f"{name}_bytes"] = len(data)
+    return shown
+
+
+def _as_json(shown: dict[str, Any]) -> str:
+    # Names and keys may have come from bytes that are no text; a line is to be valid all the same.
+    return json.dumps(shown, ensure_ascii=True)
+
+
+def _as_text(shown: dict[str, Any]) -> str:
+    words: list[str] = []
+    for name, value in shown.items():
+        if name in ("queue", "key", "seq"):
+            words.append(printable(str(value)))
+        else:
+            words.append(f"{name}={printable(str(value))}")
+    return " ".join(words).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _files(directory: Path) -> RealFiles:
+    if not directory.is_dir():
+        msg = f"{directory} is no directory"
+        raise CommandFailedError(msg)
+    return RealFiles(directory)
+
+
+def _tell(verification: Verification) -> None:
+    for damage in verification.damages:
+        print(_damage(damage))
+    torn = verification.recovery.torn_bytes
+    if torn:
+        print(f"{torn} bytes at the end were never confirmed; they are cut off at the next start")
+    number = len(verification.damages)
+    state = "all is well" if not number else f"{number} damages (clearfunds store repair)"
+    print(f"{_summary(verification)}: {state}")
+
+
+def _summary(verification: Verification) -> str:
+    return (
+        f"{verification.queues} queues, {verification.messages} messages, "
+        f"{verification.message_bytes} bytes in {verification.recovery.segments} segments"
+    )
+
+
+def _damage(damage: Damage) -> str:
+    return printable(str(damage)).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@contextmanager
+def _failing() -> Generator[None]:
+    """Turn the store's errors into the command's."""
+    try:
+        yield
+    except StoreError as error:
+        raise CommandFailedError(printable(str(error))) from error
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[str, int, int], None]]:
+    """Show progress on stderr, if somebody looks at it."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as shown:
+        tasks: dict[str, Any] = {}
+
+        def note(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                for task in tasks.values():
+                    shown.update(task, visible=False)
+                tasks[what] = shown.add_task(what, total=total)
+            shown.update(tasks[what], completed=done, total=total)
+
+        yield note
