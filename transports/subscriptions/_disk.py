@@ -8,6 +8,7 @@ acknowledged.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from ...dataspace.subscriptions import (
     cut_block,
 )
 from ...store import StoreError
+from .._flusher import Flusher
 
 if TYPE_CHECKING:
     from ...store import Record, Store
@@ -49,16 +51,17 @@ class StoreUnwillingError(Exception):
 class SubscriptionDisk:
     """The subscriptions of one relay that are in its store.
 
-    Who owns the store calls `durable`, in the loop's thread, when it says so
-    (`Store.on_durable`), and runs `run`.
+    Who owns the store runs its writer; this only hears from it, after `listen`.
 
     Args:
         store: An open store.
+        flusher: Who sends what publishers are told when their messages are safe.
         max_reads: How many reads there may be at a time.
     """
 
-    def __init__(self, store: Store, *, max_reads: int = 8) -> None:
+    def __init__(self, store: Store, flusher: Flusher, *, max_reads: int = 8) -> None:
         self.store = store
+        self._flusher = flusher
         self.subscriptions: Subscriptions | None = None
         self._limiter = trio.CapacityLimiter(max_reads)
         self._logs: dict[str, _StoreLog] = {}
@@ -121,12 +124,26 @@ class SubscriptionDisk:
             low = max(low, following)  # all that there was is done, or lost
         subscriptions.restore(name, state, low=low, following=following, nbytes=nbytes)
 
+    def listen(self) -> None:
+        """Hear from the store what is durable, beside who hears of it already. In Trio's thread."""
+        token = trio.lowlevel.current_trio_token()
+        before = self.store.on_durable
+
+        def tell(ticket: int) -> None:
+            before(ticket)
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(self.durable, ticket)
+
+        self.store.on_durable = tell
+
     def durable(self, ticket: int) -> None:
-        """Everything up to this ticket is on disk. In the loop's thread."""
+        """Everything up to this ticket is on disk. In Trio's thread."""
         self._durable = max(self._durable, ticket)
-        for subscription in self.subscriptions or ():
-            if subscription.options.durable:
-                subscription.durable(ticket)
+        with self._flusher.corked():
+            for subscription in self.subscriptions or ():
+                if subscription.options.durable:
+                    subscription.durable(ticket)
+        self._flusher.flush_now()
 
     async def run(self) -> None:
         """Hand over to the store what has come, a little later, until cancelled."""
@@ -136,7 +153,7 @@ class SubscriptionDisk:
             self.write()
 
     def write(self) -> None:
-        """Hand over to the store everything that has come. For an orderly stop."""
+        """Hand over to the store everything that has come."""
         self._dirty = trio.Event()
         for subscription in self.subscriptions or ():
             subscription.write()

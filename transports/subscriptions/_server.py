@@ -96,7 +96,10 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
 
     def look_for_the_lost(self) -> None:
         """Deal with subscriptions whose reader has not come back in time."""
-        for each in self.subscriptions.look_for_the_lost():
+        with self.flusher.corked():
+            lost = self.subscriptions.look_for_the_lost()
+        self.flusher.flush_now()
+        for each in lost:
             self.logger.warning(
                 "no reader has come back to subscription %s within %g s: %s",
                 each.subscription,

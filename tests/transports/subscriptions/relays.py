@@ -93,17 +93,11 @@ async def running(
     server_account = ledger.open("server")
     disk: SubscriptionDisk | None = None
     disk_account: Account | None = None
-    if store is not None:
-        disk = SubscriptionDisk(store)
-        disk_account = ledger.open("disk", limit=Limit(items=None, bytes=1 << 30))
-        token = trio.lowlevel.current_trio_token()
-        kept = disk
-
-        def tell(ticket: int) -> None:
-            token.run_sync_soon(kept.durable, ticket)
-
-        store.on_durable = tell
     async with open_flusher() as flusher:
+        if store is not None:
+            disk = SubscriptionDisk(store, flusher)
+            disk.listen()
+            disk_account = ledger.open("disk", limit=Limit(items=None, bytes=1 << 30))
         server = SubscriptionServer(
             dataspace,
             flusher,
