@@ -165,7 +165,11 @@ class Channel:
                 raise self._unknown(tag)
             delivery.queue.acked(delivery)
             return
-        for queue, deliveries in self._by_queue(self._take_up_to(tag)):
+        found = self._take_up_to(tag)
+        if len(found) == 1:
+            found[0].queue.acked(found[0])
+            return
+        for queue, deliveries in self._by_queue(found):
             queue.all_acked(deliveries)
 
     def nack(self, tag: int, *, multiple: bool = False, requeue: bool = True) -> None:

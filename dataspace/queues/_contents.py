@@ -46,10 +46,10 @@ class QueueContents(Holder):
     """The messages of a queue; see `Queue` for the arguments."""
 
     __slots__ = (
-        "_arrived", "_attached", "_burying", "_dead_letter", "_delivered_upto", "_durable",
-        "_dying", "_has_ttl", "_mark_ticket", "_next_seq", "_persists", "_ready_bytes", "_refuses",
-        "_rest", "_returned", "_suspect_below", "_unacked", "_unacked_bytes",
-        "_wall", "_wall_offset", "_writer", "account", "backing", "counters", "deleted", "rates",
+        "_arrived", "_attached", "_burying", "_dead_letter", "_delivered_upto", "_doomed",
+        "_durable", "_dying", "_has_ttl", "_mark_ticket", "_next_seq", "_persists", "_ready_bytes",
+        "_refuses", "_rest", "_returned", "_suspect_below", "_unacked", "_unacked_bytes", "_wall",
+        "_wall_offset", "_writer", "account", "backing", "counters", "deleted", "rates",
         "settings", "shelf",
     )  # fmt: skip
 
@@ -101,6 +101,8 @@ class QueueContents(Holder):
         self._dying: deque[tuple[Message, DeathReason]] = deque()
         self._burying: dict[int, Message] = {}
         self._returned: list[Message] = []
+        # How many of those that are ready are to die as soon as they are read.
+        self._doomed = 0
         # Which messages may have been delivered, for after a restart.
         self._attached = False
         self._delivered_upto = 0
@@ -146,25 +148,42 @@ class QueueContents(Holder):
         while (length is not None and len(backing) > length) or (
             nbytes is not None and self._ready_bytes > nbytes
         ):
-            message = backing.fetch()
+            message = self._fetch()
             if message is None:
                 return  # again when it has been read
-            self._has_left(message)
             self.counters.dropped += 1
             self._die(message, DeathReason.MAX_LENGTH)
 
     def _expire(self) -> None:
-        """Drop what has expired, from the head on, as far as all before it has."""
+        """Drop what has expired, or is doomed, from the head on, as far as all before it is."""
         backing = self.backing
         while len(backing):
             message = backing.peek()
-            if message is None or not self._is_late(message):
+            if message is None or (message.doomed is None and not self._is_late(message)):
                 return
             message = backing.fetch()
             if message is None:
                 return
             self._has_left(message)
-            self._expired(message)
+            if message.doomed is not None:
+                self._execute(message, message.doomed)
+            else:
+                self._expired(message)
+
+    def _fetch(self) -> Message | None:
+        """Take the first message that is not doomed, if it is in RAM."""
+        while (message := self.backing.fetch()) is not None:
+            self._has_left(message)
+            if message.doomed is None:
+                return message
+            self._execute(message, message.doomed)
+        return None
+
+    def _execute(self, message: Message, reason: DeathReason) -> None:
+        """Let a doomed message die, now that its event is here."""
+        message.doomed = None
+        self._doomed -= 1
+        self._die(message, reason)
 
     def _expired(self, message: Message) -> None:
         self.counters.expired += 1
@@ -206,6 +225,8 @@ class QueueContents(Holder):
         if self._dead_letter is None:
             self._finish(message, _OUTCOMES[reason])
         else:
+            if message.loan is None:
+                message.loan = self._rest.take(message.event, message.size, self.ledger.clock())
             self._dying.append((message, reason))
 
     def _bury(self) -> None:
@@ -214,8 +235,6 @@ class QueueContents(Holder):
             message, reason = self._dying[0]
             now = self._wall_now()
             message.deaths = with_death(message.deaths, self.name, reason, now)
-            if message.loan is None:
-                message.loan = self._rest.take(message.event, message.size, self.ledger.clock())
             self._dying.popleft()
             self._burying[message.seq] = message
             self._publish_dead(message, reason)
@@ -329,6 +348,7 @@ class QueueContents(Holder):
             self._writer.short = True
         else:
             self._relieve()
+        self.work()
 
     def _lost(self, count: int) -> None:
         self.counters.lost += count
@@ -354,7 +374,8 @@ class QueueContents(Holder):
         Else a crash could forget that somebody may have had it. It concerns what was written before
         a consumer came; what is written after that is durable later than the record.
         """
-        if self._durable >= self._mark_ticket:
+        if self._durable >= self._mark_ticket or self._writer.trouble is not None:
+            # With the disk in trouble there will be no record; consumers are served all the same.
             return False
         message = self.backing.peek()
         return message is None or (
@@ -368,13 +389,12 @@ class QueueContents(Holder):
         if not len(seqs):
             return
         assert self.shelf is not None
-        used = [*self._unacked, *self._burying, *(message.seq for message, _ in self._dying)]
-        used = [seq for seq in used if seq in seqs]
-        if not used:
-            self.shelf.done(seqs)
-        else:
-            kept = set(used)
-            self.shelf.done([seq for seq in seqs if seq not in kept])
+        used = {seq for seq in self._in_use() if seq in seqs}
+        self.shelf.done([seq for seq in seqs if seq not in used] if used else seqs)
+
+    def _in_use(self) -> set[int]:
+        dying = (message.seq for message, _ in self._dying)
+        return {*self._unacked, *self._burying, *dying}
 
     def _finish_ready(self, message: Message, *, erased: bool) -> None:
         """End a message that is purged; what is at rest is settled by the one loan for all."""
@@ -393,15 +413,15 @@ class QueueContents(Holder):
         self._erase(on_disk)
         known = {message.seq for message in here}
         # Those on the shelf only may still be on their publishers' accounts.
-        unsynced = [m for m in self._writer.messages() if m.seq in on_disk and m.seq not in known]
-        for message in unsynced:
-            if not message.pending and message.seq not in self._burying:
+        known |= self._in_use()
+        for message in self._writer.messages():
+            if message.seq in on_disk and message.seq not in known:
                 self._finish_ready(message, erased=True)
         for message in (*arrived, *returned, *here):
             self._finish_ready(message, erased=message.seq in on_disk)
         # All that was at rest was ready.
         self._rest.settle_some(self._rest.items, Outcome.DROPPED)
-        self._ready_bytes = 0
+        self._ready_bytes = self._doomed = 0
         self.counters.purged += count
         if self._writer.short:
             self._relieve()

@@ -81,6 +81,8 @@ class Message:
     """Whether it is durable, and charged to the queue's own account."""
     pending: bool = False
     """Whether it is delivered and not acknowledged."""
+    doomed: DeathReason | None = None
+    """Why it is to be dead-lettered as soon as its event has been read back."""
     finished: bool = False
     """Whether it is done with: acked, dropped, dead-lettered. Whoever still knows it forgets it."""
 

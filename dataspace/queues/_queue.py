@@ -508,8 +508,7 @@ class Queue(ServingQueue):
             )  # fmt: skip
             self.settled()
             return
-        while (first := self.backing.fetch()) is not None:
-            self._has_left(first)
+        while (first := self._fetch()) is not None:
             self.counters.written_off += 1
             self._finish(first, Outcome.WRITTEN_OFF)
 

@@ -80,6 +80,8 @@ class ServingQueue(QueueContents):
         if self._working:
             self._again = True
             return
+        if not (self._arrived or self._dying or self._returned or len(self.backing)):
+            return
         self._working = True
         rounds = MAX_ROUNDS
         try:
@@ -91,7 +93,7 @@ class ServingQueue(QueueContents):
                 self._pump()
                 if not self._refuses:
                     self._keep_to_limits()
-                if self._has_ttl:
+                if self._has_ttl or self._doomed:
                     self._expire()
                 if self._dying:
                     self._bury()
@@ -119,6 +121,7 @@ class ServingQueue(QueueContents):
                         self._writer.write_or_wait(message)
                     arrived.popleft()
                     self._release_if_transient(message)
+                    self.rates.left += 1
                     self._deliver(consumer, message)
                     continue
             arrived.popleft()
@@ -182,10 +185,9 @@ class ServingQueue(QueueContents):
             consumer = self._next_consumer()
             if consumer is None or self._mark_is_awaited():
                 return
-            message = backing.fetch()
+            message = self._fetch()
             if message is None:
                 return
-            self._has_left(message)
             if message.expires is not None and self._is_late(message):
                 self._expired(message)
             else:
@@ -221,7 +223,7 @@ class ServingQueue(QueueContents):
         """Make a delivery of a message that is in nobody's hands."""
         loan = message.loan
         if loan is None:
-            loan = self._rest.take(message.event, message.size, self.progressed_at)
+            loan = self._rest.take(message.event, message.size, self.ledger.clock())
             message.loan = loan
         elif message.deliveries or not loan.item:
             loan.item = [message.event]
@@ -347,10 +349,9 @@ class ServingQueue(QueueContents):
             return None
         self.work()
         while len(self.backing) and not self._mark_is_awaited():
-            message = self.backing.fetch()
+            message = self._fetch()
             if message is None:
                 break
-            self._has_left(message)
             if self._is_late(message):
                 self._expired(message)
                 continue
@@ -367,7 +368,8 @@ class ServingQueue(QueueContents):
     @property
     def waiting(self) -> bool:
         """Whether messages are ready that cannot be delivered yet: they are being read."""
-        return len(self.backing) > 0 and (self.backing.waiting or self._durable < self._mark_ticket)
+        unmarked = self._durable < self._mark_ticket and self._writer.trouble is None
+        return len(self.backing) > 0 and (self.backing.waiting or unmarked)
 
     def resume(self, consumer: Consumer) -> None:
         """Put a consumer that has got room back in line. For windows."""
@@ -465,7 +467,7 @@ class ServingQueue(QueueContents):
         others: dict[ServingQueue, None] = {}
         limit = self.settings.delivery_limit
         back: list[Message] = []
-        dead: list[Message] = []
+        dead: list[Delivery] = []
         for delivery in deliveries:
             message = delivery.message
             if self._unacked.get(message.seq) is not delivery:
@@ -475,27 +477,18 @@ class ServingQueue(QueueContents):
             message.redelivered = True
             message.failures += failed
             if failed and limit is not None and message.failures > limit:
-                dead.append(message)
-                continue
-            if not delivery.loan.items:
+                dead.append(delivery)
+            elif delivery.loan.items:
+                self._return_loan(delivery)
+                back.append(message)
+            else:
                 # Whoever had it has settled it: it is done.
                 self.backing.forget((message,))
                 self._close(message)
-                continue
-            if message.at_rest:
-                self._rest.put_back(delivery.loan)
-                message.loan = None
-            back.append(message)
         self.counters.requeued += len(back)
-        if dead:
-            self.counters.failed += len(dead)
-            self.backing.forget(dead)
-            for message in dead:
-                self._die(message, DeathReason.DELIVERY_LIMIT)
-        if self._working:
-            self._returned += back
-        elif back:
-            self._put_back(back)
+        self.counters.failed += len(dead)
+        self._come_back(back)
+        self._condemn(dead, DeathReason.DELIVERY_LIMIT)
         self.settled()
         self.work()
         for queue in others:
@@ -504,17 +497,52 @@ class ServingQueue(QueueContents):
     def rejected(self, deliveries: Sequence[Delivery]) -> None:
         """Dead-letter or drop what a consumer does not want back. For `Channel`."""
         others: dict[ServingQueue, None] = {}
-        gone: list[Message] = []
+        gone: list[Delivery] = []
         for delivery in deliveries:
             message = delivery.message
             if self._unacked.get(message.seq) is delivery:
                 others.update(dict.fromkeys(self._take_back(delivery)))
                 message.pending = False
-                gone.append(message)
+                gone.append(delivery)
         self.counters.rejected += len(gone)
-        self.backing.forget(gone)
-        for message in gone:
-            self._die(message, DeathReason.REJECTED)
+        self._condemn(gone, DeathReason.REJECTED)
         self.work()
         for queue in others:
             queue.work()
+
+    def _return_loan(self, delivery: Delivery) -> None:
+        message = delivery.message
+        if message.at_rest:
+            self._rest.put_back(delivery.loan)
+            message.loan = None
+
+    def _come_back(self, messages: list[Message]) -> None:
+        if self._working:
+            self._returned += messages
+        elif messages:
+            self._put_back(messages)
+
+    def _condemn(self, deliveries: Sequence[Delivery], reason: DeathReason) -> None:
+        """Let messages die that were in a consumer's hands.
+
+        One whose event is nowhere in RAM any more has to be read first, to be a dead letter: it
+        waits for that in its place, counted among those that are ready.
+        """
+        doomed: list[Message] = []
+        for delivery in deliveries:
+            message = delivery.message
+            here = message.event is not None or delivery.event is not None or not message.written
+            if not here and self._dead_letter is not None and delivery.loan.items:
+                self._return_loan(delivery)
+                message.doomed = reason
+                doomed.append(message)
+                continue
+            self.backing.forget((message,))
+            if message.event is None:
+                message.event = delivery.event
+            if delivery.loan.items:
+                self._die(message, reason)
+            else:
+                self._close(message)
+        self._doomed += len(doomed)
+        self._come_back(doomed)

@@ -39,7 +39,7 @@ class SteadyBacking(Backing):
     """Classic queues v2: the head in RAM, as much of it as consumers take in two seconds."""
 
     __slots__ = (
-        "_after", "_asked", "_head", "_head_bytes", "_missing", "_paged_in", "_paged_out",
+        "_after", "_asked", "_count", "_head", "_head_bytes", "_missing", "_paged_in", "_paged_out",
         "_pending_bytes", "_pending_count", "_reads", "_requeued", "_requeued_bytes",
         "_requeued_loaded", "_stale", "_tail_count", "_tail_first", "_tail_next",
     )  # fmt: skip
@@ -48,6 +48,8 @@ class SteadyBacking(Backing):
 
     def __init__(self, keeper: Keeper) -> None:
         super().__init__(keeper)
+        # How many are ready, wherever.
+        self._count = 0
         # By number; those that never came back from the shelf are finished, and passed over.
         self._requeued: list[tuple[int, Message]] = []
         self._requeued_loaded = 0
@@ -79,6 +81,7 @@ class SteadyBacking(Backing):
 
     def publish(self, message: Message) -> None:
         """See `Backing.publish`."""
+        self._count += 1
         head = self._head
         if not self._tail_count:
             has_room = len(head) < self.target and self._head_bytes < MAX_RAM_BYTES
@@ -108,6 +111,7 @@ class SteadyBacking(Backing):
                 self._read()
                 return None
             heapq.heappop(self._requeued)
+            self._count -= 1
             self._requeued_loaded -= 1
             self._requeued_bytes -= requeued.size
             return requeued
@@ -116,6 +120,7 @@ class SteadyBacking(Backing):
             self._read()
             return None
         message = head.popleft()
+        self._count -= 1
         self._head_bytes -= message.size
         if self._tail_count and len(head) <= self.target // 2:
             self._read()
@@ -144,6 +149,7 @@ class SteadyBacking(Backing):
 
     def requeue(self, messages: Sequence[Message]) -> None:
         """See `Backing.requeue`."""
+        self._count += len(messages)
         for message in messages:
             heapq.heappush(self._requeued, (message.seq, message))
             self._pending_count -= 1
@@ -189,6 +195,7 @@ class SteadyBacking(Backing):
         """See `Backing.purge`."""
         here = list(self)
         on_disk = range(self._tail_first, self._tail_next) if self._tail_count else range(0)
+        self._count = 0
         self._requeued.clear()
         self._requeued_loaded = self._requeued_bytes = 0
         self._missing.clear()
@@ -246,9 +253,11 @@ class SteadyBacking(Backing):
             # It was asked for first, and is not there.
             del self._missing[asked]
             missing.finished = True
+            self._count -= 1
             self.keeper.lost(1)
         elif not messages and self._tail_count and asked == self._tail_first:
             lost, self._tail_count = self._tail_count, 0
+            self._count -= lost
             self.keeper.lost(lost)
         if not self._tail_count:
             self._join_after()
@@ -274,7 +283,7 @@ class SteadyBacking(Backing):
         """See `Backing.recovered`."""
         self._tail_first = first_seq
         self._tail_next = next_seq
-        self._tail_count = count
+        self._tail_count = self._count = count
 
     def relieve(self) -> None:
         """See `Backing.relieve`."""
@@ -289,11 +298,7 @@ class SteadyBacking(Backing):
 
     def __len__(self) -> int:
         """See `Backing.__len__`."""
-        return self._requeued_count + len(self._head) + self._tail_count + len(self._after)
-
-    @property
-    def _requeued_count(self) -> int:
-        return self._requeued_loaded + len(self._missing)
+        return self._count
 
     def __iter__(self) -> Iterator[Message]:
         """See `Backing.__iter__`."""

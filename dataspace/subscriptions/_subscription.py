@@ -14,6 +14,12 @@ a number that they were shown must not stand for another message after a restart
 
 Who may ask is fenced by a generation: each attachment has the next one, and what comes with an
 older one is refused.
+
+Rule 11 here. A reader that is attached may be slow: a job of minutes between two acknowledgements
+is what the subscription is there to make publishers wait for, so when its patience is over the log
+names who waits on whom, and nothing else happens, unless it is told to `disconnect`: then what it
+holds is written off. A reader that is away is given its grace to come back, whether anybody waits
+or not; after that, `after_grace` says. What is at rest makes nobody wait.
 """
 
 from __future__ import annotations

@@ -302,6 +302,55 @@ def test_a_dead_letter_that_is_refused(bench: Bench) -> None:
     assert not len(shelf)
 
 
+@pytest.mark.parametrize("let_go", [False, True])
+def test_a_dead_letter_whose_event_was_paged_out_is_read_first(bench: Bench, let_go: bool) -> None:
+    """As policies may that page out what is unacknowledged."""
+    queue, shelf = bench.durable(topic="t", dead_letter=dead_letter_to(bench.dataspace, "dead"))
+    dead = bench.queue("dead", topic="dead")
+    worker = Worker(queue, 3)
+    bench.publish(*"abcd")
+    shelf.settle()
+    for delivery in worker.got:
+        delivery.message.unload()
+        if let_go:
+            delivery.event = None
+    worker.consumer.cancel()
+    worker.channel.nack(2, requeue=False)
+    bench.ledger.audit()
+    assert len(dead) == (not let_go)
+    worker.channel.nack(1)
+    shelf.settle()
+    bench.ledger.audit()
+    assert len(dead) == (not let_go)  # one that is not doomed is before it
+    other = Worker(queue)
+    shelf.settle()
+    assert other.names == [*"ad"]
+    letters = Worker(dead)
+    assert letters.names == ["b"]
+    assert letters.got[0].message.deaths[0].reason is DeathReason.REJECTED
+    assert queue.counters.rejected == 1
+
+
+def test_purging_what_is_doomed(bench: Bench) -> None:
+    queue, shelf = bench.durable(topic="t", dead_letter=dead_letter_to(bench.dataspace, "dead"))
+    worker = Worker(queue)
+    bench.publish(*"ab")
+    shelf.settle()
+    for delivery in worker.got:
+        delivery.message.unload()
+        delivery.event = None
+    worker.consumer.cancel()
+    worker.channel.nack(0, multiple=True, requeue=False)
+    assert len(queue) == 2
+    assert queue.purge() == 2
+    shelf.settle()
+    assert not bench.disk.debt_items
+    bench.publish("c")
+    other = Worker(queue)
+    shelf.settle()
+    assert other.names == ["c"]
+
+
 def test_publishing_with_a_topic_filter_bound_twice(bench: Bench) -> None:
     queue, dead = pair(bench)
     with bench.publisher.turn() as turn:

@@ -476,6 +476,16 @@ def test_nothing_is_delivered_before_it_is_on_record_that_it_may_be(bench: Bench
     assert other.names == ["c"]
 
 
+def test_consumers_are_served_though_the_disk_is_in_trouble(bench: Bench) -> None:
+    queue, shelf = bench.durable()
+    bench.publish("a")
+    shelf.sync()
+    worker = Worker(queue)
+    assert not worker.got
+    queue.shelf_trouble("the disk is read-only")
+    assert worker.names == ["a"]
+
+
 def test_get_is_on_record_too(bench: Bench) -> None:
     queue, shelf = bench.durable()
     bench.publish("a")
