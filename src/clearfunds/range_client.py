@@ -162,7 +162,10 @@ class Block:
     )  # fmt: skip
 
     def __init__(self, view: memoryview) -> None:
-        first, rows, names, name_bytes, key_bytes, value_bytes, _ = _BLOCK.unpack_from(view)
+        try:
+            first, rows, names, name_bytes, key_bytes, value_bytes, _ = _BLOCK.unpack_from(view)
+        except struct.error as exc:
+            raise WrongAnswerError(f"a block of {len(view)} bytes has no header") from exc
         self.first: int = first
         self.count: int = rows
         at = _BLOCK.size
@@ -183,8 +186,16 @@ class Block:
         joined = bytes(take(name_bytes))
         self.keys = take(key_bytes)
         self.values = take(value_bytes)
-        ends = list(accumulate(lengths, initial=0))
-        self.accounts = [joined[a:b].decode() for a, b in pairwise(ends)]
+        # Who makes Arrow's arrays of these must not read beyond them: 0.03 us for each row.
+        if (
+            sum(self.key_lengths) != key_bytes
+            or sum(self.value_lengths) != value_bytes
+            or sum(lengths) != name_bytes
+            or max(self.codes, default=-1) >= names
+        ):
+            raise WrongAnswerError("a block whose columns do not fit each other")
+        ends = accumulate(lengths, initial=0)
+        self.accounts = [joined[a:b].decode(errors="replace") for a, b in pairwise(ends)]
 
     def __repr__(self) -> str:
         return f"<Block of messages {self.first} to {self.end - 1}>"

@@ -93,6 +93,9 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             while True:
                 await trio.sleep(TICK_SECONDS)
                 self.look_for_the_lost()
+                if self.disk is not None:
+                    # Others may have made room on the disk.
+                    self.disk.write()
 
     def look_for_the_lost(self) -> None:
         """Deal with subscriptions whose reader has not come back in time."""

@@ -85,6 +85,7 @@ async def running(
     limits: SubscriptionLimits | None = None,
     store: Store | None = None,
     port: int = 0,
+    disk_limit: int = 1 << 30,
     **settings: Any,
 ) -> AsyncGenerator[Relay]:
     """Run a relay; at the end nothing may be owed."""
@@ -97,7 +98,7 @@ async def running(
         if store is not None:
             disk = SubscriptionDisk(store, flusher)
             disk.listen()
-            disk_account = ledger.open("disk", limit=Limit(items=None, bytes=1 << 30))
+            disk_account = ledger.open("disk", limit=Limit(items=None, bytes=disk_limit))
         server = SubscriptionServer(
             dataspace,
             flusher,

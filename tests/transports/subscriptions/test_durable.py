@@ -123,6 +123,26 @@ async def test_beyond_its_budget_publishers_pay_until_something_is_acknowledged(
             assert seen == [b"%03d" % number * 3000 for number in range(200)]
 
 
+async def test_room_that_others_make_on_the_disk_is_used(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        async with running(store=store, disk_limit=100_000) as relay:
+            one = await relay.attach("one", filters=["one"], durable=True)
+            two = await relay.attach("two", filters=["two"], durable=True)
+            first, second = relay.subscription("one"), relay.subscription("two")
+            async with connected(relay.mqtt_port, "publisher") as client:
+                await client.publish("two", bytes(100))
+                await until(lambda: second.visible == 2)
+                await client.publish("one", bytes(99_000))
+                await until(lambda: first.visible == 2)
+                await client.publish("two", bytes(10_000))
+                await until(lambda: second.next == 3)
+                await trio.sleep(0.05)
+                assert (second.visible, relay.client("publisher").debt_items) == (2, 1)
+                await blocking(one.ack, 2)
+                await until(lambda: second.visible == 3)
+            assert [len(value) for value in await blocking(values, two, 1, 3)] == [100, 10_000]
+
+
 async def test_a_store_that_does_not_write_is_said(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         async with running(store=store, store_timeout=0.05) as relay:

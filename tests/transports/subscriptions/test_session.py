@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 import struct
@@ -152,6 +153,26 @@ async def test_what_is_not_of_this_protocol_is_said_and_ends_the_connection(
         await until(lambda: not relay.server.open)
         assert relay.server.counters.protocol_errors == 1
         assert log_of(caplog, "closed: ")
+
+
+async def test_no_garbage_is_an_error_of_the_relays() -> None:
+    chance = random.Random(5)
+    requests: tuple[Request, ...] = (ATTACH, AskHead(1), Fetch(1, 1, 9, 100), Ack(1, 2))
+    good = b"".join(encode_request(n, request) for n, request in enumerate(requests, 1))
+    async with running() as relay:
+        for _ in range(60):
+            raw = bytearray(good)
+            for _ in range(chance.randrange(1, 4)):
+                raw[chance.randrange(len(raw))] = chance.randrange(256)
+            async with dialled(relay) as peer:
+                await peer.stream.send_all(raw)
+                await peer.stream.send_eof()
+                while await peer.receive() is not None:
+                    pass
+        await until(lambda: not relay.server.open)
+        relay.audit()
+        for subscription in relay.server.subscriptions:
+            assert not subscription.attached
 
 
 async def test_who_says_nothing_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
