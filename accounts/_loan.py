@@ -35,7 +35,8 @@ class LoanedItem(Generic[T_co]):
     entries than `items` while its entries stand for several events each (see `Holder`).
 
     Attributes:
-        account: Who owes for it: the ultimate cause, however many steps back.
+        account: Who owes for it: the ultimate cause, however many steps back. To be compared by
+            `==`: that of a loan which is traced is a stand-in, equal to the account.
         item: What was lent.
         items: Events not yet repaid; 0 when the loan has ended.
         bytes: Bytes not yet repaid.

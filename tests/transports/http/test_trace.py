@@ -14,7 +14,7 @@ import trio
 import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 
-from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome, commit_run
+from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome, Tracer, commit_run
 from clearfunds.dataspace import Asserted, Batch, Publication, Retracted
 from clearfunds.transports._trace_label import label_of
 from clearfunds.transports.http import Pages, Request, serve_http
@@ -299,6 +299,27 @@ async def test_a_client_that_goes_away_disarms() -> None:
         await stream.aclose()
         await until(lambda: not scene.ledger.tracers, 5)
         assert scene.pub.tracers is None
+
+
+async def test_the_ledger_is_the_same_while_something_is_traced() -> None:
+    scene = Scene()
+    parent = scene.ledger.open("tenant")
+    child = scene.ledger.open("child", parent=parent)
+    with Tracer(scene.ledger, events=9):
+        scene.publish()
+        commit_run(child, scene.boxes, b"", 2, 20)
+        scene.publish()
+        response = await Pages(scene.ledger).ledger_json(Request.parse("GET", "/ledger.json"))
+        assert not isinstance(response.body, bytes)
+        page = json.loads(b"".join([piece async for piece in response.body]))
+        await response.body.aclose()  # type: ignore[attr-defined]
+    assert page["audit"]["balanced"] is True
+    assert {row["account"]: row["items"] for row in page["matrix"] if row["holder"] == "b0"} == {
+        "mqtt:1883/-/pub": 2,
+        "child": 2,
+    }
+    scene.work()
+    scene.ledger.audit()
 
 
 async def test_it_is_among_the_pages() -> None:
