@@ -213,7 +213,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         for attachment in self._attachments.values():
             self._detach(attachment)
         self._attachments.clear()
-        self._server.logger.info("%s left: %s", self.name, reason, extra=self._fields("left"))
+        fields = self._fields("left", reason)
+        self._server.logger.info("%s left: %s", self.name, reason, extra=fields)
 
     def _close(self) -> None:
         self._frames.close()
@@ -319,7 +320,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             case Drop(handle):
                 name = self._attachment(handle).subscription.subscription
                 self._server.subscriptions.drop(name)
-                self._say("%s dropped subscription %s", "subscription_dropped", name)
+                self._say("%s dropped subscription %s", name, self._fields("subscription_dropped"))
                 self._send(encode_frame(Kind.DROPPED, number))
             case Hello(lowest, highest):
                 if not lowest <= VERSION <= highest:
@@ -332,8 +333,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self._deadline_after = self._server.settings.idle_timeout
                 self._send(encode_welcome(number, self._server.settings.max_frame_size))
 
-    def _say(self, sentence: str, event: str, name: str) -> None:
-        fields = {**self._fields(event), "subscription": name}
+    def _say(self, sentence: str, name: str, fields: dict[str, object]) -> None:
+        fields["subscription"] = name
         self._server.logger.info(sentence, self.name, name, extra=fields)
 
     def _attachment(self, handle: int) -> _Attachment:
@@ -379,8 +380,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         generation = subscription.generation
         attachment = _Attachment(subscription, generation, not request.join)
         self._attachments[handle] = attachment
-        what = "%s reads along in subscription %s" if request.join else "%s attached to %s"
-        self._say(what, "attached", subscription.subscription)
+        what = "%s reads along in %s" if request.join else "%s attached to subscription %s"
+        self._say(what, subscription.subscription, self._fields("attached"))
         answer = partial(self._attached, number, handle, attachment, start)
         if subscription.options.durable and not request.join:
             self._step = partial(self._when_durable, number, handle, answer)
@@ -461,9 +462,9 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                     f"messages from {wanted.start} on of subscription {subscription.subscription} "
                     "are not in the store, where they should be: see `clearfunds store verify`"
                 )
-                self._server.logger.error(
-                    "%s: %s", self.name, msg, extra=self._fields("store_lost", msg)
-                )
+                fields = self._fields("store_lost", msg)
+                fields["subscription"] = subscription.subscription
+                self._server.logger.error("%s: %s", self.name, msg, extra=fields)
                 self._send(encode_error(number, ErrorCode.DATA_LOSS, msg))
                 return
         except SubscriptionError as exc:
