@@ -41,7 +41,7 @@ class SteadyBacking(Backing):
     __slots__ = (
         "_after", "_asked", "_count", "_head", "_head_bytes", "_missing", "_paged_in", "_paged_out",
         "_pending_bytes", "_pending_count", "_reads", "_requeued", "_requeued_bytes",
-        "_requeued_loaded", "_stale", "_tail_count", "_tail_first", "_tail_next",
+        "_requeued_loaded", "_tail_count", "_tail_first", "_tail_next",
     )  # fmt: skip
 
     policy = "steady"
@@ -61,9 +61,8 @@ class SteadyBacking(Backing):
         self._head_bytes = 0
         self._tail_first = self._tail_next = self._tail_count = 0
         self._pending_count = self._pending_bytes = 0
-        # From which number the read under way was asked; whether its answer is of no use any more.
+        # From which number the read under way was asked.
         self._asked = 0
-        self._stale = False
         self._paged_out = self._paged_in = self._reads = 0
 
     def __repr__(self) -> str:
@@ -203,7 +202,6 @@ class SteadyBacking(Backing):
         self._after.clear()
         self._head_bytes = 0
         self._tail_count = 0
-        self._stale = self.waiting
         return here, on_disk
 
     # -- reading --------------------------------------------------------------------------------
@@ -235,9 +233,6 @@ class SteadyBacking(Backing):
     def paged_in(self, messages: Sequence[Message]) -> None:
         """See `Backing.paged_in`."""
         self.waiting = False
-        if self._stale:
-            self._stale = False
-            return
         asked = self._asked
         for message in messages:
             missing = self._missing.pop(message.seq, None)

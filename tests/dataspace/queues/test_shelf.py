@@ -193,6 +193,27 @@ def test_nobody_overtakes_those_who_wait_for_room(bench: Bench) -> None:
     assert [message.seq for message in shelf.messages] == [1]
 
 
+def test_what_could_not_be_written_keeps_its_place(bench: Bench) -> None:
+    queue, shelf = bench.durable(budget=Limit(items=2, bytes=None))
+    bench.publish(*"abcd", qos=0)
+    assert queue.backing.statistics().ready_in_ram == 2  # the first, and one that found no room
+    queue.account.limit = Limit(items=10, bytes=None)
+    bench.publish("e", qos=0)
+    worker = Worker(queue)
+    shelf.settle()
+    assert worker.names == [*"abcde"]
+
+
+def test_what_was_dealt_with_before_there_was_room_is_not_written(bench: Bench) -> None:
+    queue, shelf = bench.durable(budget=Limit(items=0, bytes=None))
+    worker = Worker(queue)
+    bench.publish(*"ab")
+    worker.channel.ack(1)
+    queue.account.limit = Limit(items=10, bytes=None)
+    bench.wait(0)
+    assert [message.seq for message in shelf.messages] == [2]
+
+
 def test_the_disk_in_trouble(bench: Bench) -> None:
     queue, shelf = bench.durable()
     queue.shelf_trouble("no space left on the device")
@@ -521,6 +542,22 @@ def test_numbers_are_not_used_twice(bench: Bench) -> None:
     assert len(again) == 0
     after.publish("d")
     assert [message.seq for message in found.messages] == [4]
+
+
+def test_numbers_of_what_was_never_written_are_not_used_twice(bench: Bench) -> None:
+    queue, shelf = bench.durable()
+    worker = Worker(queue)
+    bench.publish("a")
+    bench.publish(*"bc", qos=0)
+    assert len(worker.got) == 3
+    worker.consumer.cancel()
+    shelf.sync()
+    after, again, found = restart(bench, shelf)
+    after.publish(*"de")
+    assert [message.seq for message in found.messages] == [1, 4, 5]
+    other = Worker(again)
+    found.settle()
+    assert [delivery.redelivered for delivery in other.got] == [True, False, False]
 
 
 def test_an_orderly_end(bench: Bench) -> None:
