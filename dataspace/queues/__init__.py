@@ -3,6 +3,9 @@
 Confirm: this message's debt has cleared, or is on disk. Ack: repay. Prefetch: the consumer's limit.
 """
 
+from ._ack_batcher import AckBatcher as AckBatcher
+from ._ack_batcher import Acknowledgement as Acknowledgement
+from ._ack_batcher import Verdict as Verdict
 from ._backing import Backing as Backing
 from ._backing import BackingFactory as BackingFactory
 from ._backing import BackingStatistics as BackingStatistics
@@ -13,6 +16,10 @@ from ._channel import Delivery as Delivery
 from ._classic import ClassicBacking as ClassicBacking
 from ._classic import classic as classic
 from ._classic_parts import ClassicSettings as ClassicSettings
+from ._coalesce import coalesce as coalesce
+from ._confirms import Answer as Answer
+from ._confirms import Confirms as Confirms
+from ._confirms import PublicationConfirm as PublicationConfirm
 from ._consumer import Consumer as Consumer
 from ._dead_letters import DeadLetter as DeadLetter
 from ._dead_letters import DeadLetterRoute as DeadLetterRoute
@@ -43,3 +50,4 @@ from ._statistics import Counters as Counters
 from ._statistics import QueueStatistics as QueueStatistics
 from ._steady import SteadyBacking as SteadyBacking
 from ._stream import QueueStream as QueueStream
+from ._window import InflightWindow as InflightWindow
