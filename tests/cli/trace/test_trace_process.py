@@ -174,7 +174,7 @@ def test_what_cannot_be_followed(scene: Scene, clearfunds: Clearfunds) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith(
             f"clearfunds trace: {scene.http}: No account is called 'pab', or matches that. The "
-            "most like it, of 2: "
+            "most like it, of "
         )
         assert scene.name("pub") in done.stderr
         done = clearfunds("trace", scene.name("pub"), *here, "--wait", "0.1")
