@@ -33,16 +33,20 @@ from ..dataspace import (
     DEFAULT_MAX_SHAPES,
     Dataspace,
 )
+from ._alarms import AlarmSettings, watch_alarms
 from ._flusher import Flusher, open_flusher
+from ._keeping import keep_sessions, open_keeping
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from ._otel_export import check_exporter, open_provider
 from ._server import Admission, Server
+from ._settings import KeepingSettings
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
     from .http import Pages, TransportCounts
+    from .queues import RamShelves, Shelves
     from .syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")
@@ -63,7 +67,7 @@ _TOPICS = TopicLimits()
 
 
 @attrs.frozen(kw_only=True)
-class RelaySettings:
+class RelaySettings(KeepingSettings):
     """Everything that can be said about a relay. Times are in seconds.
 
     The defaults of the Syndicate side are those of `SyndicateSettings`, where their precedents are.
@@ -113,7 +117,7 @@ class RelaySettings:
     """Without a packet, for MQTT clients whose keep-alive is 0 and for Syndicate's, which has none;
     None for ever."""
     max_inflight: int = _MQTT.max_inflight
-    """QoS 1 publications on their way to one subscriber and not acknowledged."""
+    """Publications with QoS 1 or 2 on their way to one subscriber and not fully acknowledged."""
     max_awaiting_release: int = _MQTT.max_awaiting_release
     """QoS 2 publications of one client whose PUBREL has not come."""
     max_shapes: int = DEFAULT_MAX_SHAPES
@@ -174,13 +178,17 @@ class Relay:
     Attributes:
         ledger: The books.
         dataspace: Where its clients meet.
+        keeping: What it keeps sessions in.
         mqtt: Its MQTT side.
         syndicate: Its Syndicate side; None if nothing listens for that.
         pages: What it shows over HTTP, if it does.
     """
 
-    def __init__(self, settings: RelaySettings, flusher: Flusher) -> None:
+    def __init__(
+        self, settings: RelaySettings, flusher: Flusher, keeping: Shelves | RamShelves
+    ) -> None:
         self.settings = settings
+        self.keeping = keeping
         self.ledger = Ledger(quota=Quota(items=settings.quota_items, bytes=settings.quota_bytes))
         self.dataspace = Dataspace(
             self.ledger,
@@ -213,6 +221,7 @@ class Relay:
             ),
             admission,
         )
+        keep_sessions(self.mqtt, keeping, settings)
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(_urls(settings)):
             self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings, admission)
@@ -268,6 +277,11 @@ class Relay:
             gatekeeper=url.gatekeeper,
             websocket=url.transport == "ws",
         )
+
+    def close(self) -> None:
+        """End what is kept in this process, when every connection has ended."""
+        if self.mqtt.kept is not None:
+            self.mqtt.kept.close()
 
     def stop(self) -> None:
         """Read no more; each connection ends when everything it is owed has been sent."""
@@ -385,6 +399,7 @@ async def serve_relay(
     Raises:
         ListenURLError: If a URL is none, or there is nothing to serve it with.
         ListenError: If a listener cannot be opened; none stays open then.
+        StoreError: If the store cannot be opened.
     """
     urls = _urls(settings)
     _check(urls, settings)
@@ -392,10 +407,13 @@ async def serve_relay(
     try:
         for url in urls:
             listeners += await open_listeners(url)
-        async with open_flusher() as flusher:
-            relay = Relay(settings, flusher)
+        async with open_flusher() as flusher, open_keeping(settings, flusher) as keeping:
+            relay = Relay(settings, flusher, keeping)
             ending = trio.Event() if stop is None else stop
-            return await _run(relay, listeners, ending, task_status)
+            try:
+                return await _run(relay, listeners, ending, task_status)
+            finally:
+                relay.close()
     finally:
         for listener in listeners:
             listener.close()
@@ -412,6 +430,8 @@ async def _run(
         for side in relay.sides:
             background.start_soon(side.keep_time)
         background.start_soon(watch_patience, relay.ledger)
+        alarms = AlarmSettings(memory=settings.memory_alarm, disk_free=settings.disk_alarm)
+        await background.start(watch_alarms, relay.mqtt.account, alarms, settings.store)
         if settings.slow_wait is not None:
             background.start_soon(
                 partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)

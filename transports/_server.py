@@ -141,3 +141,7 @@ class Server(Generic[SettingsT, SessionT]):
             now = self.ledger.clock()
             for session in list(self.open):
                 session.check_deadline(now)
+            self.each_tick(now)
+
+    def each_tick(self, now: float) -> None:
+        """Do what else is due at `now`, on the ledger's clock."""

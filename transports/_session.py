@@ -83,8 +83,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     """
 
     __slots__ = (
-        "__weakref__", "_deadline_after", "_eof", "_last", "_left", "_link", "_retired", "_server",
-        "_unsaid", "_waiting", "_warned", "account", "name", "outlet",
+        "__weakref__", "_deadline_after", "_eof", "_hold", "_last", "_left", "_link", "_retired",
+        "_server", "_unsaid", "_waiting", "_warned", "account", "name", "outlet",
     )  # fmt: skip
 
     _unacknowledged_are: ClassVar[str]
@@ -121,6 +121,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._retired = False
         self._warned = -WARN_SECONDS
         self._unsaid = 0
+        # What has to happen before it is read on.
+        self._hold: trio.Event | None = None
         # Silence is counted from here, and how much of it is too much.
         self._last = server.ledger.clock()
         self._deadline_after: float | None = settings.connect_timeout
@@ -196,6 +198,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                     flusher.flush_now()
                 else:
                     await flusher.flush()
+            if self._hold is not None:
+                await self._held(self._hold)
             if not more:
                 # Who has nothing more to say need not wait until it has paid (rule 14).
                 ending = self._ending()
@@ -204,15 +208,26 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             self._after_sending()
             account = self.account
             if account is not None:
-                if not account.funds_are_clear():
+                if account.funds_are_clear():
+                    more = self._resume(account) or more
+                elif more or not account.debt_is_clear():
                     if await self._wait_for_clear_funds(account):
                         continue
                     return self._cut_off()
-                more = self._resume(account) or more
+                # Otherwise there is an alarm, which stops those who publish: not this peer, so far.
             if more:
                 await trio.lowlevel.checkpoint()
                 continue
             self._received(await link.receive())
+
+    async def _held(self, hold: trio.Event) -> None:
+        """Wait for what has to happen before the peer is read on."""
+        self._waiting = True
+        await hold.wait()
+        self._waiting = False
+        self._last = self._server.ledger.clock()
+        if self._hold is hold:
+            self._hold = None
 
     def _process(self) -> bool:
         """Handle what was read; True when it stopped for want of funds, or to let others run."""

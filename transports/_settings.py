@@ -6,6 +6,12 @@ import attrs
 
 from ..accounts import DEFAULT_PATIENCE, Limit, StuckPolicy
 
+DEFAULT_DISK_LIMIT = 1 << 30
+"""What may be at rest on disk: sixteen clients' full queues; a tenth of a small disk."""
+
+DEFAULT_KEPT_LIMIT = 64 << 20
+"""What may be at rest in RAM, without a store: one client's full queue."""
+
 
 @attrs.frozen(slots=True, kw_only=True)
 class ServerSettings:
@@ -29,3 +35,40 @@ class ServerSettings:
     """How long a peer on whom others wait may make no progress."""
     stuck: StuckPolicy = StuckPolicy.DISCONNECT
     """What happens to it then."""
+
+
+@attrs.frozen(kw_only=True)
+class KeepingSettings:
+    """What a relay keeps for clients that are away, and for its own next start.
+
+    All times are in seconds.
+    """
+
+    store: str | None = None
+    """The directory in which sessions, their queues and retained publications are kept; it is made
+    if it is not there. None: they are kept in RAM, and gone with the relay."""
+    fsync_interval: float = 0.2
+    """After how long what is written is on the disk at the latest, and confirmed; 0: at once.
+    As RabbitMQ's."""
+    disk_limit: int | None = DEFAULT_DISK_LIMIT
+    """Bytes of messages that may be at rest in the store. When they are spent, publishers pay for
+    what is queued, and wait."""
+    kept_limit: int | None = DEFAULT_KEPT_LIMIT
+    """The same in RAM, without a store."""
+    session_expiry: float | None = 86_400.0
+    """How long the session of a client is kept that does not come back; None: for ever. A day, as
+    RabbitMQ's MQTT plugin has it."""
+    max_sessions: int = 10_000
+    """Sessions that are kept; as many as connections."""
+    max_queued: int | None = 100_000
+    """Messages at rest for one client. Above that publishers pay for them while the client is
+    connected; while it is away the oldest are dropped. A hundred times mosquitto's
+    `max_queued_messages`, which are in RAM."""
+    max_queued_bytes: int | None = 64 << 20
+    """Their bytes: eight times an account's default limit."""
+    memory_alarm: float | None = 0.6
+    """Memory of the process above which nobody who publishes is read: up to 1, a share of what
+    there is; above, bytes; None: it is not watched. As RabbitMQ's vm_memory_high_watermark."""
+    disk_alarm: int | None = 50_000_000
+    """Bytes free on the store's disk below which nobody who publishes is read; None: it is not
+    watched. As RabbitMQ's disk_free_limit."""

@@ -94,7 +94,7 @@ class RunningRelay:
         """Wait until all clients have gone, and see that nothing of them is left."""
         await until(lambda: not self.relay.mqtt.open)
         self.audit()
-        assert set(self.ledger.accounts) == {"server"}
+        assert set(self.ledger.accounts) == {"server", "kept"}
         assert self.statistics().debt_items == self.statistics().debt_bytes == 0
         assert [holder.kind for holder in self.ledger.holders] == ["router"]
         assert not self.relay.mqtt.sessions
@@ -113,8 +113,8 @@ async def running(*, strangers: int = 0, **settings: Any) -> AsyncGenerator[Runn
     made: list[Relay] = []
 
     class Kept(Relay):
-        def __init__(self, settings: RelaySettings, flusher: Flusher) -> None:
-            super().__init__(settings, flusher)
+        def __init__(self, settings: RelaySettings, flusher: Flusher, keeping: Any) -> None:
+            super().__init__(settings, flusher, keeping)
             made.append(self)
 
     settings.setdefault("listen", ("mqtt+tcp://127.0.0.1:0",))

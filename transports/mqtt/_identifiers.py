@@ -1,5 +1,7 @@
 """Packet identifiers: those given out, and those received with QoS 2 (sections 2.3.1 and 4.3.3)."""
 
+from collections.abc import Iterator
+
 from .._errors import LocalProtocolError, RemoteProtocolError
 
 #: How many QoS 2 publications a peer may have begun and not released. EMQX's `max_awaiting_rel`
@@ -49,6 +51,13 @@ class PacketIds:
         self._last = candidate
         return candidate
 
+    def take(self, packet_id: int) -> bool:
+        """Take this very identifier; whether it was free."""
+        if packet_id in self._in_use:
+            return False
+        self._in_use.add(packet_id)
+        return True
+
     def release(self, packet_id: int) -> bool:
         """Give an identifier back; whether it was in use at all (peers may acknowledge twice)."""
         if packet_id in self._in_use:
@@ -76,6 +85,10 @@ class AwaitingRelease:
 
     def __contains__(self, packet_id: object) -> bool:
         return packet_id in self._ids
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield their identifiers."""
+        return iter(self._ids)
 
     def __repr__(self) -> str:
         return f"<AwaitingRelease {len(self._ids)}/{self.limit}>"

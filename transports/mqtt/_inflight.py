@@ -152,14 +152,16 @@ class Inflight(Holder):
             self._ids.release(packet_id)
             self._fill()
 
-    def received(self, packet_id: int) -> None:
-        """Settle what a PUBREC is for, if it is here. PUBREL is the answer in any case.
+    def received(self, packet_id: int) -> bool:
+        """Settle what a PUBREC is for; whether it was here. PUBREL is the answer in any case.
 
         Raises:
             RemoteProtocolError: If it was sent with QoS 1.
         """
-        if self._settle(packet_id, 2):
-            self.releasing.add(packet_id)
+        if not self._settle(packet_id, 2):
+            return False
+        self.releasing.add(packet_id)
+        return True
 
     def completed(self, packet_id: int) -> None:
         """Note a PUBCOMP: the identifier may be used again."""

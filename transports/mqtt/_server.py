@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import attrs
 
@@ -15,6 +16,7 @@ from .._settings import ServerSettings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE
 from ._inflight import DEFAULT_MAX_INFLIGHT
+from ._kept import KeptSessions
 from ._session import SERVER_TOPICS, MqttSession
 from ._topics import TopicLimits, topic_name_fault
 
@@ -43,6 +45,9 @@ class MqttServer(Server[MqttSettings, MqttSession]):
 
     Attributes:
         sessions: The connected ones, by client identifier.
+        kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
+            set before anybody connects.
+        keeps_for_later: Whether what is kept outlives the relay.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -57,6 +62,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission)
         self.sessions: dict[str, MqttSession] = {}
+        self.kept: KeptSessions | None = None
+        self.keeps_for_later = False
         self._named = 0
 
     def __repr__(self) -> str:
@@ -67,12 +74,34 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         if self._admits(link):
             await MqttSession(self, link, listener).run()
 
+    def keep(self, callback: Callable[[], object]) -> None:
+        """Call back when what was changed in kept sessions until now is durable, and soon."""
+        kept = self.kept
+        assert kept is not None
+        kept.keeping.when_durable(callback)
+        kept.keeping.hurry()
+
+    def each_tick(self, now: float) -> None:
+        """See `Server.each_tick`: time passes for what is kept, too."""
+        kept = self.kept
+        if kept is None:
+            return
+        with self.flusher.corked():
+            kept.tick(now)
+            for client_id in kept.expire():
+                self.logger.info(
+                    "the session of %r is over: nobody came back for it",
+                    client_id,
+                    extra={"event": "session_expired", "client_id": client_id},
+                )
+        self.flusher.flush_now()
+
     def new_client_id(self) -> str:
         """Name a client that leaves that to the server [MQTT-3.1.3-6]."""
         while True:
             self._named += 1
             name = f"auto-{self._named}"
-            if name not in self.sessions:
+            if name not in self.sessions and (self.kept is None or name not in self.kept.by_id):
                 return name
 
     def resolve(self, key: bytes) -> Route | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -27,6 +28,8 @@ from ._answers import Answer, Answers
 from ._connection import Connection, Role, State
 from ._identifiers import AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
+from ._kept import KeptSession
+from ._kept_inflight import KeptInflight
 from ._packets import (
     SUBSCRIPTION_FAILED,
     ConnAck,
@@ -110,8 +113,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_answers", "_at_least_once", "_awaiting", "_connection", "_inflight", "_listener",
-        "_observations", "_replay", "_replays", "_will", "client_id",
+        "_answers", "_at_least_once", "_awaiting", "_connection", "_inflight", "_kept",
+        "_listener", "_observations", "_replay", "_replays", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -126,7 +129,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         self.client_id = ""
         self.account = None
-        self._inflight: Inflight | None = None
+        self._inflight: Inflight | KeptInflight | None = None
+        self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
         self._answers: Answers | None = None
         self._awaiting: AwaitingRelease | None = None
@@ -184,6 +188,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """See `Session._flush_out`; who has not said who it is is owed nothing."""
         if self.account is None:
             return
+        if isinstance(self._inflight, KeptInflight) and self._server.keeps_for_later:
+            self._inflight.pause()
         self._waiting = True
         await super()._flush_out()
 
@@ -192,7 +198,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if not self._eof:
             await super()._take_leave(why)
 
-    def _unacknowledged(self) -> Inflight | None:
+    def _unacknowledged(self) -> Inflight | KeptInflight | None:
         return self._inflight
 
     def _withdraw(self, reason: str) -> None:
@@ -211,9 +217,12 @@ class MqttSession(Session["MqttServer", Account | None]):
             return
         self.account = None
         will, self._will = self._will, None
-        with account.turn() as turn:
-            for observation in self._observations.values():
-                server.dataspace.unobserve(turn, observation)
+        if self._kept is not None:
+            self._kept.detach(account)
+        else:
+            with account.turn() as turn:
+                for observation in self._observations.values():
+                    server.dataspace.unobserve(turn, observation)
         self._observations.clear()
         self._replays.clear()
         if will is not None and not server.stopping:
@@ -346,6 +355,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 and not account.funds_are_clear()
                 and connection.state is State.CONNECTED
                 and not buffer.startswith(DISCONNECT, position)
+                # An alarm stops publications, and what comes after them.
+                and (buffer[position] & 0xF0 == PLAIN_PUBLISH or not account.debt_is_clear())
             ):
                 return True
             try:
@@ -398,6 +409,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         packet_id = packet.packet_id
         inflight = self._inflight
         match packet:
+            case PubRel() if self._kept is not None:
+                self._kept.released(packet_id, partial(self._send_later, PubComp(packet_id)))
             case PubRel():
                 if self._awaiting is not None:
                     self._awaiting.release(packet_id)
@@ -414,8 +427,12 @@ class MqttSession(Session["MqttServer", Account | None]):
                         raise RemoteProtocolError(msg)
                     if isinstance(packet, PubAck):
                         inflight.acknowledged(packet_id)
-                    else:
-                        inflight.received(packet_id)
+                        return
+                    known = inflight.received(packet_id)
+                    if known and self._kept is not None:
+                        release = partial(self._send_later, PubRel(packet_id))
+                        self._kept.received(packet_id, release)
+                        return
                 if isinstance(packet, PubRec):
                     # Also for one that is not known, or the client would never be done with it.
                     self._send(PubRel(packet_id))
@@ -427,6 +444,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         assert account is not None
         account.borrow(1, len(data))
         self.outlet.hold(account, data, 1, len(data), self._server.ledger.clock())
+
+    def _send_later(self, packet: Packet) -> None:
+        """Send a packet that had to wait for the disk, if the client is still there."""
+        if self.account is not None and self._connection.state is State.CONNECTED:
+            self._send(packet)
+            self._server.flusher.ready()
 
     # -- CONNECT --------------------------------------------------------------------------------
 
@@ -453,10 +476,11 @@ class MqttSession(Session["MqttServer", Account | None]):
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
-        server.sessions[self.client_id] = self
         user = printable(packet.username) if packet.username else "-"
-        self.name = f"{self._listener}/{user}/{printable(self.client_id)}"
-        self.outlet.name = self.name
+        name = f"{self._listener}/{user}/{printable(self.client_id)}"
+        present = self._find_session(packet, name)
+        server.sessions[self.client_id] = self
+        self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
         self.account = server.ledger.open(self.name, limit=settings.limit, parent=server.account)
         # A client that is not read may not read either: two of them are a ring (rule 11).
@@ -465,10 +489,45 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._deadline_after = (
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
         )
-        self._send(ConnAck(False, ConnectReturnCode.ACCEPTED))
+        self._send(ConnAck(present, ConnectReturnCode.ACCEPTED))
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
+        if self._kept is not None:
+            self._resume_session(self._kept, self.account)
+
+    def _find_session(self, packet: Connect, name: str) -> bool:
+        """Take up the client's session, or begin one that is kept; whether there was one."""
+        kept = self._server.kept
+        if kept is None:
+            return False
+        if packet.clean_session:
+            kept.discard(self.client_id)
+            return False
+        session = kept.by_id.get(self.client_id)
+        present = session is not None
+        if session is None:
+            session = kept.create(self.client_id, name)
+        if session is None:
+            self._server.counters.refused += 1
+            self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE)
+            msg = (
+                f"{len(kept)} sessions are kept, which is the limit (max_sessions); connect with "
+                "a clean session, or end some"
+            )
+            raise RemoteProtocolError(msg)
+        self._kept = session
+        return present
+
+    def _resume_session(self, session: KeptSession, account: Account) -> None:
+        """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
+        self._awaiting = session.awaiting
+        inflight = KeptInflight(session, self.outlet, self._server.settings.max_inflight)
+        self._inflight = inflight
+        session.attach(account, self.name, self.outlet)
+        for packet_id in session.releasing:
+            self._send(PubRel(packet_id))
+        inflight.begin(self.cut)
 
     # -- PUBLISH --------------------------------------------------------------------------------
 
@@ -486,9 +545,18 @@ class MqttSession(Session["MqttServer", Account | None]):
             answer = answers.begin(PubAck(packet_id) if packet.qos == 1 else PubRec(packet_id))
         duplicate = False
         if packet.qos == 2:
+            assert answer is not None
             if self._awaiting is None:
                 self._awaiting = AwaitingRelease(server.settings.max_awaiting_release)
             duplicate = not self._awaiting.add(packet_id)
+            if self._kept is not None:
+                unanswered = self._kept.unanswered.get(packet_id)
+                if duplicate and unanswered is not None:
+                    # It is being written still: it is answered once, when that is done.
+                    unanswered.moved_to(self._answers)
+                    return
+                if not duplicate:
+                    self._kept.begun(packet_id, answer)
         if not duplicate:
             publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
             fault = self._publish(account, publication, answer)
@@ -498,6 +566,9 @@ class MqttSession(Session["MqttServer", Account | None]):
                 server.counters.rejected += 1
                 self.complain(f"a publication was dropped: {fault}")
         if answer is not None:
+            if packet.retain and server.keeps_for_later and server.kept is not None:
+                answer.expect()
+                server.kept.keeping.when_durable(answer.taken)
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
@@ -526,8 +597,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         # one packet hold up everybody.
         for text, qos in dict(packet.filters).items():
             fault = settings.topics.filter_fault(text)
-            new = text not in self._observations
-            if fault is None and new and len(self._observations) >= settings.max_subscriptions:
+            standing = self._observations if self._kept is None else self._kept.subscriptions
+            new = text not in standing
+            if fault is None and new and len(standing) >= settings.max_subscriptions:
                 fault = f"{settings.max_subscriptions} subscriptions are the limit for one client"
             if fault is None:
                 fault = self._subscribe(account, text, qos)
@@ -537,11 +609,37 @@ class MqttSession(Session["MqttServer", Account | None]):
             count, first = len(faults), next(iter(faults.values()))
             self.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
         codes = (SUBSCRIPTION_FAILED if text in faults else qos for text, qos in packet.filters)
-        self._send(SubAck(packet.packet_id, tuple(codes)))
+        self._confirm(SubAck(packet.packet_id, tuple(codes)))
+
+    def _confirm(self, packet: Packet) -> None:
+        """Say that subscriptions have changed; of a kept session's, when that is on disk."""
+        kept = self._kept
+        if kept is None:
+            self._send(packet)
+            return
+        kept.write()
+        # What comes next, and what is retained, comes after it.
+        hold = self._hold = trio.Event()
+
+        def kept_it() -> None:
+            self._send_later(packet)
+            hold.set()
+
+        self._server.keep(kept_it)
 
     def _subscribe(self, account: Account, text: str, qos: int) -> str | None:
         """Subscribe to one filter; return why not."""
         server = self._server
+        if self._kept is not None:
+            try:
+                with account.turn() as turn:
+                    kept = self._kept.observe(turn, text, qos, self.outlet)
+            except QuotaExceededError as exc:
+                return str(exc)
+            self._kept.subscribed(text, qos, kept)
+            if len(server.dataspace.retained):
+                self._replays[text] = qos
+            return None
         if qos and self._inflight is None:
             self._inflight = Inflight(
                 server.ledger,
@@ -577,6 +675,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _acked(self, granted: int) -> Recipient | None:
         """Return who takes what this client is to acknowledge, for a subscription."""
+        assert not isinstance(self._inflight, KeptInflight)
         return (None, self._at_least_once, self._inflight)[granted]
 
     def _replay_step(self, account: Account) -> None:
@@ -598,7 +697,11 @@ class MqttSession(Session["MqttServer", Account | None]):
                 if kept is None:
                     continue  # removed since
                 qos = min(kept.qos, granted)
-                holder = self._inflight if qos and self._inflight is not None else self.outlet
+                holder: Recipient = self.outlet
+                if qos and self._kept is not None:
+                    holder = self._kept.queue
+                elif qos and isinstance(self._inflight, Inflight):
+                    holder = self._inflight
                 with account.turn() as turn:
                     turn.send(holder, attrs.evolve(kept, qos=qos, retain=True), nbytes=kept.nbytes)
                 if not account.funds_are_clear():
@@ -610,6 +713,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         with account.turn() as turn:
             for text in dict.fromkeys(packet.filters):
                 observation = self._observations.pop(text, None)
+                if self._kept is not None:
+                    observation = self._kept.unsubscribed(text)
                 if observation is not None:
                     self._server.dataspace.unobserve(turn, observation)
-        self._send(UnsubAck(packet.packet_id))
+        self._confirm(UnsubAck(packet.packet_id))

@@ -13,6 +13,7 @@ import trio
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from clearfunds.store import StoreError
 from clearfunds.transports import (
     ListenURLError,
     RelayAddresses,
@@ -25,7 +26,7 @@ from clearfunds.transports import (
 from ._errors import CommandFailedError, UsageError
 from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
-from ._relay_options import DEFAULTS, Debt, Patience, Peers, Syndicate
+from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
 from ._running import alone, run_async
 from ._types import OptionalSeconds, OptionalText, Seconds
 
@@ -41,7 +42,7 @@ _OLD: Final = 100
 _OTHER_FILES: Final = 200
 
 _LISTENERS: Final = Group("Listeners", sort_key=1)
-_RUNNING: Final = Group("Running", sort_key=6)
+_RUNNING: Final = Group("Running", sort_key=7)
 
 
 def relay(
@@ -67,6 +68,7 @@ def relay(
     debt: Debt = Debt(),  # noqa: B008  (frozen)
     patience: Patience = Patience(),  # noqa: B008
     peers: Peers = Peers(),  # noqa: B008
+    keeping: Keeping = Keeping(),  # noqa: B008
     syndicate: Syndicate = Syndicate(),  # noqa: B008
     grace: Annotated[
         Seconds,
@@ -102,6 +104,9 @@ def relay(
     configure_logging(log_level, log_format)
     sides = attrs.asdict(syndicate)
     key_file = sides.pop("sturdy_key_file")
+    kept = attrs.asdict(keeping)
+    if keeping.store is not None:
+        kept["store"] = str(keeping.store)
     try:
         settings = RelaySettings(
             listen=listen,
@@ -111,6 +116,7 @@ def relay(
             **attrs.asdict(debt),
             **attrs.asdict(patience),
             **attrs.asdict(peers),
+            **kept,
             **sides,
             sturdy_key=None if key_file is None else read_key(key_file, log.warning),
         )
@@ -177,7 +183,7 @@ async def _serve(settings: RelaySettings) -> int:
             cause = alone(error)
             if isinstance(cause, ListenURLError):
                 raise UsageError(str(cause)) from error
-            if isinstance(cause, OSError | TransportError):
+            if isinstance(cause, OSError | TransportError | StoreError):
                 raise CommandFailedError(str(cause)) from error
             raise
         for listening in addresses.listening:

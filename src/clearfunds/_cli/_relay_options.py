@@ -8,7 +8,15 @@ from cyclopts import Group, Parameter
 
 from clearfunds.transports import RelaySettings
 
-from ._types import Count, OptionalCount, OptionalSeconds, OptionalSize, Seconds, Size
+from ._types import (
+    Count,
+    OptionalCount,
+    OptionalSeconds,
+    OptionalShareOrSize,
+    OptionalSize,
+    Seconds,
+    Size,
+)
 
 DEFAULTS: Final = RelaySettings()
 
@@ -87,7 +95,7 @@ class Peers:
         DEFAULTS.max_topic_levels
     )
     max_inflight: Annotated[
-        Count, Parameter(help="QoS 1 messages sent to one client and not acknowledged.")
+        Count, Parameter(help="QoS 1 and 2 messages sent to one client and not acknowledged.")
     ] = DEFAULTS.max_inflight
     max_awaiting_release: Annotated[
         Count, Parameter(help="QoS 2 messages of one client whose PUBREL has not come.")
@@ -124,7 +132,67 @@ class Peers:
     ] = DEFAULTS.idle_timeout
 
 
-@Parameter(name="*", group=Group("Syndicate", sort_key=5))
+@Parameter(name="*", group=Group("Keeping", sort_key=5))
+@attrs.frozen
+class Keeping:
+    """What is kept for clients that are away, and for the relay's next start."""
+
+    store: Annotated[
+        Path | None,
+        Parameter(
+            help="Directory in which sessions, what is queued for them and retained messages are "
+            "kept; made if it is not there. Without one they are kept in memory, and end with the "
+            "relay."
+        ),
+    ] = None
+    fsync_interval: Annotated[
+        Seconds,
+        Parameter(help="Seconds until what is written is on the disk, and confirmed; 0: at once."),
+    ] = DEFAULTS.fsync_interval
+    disk_limit: Annotated[
+        OptionalSize,
+        Parameter(
+            help="Bytes of messages in the store; when they are spent publishers pay for what is "
+            "queued. none: no limit."
+        ),
+    ] = DEFAULTS.disk_limit
+    kept_limit: Annotated[
+        OptionalSize, Parameter(help="The same in memory, without a store; none: no limit.")
+    ] = DEFAULTS.kept_limit
+    session_expiry: Annotated[
+        OptionalSeconds,
+        Parameter(help="Seconds that a client's session is kept while it is away; none: for ever."),
+    ] = DEFAULTS.session_expiry
+    max_sessions: Annotated[Count, Parameter(help="Sessions that are kept.")] = (
+        DEFAULTS.max_sessions
+    )
+    max_queued: Annotated[
+        OptionalCount,
+        Parameter(
+            help="Messages kept for one client; while it is away, the oldest above that are "
+            "dropped. none: no limit."
+        ),
+    ] = DEFAULTS.max_queued
+    max_queued_bytes: Annotated[OptionalSize, Parameter(help="Their bytes; none: no limit.")] = (
+        DEFAULTS.max_queued_bytes
+    )
+    memory_alarm: Annotated[
+        OptionalShareOrSize,
+        Parameter(
+            help="Memory of the relay above which nobody who publishes is read: up to 1, a share "
+            "of what there is; above, bytes; none: it is not watched."
+        ),
+    ] = DEFAULTS.memory_alarm
+    disk_alarm: Annotated[
+        OptionalSize,
+        Parameter(
+            help="Bytes free on the store's disk below which nobody who publishes is read; none: "
+            "it is not watched."
+        ),
+    ] = DEFAULTS.disk_alarm
+
+
+@Parameter(name="*", group=Group("Syndicate", sort_key=6))
 @attrs.frozen
 class Syndicate:
     """What only peers of Syndicate can make grow, and how they get in."""

@@ -44,6 +44,17 @@ def _text(_: object, tokens: Sequence[Token]) -> str:
     return tokens[0].value
 
 
+def _share_or_size(_: object, tokens: Sequence[Token]) -> float:
+    text = tokens[0].value
+    if re.fullmatch(r"0?\.[0-9]+|1(\.0*)?", text):
+        return float(text)
+    match = _SIZE.fullmatch(text)
+    if match is None or int(match[1]) < 2:
+        msg = f'"{text}" is neither a share of what there is ("0.6") nor a size ("512MiB").'
+        raise ValueError(msg)
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
 def _or_none(
     read: Callable[[object, Sequence[Token]], Value],
 ) -> Callable[[object, Sequence[Token]], Value | None]:
@@ -78,3 +89,6 @@ OptionalSeconds = Annotated[
     float | None, Parameter(converter=_or_none(_seconds), validator=Number(gte=0))
 ]
 """A length of time, or `none` for no end of it."""
+
+OptionalShareOrSize = Annotated[float | None, Parameter(converter=_or_none(_share_or_size))]
+"""A share of what there is, `0.6`; or a size, `512MiB`; or `none` for no limit."""

@@ -611,14 +611,6 @@ async def test_3_2_2_3_no_session_is_present_where_none_is_stored(server: Server
         await peer.nothing()
 
 
-async def test_3_2_2_3_no_session_is_ever_present(relay: RunningRelay) -> None:
-    for _ in range(2):
-        async with client(relay.port, "c", clean=False) as peer:
-            await subscribed(peer, "a")
-            await peer.send(DISCONNECT)
-            await peer.expect(END)
-
-
 # -- 3.3: PUBLISH ---------------------------------------------------------------------------------
 
 

@@ -44,6 +44,8 @@ class Broker:
     prefix: str
     lax_window: bool = False
     """Whether one acknowledgement may bring more than one message."""
+    lag: float = 0.0
+    """Seconds that it may take to say what it has to: it may have to write something first."""
 
     @property
     def name(self) -> str:
@@ -82,7 +84,7 @@ class Broker:
             assert isinstance(accepted, ConnAck)
             assert accepted.return_code == 0
             assert present is None or accepted.session_present is present
-            visitor = Visitor(client)
+            visitor = Visitor(client, self.lag)
             yield visitor
             if leave:
                 await client.send(Disconnect())
@@ -112,8 +114,9 @@ class Broker:
 class Visitor:
     """A client that does and answers nothing of itself, so that it can stop anywhere."""
 
-    def __init__(self, client: BareClient) -> None:
+    def __init__(self, client: BareClient, lag: float = 0.0) -> None:
         self.client = client
+        self._lag = lag
         self._ahead: deque[Packet] = deque()
         self._last_id = 100
 
@@ -192,6 +195,7 @@ class Visitor:
 
     async def all(self) -> list[Packet]:
         """Read what the server has to say by now, and answer nothing."""
+        await trio.sleep(self._lag)
         await self.send(PingReq())
         said: list[Packet] = []
         while (packet := await self.receive()) != PingResp():

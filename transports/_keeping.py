@@ -1,0 +1,74 @@
+"""What a relay keeps: sessions, queues and retained publications; on disk, or else in RAM."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ..accounts import Ledger, Limit, StuckPolicy
+from ..store import StoreSettings
+from ._flusher import Flusher
+from ._settings import KeepingSettings
+from .mqtt._kept import KeptSessions, KeptSettings
+from .mqtt._kept_retained import keep_retained
+from .mqtt._server import MqttServer
+from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
+
+DISK_ACCOUNT = "disk"
+"""The account above those of all queues, for what is at rest on disk. Apart from `server`: what is
+on disk does not count for what may be in RAM."""
+
+RAM_ACCOUNT = "kept"
+"""The same in a relay without a store: what is at rest in RAM."""
+
+
+@asynccontextmanager
+async def open_keeping(
+    settings: KeepingSettings, flusher: Flusher
+) -> AsyncGenerator[Shelves | RamShelves]:
+    """Open what a relay keeps things in, for as long as the block lasts.
+
+    Raises:
+        StoreError: If the store cannot be opened.
+    """
+    if settings.store is None:
+        async with open_ram_shelves(flusher) as ram:
+            yield ram
+        return
+    how = StoreSettings(fsync_interval=settings.fsync_interval)
+    async with open_shelves(Path(settings.store), how, flusher) as shelves:
+        yield shelves
+
+
+def keep_sessions(
+    mqtt: MqttServer, keeping: Shelves | RamShelves, settings: KeepingSettings
+) -> None:
+    """Let `mqtt` keep what its clients ask for, and take up what is there already."""
+    ledger: Ledger = mqtt.ledger
+    on_disk = isinstance(keeping, Shelves)
+    limit = settings.disk_limit if on_disk else settings.kept_limit
+    at_rest = ledger.open(
+        DISK_ACCOUNT if on_disk else RAM_ACCOUNT, limit=Limit(items=None, bytes=limit)
+    )
+    mqtt.kept = KeptSessions(
+        mqtt.dataspace,
+        keeping,
+        mqtt.account,
+        at_rest,
+        KeptSettings(
+            expiry=settings.session_expiry,
+            max_sessions=settings.max_sessions,
+            max_queued=settings.max_queued,
+            max_queued_bytes=settings.max_queued_bytes,
+            max_inflight=mqtt.settings.max_inflight,
+            max_awaiting_release=mqtt.settings.max_awaiting_release,
+            patience=mqtt.settings.patience,
+            stuck=StuckPolicy(mqtt.settings.stuck),
+        ),
+    )
+    if isinstance(keeping, Shelves):
+        mqtt.keeps_for_later = True
+        values = keeping.store.values("mqtt/")
+        keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
+        mqtt.kept.restore(values)

@@ -1,0 +1,11 @@
+"""Queues on a disk: what binds `clearfunds.dataspace.queues` to `clearfunds.store`."""
+
+from ._codec import UnstorableError as UnstorableError
+from ._codec import decode as decode
+from ._codec import encode as encode
+from ._ram_shelves import RamShelf as RamShelf
+from ._ram_shelves import RamShelves as RamShelves
+from ._ram_shelves import open_ram_shelves as open_ram_shelves
+from ._shelves import Shelves as Shelves
+from ._shelves import StoreShelf as StoreShelf
+from ._shelves import open_shelves as open_shelves

@@ -1,0 +1,97 @@
+"""A queued message as bytes: a header and, apart from it, the payload as it is.
+
+The header: one byte of version, flags, QoS and tag; the number, size and times; the topic; and if
+the message has been dead-lettered, by whom and why, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from ...dataspace import Publication
+from ...dataspace.queues import Death, DeathReason, Message
+
+VERSION = 1
+
+_FIXED = struct.Struct(">BBbbIddH")
+"""Version, flags, QoS, tag (-1: none), size, enqueued, expires, length of the topic."""
+
+_PERSISTENT = 1
+_RETAIN = 2
+_EXPIRES = 4
+
+
+class UnstorableError(ValueError):
+    """Something that cannot be kept on disk, or bytes that are no message."""
+
+
+def encode(message: Message) -> tuple[bytes, bytes]:
+    """Return the header and the payload of a message.
+
+    Raises:
+        UnstorableError: If its event is not a `Publication`: only those have a form as bytes.
+    """
+    event: Any = message.event
+    if not isinstance(event, Publication):
+        msg = f"only publications can be queued on disk, not {event!r}"
+        raise UnstorableError(msg)
+    topic = event.topic.encode()
+    expires = message.expires
+    flags = (
+        _PERSISTENT * message.persistent | _RETAIN * event.retain | _EXPIRES * (expires is not None)
+    )
+    fixed = _FIXED.pack(
+        VERSION,
+        flags,
+        event.qos,
+        -1 if message.tag is None else message.tag,
+        message.size,
+        message.enqueued,
+        0.0 if expires is None else expires,
+        len(topic),
+    )
+    deaths = b""
+    if message.deaths:
+        rows = [[d.queue, str(d.reason), d.time, d.count] for d in message.deaths]
+        deaths = json.dumps(rows, separators=(",", ":")).encode()
+    return fixed + topic + deaths, event.payload
+
+
+def decode(seq: int, header: bytes, payload: bytes) -> Message:
+    """Return the message of a header and a payload, as it is after it was read from a shelf.
+
+    Raises:
+        UnstorableError: If the header is none, or one of a later version.
+    """
+    try:
+        version, flags, qos, tag, size, enqueued, expires, length = _FIXED.unpack_from(header)
+        if version != VERSION:
+            msg = f"message {seq} is of version {version}; this is for version {VERSION}"
+            raise UnstorableError(msg)
+        end = _FIXED.size + length
+        topic = header[_FIXED.size : end].decode()
+        deaths: list[Death] = []
+        if end < len(header):
+            deaths = [
+                Death(queue, DeathReason(reason), time, count)
+                for queue, reason, time, count in json.loads(header[end:])
+            ]
+    except UnstorableError:
+        raise
+    except (struct.error, UnicodeDecodeError, ValueError, TypeError) as exc:
+        msg = f"message {seq} has a header that is none: {exc}"
+        raise UnstorableError(msg) from exc
+    return Message(
+        seq=seq,
+        event=Publication(topic, payload, qos, bool(flags & _RETAIN)),
+        size=size,
+        persistent=bool(flags & _PERSISTENT),
+        enqueued=enqueued,
+        expires=expires if flags & _EXPIRES else None,
+        tag=None if tag < 0 else tag,
+        deaths=tuple(deaths),
+        ticket=0,
+        at_rest=True,
+    )

@@ -1,0 +1,158 @@
+"""Shelves in RAM: for a relay that was given no directory to keep anything in.
+
+What is put here is at rest as far as accounts are concerned: its publisher is repaid, and the queue
+owes for it within its own budget. It is gone with the process, which is all that such a relay can
+promise; and its clients are promised nothing for longer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from ...dataspace.queues import Message, Queue
+from .._flusher import Flusher
+
+
+class RamShelf:
+    """What one queue sees of memory that is not its own (`clearfunds.dataspace.queues.Shelf`)."""
+
+    __slots__ = ("_messages", "_order", "_shelves", "_ticket", "queue", "wants")
+
+    def __init__(self, shelves: RamShelves) -> None:
+        self._shelves = shelves
+        self._messages: dict[int, Message] = {}
+        # Numbers in order, some of them of what has been erased.
+        self._order: list[int] = []
+        self._ticket = 0
+        self.queue: Queue | None = None
+        self.wants: deque[tuple[int, int, int]] = deque()
+
+    def __len__(self) -> int:
+        """How many messages are here."""
+        return len(self._messages)
+
+    def put(self, message: Message) -> int:
+        """See `Shelf.put`."""
+        copy = attrs.evolve(
+            message, loan=None, confirm=None, ticket=0, at_rest=True, pending=False,
+            deliveries=0, failures=0, redelivered=False,
+        )  # fmt: skip
+        self._messages[message.seq] = copy
+        if not self._order or message.seq > self._order[-1]:
+            self._order.append(message.seq)
+        else:
+            self._order.insert(bisect_left(self._order, message.seq), message.seq)
+        return self._next_ticket()
+
+    def done(self, seqs: Sequence[int]) -> None:
+        """See `Shelf.done`."""
+        for seq in seqs:
+            self._messages.pop(seq, None)
+        if len(self._order) > 2 * len(self._messages) + 64:
+            self._order = [seq for seq in self._order if seq in self._messages]
+
+    def mark(self, attached: bool, delivered_upto: int) -> int:
+        """See `Shelf.mark`: there will be nobody to ask."""
+        del attached, delivered_upto
+        return self._next_ticket()
+
+    def want(self, first_seq: int, count: int, nbytes: int) -> None:
+        """See `Shelf.want`."""
+        self.wants.append((first_seq, count, nbytes))
+        self._shelves.has_to_tell(self)
+
+    def recover(self, queue: Queue) -> None:
+        """Become the shelf of `queue`, which is new: nothing is here."""
+        self.queue = queue
+
+    def _next_ticket(self) -> int:
+        self._ticket += 1
+        self._shelves.has_to_tell(self)
+        return self._ticket
+
+    def tell(self) -> None:
+        """Say what is durable, and answer what was wanted."""
+        queue = self.queue
+        if queue is None:
+            return
+        queue.durable(self._ticket)
+        wants, self.wants = self.wants, deque()
+        for first_seq, count, nbytes in wants:
+            found: list[Message] = []
+            size = 0
+            for seq in self._order[bisect_left(self._order, first_seq) :]:
+                if len(found) >= count or size >= nbytes:
+                    break
+                message = self._messages.get(seq)
+                if message is not None:
+                    found.append(attrs.evolve(message))
+                    size += message.size
+            queue.paged_in(found)
+
+
+class RamShelves:
+    """The shelves of a relay without a store; see `Shelves`, which it stands in for."""
+
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher = flusher
+        self._to_tell: set[RamShelf] = set()
+        self._something = trio.Event()
+
+    def shelf(self, name: str) -> RamShelf:
+        """Return a new shelf."""
+        del name
+        return RamShelf(self)
+
+    def drop(self, shelf: RamShelf) -> None:
+        """Forget a shelf."""
+        shelf.queue = None
+
+    def set(self, key: str, value: bytes) -> None:
+        """Keep nothing: who would read it is this process, which knows."""
+
+    def delete(self, key: str) -> None:
+        """See `set`."""
+
+    def when_durable(self, callback: Callable[[], object]) -> None:
+        """Call back at once: nothing will be more durable later."""
+        callback()
+
+    def hurry(self) -> None:
+        """Do nothing: see `when_durable`."""
+
+    def has_to_tell(self, shelf: RamShelf) -> None:
+        """Note that a shelf has something to say, in the next round of the event loop."""
+        self._to_tell.add(shelf)
+        self._something.set()
+
+    def tell(self) -> None:
+        """Let the shelves say what they have to."""
+        with self._flusher.corked():
+            while self._to_tell:
+                self._to_tell.pop().tell()
+        self._flusher.flush_now()
+
+    async def run(self) -> None:
+        """Let the shelves speak, once for each round of the event loop, until cancelled."""
+        while True:
+            await self._something.wait()
+            self._something = trio.Event()
+            self.tell()
+
+
+@asynccontextmanager
+async def open_ram_shelves(flusher: Flusher) -> AsyncGenerator[RamShelves]:
+    """Let shelves in RAM speak for as long as the block lasts."""
+    shelves = RamShelves(flusher)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shelves.run)
+        try:
+            yield shelves
+        finally:
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,445 @@
+"""The shelves of a relay's queues, on its one store; and small values beside them.
+
+Rules of this file:
+1. What is written between two rounds of the event loop is one batch: all of it survives a crash, or
+   nothing. So a message is put and the packet identifier that it came with is noted, or neither.
+2. Nothing waits for the disk but those who wait for a confirm: a writer's thread does that
+   (`Store.run`), and reads are made in threads.
+3. What has become durable is told to all whom it concerns in one step, and what they send for it
+   goes out at the end of that.
+
+A batch has a number; that is the ticket which a `StoreShelf` gives to its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import attrs
+import trio
+
+from ...dataspace.queues import Marks, Message, Queue
+from ...store import Body, Changes, Record, Store, StoreSettings
+from .._flusher import Flusher
+from ._codec import UnstorableError, decode, encode
+
+logger = logging.getLogger("clearfunds.transports.queues")
+
+_MARKS = struct.Struct(">?Q")
+_MARKS_PREFIX = "queue/marks/"
+
+
+@attrs.define(slots=True, eq=False)
+class _Batch:
+    """What is written at once, and who wants to know when it is durable."""
+
+    number: int
+    changes: Changes
+    changed: bool = False
+    users: set[StoreShelf] = attrs.field(factory=set["StoreShelf"])
+    callbacks: list[Callable[[], object]] = attrs.field(factory=list[Callable[[], object]])
+    bodies: dict[int, tuple[bytes, bytes | Body]] = attrs.field(
+        factory=dict[int, tuple[bytes, bytes | Body]]
+    )
+    """Payloads in it that several queues may have, by their `id`."""
+    ticket: int = 0
+    """The store's."""
+
+
+class Shelves:
+    """All that one relay keeps on disk. Made by `open_shelves`.
+
+    Attributes:
+        store: Where it is.
+        trouble: What is wrong with the disk now, as a sentence, or None.
+    """
+
+    def __init__(self, store: Store, flusher: Flusher, nursery: trio.Nursery) -> None:
+        self.store = store
+        self.trouble: str | None = None
+        self._flusher = flusher
+        self._nursery = nursery
+        self._token = trio.lowlevel.current_trio_token()
+        self._batch = _Batch(1, store.begin())
+        self._under_way: deque[_Batch] = deque()
+        self._written = trio.Event()
+        self._shelves: set[StoreShelf] = set()
+        store.on_durable = self._durable_in_thread
+        store.on_trouble = self._trouble_in_thread
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def shelf(self, name: str) -> StoreShelf:
+        """Return the shelf of the queue called `name`: what is there already, or a new one."""
+        changes = self._change()
+        known = self.store.queues.get(name)
+        late = self.store.queues.get(name + LATE)
+        if late is not None:
+            changes.drop(late.id)
+        shelf = StoreShelf(self, name, changes.declare(name) if known is None else known.id)
+        if known is not None:
+            shelf.last_seq = known.next_seq - 1
+        self._shelves.add(shelf)
+        return shelf
+
+    def drop(self, shelf: StoreShelf) -> None:
+        """Erase a shelf, with all that is on it."""
+        changes = self._change()
+        for number in shelf.numbers():
+            changes.drop(number)
+        self.delete(_MARKS_PREFIX + shelf.name)
+        shelf.queue = None
+        self._shelves.discard(shelf)
+
+    def set(self, key: str, value: bytes) -> None:
+        """Keep a small value, in the same batch as everything else that is written now."""
+        self._change().set(key, value)
+
+    def delete(self, key: str) -> None:
+        """Forget a small value."""
+        self._change().delete(key)
+
+    def when_durable(self, callback: Callable[[], object]) -> None:
+        """Call back when all that was written until now is durable; at once if it is."""
+        if self._batch.changed:
+            self._batch.callbacks.append(callback)
+        elif self._under_way:
+            self._under_way[-1].callbacks.append(callback)
+        else:
+            callback()
+
+    def hurry(self) -> None:
+        """Let what was written until now be durable soon, rather than with the next interval."""
+        self.commit()
+        self.store.hurry()
+
+    def _change(self) -> Changes:
+        batch = self._batch
+        if not batch.changed:
+            batch.changed = True
+            self._written.set()
+        return batch.changes
+
+    def put(self, shelf: StoreShelf, message: Message) -> int:
+        """Write a message; see `StoreShelf.put`."""
+        header, payload = encode(message)
+        changes = self._change()
+        batch = self._batch
+        body: bytes | Body = payload
+        if len(payload) >= self.store.settings.embed_below:
+            known = batch.bodies.get(id(payload))
+            if known is None:
+                # With the payload itself, so that its `id` is not another's meanwhile.
+                known = batch.bodies[id(payload)] = payload, changes.share(payload)
+            body = known[1]
+        changes.put(*shelf.place_of(message.seq, changes), header, body, size=message.size)
+        batch.users.add(shelf)
+        return batch.number
+
+    def done(self, shelf: StoreShelf, seqs: Sequence[int]) -> None:
+        """Erase messages; see `StoreShelf.done`."""
+        shelf.erase(seqs, self._change())
+
+    def mark(self, shelf: StoreShelf, attached: bool, delivered_upto: int) -> int:
+        """Write what may have been delivered; see `StoreShelf.mark`."""
+        self.set(_MARKS_PREFIX + shelf.name, _MARKS.pack(attached, delivered_upto))
+        self._batch.users.add(shelf)
+        # The first delivery waits for it.
+        self.when_durable(_nothing)
+        self._nursery.start_soon(self._hurry_soon)
+        return self._batch.number
+
+    async def _hurry_soon(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.hurry()
+
+    def commit(self) -> None:
+        """Hand what was written until now to the store's thread."""
+        batch = self._batch
+        if not batch.changed:
+            return
+        batch.bodies.clear()
+        batch.ticket = self.store.commit(batch.changes)
+        self._under_way.append(batch)
+        self._batch = _Batch(batch.number + 1, self.store.begin())
+
+    async def commit_each_round(self) -> None:
+        """Commit what was written, once for each round of the event loop, until cancelled."""
+        while True:
+            await self._written.wait()
+            # Whoever is to run in this round runs before this task does.
+            self._written = trio.Event()
+            self.commit()
+
+    # -- what the store's thread says -----------------------------------------------------------
+
+    def _durable_in_thread(self, ticket: int) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._durable, ticket)
+
+    def _trouble_in_thread(self, sentence: str | None) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._note_trouble, sentence)
+
+    def _note_trouble(self, sentence: str | None) -> None:
+        if sentence == self.trouble:
+            return
+        self.trouble = sentence
+        with self._flusher.corked():
+            for shelf in list(self._shelves):
+                if shelf.queue is not None:
+                    shelf.queue.shelf_trouble(sentence)
+        self._flusher.flush_now()
+        if sentence is None:
+            logger.warning("the store can be written to again", extra={"event": "store_ok"})
+        else:
+            logger.error(
+                "%s; nothing that is not on disk is confirmed until then",
+                sentence,
+                extra={"event": "store_trouble", "reason": sentence},
+            )
+
+    def _durable(self, ticket: int) -> None:
+        with self._flusher.corked():
+            while self._under_way and self._under_way[0].ticket <= ticket:
+                batch = self._under_way.popleft()
+                for shelf in batch.users:
+                    if shelf.queue is not None:
+                        shelf.queue.durable(batch.number)
+                for callback in batch.callbacks:
+                    callback()
+        self._flusher.flush_now()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def marks_of(self, name: str) -> Marks:
+        """Return what is known of which messages of a queue may have been delivered."""
+        value = self.store.values(_MARKS_PREFIX + name).get(_MARKS_PREFIX + name)
+        return Marks() if value is None else Marks(*_MARKS.unpack(value))
+
+    def want(self, shelf: StoreShelf, first_seq: int, count: int, nbytes: int) -> None:
+        """Read messages, see `StoreShelf.want`."""
+        self._nursery.start_soon(self._read, shelf, first_seq, count, nbytes)
+
+    async def _read(self, shelf: StoreShelf, first_seq: int, count: int, nbytes: int) -> None:
+        self.commit()
+        read = partial(shelf.read, self.store, first_seq, count, nbytes)
+        messages = await trio.to_thread.run_sync(read)
+        with self._flusher.corked():
+            if shelf.queue is not None:
+                shelf.queue.paged_in(messages)
+        self._flusher.flush_now()
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+LATE = "#late"
+"""After a queue's name: where that of its messages is which was written after later ones. A store's
+queue takes numbers in order only."""
+
+
+class StoreShelf:
+    """What one queue sees of the store (`clearfunds.dataspace.queues.Shelf`).
+
+    What is persistent is written in the order of its numbers. What is not may be paged out after
+    what came later; it has a place of its own then, which only this object knows, and is not there
+    after a restart, which is all that it was promised.
+
+    Attributes:
+        name: The queue's name.
+        queue: Whom to tell; to be set by who makes the queue.
+        last_seq: The highest number that was written in order.
+    """
+
+    __slots__ = (
+        "_last_late", "_late", "_late_number", "_number", "_shelves", "last_seq", "name", "queue",
+    )  # fmt: skip
+
+    def __init__(self, shelves: Shelves, name: str, number: int) -> None:
+        self._shelves = shelves
+        self._number = number
+        # Of the messages that were written late: their numbers there.
+        self._late: dict[int, int] = {}
+        self._late_number: int | None = None
+        self._last_late = 0
+        self.name = name
+        self.queue: Queue | None = None
+        self.last_seq = 0
+
+    def __repr__(self) -> str:
+        return f"<StoreShelf {self.name}>"
+
+    def put(self, message: Message) -> int:
+        """See `Shelf.put`."""
+        return self._shelves.put(self, message)
+
+    def done(self, seqs: Sequence[int]) -> None:
+        """See `Shelf.done`."""
+        self._shelves.done(self, seqs)
+
+    def mark(self, attached: bool, delivered_upto: int) -> int:
+        """See `Shelf.mark`."""
+        return self._shelves.mark(self, attached, delivered_upto)
+
+    def want(self, first_seq: int, count: int, nbytes: int) -> None:
+        """See `Shelf.want`."""
+        self._shelves.want(self, first_seq, count, nbytes)
+
+    def recover(self, queue: Queue) -> None:
+        """Become the shelf of `queue`, and tell it what is here from before a restart."""
+        self.queue = queue
+        known = self._shelves.store.queues.get(self.name)
+        marks = self._shelves.marks_of(self.name)
+        if known is not None and (known.next_seq or marks != Marks()):
+            first = known.first_live_seq
+            queue.recovered(
+                known.next_seq if first is None else first,
+                known.next_seq,
+                known.live_count,
+                known.live_bytes,
+                marks,
+            )
+        if self._shelves.trouble is not None:
+            queue.shelf_trouble(self._shelves.trouble)
+
+    # -- for `Shelves` --------------------------------------------------------------------------
+
+    def numbers(self) -> list[int]:
+        """Return which of the store's queues are its own."""
+        return [n for n in (self._number, self._late_number) if n is not None]
+
+    def place_of(self, seq: int, changes: Changes) -> tuple[int, int]:
+        """Return where to put a message: which of the store's queues, and by which number."""
+        if seq > self.last_seq:
+            self.last_seq = seq
+            return self._number, seq
+        if self._late_number is None:
+            self._late_number = changes.declare(self.name + LATE)
+        self._last_late += 1
+        self._late[seq] = self._last_late
+        return self._late_number, self._last_late
+
+    def erase(self, seqs: Sequence[int], changes: Changes) -> None:
+        """Erase messages, in runs of consecutive numbers."""
+        if self._late:
+            assert self._late_number is not None
+            for seq in self._late.keys() & set(seqs):
+                changes.done(self._late_number, self._late.pop(seq))
+        if isinstance(seqs, range) and seqs.step == 1:
+            runs = [(seqs[0], seqs[-1])] if seqs else []
+        else:
+            runs = _runs(seqs)
+        for first, last in runs:
+            changes.done(self._number, first, last)
+
+    def read(self, store: Store, first_seq: int, count: int, nbytes: int) -> list[Message]:
+        """Read messages; blocks. For a thread."""
+        records = store.read(self._number, first_seq, count=count, nbytes=nbytes)
+        messages = [self._decoded(record.seq, record) for record in records]
+        late = sorted(seq for seq in list(self._late) if seq >= first_seq)
+        if late:
+            assert self._late_number is not None
+            beyond = records[-1].seq if records else late[-1]
+            for seq in late[:count]:
+                place = self._late.get(seq)
+                if seq > beyond or place is None:
+                    continue
+                found = store.read(self._late_number, place, count=1, nbytes=1)
+                if found and found[0].seq == place:
+                    messages.append(self._decoded(seq, found[0]))
+        wanted: list[Message] = []
+        size = 0
+        for message in sorted((m for m in messages if m is not None), key=_seq_of):
+            if len(wanted) >= count or size >= nbytes:
+                break
+            wanted.append(message)
+            size += message.size
+        return wanted
+
+    def _decoded(self, seq: int, record: Record) -> Message | None:
+        try:
+            return decode(seq, record.header, record.body)
+        except UnstorableError as exc:
+            # Its bytes are what was written: by another version. The queue finds that it is gone.
+            logger.error(
+                "queue %s: %s", self.name, exc, extra={"event": "unreadable", "queue": self.name}
+            )
+            return None
+
+
+def _seq_of(message: Message) -> int:
+    return message.seq
+
+
+def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the runs of consecutive numbers, as (first, last)."""
+    runs: list[tuple[int, int]] = []
+    for seq in sorted(seqs):
+        if runs and seq <= runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], seq
+        else:
+            runs.append((seq, seq))
+    return runs
+
+
+@asynccontextmanager
+async def open_shelves(
+    directory: Path, settings: StoreSettings, flusher: Flusher
+) -> AsyncGenerator[Shelves]:
+    """Open the store in `directory`, and let its thread write for as long as the block lasts.
+
+    Cancellation: what was committed is written and made durable at the end of the block.
+
+    Raises:
+        StoreError: If it cannot be opened: see `Store.open`.
+    """
+    progress = _Progress(directory)
+    store = await trio.to_thread.run_sync(
+        partial(Store.open, directory, settings, progress=progress.tell)
+    )
+    limiter = trio.CapacityLimiter(1)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(trio.to_thread.run_sync, store.run, limiter=limiter))
+            async with trio.open_nursery() as reading:
+                shelves = Shelves(store, flusher, reading)
+                reading.start_soon(shelves.commit_each_round)
+                try:
+                    yield shelves
+                finally:
+                    shelves.commit()
+                    store.stop()
+                    reading.cancel_scope.cancel()
+    finally:
+        await _closed(store)
+
+
+async def _closed(store: Store) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(store.close)
+
+
+@attrs.define(slots=True)
+class _Progress:
+    """Says in the log how far the opening of a store is, not more often than one can read it."""
+
+    directory: Path
+    said: float = 0.0
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.said >= 1.0:
+            self.said = now
+            logger.info(
+                "%s: %s, %d of %d", self.directory, what, done, total,
+                extra={"event": "store_opening", "done": done, "total": total},
+            )  # fmt: skip
