@@ -390,6 +390,10 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     def _find(self, request: Attach) -> RangeSubscription:
         subscriptions = self._server.subscriptions
+        for text in request.filters:
+            fault = self._server.settings.topics.filter_fault(text)
+            if fault is not None:
+                raise Refused(fault)
         found = subscriptions.find(request.name)
         if found is None and request.generation:
             msg = f"subscription {request.name!r} is not there any more; attach to make it anew"

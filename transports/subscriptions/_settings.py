@@ -6,6 +6,7 @@ import attrs
 
 from ...accounts import Limit
 from .._settings import ServerSettings
+from ..mqtt._topics import TopicLimits
 from ._frames import DEFAULT_MAX_FRAME_SIZE
 
 
@@ -25,6 +26,8 @@ class SubscriptionSettings(ServerSettings):
     no account under the publishers': what they read is what lets those go on."""
     max_frame_size: int = DEFAULT_MAX_FRAME_SIZE
     """Bytes of one frame that a reader sends."""
+    topics: TopicLimits = attrs.field(factory=TopicLimits)
+    """How long and how deep a topic filter may be; as MQTT clients have it."""
     max_attachments: int = 64
     """Subscriptions that one connection may be attached to."""
     max_fetch_bytes: int = 4 << 20

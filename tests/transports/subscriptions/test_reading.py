@@ -304,6 +304,8 @@ async def test_there_are_limits() -> None:
     async with running(limits=limits, max_connections=2) as relay:
         with pytest.raises(RefusedError, match="this relay has no store"):
             await relay.attach(durable=True)
+        with pytest.raises(RefusedError, match="at most 128"):
+            await relay.attach(filters=["a/" * 128 + "#"])
         reader = await relay.attach()
         with pytest.raises(RefusedError, match=r"max_subscriptions"):
             await relay.attach("t")
