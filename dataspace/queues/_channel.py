@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ._message import Message
     from ._serving import ServingQueue
 
+DENSE = 4
+"""With at least one of so many tags outstanding, a `multiple` ack goes through them one by one."""
+
 
 class Delivery:
     """One message in the hands of one consumer, until it is acknowledged.
@@ -129,7 +132,7 @@ class Channel:
         self.closed = False
         self._outstanding: dict[int, Delivery] = {}
         self._last = 0
-        # No outstanding tag is below this one, so that a `multiple` ack looks at no tag twice.
+        # No outstanding tag is below this one: a `multiple` ack need not look further.
         self._lowest = 1
 
     def __repr__(self) -> str:
@@ -226,13 +229,13 @@ class Channel:
             tag = self._last
         elif tag not in outstanding:
             raise self._unknown(tag)
-        found: list[Delivery] = []
-        for each in range(self._lowest, tag + 1):
-            delivery = outstanding.pop(each, None)
-            if delivery is not None:
-                found.append(delivery)
+        if tag - self._lowest < DENSE * (len(outstanding) + 1):
+            tags = [each for each in range(self._lowest, tag + 1) if each in outstanding]
+        else:
+            # Millions were acknowledged one by one since.
+            tags = sorted(each for each in outstanding if each <= tag)
         self._lowest = max(self._lowest, tag + 1)
-        return found
+        return [outstanding.pop(each) for each in tags]
 
     def _unknown(self, tag: int) -> UnknownTagError:
         if self.closed:

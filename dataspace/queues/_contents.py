@@ -210,6 +210,11 @@ class QueueContents(Holder):
             if not erased:
                 assert self.shelf is not None
                 self.shelf.done((message.seq,))
+        elif message.persistent:
+            # It may stand among those that wait for room on the disk.
+            message.event = None
+            if self._writer.short:
+                self._writer.finished_unwritten()
         confirm = message.confirm
         if confirm is not None:
             message.confirm = None

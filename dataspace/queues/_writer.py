@@ -19,6 +19,9 @@ from ._message import Message
 from ._rates import Rates
 from ._shelf import Shelf
 
+COMPACT = 64
+"""How many messages that are finished may stand among those that wait for room."""
+
 
 class Writer:
     """The keeper of a queue's backing: writes, within the budget, and knows what is not yet safe.
@@ -34,8 +37,8 @@ class Writer:
     """
 
     __slots__ = (
-        "_account", "_by_seq", "_on_lost", "_unsynced", "_unwritten", "paged", "rates", "shelf",
-        "short", "trouble", "unsynced_bytes", "unsynced_items",
+        "_account", "_by_seq", "_finished", "_on_lost", "_unsynced", "_unwritten", "paged",
+        "rates", "shelf", "short", "trouble", "unsynced_bytes", "unsynced_items",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +61,7 @@ class Writer:
         self._unsynced: deque[Message] = deque()
         self._by_seq: dict[int, Message] = {}
         self._unwritten: deque[Message] = deque()
+        self._finished = 0
 
     # -- for the backing ------------------------------------------------------------------------
 
@@ -105,6 +109,14 @@ class Writer:
             unwritten.popleft()
         self.short = self.trouble is not None
         return not self.short
+
+    def finished_unwritten(self) -> None:
+        """Note that a message is finished that waits for room; it need not be kept for long."""
+        self._finished += 1
+        if self._finished > COMPACT and 2 * self._finished > len(self._unwritten):
+            self._finished = 0
+            waiting = [m for m in self._unwritten if not m.finished and m.ticket is None]
+            self._unwritten = deque(waiting)
 
     @property
     def unwritten(self) -> int:

@@ -30,6 +30,18 @@ def test_multiple_is_the_tag_and_all_below(bench: Bench) -> None:
     worker.channel.ack(0, multiple=True)  # all of none
 
 
+def test_multiple_after_many_single_ones(bench: Bench) -> None:
+    worker = Worker(bench.queue())
+    bench.publish(*["x"] * 500)
+    for tag in range(1, 501):
+        if tag % 100:
+            worker.channel.ack(tag)
+    worker.channel.ack(300, multiple=True)
+    assert [delivery.tag for delivery in worker.channel.outstanding()] == [400, 500]
+    worker.channel.nack(0, multiple=True)
+    assert len(worker.got) == 502
+
+
 @pytest.mark.parametrize("multiple", [False, True])
 @pytest.mark.parametrize("tag", [1, 3, 4, 99, -1])
 def test_a_tag_that_is_not_outstanding(bench: Bench, tag: int, multiple: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 
 import pytest
 
@@ -212,6 +213,19 @@ def test_what_was_dealt_with_before_there_was_room_is_not_written(bench: Bench) 
     queue.account.limit = Limit(items=10, bytes=None)
     bench.wait(0)
     assert [message.seq for message in shelf.messages] == [2]
+
+
+def test_what_is_done_with_is_not_kept_because_another_waits_for_room(bench: Bench) -> None:
+    queue, _ = bench.durable(budget=Limit(items=0, bytes=None))
+    worker = Worker(queue)
+    bench.publish("waits")
+    kept: list[weakref.ref[object]] = []
+    for _ in range(1000):
+        bench.publish("x")
+        kept.append(weakref.ref(worker.got[-1].message))
+        worker.got.pop().ack()
+    assert sum(ref() is not None for ref in kept) < 200
+    assert queue.statistics().unwritten == 1
 
 
 def test_the_disk_in_trouble(bench: Bench) -> None:
