@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import chain
+from itertools import chain, count, repeat
 from typing import TYPE_CHECKING
 
 from ._detail import Detail, detail_of
 from ._errors import StoreUsageError
 from ._intervals import Intervals
-from ._records import MAX_LENGTH, alike, lengths, sums, total
+from ._records import MAX_LENGTH, alike, lengths, part, sums, together, total
 
 if TYPE_CHECKING:
     from array import array
@@ -37,41 +37,76 @@ class Puts:
     """Messages for one queue, in columns."""
 
     __slots__ = (
-        *("body_lengths", "bodies", "count", "detail", "explicit", "first", "header_lengths"),
-        *("headers", "last", "nbytes", "seqs", "shared", "sizes"),
+        *("bodies", "body_lengths", "count", "explicit", "first", "header_lengths", "headers"),
+        *("last", "nbytes", "rows", "seqs", "shared", "sizes"),
     )
 
     def __init__(self) -> None:
-        self.seqs: list[int] = []
-        self.headers: list[bytes] = []
-        self.bodies: list[bytes | Body] = []
-        self.sizes: list[int | None] = []
-        self.shared = False
-        self.explicit = False
+        self.rows: list[tuple[int, bytes, bytes | Body]] = []
+        self.first = 0
+        self.last = -1
+        self.explicit: dict[int, int] = {}
+        """What some of them count for, by sequence number, where it is not their lengths."""
         # From here on: when they are sealed.
-        self.first = self.last = self.count = self.nbytes = 0
+        self.count = self.nbytes = 0
+        self.seqs: Sequence[int] = ()
+        self.headers: Sequence[bytes] = ()
+        self.bodies: Sequence[bytes | Body] = ()
+        self.shared = False
         self.header_lengths: int | array[int] = 0
         self.body_lengths: int | array[int] = 0
-        self.detail: Detail = 0
+        self.sizes: int | array[int] = 0
 
     def seal(self) -> None:
         """Work out what is known of them once they are complete."""
-        seqs = self.seqs
-        self.first, self.last, self.count = seqs[0], seqs[-1], len(seqs)
+        self.seqs, self.headers, self.bodies = zip(*self.rows, strict=True)
+        self.rows = []
+        self.first, self.last, self.count = self.seqs[0], self.seqs[-1], len(self.seqs)
         self.header_lengths = lengths(self.headers)
-        self.body_lengths = lengths(self.bodies)  # type: ignore[arg-type]
-        sizes = sums(self.header_lengths, self.body_lengths, self.count)
-        self.nbytes = total(sizes, self.count)
+        self.body_lengths = lengths(self.bodies)
+        self.sizes = sums(self.header_lengths, self.body_lengths, self.count)
+        self.nbytes = total(self.sizes, self.count)
         if self.explicit:
-            every = [sizes] * self.count if isinstance(sizes, int) else sizes
-            sizes = alike(
-                [
-                    own if given is None else given
-                    for own, given in zip(every, self.sizes, strict=True)
-                ]
+            every = repeat(self.sizes) if isinstance(self.sizes, int) else self.sizes
+            given = self.explicit.get
+            self.sizes = alike(
+                [given(seq, size) for seq, size in zip(self.seqs, every, strict=False)]
             )
-        # Shared bodies are counted by what refers to them, so the index does not ask here.
-        self.detail = detail_of(None, sizes, None)
+
+    @classmethod
+    def together(cls, several: Sequence[Puts]) -> Puts:
+        """Return one of several that follow each other."""
+        if len(several) == 1:
+            return several[0]
+        one = cls()
+        counts = [some.count for some in several]
+        one.seqs = list(chain.from_iterable(some.seqs for some in several))
+        one.headers = list(chain.from_iterable(some.headers for some in several))
+        one.bodies = list(chain.from_iterable(some.bodies for some in several))
+        one.first, one.last, one.count = several[0].first, several[-1].last, sum(counts)
+        one.header_lengths = together([some.header_lengths for some in several], counts)
+        one.body_lengths = together([some.body_lengths for some in several], counts)
+        one.sizes = together([some.sizes for some in several], counts)
+        one.nbytes = sum(some.nbytes for some in several)
+        one.shared = any(some.shared for some in several)
+        for some in several:
+            one.explicit |= some.explicit
+        return one
+
+    def part(self, start: int, stop: int) -> Puts:
+        """Return some of them."""
+        if start == 0 and stop == self.count:
+            return self
+        some = Puts()
+        some.seqs = self.seqs[start:stop]
+        some.headers = self.headers[start:stop]
+        some.bodies = self.bodies[start:stop]
+        some.first, some.last, some.count = some.seqs[0], some.seqs[-1], stop - start
+        some.header_lengths = part(self.header_lengths, start, stop)
+        some.body_lengths = part(self.body_lengths, start, stop)
+        some.sizes = part(self.sizes, start, stop)
+        some.shared, some.explicit = self.shared, self.explicit
+        return some
 
     def indices(self, low: int, high: int) -> tuple[int, int]:
         """Return which of them have numbers from `low` to `high`: from, up to."""
@@ -82,9 +117,10 @@ class Puts:
         return start, max(start, stop)
 
     @property
-    def item_sizes(self) -> int | array[int]:
-        """What each counts for."""
-        return self.detail if isinstance(self.detail, int) else self.detail.sizes
+    def detail(self) -> Detail:
+        """Their sizes, as the index has them."""
+        # Shared bodies are counted by what refers to them, so the index does not ask here.
+        return detail_of(None, self.sizes, None)
 
 
 class Changes:
@@ -155,34 +191,39 @@ class Changes:
         """
         puts = self.puts.get(queue_id)
         if puts is None:
-            puts = self.puts[queue_id] = Puts()
-        elif seq <= puts.seqs[-1]:
-            msg = f"seq {seq} comes after {puts.seqs[-1]}: they only increase"
+            puts = self._puts(queue_id, seq)
+        elif seq <= puts.last:
+            msg = f"seq {seq} comes after {puts.last}: they only increase"
             raise StoreUsageError(msg)
-        puts.seqs.append(seq)
-        puts.headers.append(header)
-        puts.bodies.append(body)
         if type(body) is Body:
             if body.changes is not self:
                 msg = "a shared body is for the Changes that made it; share it anew"
                 raise StoreUsageError(msg)
             puts.shared = True
-        if size is not None or puts.explicit:
-            self._sized(puts, size)
+        puts.rows.append((seq, header, body))
+        puts.last = seq
+        if size is not None:
+            if not 0 <= size < 1 << 32:
+                msg = f"a message counts for 0 to 4 GiB, not for {size} bytes"
+                raise StoreUsageError(msg)
+            puts.explicit[seq] = size
 
-    @staticmethod
-    def _sized(puts: Puts, size: int | None) -> None:
-        if size is not None and not 0 <= size < 1 << 32:
-            msg = f"a message counts for 0 to 4 GiB, not for {size} bytes"
+    def _puts(self, queue_id: int, first: int) -> Puts:
+        if not 0 <= first < 1 << 63:
+            msg = f"sequence numbers go from 0 to 2**63 - 1, not {first}"
             raise StoreUsageError(msg)
-        puts.explicit = True
-        puts.sizes += [None] * (len(puts.seqs) - len(puts.sizes) - 1)
-        puts.sizes.append(size)
+        puts = self.puts[queue_id] = Puts()
+        puts.first = first
+        return puts
 
     def put_run(
         self, queue_id: int, first: int, headers: Sequence[bytes], bodies: Sequence[bytes]
     ) -> None:
-        """Add messages with the numbers from `first` on, at less cost than one by one."""
+        """Add messages with the numbers from `first` on, at less cost than one by one.
+
+        Raises:
+            StoreUsageError: as `put`; or there are more of the ones than of the others.
+        """
         if len(headers) != len(bodies):
             msg = f"{len(headers)} headers for {len(bodies)} bodies"
             raise StoreUsageError(msg)
@@ -190,15 +231,12 @@ class Changes:
             return
         puts = self.puts.get(queue_id)
         if puts is None:
-            puts = self.puts[queue_id] = Puts()
-        elif first <= puts.seqs[-1]:
-            msg = f"seq {first} comes after {puts.seqs[-1]}: they only increase"
+            puts = self._puts(queue_id, first)
+        elif first <= puts.last:
+            msg = f"seq {first} comes after {puts.last}: they only increase"
             raise StoreUsageError(msg)
-        puts.seqs += range(first, first + len(headers))
-        puts.headers += headers
-        puts.bodies += bodies
-        if puts.explicit:
-            puts.sizes += [None] * len(headers)
+        puts.rows += zip(count(first), headers, bodies, strict=False)
+        puts.last = first + len(headers) - 1
 
     def share(self, body: bytes) -> bytes | Body:
         """Return what to `put` to several queues so that `body` is kept once.
@@ -249,9 +287,9 @@ class Changes:
         if self.bodies:
             used = {
                 id(body)
-                for body in chain.from_iterable(
-                    puts.bodies for puts in self.puts.values() if puts.shared
-                )
+                for puts in self.puts.values()
+                if puts.shared
+                for body in puts.bodies
                 if type(body) is Body
             }
             self.bodies = [body for body in self.bodies if id(body) in used]

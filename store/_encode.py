@@ -87,8 +87,8 @@ class Batch:
         op = Op(kind, queue, run.first, last, run.count, run.detail, value=reach)
         self.add(op, head, payload)
 
-    def finish(self, number: int, ticket: int, synced: int) -> bytes:
-        """Return the whole batch."""
+    def finish(self, number: int, ticket: int, synced: int) -> list[bytes]:
+        """Return the whole batch, in parts: joining them would be one more copy."""
         begin = record_head(
             self._salt,
             BEGIN,
@@ -99,7 +99,7 @@ class Batch:
             count=synced,
             length=self.size - HEAD_SIZE,
         )
-        return b"".join([begin, *self._parts])
+        return [begin, *self._parts]
 
 
 def encode(batch: Batch, group: Sequence[Changes]) -> None:
@@ -122,7 +122,7 @@ def encode(batch: Batch, group: Sequence[Changes]) -> None:
         for body in changes.bodies:
             batch.record(BODY, body.data, first=body.ident, last=body.ident, count=1)
     for queue_id, several in puts.items():
-        for some in _chunks(several[0] if len(several) == 1 else _together(several)):
+        for some in _chunks(Puts.together(several)):
             _encode_puts(batch, queue_id, some)
     for queue_id, ranges in dones.items():
         flat = array("Q", [number for pair in ranges for number in pair])
@@ -143,36 +143,13 @@ def encode(batch: Batch, group: Sequence[Changes]) -> None:
             batch.record(DROP, b"", queue=queue_id)
 
 
-def _together(several: list[Puts]) -> Puts:
-    one = Puts()
-    for some in several:
-        if some.explicit and not one.explicit:
-            one.explicit = True
-            one.sizes = [None] * len(one.seqs)
-        one.seqs += some.seqs
-        one.headers += some.headers
-        one.bodies += some.bodies
-        if one.explicit:
-            one.sizes += some.sizes if some.explicit else [None] * some.count
-        one.shared = one.shared or some.shared
-    one.seal()
-    return one
-
-
 def _chunks(puts: Puts) -> Iterator[Puts]:
     if puts.nbytes <= RUN_BYTES and puts.last - puts.first < 1 << 32:
         yield puts
         return
     start = 0
     for stop in _cuts(puts):
-        some = Puts()
-        some.seqs = puts.seqs[start:stop]
-        some.headers = puts.headers[start:stop]
-        some.bodies = puts.bodies[start:stop]
-        some.explicit, some.shared = puts.explicit, puts.shared
-        some.sizes = puts.sizes[start:stop]
-        some.seal()
-        yield some
+        yield puts.part(start, stop)
         start = stop
 
 
@@ -215,8 +192,8 @@ def _encode_puts(batch: Batch, queue_id: int, puts: Puts) -> None:
         offsets,
         puts.header_lengths,
         puts.body_lengths,
-        puts.item_sizes,
+        puts.sizes,
         shared,
         0,
     )
-    batch.run(PUT, queue_id, run, puts.last, puts.headers, bodies, explicit=puts.explicit)
+    batch.run(PUT, queue_id, run, puts.last, puts.headers, bodies, explicit=bool(puts.explicit))

@@ -76,8 +76,6 @@ class StoredQueue:
     """Above all sequence numbers that are durable."""
     finished: Intervals = attrs.field(factory=Intervals, repr=False)
     """Numbers of messages that are done, among those in `extents` and `pending`."""
-    checked: tuple[int, int] | None = attrs.field(default=None, repr=False)
-    """The record whose checksum was looked at last: segment and offset."""
 
     @property
     def first_live_seq(self) -> int | None:

@@ -23,7 +23,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from itertools import accumulate, pairwise, repeat
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise, repeat
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
@@ -73,6 +74,8 @@ ABSENT: Final = 0xFFFF_FFFF
 """In place of the length of a value: the key is deleted."""
 
 MAX_LENGTH: Final = 1 << 30
+
+_AT_ONCE: Final = 16
 
 
 class Head(NamedTuple):
@@ -239,6 +242,26 @@ def alike(numbers: list[int]) -> int | array[int]:
     return array("I", numbers)
 
 
+def together(columns: Sequence[int | array[int]], counts: Sequence[int]) -> int | array[int]:
+    """Return several columns of so many numbers as one."""
+    one = columns[0]
+    if isinstance(one, int) and all(
+        isinstance(column, int) and column == one for column in columns
+    ):
+        return one
+    joined = array("I")
+    for column, count in zip(columns, counts, strict=True):
+        joined.extend(repeat(column, count) if isinstance(column, int) else column)
+    return joined
+
+
+def part(column: int | array[int], start: int, stop: int) -> int | array[int]:
+    """Return the numbers `start` up to `stop` of a column."""
+    if isinstance(column, int):
+        return column
+    return alike(column[start:stop].tolist())
+
+
 def sums(headers: int | array[int], bodies: int | array[int], count: int) -> int | array[int]:
     """Return the sizes of messages with headers and bodies of these lengths."""
     if isinstance(headers, int):
@@ -324,17 +347,27 @@ def read_run(head: Head, payload: bytes) -> tuple[Run, tuple[int, int] | None]:
     return Run(head.first, count, offsets, headers, bodies, sizes, shared, at), reach
 
 
+@lru_cache(maxsize=256)
+def _unpacking(size: int) -> struct.Struct:
+    return struct.Struct(f"{size}s" * _AT_ONCE)
+
+
 def pieces(payload: bytes, start: int, sizes: int | array[int], low: int, high: int) -> list[bytes]:
     """Cut pieces number `low` up to `high` out of a payload that has them from `start` on."""
-    if isinstance(sizes, int):
-        if sizes == 0:
-            return [b""] * (high - low)
-        begin = start + low * sizes
-        ends = range(begin, begin + (high - low) * sizes, sizes)
-        return [payload[at : at + sizes] for at in ends]
-    begin = start + sum(sizes[:low])
-    bounds = list(accumulate(sizes[low:high], initial=begin))
-    return [payload[a:b] for a, b in pairwise(bounds)]
+    if not isinstance(sizes, int):
+        bounds = list(accumulate(sizes[low:high], initial=start + sum(sizes[:low])))
+        return [payload[a:b] for a, b in pairwise(bounds)]
+    if sizes == 0:
+        return [b""] * (high - low)
+    found: list[bytes] = []
+    at, end = start + low * sizes, start + high * sizes
+    many = (high - low) // _AT_ONCE * _AT_ONCE * sizes
+    if many:  # This takes a quarter of the time that slicing does.
+        view = memoryview(payload)[at : at + many]
+        found += chain.from_iterable(_unpacking(sizes).iter_unpack(view))
+        at += many
+    found += [payload[at : at + sizes] for at in range(at, end, sizes)]
+    return found
 
 
 def total(sizes: int | array[int], count: int) -> int:

@@ -375,7 +375,7 @@ def put_aside(files: Files, name: str, offset: int, data: bytes) -> str:
     aside = f"{QUARANTINE}/{name}.{offset}"
     file = files.create(aside)
     try:
-        file.write(data, 0)
+        file.write((data,), 0)
         file.fsync()
     finally:
         file.close()

@@ -91,13 +91,13 @@ def write_snapshot(
             size += HEAD_SIZE + len(payload)
             if size - at > _VALUES:
                 data = b"".join(parts)
-                file.write(data, size - len(data))
+                file.write((data,), size - len(data))
                 parts, at = [], size
         payload = _END.pack(ticket, batch, index.next_queue, index.next_body)
         parts += (record_head(salt, END, payload, count=count), payload)
         size += HEAD_SIZE + len(payload)
         data = b"".join(parts)
-        file.write(data, size - len(data))
+        file.write((data,), size - len(data))
         file.fsync()
     finally:
         file.close()

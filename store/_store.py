@@ -69,12 +69,17 @@ if TYPE_CHECKING:
     from ._files import File, Files
     from ._index import Op
     from ._queue import Plan, StoredQueue
+    from ._records import Head, Run
     from ._recovery import Progress
 
 _logger = logging.getLogger(__name__)
 
 #: After the disk has refused, so much is tried at a time: a little may fit where much does not.
 _SMALL_BYTES = 64 << 10
+
+#: So many extents that were read are kept in memory, if they are no larger than that.
+_RECENT = 16
+_RECENT_BYTES = 80 << 10
 
 
 @attrs.define(slots=True, eq=False)
@@ -132,6 +137,7 @@ class Store:
         self._damages: list[Damage] = list(recovery.damages)
         # The writer's: whoever has `_work` is the writer.
         self._work = threading.RLock()
+        self._recent: dict[tuple[int, int, int, int], list[tuple[Head, Run, bytes]]] = {}
         self._handles = Handles(files, settings.open_files)
         self._file: File | None = None
         self._current: Segment | None = None
@@ -384,10 +390,6 @@ class Store:
         piece: OnDisk,
         places: dict[int, tuple[str, int, int]],
     ) -> list[Record]:
-        extent = piece.extent
-        salt = self._salt(extent.segment)
-        with self._handles.use(segment_name(extent.segment)) as file:
-            data = file.pread(extent.length, extent.offset)
         bodies: dict[int, bytes] = {}
         for body in piece.bodies:
             if body not in places:
@@ -395,16 +397,27 @@ class Store:
                 raise CorruptRecordError(msg)
             bodies[body] = self._read_body(places[body])
         records: list[Record] = []
-        where = (extent.segment, extent.offset)
-        runs, whole = runs_of(salt, queue.id, extent, data, checked=queue.checked == where)
-        for head, run, payload in runs:
+        for head, run, payload in self._runs(queue.id, piece.extent):
             records += records_of(head, run, payload, piece.ranges, bodies)
         if len(records) != piece.number:
             msg = f"{len(records)} of {piece.number} messages are what was written"
             raise CorruptRecordError(msg)
-        if whole:
-            queue.checked = where
         return records
+
+    def _runs(self, queue_id: int, extent: Extent) -> list[tuple[Head, Run, bytes]]:
+        """Return the runs of an extent; who reads a queue in order comes for some of them again."""
+        key = (extent.segment, extent.offset, extent.length, queue_id)
+        runs = self._recent.get(key)
+        if runs is None:
+            with self._handles.use(segment_name(extent.segment)) as file:
+                data = file.pread(extent.length, extent.offset)
+            runs, whole = runs_of(self._salt(extent.segment), queue_id, extent, data)
+            if whole and extent.length <= _RECENT_BYTES:
+                with self._lock:
+                    self._recent[key] = runs
+                    if len(self._recent) > _RECENT:
+                        del self._recent[next(iter(self._recent))]
+        return runs
 
     def _read_body(self, place: tuple[str, int, int]) -> bytes:
         name, offset, length = place
@@ -556,13 +569,12 @@ class Store:
                 batch = Batch(segment.salt)
                 encode(batch, group)
                 number, ticket = self._next_batch, group[-1].ticket
-                data = batch.finish(number, ticket, segment.synced)
-                file.write(data, segment.size)
+                file.write(batch.finish(number, ticket, segment.synced), segment.size)
             except BaseException:  # What is not written is pending, whatever went wrong.
                 with self._lock:
                     self._pending.extendleft(reversed(group))
                 raise
-            self._note(segment, _Written(number, ticket, batch.ops, group, len(data)))
+            self._note(segment, _Written(number, ticket, batch.ops, group, batch.size))
 
     def _group(self, until: int) -> list[Changes]:
         """Take the next changes that share a batch, up to a ticket."""
@@ -612,7 +624,7 @@ class Store:
         head = FileHead(random.getrandbits(32), number, self._next_batch)
         file = self._files.create(name)
         try:
-            file.write(file_head(head), 0)
+            file.write((file_head(head),), 0)
             file.fsync()
             self._files.fsync_dir()
         except OSError:
@@ -816,11 +828,10 @@ class Store:
                 self._compacted_segments += 1
             return
         written = self.written
-        data = batch.finish(self._next_batch, written, segment.synced)
-        file.write(data, segment.size)
-        self._note(segment, _Written(self._next_batch, written, batch.ops, [], len(data)))
+        file.write(batch.finish(self._next_batch, written, segment.synced), segment.size)
+        self._note(segment, _Written(self._next_batch, written, batch.ops, [], batch.size))
         self._sync()
-        self._compacted_bytes += len(data)
+        self._compacted_bytes += batch.size
         if self._progress is not None:
             done = mover.total - mover.segment.live
             self._progress(f"copying {segment_name(number)} forward", done, mover.total)
@@ -976,7 +987,7 @@ def _take(files: Files) -> None:
                 f"{mark[:60]!r}, not {MARK!r}; use the version of clearfunds that made it"
             )
             raise StoreFormatError(msg)
-        file.write(MARK, 0)
+        file.write((MARK,), 0)
         file.fsync()
         files.fsync_dir()
     finally:

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class _Inode:
@@ -77,8 +77,9 @@ class FakeFile:
         #: After a failed fsync, the next one says that all is well, and it is not.
         self.lies = False
 
-    def write(self, data: bytes, offset: int) -> None:
+    def write(self, parts: Sequence[bytes], offset: int) -> None:
         assert not self.closed
+        data = b"".join(parts)
         try:
             room = self._disk.check("write", self._name, len(data))
         except OSError:

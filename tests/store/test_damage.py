@@ -70,7 +70,7 @@ def opened(files: dict[str, bytes]) -> tuple[Store, FakeFiles]:
     """Open a store on a disk with these files."""
     disk = FakeFiles()
     for name, data in files.items():
-        disk.create(name).write(data, 0)
+        disk.create(name).write((data,), 0)
     return Store.open("", SETTINGS, files=disk), disk
 
 
@@ -240,7 +240,7 @@ def test_damage_found_while_reading_is_told_and_its_messages_count_as_done() -> 
 )
 def test_what_is_no_store_is_left_alone(name: str, content: bytes, says: str) -> None:
     disk = FakeFiles()
-    disk.create(name).write(content, 0)
+    disk.create(name).write((content,), 0)
     with pytest.raises(StoreFormatError, match=says):
         Store.open("", files=disk)
     assert {name: bytes(inode.data) for name, inode in disk.names.items()} == {name: content}

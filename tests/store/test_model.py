@@ -149,7 +149,7 @@ class StoreMachine(RuleBasedStateMachine):
         for name in sorted(names):
             queue = self.store.queues[name]
             puts = changes.puts.get(queue.id)
-            seq = puts.seqs[-1] + 1 if puts else queue.next_seq
+            seq = puts.last + 1 if puts else queue.next_seq
             seq += chance.choice((0, 0, 0, 0, 1, 3))
             changes.put(queue.id, seq, header, given, size=size)
             touched.add(name)

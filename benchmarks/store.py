@@ -1,0 +1,246 @@
+"""What the store costs beside plain appends to a file, and what it keeps in memory.
+
+    python benchmarks/store.py                 # rates at batches of 1, 10, 100 and 1000 messages
+    python benchmarks/store.py --size 4096
+    python benchmarks/store.py --rss           # 10 million messages of 200 bytes: memory, times
+
+The file gets the same bytes in the same batches, one `write` each, and an fsync every 200 ms, as
+the store does; it is read with one `pread` a batch, which is cut into messages. The store's
+messages are put one by one (`put`) and as runs (`put_run`); it writes in a thread of its own, and
+a batch counts when it is on the disk. Passes are interleaved; medians are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clearfunds.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEADER = 20
+INTERVAL = 0.2
+#: How far the store may be behind what was committed: a relay waits there, too.
+AHEAD = 8 << 20
+
+Measure = tuple[float, float]
+"""Seconds on the clock, and of CPU."""
+
+
+def measured(work: Callable[[], object]) -> Measure:
+    """Do the work, and return what it took."""
+    clock, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - clock, time.process_time() - cpu
+
+
+def file_write(path: Path, messages: list[bytes], batch: int) -> None:
+    """Append to a file."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    synced = time.monotonic()
+    for start in range(0, len(messages), batch):
+        os.write(fd, b"".join(messages[start : start + batch]))
+        if time.monotonic() - synced > INTERVAL:
+            os.fsync(fd)
+            synced = time.monotonic()
+    os.fsync(fd)
+    os.close(fd)
+
+
+def file_read(path: Path, number: int, size: int, batch: int) -> None:
+    """Read it, and cut it into messages."""
+    fd = os.open(path, os.O_RDONLY)
+    for start in range(0, number, batch):
+        data = os.pread(fd, batch * size, start * size)
+        found = [data[at : at + size] for at in range(0, len(data), size)]
+        assert len(found) == min(batch, number - start)
+    os.close(fd)
+
+
+def store_write(store: Store, name: str, messages: list[bytes], batch: int, runs: bool) -> int:
+    """Put messages to a queue of their own, and wait until they are on the disk."""
+    changes = store.begin()
+    queue = changes.declare(name)
+    store.commit(changes)
+    headers = [message[:HEADER] for message in messages[:batch]]
+    bodies = [message[HEADER:] for message in messages[:batch]]
+    ticket = 0
+    for start in range(0, len(messages), batch):
+        changes = store.begin()
+        if runs:
+            changes.put_run(queue, start, headers, bodies)
+        else:
+            put = changes.put
+            for seq, (header, body) in enumerate(zip(headers, bodies, strict=True), start):
+                put(queue, seq, header, body)
+        ticket = store.commit(changes)
+        while store.ahead() > AHEAD:
+            time.sleep(0.0005)
+    store.hurry()
+    while store.durable < ticket:
+        time.sleep(0.0005)
+    return queue
+
+
+def store_read(store: Store, queue: int, number: int, batch: int) -> None:
+    """Read all messages of a queue."""
+    at = 0
+    while at < number:
+        found = store.read(queue, at, count=batch, nbytes=1 << 24)
+        at += len(found)
+        assert found
+
+
+def compare(directory: Path, number: int, size: int, batch: int, passes: int) -> None:
+    """Print a line for one size of batches."""
+    messages = [os.urandom(16) * (size // 16) + bytes(size % 16)] * number
+    results: dict[str, list[Measure]] = {}
+
+    def note(name: str, work: Callable[[], object]) -> None:
+        results.setdefault(name, []).append(measured(work))
+
+    for number_of_pass in range(passes):
+        path = directory / "plain"
+        note("file write", lambda path=path: file_write(path, messages, batch))
+        note("file read", lambda path=path: file_read(path, number, size, batch))
+        path.unlink()
+        for runs in (False, True):
+            kind = "runs" if runs else "puts"
+            place = directory / f"store-{number_of_pass}-{kind}"
+            store = Store.open(place)
+            writer = threading.Thread(target=store.run)
+            writer.start()
+            queues: list[int] = []
+            note(
+                f"{kind} write",
+                lambda s=store, r=runs, q=queues: q.append(store_write(s, "q", messages, batch, r)),
+            )
+            note(
+                f"{kind} read",
+                lambda s=store, q=queues: store_read(s, q[0], number, batch),
+            )
+            store.stop()
+            writer.join()
+            store.close()
+            shutil.rmtree(place)
+    for way in ("write", "read"):
+        base = statistics.median(clock for clock, _ in results[f"file {way}"])
+        base_cpu = statistics.median(cpu for _, cpu in results[f"file {way}"])
+        words = [f"{batch:>6} {way:<6} {number / base / 1e6:9.3f}"]
+        for kind in ("puts", "runs"):
+            clock = statistics.median(clock for clock, _ in results[f"{kind} {way}"])
+            cpu = statistics.median(cpu for _, cpu in results[f"{kind} {way}"])
+            words.append(f"{number / clock / 1e6:9.3f} {clock / base:6.2f} {cpu / base_cpu:6.2f}")
+        print("  ".join(words), flush=True)
+
+
+def resident() -> int:
+    """Return how much memory this process has, in bytes."""
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) << 10
+    raise AssertionError
+
+
+def many(directory: Path, number: int, size: int, batch: int) -> None:
+    """Queue many messages, open the store again, drain it; print memory and times."""
+    messages = [bytes(size)] * batch
+    headers = [message[:HEADER] for message in messages]
+    bodies = [message[HEADER:] for message in messages]
+    store = Store.open(directory / "store")
+    changes = store.begin()
+    queue = changes.declare("q")
+    store.commit(changes)
+    writer = threading.Thread(target=store.run)
+    writer.start()
+    before = resident()
+    peak = before
+    started = time.perf_counter()
+    for start in range(0, number, batch):
+        changes = store.begin()
+        changes.put_run(queue, start, headers, bodies)
+        store.commit(changes)
+        while store.ahead() > AHEAD:
+            time.sleep(0.001)
+        if start % (100 * batch) == 0:
+            peak = max(peak, resident())
+    ticket = store.commit(store.begin())
+    store.hurry()
+    while store.durable < ticket:
+        time.sleep(0.001)
+    seconds = time.perf_counter() - started
+    grown = resident() - before
+    peak = max(peak, resident()) - before
+    print(
+        f"{number} messages of {size} bytes in {seconds:.1f} s ({number / seconds / 1e6:.2f} M/s), "
+        f"batches of {batch}: RSS grew by {grown >> 20} MiB (at most {peak >> 20} MiB), "
+        f"{grown / number:.2f} bytes a message; {store.statistics().disk_bytes >> 20} MiB on disk, "
+        f"snapshot {store.statistics().snapshot_bytes >> 10} KiB"
+    )
+    store.stop()
+    writer.join()
+    store.close()
+    clock, _ = measured(lambda: Store.open(directory / "store").close())
+    print(f"opened and closed again in {clock:.2f} s")
+    store = Store.open(directory / "store")
+    writer = threading.Thread(target=store.run)
+    writer.start()
+    before = resident()
+    started = time.perf_counter()
+    at = 0
+    while at < number:
+        found = store.read(queue, at, count=1000, nbytes=1 << 20)
+        changes = store.begin()
+        changes.done(queue, at, found[-1].seq)
+        store.commit(changes)
+        at = found[-1].seq + 1
+    seconds = time.perf_counter() - started
+    store.stop()
+    writer.join()
+    store.compact()
+    print(
+        f"drained, each one done, in {seconds:.1f} s ({number / seconds / 1e6:.2f} M/s): RSS grew "
+        f"by {(resident() - before) >> 20} MiB; {store.statistics().disk_bytes >> 20} MiB on disk"
+    )
+    store.close()
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--messages", type=int, help="how many; so many that it takes seconds")
+    parser.add_argument(
+        "--size", type=int, default=200, help="bytes of a message, its header of 20"
+    )
+    parser.add_argument("--batches", default="1,10,100,1000")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--rss", action="store_true", help="10 million messages: takes a minute")
+    parser.add_argument("--directory", help="where to write; else where temporary files go")
+    options = parser.parse_args()
+    number = options.messages or (10_000_000 if options.rss else 40_000_000 // options.size)
+    with tempfile.TemporaryDirectory(prefix="clearfunds-", dir=options.directory) as name:
+        needed = number * (options.size + 30) * 2
+        if shutil.disk_usage(name).free < needed:
+            sys.exit(f"{name} has not the {needed >> 20} MiB free that this may take")
+        if options.rss:
+            many(Path(name), number, options.size, 1000)
+            return
+        print(f"{options.size} bytes, {number} messages, {options.passes} passes; M messages/s")
+        print(" batch         plain file   puts: M/s  x clock  x CPU   runs: M/s  x clock  x CPU")
+        for batch in map(int, options.batches.split(",")):
+            few = min(number, 20_000 * batch)
+            compare(Path(name), few, options.size, batch, options.passes)
+
+
+if __name__ == "__main__":
+    main()
