@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,11 +68,8 @@ def file_read(path: Path, number: int, size: int, batch: int) -> None:
     os.close(fd)
 
 
-def store_write(store: Store, name: str, messages: list[bytes], batch: int, runs: bool) -> int:
-    """Put messages to a queue of their own, and wait until they are on the disk."""
-    changes = store.begin()
-    queue = changes.declare(name)
-    store.commit(changes)
+def store_write(store: Store, queue: int, messages: list[bytes], batch: int, runs: bool) -> None:
+    """Put messages to a queue, and wait until they are on the disk."""
     headers = [message[:HEADER] for message in messages[:batch]]
     bodies = [message[HEADER:] for message in messages[:batch]]
     ticket = 0
@@ -89,7 +87,6 @@ def store_write(store: Store, name: str, messages: list[bytes], batch: int, runs
     store.hurry()
     while store.durable < ticket:
         time.sleep(0.0005)
-    return queue
 
 
 def store_read(store: Store, queue: int, number: int, batch: int) -> None:
@@ -102,7 +99,7 @@ def store_read(store: Store, queue: int, number: int, batch: int) -> None:
 
 
 def compare(directory: Path, number: int, size: int, batch: int, passes: int) -> None:
-    """Print a line for one size of batches."""
+    """Print what there is to say of one size of batches."""
     messages = [os.urandom(16) * (size // 16) + bytes(size % 16)] * number
     results: dict[str, list[Measure]] = {}
 
@@ -111,37 +108,33 @@ def compare(directory: Path, number: int, size: int, batch: int, passes: int) ->
 
     for number_of_pass in range(passes):
         path = directory / "plain"
-        note("file write", lambda path=path: file_write(path, messages, batch))
-        note("file read", lambda path=path: file_read(path, number, size, batch))
+        note("file append", partial(file_write, path, messages, batch))
+        note("file read", partial(file_read, path, number, size, batch))
         path.unlink()
-        for runs in (False, True):
-            kind = "runs" if runs else "puts"
+        for kind in ("put", "put_run"):
             place = directory / f"store-{number_of_pass}-{kind}"
             store = Store.open(place)
             writer = threading.Thread(target=store.run)
             writer.start()
-            queues: list[int] = []
-            note(
-                f"{kind} write",
-                lambda s=store, r=runs, q=queues: q.append(store_write(s, "q", messages, batch, r)),
-            )
-            note(
-                f"{kind} read",
-                lambda s=store, q=queues: store_read(s, q[0], number, batch),
-            )
+            changes = store.begin()
+            queue = changes.declare("q")
+            store.commit(changes)
+            runs = kind == "put_run"
+            note(f"store {kind}", partial(store_write, store, queue, messages, batch, runs))
+            note("store read", partial(store_read, store, queue, number, batch))
             store.stop()
             writer.join()
             store.close()
             shutil.rmtree(place)
-    for way in ("write", "read"):
-        base = statistics.median(clock for clock, _ in results[f"file {way}"])
-        base_cpu = statistics.median(cpu for _, cpu in results[f"file {way}"])
-        words = [f"{batch:>6} {way:<6} {number / base / 1e6:9.3f}"]
-        for kind in ("puts", "runs"):
-            clock = statistics.median(clock for clock, _ in results[f"{kind} {way}"])
-            cpu = statistics.median(cpu for _, cpu in results[f"{kind} {way}"])
-            words.append(f"{number / clock / 1e6:9.3f} {clock / base:6.2f} {cpu / base_cpu:6.2f}")
-        print("  ".join(words), flush=True)
+    appended = statistics.median(clock for clock, _ in results["file append"])
+    for name, found in results.items():
+        clock = statistics.median(clock for clock, _ in found)
+        cpu = statistics.median(cpu for _, cpu in found)
+        print(
+            f"{batch:>6}  {name:<14} {number / clock / 1e6:7.3f} {clock / appended:12.2f} "
+            f"{cpu / number * 1e6:11.2f}",
+            flush=True,
+        )
 
 
 def resident() -> int:
@@ -236,7 +229,7 @@ def main() -> None:
             many(Path(name), number, options.size, 1000)
             return
         print(f"{options.size} bytes, {number} messages, {options.passes} passes; M messages/s")
-        print(" batch         plain file   puts: M/s  x clock  x CPU   runs: M/s  x clock  x CPU")
+        print(" batch                M/s   x appending  CPU us each")
         for batch in map(int, options.batches.split(",")):
             few = min(number, 20_000 * batch)
             compare(Path(name), few, options.size, batch, options.passes)
