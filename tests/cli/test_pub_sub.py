@@ -261,10 +261,12 @@ def test_a_relay_that_ends_is_one_line(
     assert said.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("server", ["url", "mosquitto"])
 def test_a_persistent_subscriber_misses_nothing_while_it_is_away(
-    mosquitto: int, clearfunds: Clearfunds
+    server: str, request: pytest.FixtureRequest, clearfunds: Clearfunds
 ) -> None:
-    url = f"mqtt://127.0.0.1:{mosquitto}"
+    where = request.getfixturevalue(server)
+    url = where if server == "url" else f"mqtt://127.0.0.1:{where}"
     topic = f"cli/{uuid.uuid4().hex}"
     options = (topic, "--persistent", "--client-id", topic, "--qos", "2")
     subscriber = Subscriber(url, options)
