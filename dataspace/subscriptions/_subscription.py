@@ -175,7 +175,7 @@ class RangeSubscription(Holder):
 
     __slots__ = (
         "_acked", "_cached_bytes", "_chunks", "_columns", "_dirty", "_fenced", "_log", "_lost",
-        "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten", "_wall", "_writing",
+        "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten", "_urgent", "_wall", "_writing",
         "_writing_bytes", "_writing_items", "account", "away_since", "closed", "filters",
         "generation", "incarnation", "limits", "low", "next", "options", "pin", "recovered",
         "subscription", "unpaid_bytes", "unpaid_items", "visible",
@@ -235,6 +235,7 @@ class RangeSubscription(Holder):
         self._rest: LoanedItem[Any] | None = None
         self._cached_bytes = 0
         self._dirty = False
+        self._urgent = False
         self._owners = 0
         # Whether what comes is dropped: nobody came back within the grace, and that is the policy.
         self._shut = False
@@ -293,6 +294,8 @@ class RangeSubscription(Holder):
             if confirm is not None:
                 confirm.expect()
                 tail.confirms.append(confirm)
+                if type(item) is Publication and item.qos == EXACTLY_ONCE:
+                    self._urgent = True
             self._something_to_write()
         if tail.nbytes >= CHUNK_BYTES:
             self._seal()
@@ -312,7 +315,15 @@ class RangeSubscription(Holder):
         tail.nbytes += len(tail.keys) + len(tail.values) - before + count * ROW_BYTES
 
     def ready(self) -> None:
-        """See `Holder.ready`: readers ask."""
+        """See `Holder.ready`: readers ask, so there is nothing to do for them.
+
+        What comes exactly once is written now. Where its packet identifier is kept, that is written
+        after the commit; on disk it must not be without the message, whose publisher would send it
+        once more, to be taken for a duplicate.
+        """
+        if self._urgent:
+            self._urgent = False
+            self.write()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`."""
@@ -840,6 +851,9 @@ class RangeSubscription(Holder):
             fenced=self._fenced,
         )
 
+
+EXACTLY_ONCE = 2
+"""MQTT's QoS 2."""
 
 MAX_BLOCKS = 64
 """Chunks on disk that one answer looks ahead for."""

@@ -21,6 +21,7 @@ from clearfunds.dataspace.subscriptions import (
     Subscriptions,
 )
 from tests.dataspace.conftest import STEADY
+from tests.dataspace.subscriptions.confirms import Told
 from tests.dataspace.subscriptions.conftest import publish, publish_run, rows
 from tests.dataspace.subscriptions.memory_log import MemoryDisk, MemoryLog
 
@@ -29,22 +30,6 @@ CHUNK = 120
 PLACES = st.floats(0, 1)
 
 Message = tuple[str, bytes, bytes]
-
-
-class Told:
-    """A publisher that wants to hear that its message is safe."""
-
-    def __init__(self) -> None:
-        self.expected = self.was_taken = 0
-
-    def expect(self) -> None:
-        self.expected += 1
-
-    def taken(self) -> None:
-        self.was_taken += 1
-
-    def refused(self, reason: str) -> None:
-        raise AssertionError(reason)
 
 
 class Machine(RuleBasedStateMachine):

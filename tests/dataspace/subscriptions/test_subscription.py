@@ -27,6 +27,7 @@ from clearfunds.dataspace.subscriptions import (
     open_block,
 )
 from tests.dataspace.conftest import inside
+from tests.dataspace.subscriptions.confirms import Told
 from tests.dataspace.subscriptions.conftest import Clock, publish, publish_run, rows
 from tests.dataspace.subscriptions.memory_log import MemoryDisk
 
@@ -396,6 +397,26 @@ def test_at_rest_its_own_account_owes(
     log.sync()
     assert log.records == {}
     subscriptions.close()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_comes_exactly_once_is_written_before_anything_else_is(
+    dataspace: Dataspace, server: Account, publisher: Account, qos: int
+) -> None:
+    disk = MemoryDisk()
+    subscription = durable(dataspace, server, disk).open("s", ["a"], DURABLE)
+    log = disk.logs["s"]
+    log.sync()
+    confirm = Told()
+    with publisher.turn(A, confirm=confirm) as turn:
+        turn.publish(dataspace, Publication("a", b"1", qos))
+    # Whoever notes, after the turn, which packet it was, does so behind it.
+    assert len(log.pending) == (qos == 2)
+    subscription.write()
+    assert (confirm.expected, confirm.was_taken) == (1, 0)
+    subscription.durable(log.sync())
+    assert confirm.was_taken == 1
+    subscription.ack(2)
 
 
 def test_what_is_known_of_the_disk_is_little(
