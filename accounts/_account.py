@@ -227,6 +227,7 @@ class Account:
                 account.debt_items > account.mark_items
                 or account.debt_bytes > account.mark_bytes
                 or account.throttled
+                or (account.gated and not account.halted)
             ):
                 return False
         return True
@@ -276,11 +277,14 @@ class Account:
     def room(self) -> tuple[int, int]:
         """Return (items, bytes) that may still be borrowed before its readers have to wait.
 
-        The least over the account and its ancestors; negative when the debt is above the limit.
+        The least over the account and its ancestors; negative when the debt is above the limit, or
+        there is an alarm.
         Rule 9 cuts a run of events with it: `1 + room // price` of them are admitted.
         """
         items = nbytes = UNLIMITED
         for account in self.limited:
+            if account.halted:
+                return -1, -1
             left = account.mark_items - account.debt_items
             if left < items:
                 items = left
