@@ -76,7 +76,7 @@ class QueueContents(Holder):
         super().__init__(ledger, name, patience=patience, policy=policy)
         now = self.progressed_at
         self.account = account
-        self.settings = settings
+        self.settings: QueueSettings = settings
         self.shelf = shelf
         self.rates = Rates(now)
         self.counters = Counters()
@@ -85,8 +85,8 @@ class QueueContents(Holder):
         self._writer = Writer(account, shelf, self.rates, self._lost)
         self.backing: Backing = backing(self._writer)
         self._persists = settings.durable and shelf is not None
-        self._refuses = refuses
-        self._has_ttl = settings.message_ttl is not None
+        self._refuses: bool = refuses
+        self._has_ttl: bool = settings.message_ttl is not None
         self._dead_letter = dead_letter
         self._wall = wall
         # Ages that outlive the process are told by the wall clock, which costs a call; so it is

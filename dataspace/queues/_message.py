@@ -83,6 +83,8 @@ class Message:
     """Whether it is delivered and not acknowledged."""
     doomed: DeathReason | None = None
     """Why it is to be dead-lettered as soon as its event has been read back."""
+    ram_only: bool = False
+    """Whether the shelf cannot take it: its event has no form as bytes."""
     finished: bool = False
     """Whether it is done with: acked, dropped, dead-lettered. Whoever still knows it forgets it."""
 

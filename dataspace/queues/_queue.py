@@ -46,7 +46,7 @@ from ._errors import QueueInUseError, QueueLockedError, QueueNotEmptyError
 from ._message import Message
 from ._prefetch import PrefetchWindow
 from ._serving import ServingQueue
-from ._settings import QueueSettings
+from ._settings import Overflow, QueueSettings
 from ._shelf import Shelf
 from ._statistics import QueueStatistics
 from ._steady import SteadyBacking
@@ -319,6 +319,22 @@ class Queue(ServingQueue):
     def ready(self) -> None:
         """See `Holder.ready`: everything of a commit is here."""
         self._last_item = _NOTHING
+        self.work()
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Change what the queue is like, but for whether it is durable; it takes effect at once.
+
+        A message keeps the time to live that it came with.
+
+        Raises:
+            ValueError: If `durable` is another.
+        """
+        if settings.durable != self.settings.durable:
+            msg = f"whether queue {self.name} is durable cannot be changed; make another one"
+            raise ValueError(msg)
+        self.settings = settings
+        self._refuses = settings.overflow is not Overflow.DROP_HEAD
+        self._has_ttl = self._has_ttl or settings.message_ttl is not None
         self.work()
 
     # -- consuming ---------------------------------------------------------------------------------

@@ -60,6 +60,10 @@ class Shelf(Protocol):
         it: one that was not to be written until it was paged out, or that had to wait for room in
         the disk budget. What has to come back: `seq`, `event`, `size`, `persistent`, `enqueued`,
         `expires`, `tag`, `deaths`.
+
+        Raises:
+            ValueError: If the event has no form as bytes. It stays in RAM then, as if it were
+                transient.
         """
         ...
 

@@ -11,6 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ from ...accounts import Account
 from ._message import Message
 from ._rates import Rates
 from ._shelf import Shelf
+
+logger = logging.getLogger("clearfunds.dataspace")
 
 COMPACT = 64
 """How many messages that are finished may stand among those that wait for room."""
@@ -75,8 +78,7 @@ class Writer:
         if self._unwritten or not self._has_room(message.size):
             self.short = True
             return False
-        self._put(message)
-        return True
+        return self._put(message)
 
     def unsynced(self, seq: int) -> Message | None:
         """See `Keeper.unsynced`."""
@@ -89,8 +91,11 @@ class Writer:
     # -- for the queue --------------------------------------------------------------------------
 
     def write_or_wait(self, message: Message) -> None:
-        """Write a persistent message, as soon as there is room for it."""
-        if not self.write(message):
+        """Write a persistent message, as soon as there is room for it.
+
+        It is persistent no more if the shelf cannot take it.
+        """
+        if not self.write(message) and message.persistent:
             self._unwritten.append(message)
 
     def write_waiting(self) -> bool:
@@ -150,11 +155,23 @@ class Writer:
         items_left, bytes_left = self._account.room()
         return self.unsynced_items < items_left and self.unsynced_bytes + nbytes <= bytes_left
 
-    def _put(self, message: Message) -> None:
+    def _put(self, message: Message) -> bool:
         assert self.shelf is not None
-        message.ticket = self.shelf.put(message)
+        if message.ram_only:
+            return False
+        try:
+            message.ticket = self.shelf.put(message)
+        except ValueError as exc:
+            logger.warning("a message stays in RAM, as if it were transient: %s", exc)
+            message.ram_only = True
+            message.persistent = False
+            confirm, message.confirm = message.confirm, None
+            if confirm is not None:
+                confirm.taken()
+            return False
         self._unsynced.append(message)
         self._by_seq[message.seq] = message
         self.unsynced_items += 1
         self.unsynced_bytes += message.size
         self.paged += not message.persistent
+        return True

@@ -256,6 +256,21 @@ def test_deleting_an_empty_and_unused_queue(bench: Bench) -> None:
     assert bench.queue().delete(if_unused=True, if_empty=True) == 0
 
 
+def test_settings_may_change(bench: Bench) -> None:
+    queue = bench.queue()
+    bench.publish(*"abcd")
+    queue.configure(QueueSettings(max_length=3))
+    assert len(queue) == 3
+    queue.configure(QueueSettings(max_length=3, overflow=Overflow.REJECT_PUBLISH, message_ttl=5))
+    assert bench.publish("e").answers == ["queue queue is full"]
+    assert Worker(queue, 1).names == ["b"]
+    bench.publish("f")
+    bench.wait(5)
+    assert len(queue) == 3  # those without a time to live are before it
+    with pytest.raises(ValueError, match="durable"):
+        queue.configure(QueueSettings(durable=True))
+
+
 @pytest.mark.parametrize(
     "wrong", [{"max_length": -1}, {"max_bytes": -1}, {"message_ttl": -1}, {"expires": 0}]
 )

@@ -7,12 +7,13 @@ import weakref
 
 import pytest
 
-from clearfunds.accounts import Limit, Outcome
+from clearfunds.accounts import NO_LIMIT, Limit, Outcome
 from clearfunds.dataspace import TopicFilter
 from clearfunds.dataspace.queues import (
     Channel,
     Marks,
     MemoryShelf,
+    Message,
     Overflow,
     Queue,
     SteadyBacking,
@@ -247,6 +248,36 @@ def test_the_disk_in_trouble_and_a_queue_that_refuses(bench: Bench) -> None:
     assert bench.publish("a").answers == ["no space left on the device"]
     assert bench.publish("b", qos=0).answers == ["taken"]
     assert queue.counters.refused == 1
+
+
+def test_what_has_no_form_as_bytes_stays_in_ram(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Choosy(MemoryShelf):
+        def put(self, message: Message) -> int:
+            if not message.event.payload.islower():
+                msg = f"{message.event.payload!r} cannot be stored"
+                raise ValueError(msg)
+            return super().put(message)
+
+    shelf = Choosy()
+    queue = bench.queue(shelf=shelf, durable=True)
+    with caplog.at_level(logging.WARNING):
+        heard = [bench.publish(name) for name in "aBCd"]
+    assert "b'B' cannot be stored" in caplog.text
+    assert [h.answers for h in heard] == [[], ["taken"], ["taken"], []]
+    shelf.settle()
+    assert (bench.publisher.debt_items, bench.disk.debt_items) == (2, 2)
+    worker = Worker(queue)
+    shelf.settle()
+    assert worker.names == [*"aBCd"]
+    # Also if it is found out only when there is room.
+    queue.account.limit = Limit(items=0, bytes=None)
+    late = bench.publish("E")
+    assert late.answers == []
+    queue.account.limit = NO_LIMIT
+    bench.wait(0)
+    assert late.answers == ["taken"]
 
 
 # -- in RAM and on disk ---------------------------------------------------------------------------
