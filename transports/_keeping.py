@@ -6,14 +6,18 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..accounts import Ledger, Limit, StuckPolicy
+from ..accounts import Account, Ledger, Limit, StuckPolicy
+from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
 from ..store import StoreSettings
+from ._alarms import AlarmSettings, memory_limit, memory_used
 from ._flusher import Flusher
-from ._settings import KeepingSettings
+from ._server import Admission
+from ._settings import KeepingSettings, ServerSettings
 from .mqtt._kept import KeptSessions, KeptSettings
 from .mqtt._kept_retained import keep_retained
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
+from .subscriptions import SubscriptionDisk, SubscriptionServer, SubscriptionSettings
 
 DISK_ACCOUNT = "disk"
 """The account above those of all queues, for what is at rest on disk. Apart from `server`: what is
@@ -46,11 +50,7 @@ def keep_sessions(
 ) -> None:
     """Let `mqtt` keep what its clients ask for, and take up what is there already."""
     ledger: Ledger = mqtt.ledger
-    on_disk = isinstance(keeping, Shelves)
-    limit = settings.disk_limit if on_disk else settings.kept_limit
-    at_rest = ledger.open(
-        DISK_ACCOUNT if on_disk else RAM_ACCOUNT, limit=Limit(items=None, bytes=limit)
-    )
+    at_rest = _at_rest(ledger, keeping, settings)
     mqtt.kept = KeptSessions(
         mqtt.dataspace,
         keeping,
@@ -66,9 +66,60 @@ def keep_sessions(
             patience=mqtt.settings.patience,
             stuck=StuckPolicy(mqtt.settings.stuck),
         ),
+        backing=_paging(ledger, settings),
     )
     if isinstance(keeping, Shelves):
         mqtt.keeps_for_later = True
         values = keeping.store.values("mqtt/")
         keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
         mqtt.kept.restore(values)
+
+
+def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSettings) -> Account:
+    on_disk = isinstance(keeping, Shelves)
+    limit = settings.disk_limit if on_disk else settings.kept_limit
+    name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
+    return ledger.open(name, limit=Limit(items=None, bytes=limit))
+
+
+def _paging(ledger: Ledger, settings: KeepingSettings) -> BackingFactory:
+    """Return the policy by which queues page; see `KeepingSettings.paging`."""
+    if settings.paging == "steady":
+        return SteadyBacking
+    mark = AlarmSettings(memory=settings.memory_alarm).memory_mark(memory_limit())
+    if mark is None:
+        return classic()
+    return classic(monitor=MemoryMonitor(clock=ledger.clock, used=memory_used, limit=mark))
+
+
+def subscription_server(
+    mqtt: MqttServer,
+    keeping: Shelves | RamShelves,
+    settings: KeepingSettings,
+    admission: Admission,
+) -> SubscriptionServer:
+    """Make the side of a relay that readers of ranges connect to; see `transports.subscriptions`.
+
+    With a store, what durable subscriptions have there is taken up.
+    """
+    common: ServerSettings = mqtt.settings
+    disk: SubscriptionDisk | None = None
+    disk_account: Account | None = None
+    if isinstance(keeping, Shelves):
+        disk = SubscriptionDisk(keeping.store, mqtt.flusher)
+        disk.listen()
+        disk_account = _at_rest(mqtt.ledger, keeping, settings)
+    return SubscriptionServer(
+        mqtt.dataspace,
+        mqtt.flusher,
+        mqtt.account,
+        SubscriptionSettings(
+            max_connections=common.max_connections,
+            connect_timeout=common.connect_timeout,
+            idle_timeout=common.idle_timeout,
+            topics=mqtt.settings.topics,
+        ),
+        admission,
+        disk=disk,
+        disk_account=disk_account,
+    )

@@ -35,7 +35,7 @@ from ..dataspace import (
 )
 from ._alarms import AlarmSettings, watch_alarms
 from ._flusher import Flusher, open_flusher
-from ._keeping import keep_sessions, open_keeping
+from ._keeping import keep_sessions, open_keeping, subscription_server
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from ._otel_export import check_exporter, open_provider
@@ -47,11 +47,12 @@ from .mqtt._topics import TopicLimits
 if TYPE_CHECKING:
     from .http import Pages, TransportCounts
     from .queues import RamShelves, Shelves
+    from .subscriptions import SubscriptionServer
     from .syndicate._server import SyndicateServer
 
 logger = logging.getLogger("clearfunds.relay")
 
-PROTOCOLS = ("mqtt", "syndicate")
+PROTOCOLS = ("mqtt", "syndicate", "subscribe")
 
 _EXTRA: Final = ("h11", "preserves", "wsproto")
 """What the Syndicate side needs; only the [relay] extra brings it."""
@@ -76,7 +77,8 @@ class RelaySettings(KeepingSettings):
     listen: tuple[str, ...] = ("mqtt+tcp://127.0.0.1:1883",)
     """URLs: `mqtt+tcp://host:port` (port 0: any free), `mqtt+unix:///path`, and `syndicate+tcp`,
     `syndicate+unix` and `syndicate+ws` in the same way. Who connects to one of the latter meets the
-    dataspace, or a gatekeeper if `?gatekeeper` stands at the URL's end; that needs `sturdy_key`."""
+    dataspace, or a gatekeeper if `?gatekeeper` stands at the URL's end; that needs `sturdy_key`.
+    `subscribe+tcp` is for readers that take ranges (`clearfunds.range_client`)."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, or None for none."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS
@@ -181,6 +183,7 @@ class Relay:
         keeping: What it keeps sessions in.
         mqtt: Its MQTT side.
         syndicate: Its Syndicate side; None if nothing listens for that.
+        readers: Its side for readers of ranges; None if nothing listens for them.
         pages: What it shows over HTTP, if it does.
     """
 
@@ -222,15 +225,20 @@ class Relay:
             admission,
         )
         keep_sessions(self.mqtt, keeping, settings)
+        urls = _urls(settings)
+        self.readers: SubscriptionServer | None = None
+        if any(url.protocol == "subscribe" for url in urls):
+            self.readers = subscription_server(self.mqtt, keeping, settings, admission)
         self.syndicate: SyndicateServer | None = None
-        if _wants_syndicate(_urls(settings)):
+        if _wants_syndicate(urls):
             self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings, admission)
         self.pages: Pages | None = None
 
     @property
     def sides(self) -> list[Server[Any, Any]]:
         """The protocols' sides that there are."""
-        return [self.mqtt] if self.syndicate is None else [self.mqtt, self.syndicate]
+        sides: tuple[Server[Any, Any] | None, ...] = (self.mqtt, self.syndicate, self.readers)
+        return [side for side in sides if side is not None]
 
     @property
     def unflushed(self) -> list[str]:
@@ -258,6 +266,10 @@ class Relay:
             counts["syndicate"] = TransportCounts(
                 subscriptions=statistics.observations, **_session_counts(self.syndicate)
             )
+        if self.readers is not None:
+            counts["subscribe"] = TransportCounts(
+                subscriptions=len(self.readers.subscriptions), **_session_counts(self.readers)
+            )
         return counts
 
     async def accept(self, listeners: list[Listener], connections: trio.Nursery) -> None:
@@ -270,6 +282,9 @@ class Relay:
         url = listener.url
         if url.protocol == "mqtt":
             return partial(self.mqtt.handle, listener=listener.label)
+        if url.protocol == "subscribe":
+            assert self.readers is not None
+            return partial(self.readers.handle, listener=listener.label)
         assert self.syndicate is not None
         return partial(
             self.syndicate.handle,
@@ -280,6 +295,8 @@ class Relay:
 
     def close(self) -> None:
         """End what is kept in this process, when every connection has ended."""
+        if self.readers is not None:
+            self.readers.close()
         if self.mqtt.kept is not None:
             self.mqtt.kept.close()
 

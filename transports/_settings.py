@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import attrs
 
 from ..accounts import DEFAULT_PATIENCE, Limit, StuckPolicy
@@ -55,6 +57,9 @@ class KeepingSettings:
     what is queued, and wait."""
     kept_limit: int | None = DEFAULT_KEPT_LIMIT
     """The same in RAM, without a store."""
+    paging: Literal["steady", "classic"] = "steady"
+    """Which of a queue's messages are in RAM: as many as its consumers take in two seconds, as
+    RabbitMQ's classic queues v2; or as many as memory has room for, as RabbitMQ had it before."""
     session_expiry: float | None = 86_400.0
     """How long the session of a client is kept that does not come back; None: for ever. A day, as
     RabbitMQ's MQTT plugin has it."""

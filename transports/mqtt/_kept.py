@@ -37,7 +37,7 @@ from ...accounts import (
     Turn,
 )
 from ...dataspace import Dataspace, Observation, TopicFilter
-from ...dataspace.queues import Queue, QueueSettings
+from ...dataspace.queues import BackingFactory, Queue, QueueSettings, SteadyBacking
 from .._outlet import Outlet, nobody
 from ._answers import Answer
 from ._identifiers import AwaitingRelease
@@ -331,6 +331,7 @@ class KeptSessions:
         clients: The account above the clients'.
         at_rest: The account above those of their queues.
         settings: How much is kept.
+        backing: Makes the queues' policy of paging.
         wall: The wall clock.
 
     Attributes:
@@ -345,6 +346,8 @@ class KeptSessions:
         clients: Account,
         at_rest: Account,
         settings: KeptSettings,
+        *,
+        backing: BackingFactory = SteadyBacking,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.dataspace = dataspace
@@ -355,6 +358,7 @@ class KeptSessions:
         self.wall = wall
         self._clients = clients
         self._at_rest = at_rest
+        self._backing = backing
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -380,6 +384,7 @@ class KeptSessions:
             account=self.ledger.open(name, limit=limit, parent=self._at_rest),
             settings=QueueSettings(durable=True, delivery_limit=None),
             shelf=shelf,
+            backing=self._backing,
             patience=settings.patience,
             policy=settings.stuck,
         )

@@ -54,8 +54,8 @@ def relay(
             negative=(),
             help="Where to listen: mqtt+tcp://HOST:PORT (port 0: any that is free), "
             "mqtt+unix:///PATH; syndicate+tcp, syndicate+unix and, for WebSocket, syndicate+ws in "
-            "the same way, with ?gatekeeper at the end for clients with a sturdyref only. May be "
-            "given several times.",
+            "the same way, with ?gatekeeper at the end for clients with a sturdyref only; "
+            "subscribe+tcp for readers that take ranges. May be given several times.",
         ),
     ] = DEFAULTS.listen,
     http: Annotated[

@@ -159,6 +159,13 @@ class Keeping:
     kept_limit: Annotated[
         OptionalSize, Parameter(help="The same in memory, without a store; none: no limit.")
     ] = DEFAULTS.kept_limit
+    paging: Annotated[
+        Literal["steady", "classic"],
+        Parameter(
+            help="Which queued messages are in memory: as many as consumers take in two seconds, "
+            "or as many as memory has room for."
+        ),
+    ] = DEFAULTS.paging
     session_expiry: Annotated[
         OptionalSeconds,
         Parameter(help="Seconds that a client's session is kept while it is away; none: for ever."),
