@@ -9,6 +9,7 @@ import trio
 from ...accounts import Account, Limit
 from ...dataspace import Dataspace
 from ...dataspace.subscriptions import SubscriptionLimits, Subscriptions
+from ...store import Store
 from .._flusher import Flusher
 from .._link import Link
 from .._server import TICK_SECONDS, Admission, Server
@@ -32,12 +33,14 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         settings: What readers may make grow.
         admission: How many connections there may be, of all protocols.
         limits: How many subscriptions there may be, and how much each may hold.
-        disk: The store's side, for durable ones; None: there are none.
+        store: Where durable ones are, opened and written by its owner; what is there is taken up.
+            None: there are none. With one, this has to be made in Trio's thread.
         disk_account: Whose children the accounts of durable ones are.
 
     Attributes:
         subscriptions: All of them.
-        disk: The store's side.
+        disk: The store's side, if there is a store.
+        readers: The account above those of all readers.
     """
 
     logger = logging.getLogger("clearfunds.transports.subscriptions")
@@ -51,21 +54,24 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         admission: Admission | None = None,
         *,
         limits: SubscriptionLimits | None = None,
-        disk: SubscriptionDisk | None = None,
+        store: Store | None = None,
         disk_account: Account | None = None,
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission)
-        self.disk = disk
+        self.disk: SubscriptionDisk | None = None
+        if store is not None:
+            self.disk = SubscriptionDisk(store, flusher, max_reads=settings.max_reads)
         self.subscriptions = Subscriptions(
             dataspace,
             account,
             disk=disk_account,
-            open_log=None if disk is None else disk.open_log,
+            open_log=None if self.disk is None else self.disk.open_log,
             limits=limits,
             columns=columns_of,
         )
-        if disk is not None:
-            disk.restore(self.subscriptions)
+        if self.disk is not None:
+            self.disk.restore(self.subscriptions)
+            self.disk.listen()
         self.readers = self.ledger.open(
             READERS_ACCOUNT, limit=Limit(items=None, bytes=settings.max_unsent_bytes)
         )

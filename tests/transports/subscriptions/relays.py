@@ -20,7 +20,6 @@ from clearfunds.transports import Flusher, Listener, ListenURL, open_flusher, op
 from clearfunds.transports.mqtt._server import MqttServer, MqttSettings
 from clearfunds.transports.subscriptions import (
     StoreUnwillingError,
-    SubscriptionDisk,
     SubscriptionServer,
     SubscriptionSettings,
 )
@@ -92,12 +91,9 @@ async def running(
     ledger = Ledger()
     dataspace = Dataspace(ledger)
     server_account = ledger.open("server")
-    disk: SubscriptionDisk | None = None
     disk_account: Account | None = None
     async with open_flusher() as flusher:
         if store is not None:
-            disk = SubscriptionDisk(store, flusher)
-            disk.listen()
             disk_account = ledger.open("disk", limit=Limit(items=None, bytes=disk_limit))
         server = SubscriptionServer(
             dataspace,
@@ -105,7 +101,7 @@ async def running(
             server_account,
             SubscriptionSettings(**settings),
             limits=limits,
-            disk=disk,
+            store=store,
             disk_account=disk_account,
         )
         mqtt = MqttServer(
@@ -134,10 +130,10 @@ async def running(
                 for listener in listeners:
                     listener.close()
                 server.stop()
-                if disk is not None:
-                    disk.write()
+                if server.disk is not None:
+                    server.disk.write()
                     with contextlib.suppress(StoreUnwillingError):
-                        await disk.synced(5)
+                        await server.disk.synced(5)
                 server.close()
                 if store is not None:
                     store.stop()
