@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from clearfunds.accounts import Credit
+from clearfunds.accounts import NO_LIMIT, Credit, Ledger
+from clearfunds.dataspace import Dataspace, Publication, TopicFilter
 from clearfunds.dataspace.queues import (
     ClassicBacking,
     ClassicSettings,
     MemoryMonitor,
     MemoryShelf,
+    Queue,
     classic,
 )
 from tests.dataspace.queues.paging import Desk
@@ -560,3 +562,52 @@ def test_a_factory_makes_backings_under_one_monitor() -> None:
     made = [Desk(factory).backing for _ in range(3)]
     assert {backing.policy for backing in made} == {"classic"}
     assert monitor.statistics().queues == 3
+
+
+# -- in a queue ---------------------------------------------------------------------------------
+
+
+def test_a_queue_pages_out_what_the_monitor_asks_for_and_the_books_balance() -> None:
+    """Its rates, its ticks, its accounts: transient messages at rest are the queue's own debt."""
+    now, used = [0.0], [0]
+    ledger = Ledger(clock=lambda: now[0])
+    monitor = MemoryMonitor(clock=lambda: now[0], used=lambda: used[0], limit=1000)
+    publisher = ledger.open("publisher", limit=NO_LIMIT)
+    shelf = MemoryShelf()
+    queue = Queue(
+        ledger,
+        "queue",
+        account=ledger.open("disk/queue", limit=NO_LIMIT, parent=ledger.open("disk")),
+        shelf=shelf,
+        backing=classic(monitor=monitor),
+        wall=lambda: now[0],
+    )
+    shelf.recover(queue)
+    dataspace = Dataspace(ledger)
+    with publisher.turn() as turn:
+        queue.bind(turn, dataspace, TopicFilter("#"))
+    event = Publication("t", bytes(5000))
+    due = queue.tick(now[0])
+    for _ in range(4):
+        for _ in range(500):
+            with publisher.turn(event) as turn:
+                turn.publish(dataspace, event)
+        assert due <= now[0] + 5.0
+        now[0] = due
+        used[0] = 900
+        due = queue.tick(now[0])
+        ledger.audit()
+    backing = queue.statistics().backing
+    assert backing.policy == "classic"
+    assert backing.ram_target is not None
+    assert backing.ready == 2000
+    assert 0 < backing.ready_in_ram <= backing.ram_target < 1500
+    # Written, and not yet safe: still its publisher's.
+    assert publisher.debt_items == 2000
+    shelf.sync()
+    ledger.audit()
+    assert publisher.debt_items == backing.ready_in_ram
+    assert queue.statistics().disk_items == 2000 - backing.ready_in_ram
+    queue.delete()
+    ledger.audit()
+    assert publisher.debt_items == 0
