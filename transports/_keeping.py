@@ -17,7 +17,7 @@ from .mqtt._kept import KeptSessions, KeptSettings
 from .mqtt._kept_retained import keep_retained
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
-from .subscriptions import SubscriptionDisk, SubscriptionServer, SubscriptionSettings
+from .subscriptions import SubscriptionServer, SubscriptionSettings
 
 DISK_ACCOUNT = "disk"
 """The account above those of all queues, for what is at rest on disk. Apart from `server`: what is
@@ -93,22 +93,14 @@ def _paging(ledger: Ledger, settings: KeepingSettings) -> BackingFactory:
 
 
 def subscription_server(
-    mqtt: MqttServer,
-    keeping: Shelves | RamShelves,
-    settings: KeepingSettings,
-    admission: Admission,
+    mqtt: MqttServer, keeping: Shelves | RamShelves, admission: Admission
 ) -> SubscriptionServer:
     """Make the side of a relay that readers of ranges connect to; see `transports.subscriptions`.
 
     With a store, what durable subscriptions have there is taken up.
     """
     common: ServerSettings = mqtt.settings
-    disk: SubscriptionDisk | None = None
-    disk_account: Account | None = None
-    if isinstance(keeping, Shelves):
-        disk = SubscriptionDisk(keeping.store, mqtt.flusher)
-        disk.listen()
-        disk_account = _at_rest(mqtt.ledger, keeping, settings)
+    store = keeping.store if isinstance(keeping, Shelves) else None
     return SubscriptionServer(
         mqtt.dataspace,
         mqtt.flusher,
@@ -120,6 +112,6 @@ def subscription_server(
             topics=mqtt.settings.topics,
         ),
         admission,
-        disk=disk,
-        disk_account=disk_account,
+        store=store,
+        disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
     )

@@ -228,7 +228,7 @@ class Relay:
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls):
-            self.readers = subscription_server(self.mqtt, keeping, settings, admission)
+            self.readers = subscription_server(self.mqtt, keeping, admission)
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
             self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings, admission)

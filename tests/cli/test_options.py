@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from clearfunds._cli import run
-from clearfunds._cli._relay_options import Debt, Patience, Peers, Syndicate
+from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
 from clearfunds.transports import RelaySettings
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_the_file_can_be_named_in_the_environment(
 
 
 def test_every_setting_has_an_option() -> None:
-    groups = (Debt, Patience, Peers, Syndicate)
+    groups = (Debt, Patience, Peers, Keeping, Syndicate)
     grouped = {field.name for group in groups for field in attrs.fields(group)}
     ungrouped = {"listen", "http", "grace", "otel_every"}
     assert grouped | ungrouped == {option(field.name) for field in attrs.fields(RelaySettings)}

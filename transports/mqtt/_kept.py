@@ -336,6 +336,7 @@ class KeptSessions:
 
     Attributes:
         by_id: Them, by client identifier.
+        at_rest: See above.
         expired: How many were ended because nobody came back for them.
     """
 
@@ -357,7 +358,7 @@ class KeptSessions:
         self.expired = 0
         self.wall = wall
         self._clients = clients
-        self._at_rest = at_rest
+        self.at_rest = at_rest
         self._backing = backing
 
     def __len__(self) -> int:
@@ -381,7 +382,7 @@ class KeptSessions:
         queue = SessionQueue(
             self.ledger,
             session.name,
-            account=self.ledger.open(name, limit=limit, parent=self._at_rest),
+            account=self.ledger.open(name, limit=limit, parent=self.at_rest),
             settings=QueueSettings(durable=True, delivery_limit=None),
             shelf=shelf,
             backing=self._backing,
@@ -494,4 +495,4 @@ class KeptSessions:
         for session in self.by_id.values():
             session.queue.close()
             session.queue.account.close()
-        self._at_rest.close()
+        self.at_rest.close()
