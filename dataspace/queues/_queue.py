@@ -131,6 +131,7 @@ class Queue(ServingQueue):
             ledger, name, account=account, settings=settings, shelf=shelf, backing=backing,
             dead_letter=dead_letter, wall=wall, patience=patience, policy=policy,
         )  # fmt: skip
+        self._begin_serving()
         self._exclusive_to = exclusive_to
         self._persistent = persistent
         self._ttl_of = ttl_of

@@ -20,17 +20,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ...accounts import Account, Ledger, Outcome, StuckPolicy
-from ._backing import BackingFactory
+from ...accounts import Outcome
 from ._channel import Channel, Delivery
 from ._consumer import Consumer
 from ._contents import QueueContents
-from ._dead_letters import DeadLetterRoute
 from ._errors import QueueDeletedError, QueueInUseError
 from ._message import DeathReason, Message
 from ._prefetch import PrefetchWindow
-from ._settings import Overflow, QueueSettings
-from ._shelf import Shelf
+from ._settings import Overflow
 
 logger = logging.getLogger("clearfunds.dataspace")
 
@@ -43,24 +40,8 @@ class ServingQueue(QueueContents):
 
     __slots__ = ("_active", "_again", "_due", "_unused_since", "_working", "consumers")
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        name: str,
-        *,
-        account: Account,
-        settings: QueueSettings,
-        shelf: Shelf | None,
-        backing: BackingFactory,
-        dead_letter: DeadLetterRoute | None,
-        wall: Callable[[], float],
-        patience: float,
-        policy: StuckPolicy | None,
-    ) -> None:
-        super().__init__(
-            ledger, name, account=account, settings=settings, shelf=shelf, backing=backing,
-            dead_letter=dead_letter, wall=wall, patience=patience, policy=policy,
-        )  # fmt: skip
+    def _begin_serving(self) -> None:
+        """Make what this part of a queue needs. For the constructor."""
         self.consumers: dict[Consumer, None] = {}
         # Those with room, in the order in which they are served.
         self._active: deque[Consumer] = deque()
