@@ -18,6 +18,7 @@ from .mqtt._kept_retained import keep_retained
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
 from .subscriptions import SubscriptionServer, SubscriptionSettings
+from .subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
 
 DISK_ACCOUNT = "disk"
 """The account above those of all queues, for what is at rest on disk. Apart from `server`: what is
@@ -90,6 +91,11 @@ def _paging(ledger: Ledger, settings: KeepingSettings) -> BackingFactory:
     if mark is None:
         return classic()
     return classic(monitor=MemoryMonitor(clock=ledger.clock, used=memory_used, limit=mark))
+
+
+def has_subscriptions(keeping: Shelves | RamShelves) -> bool:
+    """Whether there are durable subscriptions of readers of ranges."""
+    return isinstance(keeping, Shelves) and bool(keeping.store.values(SUBSCRIPTION_PREFIX))
 
 
 def subscription_server(

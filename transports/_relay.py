@@ -35,7 +35,7 @@ from ..dataspace import (
 )
 from ._alarms import AlarmSettings, watch_alarms
 from ._flusher import Flusher, open_flusher
-from ._keeping import keep_sessions, open_keeping, subscription_server
+from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from ._otel_export import check_exporter, open_provider
@@ -183,7 +183,8 @@ class Relay:
         keeping: What it keeps sessions in.
         mqtt: Its MQTT side.
         syndicate: Its Syndicate side; None if nothing listens for that.
-        readers: Its side for readers of ranges; None if nothing listens for them.
+        readers: Its side for readers of ranges; None if nothing listens for them, and none has a
+            durable subscription, which takes what is published whether it can be read or not.
         pages: What it shows over HTTP, if it does.
     """
 
@@ -227,7 +228,7 @@ class Relay:
         keep_sessions(self.mqtt, keeping, settings)
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
-        if any(url.protocol == "subscribe" for url in urls):
+        if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
             self.readers = subscription_server(self.mqtt, keeping, admission)
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
