@@ -25,7 +25,15 @@ TRIO_NAMES = frozenset(
     {
         *("BrokenResourceError", "BusyResourceError", "Cancelled", "ClosedResourceError"),
         *("CapacityLimiter", "Condition", "EndOfChannel", "Event", "Lock", "Semaphore"),
-        *("WouldBlock", "abc", "current_time", "fail_after", "move_on_after", "CancelScope"),
+        *(
+            "WouldBlock",
+            "abc",
+            "current_time",
+            "fail_after",
+            "move_on_after",
+            "move_on_at",
+            "CancelScope",
+        ),
         *("lowlevel.ParkingLot", "lowlevel.cancel_shielded_checkpoint", "lowlevel.checkpoint"),
         *("lowlevel.Task", "lowlevel.checkpoint_if_cancelled", "lowlevel.current_task", "sleep"),
     }
