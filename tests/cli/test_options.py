@@ -1,6 +1,6 @@
 """Options: one precedence for every kind of them, and mistakes that are told in one line."""
 
-from __future__ import annotations
+from __future__ import re
 
 from typing import TYPE_CHECKING
 
@@ -293,3 +293,12 @@ def test_help_has_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) 
     assert positions == sorted(positions)
     for field in attrs.fields(RelaySettings):
         assert f"--{option(field.name).replace('_', '-')} " in text
+
+
+def test_the_list_of_commands_says_what_each_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    listed = capsys.readouterr().out
+    for name in ("relay", "pub", "sub", "top", "trace", "mint", "store", "demo"):
+        assert re.search(rf"^. {name} +[A-Z][a-z]+ ", listed, re.MULTILINE), name
+    assert run(["mint", "--help"]) == 0
+    assert "Print a sturdyref" in capsys.readouterr().out

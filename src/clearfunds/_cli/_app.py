@@ -12,7 +12,18 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from ._config import PREFIX, sources
 from ._errors import CommandFailedError, UsageError
 
-_COMMANDS: Final = ("relay", "pub", "sub", "top", "trace", "mint", "store", "demo")
+_COMMANDS: Final = {
+    "relay": "Run a relay until SIGTERM or SIGINT.",
+    "pub": "Publish over MQTT.",
+    "sub": "Print what is published over MQTT.",
+    "top": "Show who waits on whom, and who owes what, in a terminal.",
+    "trace": "Follow an account's next event to the last who is done with it.",
+    "mint": "Make keys and sturdyrefs for Syndicate clients.",
+    "store": "Look at what a relay keeps on disk, and put it in order.",
+    "demo": "Send a month of flights through a relay, and watch who owes, holds and waits.",
+}
+"""The commands, each with what the list of them says, for which none of them is loaded."""
+
 _HELP: Final = f"""\
 Publish and subscribe, with every event charged to whoever caused it.
 
@@ -21,7 +32,7 @@ Options come from the command line, else from the environment
 """
 
 
-def _build() -> App:
+def _build(argv: Sequence[str]) -> App:
     app = App(
         name="clearfunds",
         help=_HELP,
@@ -29,8 +40,10 @@ def _build() -> App:
         version=f"clearfunds {metadata.version('clearfunds')}",
         result_action="return_value",
     )
-    for name in _COMMANDS:
-        app.command(f"clearfunds._cli._{name}:{name}", name=name)
+    for name, summary in _COMMANDS.items():
+        # A command that is called says of itself what it has to, and not what the list says.
+        listed = {} if name in argv else {"help": summary}
+        app.command(f"clearfunds._cli._{name}:{name}", name=name, **listed)
 
     # The launcher reads --config wherever it stands, so that the file is known before the
     # options of the command are put together.
@@ -61,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
     """
     name = f"clearfunds {argv[0]}" if argv and argv[0] in _COMMANDS else "clearfunds"
     try:
-        result = _build().meta(
+        result = _build(argv).meta(
             list(argv), exit_on_error=False, print_error=False, result_action="return_value"
         )
         # Here, and not at the interpreter's end, where a closed pipe can only be a traceback.
