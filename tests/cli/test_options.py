@@ -1,7 +1,8 @@
 """Options: one precedence for every kind of them, and mistakes that are told in one line."""
 
-from __future__ import re
+from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import attrs
