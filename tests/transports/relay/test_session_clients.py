@@ -6,14 +6,19 @@ import random
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from clearfunds.transports.mqtt import ClientSession, ConnectionLostError, open_mqtt
-from tests.transports.peers import SECONDS
+from tests.cli import conftest as processes
+from tests.cli.conftest import RelayUnderTest
+from tests.transports.peers import SECONDS, until
 from tests.transports.relay.brokers import Broker, numbered
+
+start_relay = processes.start_relay  # a fixture
 
 paho: Any = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 
@@ -60,8 +65,8 @@ class BreakingLine:
     What is on its way is lost then: a packet may be cut in two, or have arrived unacknowledged.
     """
 
-    def __init__(self, port: int, bytes_each: list[int]) -> None:
-        self._server = port
+    def __init__(self, server: int, bytes_each: list[int]) -> None:
+        self.server = server
         self._bytes_each = bytes_each
         self.broken = 0
         self.port = 0
@@ -88,16 +93,21 @@ class BreakingLine:
                         break
             nursery.cancel_scope.cancel()
 
-        server = await trio.open_tcp_stream("127.0.0.1", self._server)
-        async with client, server, trio.open_nursery() as nursery:
-            nursery.start_soon(pass_on, client, server)
-            nursery.start_soon(pass_on, server, client)
+        async with client:
+            try:
+                server = await trio.open_tcp_stream("127.0.0.1", self.server)
+            except OSError:
+                return
+            async with server, trio.open_nursery() as nursery:
+                nursery.start_soon(pass_on, client, server)
+                nursery.start_soon(pass_on, server, client)
 
 
 @asynccontextmanager
-async def breaking_line(broker: Broker, breaks: int, seed: str) -> AsyncGenerator[BreakingLine]:
+async def breaking_line(port: int, breaks: int, seed: str) -> AsyncGenerator[BreakingLine]:
+    """Lead to a server through a line that breaks so many times."""
     chance = random.Random(seed)
-    line = BreakingLine(broker.port, [chance.randrange(40, 900) for _ in range(breaks)])
+    line = BreakingLine(port, [chance.randrange(40, 900) for _ in range(breaks)])
     async with trio.open_nursery() as nursery:
         await nursery.start(line.serve)
         yield line
@@ -211,7 +221,7 @@ async def test_nothing_is_lost_on_a_line_that_breaks_and_nothing_of_qos_2_comes_
     async with broker.visit(present=False, leave=True) as client:
         await client.subscribe(broker.topic, qos=qos)
     seed = f"{qos} {publishes.__name__} {takes.__name__}"
-    async with breaking_line(broker, 40, seed) as line:
+    async with breaking_line(broker.port, 40, seed) as line:
         with trio.fail_after(2 * SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(publishes, line.port, publisher, broker.topic, payloads, qos)
@@ -222,3 +232,33 @@ async def test_nothing_is_lost_on_a_line_that_breaks_and_nothing_of_qos_2_comes_
     else:
         assert list(dict.fromkeys(taken)) == payloads
     await broker.forget(publisher, broker.name)
+
+
+# --- a relay that is killed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("takes", [we_take, paho_takes])
+async def test_a_relay_that_is_killed_loses_nothing_and_says_nothing_of_qos_2_twice(
+    takes: Takes, start_relay: Callable[..., RelayUnderTest], tmp_path: Path
+) -> None:
+    options = ("--listen", "mqtt+tcp://127.0.0.1:0", "--store", str(tmp_path / "store"))
+
+    async def started() -> tuple[RelayUnderTest, int]:
+        relay = start_relay(*options, "--fsync-interval", "0.01")
+        return relay, await trio.to_thread.run_sync(relay.mqtt_port)
+
+    payloads = numbered(300)
+    taken: list[bytes] = []
+    relay, port = await started()
+    broker = Broker(port, 20, "killed")
+    async with broker.visit(present=False, leave=True) as client:
+        await client.subscribe(broker.topic, qos=2)
+    async with breaking_line(port, 0, "") as line:
+        with trio.fail_after(2 * SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(we_publish, line.port, "publisher", broker.topic, payloads, 2)
+                nursery.start_soon(takes, line.port, broker.name, len(payloads), taken)
+                await until(lambda: len(taken) >= 100)
+                relay.process.kill()
+                relay, line.server = await started()
+    assert taken == payloads
