@@ -662,6 +662,7 @@ class Account:
         return AccountStatistics(
             name=self.name,
             parent=None if self.parent is None else self.parent.name,
+            at_rest=self.ledger.at_rest.get(self),
             state=self.state,
             alarms=self.halted,
             debt_items=self.debt_items,

@@ -1,8 +1,9 @@
 """The ledger's totals for Prometheus: as many series for ten thousand accounts as for one.
 
 Nothing is counted here. What the hot path counts in plain integers is read at each scrape, all at
-one instant, so that within a scrape borrowed - repaid = debt (rule 8). What takes a walk through
-the books (`_tops.py`) may be some milliseconds older than the rest. Limits stand beside the values
+one instant, so that within a scrape borrowed - repaid = debt + at rest (rule 8). What takes a walk
+through the books (`_tops.py`) may be some milliseconds older than the rest. What queues have put
+aside is told of apart from what others owe (`Ledger.open`). Limits stand beside the values
 they bound, in metrics of their own, because sums over both would mean nothing. There is no label
 whose values a peer could choose, but for the names of the first ten of those that owe and of those
 that hold most.
@@ -70,11 +71,14 @@ class DebtCollector(Collector):
             level: limit.limit if isinstance(limit, Account) else limit
             for level, limit in self._limits.items()
         }
+        roots = [account for account in ledger.roots if account not in ledger.at_rest]
         values: dict[str, _Value] = {
             "debt_items": totals.debt_items,
             "debt_bytes": totals.debt_bytes,
-            "debt_peak_items": max((a.peak_items for a in ledger.roots), default=0),
-            "debt_peak_bytes": max((a.peak_bytes for a in ledger.roots), default=0),
+            "at_rest_items": totals.at_rest_items,
+            "at_rest_bytes": totals.at_rest_bytes,
+            "debt_peak_items": max((a.peak_items for a in roots), default=0),
+            "debt_peak_bytes": max((a.peak_bytes for a in roots), default=0),
             "debt_limit_items": {level: limit.items for level, limit in limits.items()},
             "debt_limit_bytes": {level: limit.bytes for level, limit in limits.items()},
             "top_debt_items": totals.top_debt_items,
@@ -121,8 +125,26 @@ def _printable(name: str) -> str:
 _PREFIX: Final = "clearfunds_"
 
 _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
-    "debt_items": (GaugeMetricFamily, "Events whose work is unfinished, over all accounts.", ()),
-    "debt_bytes": (GaugeMetricFamily, "Bytes of the events whose work is unfinished.", ()),
+    "debt_items": (
+        GaugeMetricFamily,
+        "Events whose work is unfinished, over all accounts; not those at rest.",
+        (),
+    ),
+    "debt_bytes": (
+        GaugeMetricFamily,
+        "Bytes of the events whose work is unfinished; not those at rest.",
+        (),
+    ),
+    "at_rest_items": (
+        GaugeMetricFamily,
+        "Events that queues have put aside and owe for themselves, by where they are.",
+        ("place",),
+    ),
+    "at_rest_bytes": (
+        GaugeMetricFamily,
+        "Bytes of the events that queues have put aside and owe for themselves.",
+        ("place",),
+    ),
     "debt_peak_items": (
         GaugeMetricFamily,
         "Highest debt in events so far, of an account without a parent.",
@@ -135,12 +157,12 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
     ),
     "debt_limit_items": (
         GaugeMetricFamily,
-        "Debt in events above which the readers of an account wait.",
+        "Debt in events above which readers wait, or queues put nothing more aside.",
         ("level",),
     ),
     "debt_limit_bytes": (
         GaugeMetricFamily,
-        "Debt in bytes above which the readers of an account wait.",
+        "Debt in bytes above which readers wait, or queues put nothing more aside.",
         ("level",),
     ),
     "top_debt_items": (
@@ -150,28 +172,28 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
     ),
     "top_debtor_debt_items": (
         GaugeMetricFamily,
-        "Debt in events of the accounts that owe most now, but for those above others.",
+        "Debt in events of those accounts, neither above others nor at rest, that owe most now.",
         ("rank", "account"),
     ),
     "top_holder_items": (
         GaugeMetricFamily,
-        "Events that those holders have who hold most now, whoever owes for them.",
+        "Events that those holders have who hold most now, whoever owes; not those at rest.",
         ("rank", "holder"),
     ),
     "account_debt_items_distribution": (
         GaugeHistogramMetricFamily,
-        "Present debts in events of the accounts, but for those above others.",
+        "Present debts in events of the accounts, but for those above others or at rest.",
         (),
     ),
     "accounts": (
         GaugeMetricFamily,
-        "Accounts that are open or still being paid off.",
+        "Accounts that are open or still being paid off, but for those at rest.",
         ("state",),
     ),
     "holders": (GaugeMetricFamily, "Mailboxes, outlets and queues in which loans may sit.", ()),
     "oldest_loan_age_seconds": (
         GaugeMetricFamily,
-        "Age of the oldest loan that is not repaid; 0 if there is none.",
+        "Age of the oldest loan that is neither repaid nor at rest; 0 if there is none.",
         (),
     ),
     "waiting_readers": (GaugeMetricFamily, "Readers that wait for debt to be repaid.", ()),

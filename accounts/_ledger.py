@@ -74,6 +74,8 @@ class Ledger:
 
     Attributes:
         accounts: Every account that is open, or still being paid off, by name.
+        at_rest: Those of them that owe for what is at rest, and where that is: `disk` or `ram`; see
+            `open`.
         holders: Every registered holder.
         turns: Every open turn.
         router: The holder of what open turns handle.
@@ -103,6 +105,7 @@ class Ledger:
         self.accounts: dict[str, Account] = {}
         # Those without a parent: their debt is everybody's.
         self.roots: set[Account] = set()
+        self.at_rest: dict[Account, str] = {}
         self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.turns: set[Turn] = set()
         self.loose: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
@@ -153,13 +156,22 @@ class Ledger:
     # -- accounts -------------------------------------------------------------------------------
 
     def open(
-        self, name: str, *, limit: Limit | None = None, parent: Account | None = None
+        self,
+        name: str,
+        *,
+        limit: Limit | None = None,
+        parent: Account | None = None,
+        at_rest: str | None = None,
     ) -> Account:
         """Open the account called `name`, or open it once more.
 
         A name that is still known, because it is in use or because what it caused is still being
         paid off, gives the same account with its debt (rule 14); each opening wants its own
         `Account.close`. A `limit` that is given replaces the account's (default: `Limit()`).
+
+        A new account that is opened with `at_rest` owes for what is put aside, and where: on `disk`
+        or in `ram`; so do those that are opened under it. That is told of apart from the debt of
+        those who publish: nobody works on it, and nobody's readers wait for it as such.
 
         Raises:
             AccountError: If it is known under another parent.
@@ -184,6 +196,9 @@ class Ledger:
                 self.roots.add(account)
             else:
                 parent.children += 1
+                at_rest = self.at_rest.get(parent, at_rest)
+            if at_rest is not None:
+                self.at_rest[account] = at_rest
             for tracer in self.tracers:
                 tracer.opened(account)
             return account
@@ -217,6 +232,7 @@ class Ledger:
         del self.accounts[account.name]
         self.unusual.discard(account)
         self.roots.discard(account)
+        self.at_rest.pop(account, None)
         account.tracers = None
         # An account is in its own chain: only the garbage collector could free it otherwise.
         account.chain = account.chain[1:]
@@ -392,22 +408,34 @@ class Ledger:
         """Return the totals. Looks at each account's debt once: 0.1 us for each account."""
         now = self.clock()
         debts = [account.debt_items for account in self.accounts.values()]
+        resting = [account.debt_items for account in self.at_rest]
+        active = [account for account in self.roots if account not in self.at_rest]
         states: dict[str, int] = dict.fromkeys(STATES, 0)
-        states["clear"] = debts.count(0)
-        states["owing"] = len(debts) - states["clear"]
-        unusual = [account.debt_items for account in self.unusual]
+        states["clear"] = debts.count(0) - resting.count(0)
+        states["owing"] = len(debts) - len(resting) - states["clear"]
+        some = [account for account in self.unusual if account not in self.at_rest]
+        unusual = [account.debt_items for account in some]
         states["clear"] -= unusual.count(0)
         states["owing"] -= len(unusual) - unusual.count(0)
-        states["closing"] = [account.opens > 0 for account in self.unusual].count(False)
+        states["closing"] = [account.opens > 0 for account in some].count(False)
         states["throttled"] = len(unusual) - states["closing"]
+        rest_items: dict[str, int] = {}
+        rest_bytes: dict[str, int] = {}
+        for account, place in self.at_rest.items():
+            if account.parent is None:
+                rest_items[place] = rest_items.get(place, 0) + account.debt_items
+                rest_bytes[place] = rest_bytes.get(place, 0) + account.debt_bytes
         waited = waited_by_reason(self, self.waiters, now)
         waits = (self.waits_here, self.waits_above, self.waits_alarm)
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),
-            debt_items=sum([account.debt_items for account in self.roots]),
-            debt_bytes=sum([account.debt_bytes for account in self.roots]),
-            top_debt_items=max(debts, default=0),
+            debt_items=sum([account.debt_items for account in active]),
+            debt_bytes=sum([account.debt_bytes for account in active]),
+            at_rest_items=rest_items,
+            at_rest_bytes=rest_bytes,
+            # Who is above others owes what they owe.
+            top_debt_items=max([account.debt_items for account in active], default=0),
             borrowed_items=self.borrowed_items,
             borrowed_bytes=self.borrowed_bytes,
             repaid_items={o.label: self.repaid_items[o] for o in Outcome},

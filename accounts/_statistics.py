@@ -11,6 +11,8 @@ class AccountStatistics:
     """What an operator knows it by."""
     parent: str | None
     """The name of the account above it."""
+    at_rest: str | None
+    """Where what it owes for is at rest: `disk` or `ram`; None: it is not."""
     state: str
     """`clear` (owes nothing), `owing`, `throttled` (its readers wait) or `closing` (closed and
     still being paid off)."""
@@ -104,15 +106,19 @@ class LedgerStatistics:
     """
 
     accounts: dict[str, int]
-    """How many accounts are in each state of `AccountStatistics.state`."""
+    """How many accounts are in each state of `AccountStatistics.state`, but for those at rest."""
     holders: int
     """How many holders are registered."""
     debt_items: int
-    """Events unfinished, over all accounts."""
+    """Events unfinished, over all accounts but those at rest."""
     debt_bytes: int
-    """Bytes unfinished, over all accounts."""
+    """Their bytes."""
+    at_rest_items: dict[str, int]
+    """Events at rest, by where they are: on `disk`, in `ram`."""
+    at_rest_bytes: dict[str, int]
+    """Their bytes."""
     top_debt_items: int
-    """The highest debt of any one account."""
+    """The highest debt of any one account, but for those at rest."""
     borrowed_items: int
     """Events ever borrowed."""
     borrowed_bytes: int

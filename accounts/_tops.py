@@ -17,7 +17,7 @@ from ._loan import LoanedItem
 from ._waits_for import count_rings_in_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Container, Generator, Iterable
 
     from ._account import Account
     from ._ledger import Ledger
@@ -38,13 +38,15 @@ class Tops:
     """What a walk has found."""
 
     debts: Histogram
-    """Debts in events of the accounts with none below them."""
+    """Debts in events of the accounts with none below them, but for those at rest."""
     debtors: tuple[tuple[str, int], ...]
     """Those that owe most of these, and how many events, the most first."""
     holders: tuple[tuple[str, int], ...]
-    """Who holds most, and how many events, the most first. Holders of one name are one."""
+    """Who holds most, and how many events, the most first. Holders of one name are one. What is at
+    rest does not count: nobody else owes for it."""
     oldest_seconds: float
-    """The age of the oldest loan, or of the oldest open turn; 0.0 if there is none."""
+    """The age of the oldest loan that is not at rest, or of the oldest open turn; 0.0 if there is
+    none."""
     rings: int
     """How many rings of readers there are that wait on each other."""
 
@@ -53,13 +55,15 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
     """Walk through the books; in between, others may go on. Returns what was found.
 
     An account with others below it owes for them: it is a level, not one of those who cause debt.
+    Neither is one for what is at rest; that may be for as long as nobody wants it.
     """
+    at_rest = ledger.at_rest
     debts = Histogram(COUNT_BUCKETS)
     debtors: list[tuple[int, int, Account]] = []
     for number, account in enumerate(list(ledger.accounts.values())):
         if not number % STEP_ACCOUNTS:
             yield
-        if account.children:
+        if account.children or account in at_rest:
             continue
         debt = account.debt_items
         debts.add(debt)
@@ -84,7 +88,7 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
         for start in range(0, len(loans), STEP_LOANS):
             if start:
                 yield
-            some, opened = _sum(loans[start : start + STEP_LOANS], now)
+            some, opened = _sum(loans[start : start + STEP_LOANS], now, at_rest)
             items += some
             oldest = min(oldest, opened)
         if items:
@@ -94,7 +98,7 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
             name = ledger.router.name
             held[name] = held.get(name, 0) + turn.input_items
             oldest = min(oldest, turn.opened)
-    loose, opened = _sum(list(ledger.loose), now)
+    loose, opened = _sum(list(ledger.loose), now, at_rest)
     if loose:
         held[LOOSE] = held.get(LOOSE, 0) + loose
         oldest = min(oldest, opened)
@@ -109,13 +113,16 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
     )
 
 
-def _sum(loans: Iterable[Any], now: float) -> tuple[int, float]:
-    """Return how many events they are, and when the oldest was made, at the latest `now`."""
+def _sum(loans: Iterable[Any], now: float, at_rest: Container[Account]) -> tuple[int, float]:
+    """Return how many events they are, and when the oldest was made, at the latest `now`.
+
+    Without those that are at rest.
+    """
     items = 0
     oldest = now
     for loan in loans:
         # What is no loan is the audit's to tell of; one may have been settled meanwhile.
-        if isinstance(loan, LoanedItem) and loan.items:
+        if isinstance(loan, LoanedItem) and loan.items and loan.account not in at_rest:
             items += loan.items
             oldest = min(oldest, loan.opened)
     return items, oldest

@@ -29,7 +29,8 @@ def debt_overview() -> Board:
 _NOW = [
     number(
         "Events owed",
-        "How many events are unfinished now, over all accounts?",
+        "How many events are unfinished now, over all accounts? What queues have put aside, on disk, "
+        "is not among them.",
         Query(f"sum(clearfunds_debt_items{{{HERE}}})"),
         span=4,
     ),
@@ -126,7 +127,7 @@ _NOW = [
         Query(
             f"abs(sum(clearfunds_borrowed_items_total{{{HERE}}})"
             f" - sum(clearfunds_repaid_items_total{{{HERE}}})"
-            f" - sum(clearfunds_debt_items{{{HERE}}}))"
+            f" - sum(clearfunds_debt_items{{{HERE}}} or clearfunds_at_rest_items{{{HERE}}}))"
         ),
         red=1,
         span=4,

@@ -57,17 +57,18 @@ RECORDINGS: Final = (
         "instance:clearfunds_throttled_readers:rate2m\n"
         "  / clamp_min(sum by (instance) (clearfunds_connections), 1)",
     ),
+    # `or` is a sum of both: what is at rest has a label more.
     Recording(
         "instance:clearfunds_unbalanced_items:sum",
         "sum by (instance) (clearfunds_borrowed_items_total)\n"
         "  - sum by (instance) (clearfunds_repaid_items_total)\n"
-        "  - sum by (instance) (clearfunds_debt_items)",
+        "  - sum by (instance) (clearfunds_debt_items or clearfunds_at_rest_items)",
     ),
     Recording(
         "instance:clearfunds_unbalanced_bytes:sum",
         "sum by (instance) (clearfunds_borrowed_bytes_total)\n"
         "  - sum by (instance) (clearfunds_repaid_bytes_total)\n"
-        "  - sum by (instance) (clearfunds_debt_bytes)",
+        "  - sum by (instance) (clearfunds_debt_bytes or clearfunds_at_rest_bytes)",
     ),
     # What accounts whose readers wait owe, by who holds it: who makes them wait.
     Recording(

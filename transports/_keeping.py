@@ -80,7 +80,8 @@ def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSet
     on_disk = isinstance(keeping, Shelves)
     limit = settings.disk_limit if on_disk else settings.kept_limit
     name = DISK_ACCOUNT if on_disk else RAM_ACCOUNT
-    return ledger.open(name, limit=Limit(items=None, bytes=limit))
+    place = "disk" if on_disk else "ram"
+    return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
 
 
 def _paging(ledger: Ledger, settings: KeepingSettings) -> BackingFactory:

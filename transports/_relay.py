@@ -508,6 +508,9 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
         "connection": relay.mqtt.settings.limit,
         "server": relay.mqtt.account,
     }
+    if relay.mqtt.kept is not None:
+        at_rest = relay.mqtt.kept.at_rest
+        limits[at_rest.name] = at_rest
     pages = Pages(relay.ledger, limits=limits, collectors=[RelayCollector(relay.counts)])
     relay.pages = pages
     async with trio.open_nursery() as nursery:

@@ -182,6 +182,52 @@ async def test_its_counters_never_fall() -> None:
     assert last["loan_age_seconds_sum", "box"] == 5.0
 
 
+def test_what_is_at_rest_is_told_of_apart() -> None:
+    now = 0.0
+    ledger = Ledger(clock=lambda: now)
+    disk = ledger.open("disk", limit=Limit(items=None, bytes=1000), at_rest="disk")
+    scraper = Scraper(ledger, {"disk": disk})
+    alice = ledger.open("alice", parent=ledger.open("server"))
+    queue = ledger.open("queue", parent=disk)
+    box = Box(ledger, "box")
+    before = scraper.samples()
+    assert before["at_rest_items", "disk"] == before["at_rest_bytes", "disk"] == 0
+    # Neither the empty root nor a queue's account is one of those that might owe.
+    assert before["accounts", "clear"] == before["account_debt_items_distribution_gcount",] + 1 == 2
+    for _ in range(5):
+        send(queue, box, 20)
+    now = 3.0
+    send(alice, box, 7)
+    now = 4.0
+    seen = scraper.samples()
+    assert (seen["at_rest_items", "disk"], seen["at_rest_bytes", "disk"]) == (5, 100)
+    assert seen["debt_limit_bytes", "disk"] == 1000
+    assert (seen["debt_items",], seen["debt_bytes",]) == (1, 7)
+    assert (seen["debt_peak_items",], seen["debt_peak_bytes",]) == (2, 14)
+    assert seen["top_debt_items",] == seen["account_debt_items_distribution_gsum",] == 1
+    assert seen["top_debtor_debt_items", "alice", "1"] == seen["top_holder_items", "box", "1"] == 1
+    assert not [key for key in seen if "queue" in key or key[-1] == "2"]
+    assert seen["oldest_loan_age_seconds",] == 1
+    assert (seen["accounts", "owing"], seen["accounts", "clear"]) == (2, 0)
+    repaid = sum(value for (name, *_), value in seen.items() if name == "repaid_items_total")
+    assert seen["borrowed_items_total",] - repaid == 6
+    # What is closed is not at rest any more.
+    box.settle_all(Outcome.ACKED)
+    for account in (queue, disk):
+        account.close()
+    assert not ledger.at_rest
+    assert not [key for key in scraper.samples() if key[0] == "at_rest_items"]
+
+
+def test_an_account_under_one_at_rest_is_at_rest_too() -> None:
+    ledger = Ledger()
+    disk = ledger.open("disk", at_rest="disk")
+    queue = ledger.open("queue", parent=disk)
+    other = ledger.open("other")
+    assert [a.statistics().at_rest for a in (disk, queue, other)] == ["disk", "disk", None]
+    assert ledger.statistics().accounts == {"clear": 1, "owing": 0, "throttled": 0, "closing": 0}
+
+
 def test_leaked_loans_are_counted() -> None:
     ledger = Ledger()
     scraper = Scraper(ledger)

@@ -114,9 +114,11 @@ class _Look:
 
     def _compare_totals(self) -> None:
         totals = self._ledger.statistics()
+        owed_items = totals.debt_items + sum(totals.at_rest_items.values())
+        owed_bytes = totals.debt_bytes + sum(totals.at_rest_bytes.values())
         for unit, borrowed, repaid, debt in (
-            ("items", totals.borrowed_items, totals.repaid_items, totals.debt_items),
-            ("bytes", totals.borrowed_bytes, totals.repaid_bytes, totals.debt_bytes),
+            ("items", totals.borrowed_items, totals.repaid_items, owed_items),
+            ("bytes", totals.borrowed_bytes, totals.repaid_bytes, owed_bytes),
         ):
             difference = borrowed - sum(repaid.values()) - debt
             if difference:

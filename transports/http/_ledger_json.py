@@ -164,6 +164,10 @@ def _totals(ledger: Ledger) -> dict[str, Any]:
         "accounts": totals.accounts,
         "holders": totals.holders,
         "debt": _amount(totals.debt_items, totals.debt_bytes),
+        "at_rest": {
+            place: _amount(items, totals.at_rest_bytes[place])
+            for place, items in totals.at_rest_items.items()
+        },
         "top_debt_items": totals.top_debt_items,
         "borrowed": _amount(totals.borrowed_items, totals.borrowed_bytes),
         "repaid": {
@@ -183,7 +187,9 @@ def account_row(statement: AccountStatistics) -> dict[str, Any]:
     return {
         "name": statement.name,
         "parent": statement.parent,
+        "at_rest": statement.at_rest,
         "state": statement.state,
+        "alarms": statement.alarms,
         "debt": _amount(statement.debt_items, statement.debt_bytes),
         "peak": _amount(statement.peak_items, statement.peak_bytes),
         "limit": _amount(statement.limit_items, statement.limit_bytes),

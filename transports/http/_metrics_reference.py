@@ -38,9 +38,10 @@ of what the code says; a test fails where the two differ.
 *Items* are events; *bytes* are theirs. A debt always is both. All counters and histograms only
 ever rise while the relay runs, whatever becomes of the accounts and connections they tell of;
 gauges tell of now. The debts, loans and counters of one scrape were read at one instant, so that
-borrowed - repaid = debt in each of them; what takes a walk through the books (the ranks, the
-distribution of debts, the oldest loan, the rings) may be some milliseconds older, and if the walk
-takes more than ten milliseconds, up to two hundred times as long as the walk took.
+borrowed - repaid = debt + at rest in each of them; what takes a walk through the books (the ranks,
+the distribution of debts, the oldest loan, the rings; all queues' figures) may be some milliseconds
+older, and if the walk takes more than ten milliseconds, up to two hundred times as long as the walk
+took.
 
 `/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has some for
 each account and each holder; nothing is on it but what was asked for, by
@@ -62,9 +63,11 @@ LABELS: Final = {
     "be acknowledged by the subscriber), `credited` (sent, to be credited by a Syndicate peer), "
     "`mailbox` (a consumer in the same process), `router` (being routed).",
     "kind": "The same of one holder; of an alarm: `memory`, `disk`.",
-    "level": "Whose limit it is: each `connection`'s or the whole `server`'s.",
+    "level": "Whose limit it is: each `connection`'s, the whole `server`'s, or that of what queues "
+    "put aside: on `disk`, or in a relay without a store in RAM (`kept`).",
     "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
     "parent": "The name of the account above, or nothing.",
+    "place": "Where queues have put it: `disk`, in the store; `ram`, in a relay without one.",
     "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",
     "reason": f"Where readers wait: `{REASONS[0]}`, at their own; `{REASONS[1]}`, at one above it; "
     f"`{REASONS[2]}`: at either, while an alarm is up.",
@@ -105,6 +108,10 @@ NOTES: Final = """\
   seen by `rate` and `increase`, unless it began and ended between two scrapes.
 - Accounts above others (the server's) owe for those below them. They are neither in the
   distribution nor among the ranks; `clearfunds_top_debt_items` is of all accounts.
+- What a queue has put aside it owes for itself, and whoever published it does not any more. So it
+  is not in `clearfunds_debt_items`, the peaks, the distribution, the ranks, the accounts by state
+  or the oldest loan, but in `clearfunds_at_rest_items` alone. `/metrics/detailed` has all of it:
+  the accounts under `disk` (or `kept`) are the queues' own.
 """
 
 

@@ -201,6 +201,7 @@ async def test_every_metric_that_is_served_is_in_the_reference() -> None:
     now = 0.0
     ledger = Ledger(clock=lambda: now)
     ledger.alarms["memory"] = False
+    ledger.open("disk", at_rest="disk")
     alice = ledger.open("alice", limit=Limit(items=1), parent=ledger.open("server"))
     box = Box(ledger, "box")
     for _ in range(3):

@@ -441,7 +441,9 @@ async def test_the_ledger_is_told_of_whole() -> None:
     assert accounts["alice"] == {
         "name": "alice",
         "parent": "server",
+        "at_rest": None,
         "state": "throttled",
+        "alarms": [],
         "debt": {"items": 5, "bytes": 50},
         "peak": {"items": 6, "bytes": 50},
         "limit": {"items": 4, "bytes": None},
