@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import chain, count, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ._detail import Detail, detail_of
 from ._errors import StoreUsageError
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ._store import Store
+
+
+_MAX_SEQ: Final = (1 << 63) - 1
 
 
 class Body:
@@ -139,6 +142,9 @@ class Changes:
         self.bodies: list[Body] = []
         self.ticket = 0
         self.nbytes = 0
+        self.sealed = False
+        self.since = 0.0
+        """When it was committed."""
 
     def __bool__(self) -> bool:
         """Whether there is anything in it."""
@@ -209,7 +215,7 @@ class Changes:
             puts.explicit[seq] = size
 
     def _puts(self, queue_id: int, first: int) -> Puts:
-        if not 0 <= first < 1 << 63:
+        if not 0 <= first <= _MAX_SEQ:
             msg = f"sequence numbers go from 0 to 2**63 - 1, not {first}"
             raise StoreUsageError(msg)
         puts = self.puts[queue_id] = Puts()
@@ -256,6 +262,9 @@ class Changes:
         """
         if last is None:
             last = first
+        first, last = max(first, 0), min(last, _MAX_SEQ)
+        if first > last:
+            return
         ranges = self.dones.get(queue_id)
         if ranges is None:
             self.dones[queue_id] = [(first, last)]
@@ -278,8 +287,12 @@ class Changes:
         """Work out what is known of it once it is complete.
 
         Raises:
-            StoreUsageError: it is too large.
+            StoreUsageError: it is too large, or was committed before.
         """
+        if self.sealed:
+            msg = "these changes were committed before: begin new ones"
+            raise StoreUsageError(msg)
+        self.sealed = True
         nbytes = 64
         for puts in self.puts.values():
             puts.seal()
@@ -301,8 +314,7 @@ class Changes:
             if len(ranges) > 1:
                 merged = Intervals()
                 for first, last in ranges:
-                    if first <= last:
-                        merged.add(first, last)
+                    merged.add(first, last)
                 self.dones[queue_id] = list(merged)
             nbytes += 16 * len(ranges)
         if nbytes > MAX_LENGTH:

@@ -24,8 +24,11 @@ class StoreSettings:
     unsynced_bytes: int = 32 << 20
     """So much written is fsynced without waiting for `fsync_interval`: it is kept in memory, in
     case the fsync fails."""
-    compact_below: float = 0.5
-    """A full segment of which less than this share is live is copied forward; 0: never."""
+    compact_below: float = attrs.field(
+        default=0.5, validator=validators.and_(validators.ge(0), validators.le(0.9))
+    )
+    """A full segment of which less than this share is live is copied forward; 0: never. (Up to
+    0.9: what is copied has heads, too, and must not be worth copying again.)"""
     compact_step_bytes: int = 1 << 20
     """How much is copied forward at a time, between two writes."""
     retry_interval: float = 1.0

@@ -105,7 +105,8 @@ class Store:
 
     Everything but `read`, `flush`, `run` and `close` returns at once and is for the owner's
     thread; those four block and are for a thread of their own. `on_durable`, `on_trouble` and
-    `on_damage` are called in the thread in which it happened.
+    `on_damage` are called in the thread in which it happened; they must not wait for a thread that
+    is in one of those four.
 
     Attributes:
         settings: How it behaves.
@@ -246,8 +247,8 @@ class Store:
     def commit(self, changes: Changes) -> int:
         """Take changes in, to be written soon; readers see them from now on.
 
-        Never blocks, and never raises for the disk's sake. The changes must not be added to
-        afterwards.
+        Never blocks, and never raises for the disk's sake. The changes are spent afterwards,
+        whatever comes of it.
 
         Returns:
             a ticket: they are durable when `durable` has reached it.
@@ -273,8 +274,9 @@ class Store:
         before = self._pending_bytes
         self._pending_bytes += changes.nbytes
         self._commits += 1
+        changes.since = monotonic()
         if self._oldest is None:
-            self._oldest = monotonic()
+            self._oldest = changes.since
             self._wake.notify()
         elif before < self.settings.write_bytes <= self._pending_bytes:
             self._wake.notify()
@@ -482,7 +484,7 @@ class Store:
     def close(self) -> None:
         """Write what is pending, if the disk takes it, and let go of the directory.
 
-        Blocks. Afterwards nothing can be committed.
+        Blocks; for when `run` has returned. Afterwards nothing can be committed.
         """
         self.stop()
         with self._work:
@@ -693,7 +695,7 @@ class Store:
     def _rest(self) -> None:
         """Note since when there is something to write, after an fsync."""
         with self._lock:
-            self._oldest = monotonic() if self._pending else None
+            self._oldest = self._pending[0].since if self._pending else None
 
     def _give_up_segment(self) -> None:
         """End the current segment where it was last durable; what came after is pending again."""
@@ -771,7 +773,8 @@ class Store:
                 waiting += segment.size
                 continue
             name = segment_name(number)
-            self._files.unlink(name)
+            with suppress(FileNotFoundError):
+                self._files.unlink(name)
             self._handles.forget(name)
             with self._lock:
                 del segments[number]
@@ -822,9 +825,9 @@ class Store:
             self._mover = None
             if not self._lose(error.queue, error.extent, str(error)):
                 self._stuck.add(number)
-            self.flush(sync=True)
+            self._attempt(sync=True)
             return
-        except CorruptRecordError as error:
+        except (CorruptRecordError, FileNotFoundError) as error:
             _logger.error("store %s: %s: %s", self._files.where, segment_name(number), error)
             self._mover = None
             self._stuck.add(number)

@@ -144,9 +144,30 @@ def test_what_is_not_allowed(store: Store) -> None:
     body = other.share(bytes(5000))
     with pytest.raises(StoreUsageError, match="share it anew"):
         store.begin().put(queue, 6, b"", body)
+    with pytest.raises(StoreUsageError, match="were committed before"):
+        store.commit(again)
+    with pytest.raises(StoreUsageError, match="from 0 to"):
+        store.begin().put(queue, -1, b"", b"")
     with pytest.raises(StoreUsageError, match="4 GiB"):
         store.begin().put(queue, 6, b"", b"", size=1 << 32)
     assert store.queues["q"].live_count == 1
+
+
+def test_finishing_what_is_not_there_changes_nothing(store: Store) -> None:
+    queue = declared(store, "q")
+    changes = store.begin()
+    changes.put_run(queue, 10, [b""] * 5, [b"body"] * 5)
+    store.commit(changes)
+    changes = store.begin()
+    for first, last in ((-9, -1), (-1, 10), (5, 3), (13, 11), (99, 1 << 70), (14, 1 << 70)):
+        changes.done(queue, first, last)
+    changes.done(999, 1)
+    store.commit(changes)
+    for _ in range(2):
+        found = store.read(queue, 0, count=9, nbytes=99)
+        assert [record.seq for record in found] == [11, 12, 13]
+        assert store.queues["q"].next_seq == 15
+        store.flush(sync=True)
 
 
 def test_a_queue_that_was_dropped_leaves_nothing_and_its_id_is_not_used_again(
@@ -268,7 +289,7 @@ def test_what_is_done_gives_its_room_back(tmp_path: Path) -> None:
 
 def test_messages_are_read_while_others_are_written_done_and_copied(tmp_path: Path) -> None:
     settings = StoreSettings(
-        fsync_interval=0.001, segment_bytes=16384, compact_below=0.95, compact_step_bytes=4096
+        fsync_interval=0.001, segment_bytes=16384, compact_below=0.9, compact_step_bytes=4096
     )
     store = Store.open(tmp_path, settings)
     kept, churn = declared(store, "kept"), declared(store, "churn")

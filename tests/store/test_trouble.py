@@ -197,6 +197,58 @@ def test_hurry_does_not_wait_for_the_interval() -> None:
         running.end()
 
 
+def test_what_is_copied_forward_does_not_hold_up_what_is_committed() -> None:
+    disk = FakeFiles()
+    settings = StoreSettings(
+        fsync_interval=0.05, segment_bytes=4096, compact_below=0.7, compact_step_bytes=512
+    )
+    store = Store.open("", settings, files=disk)
+    changes = store.begin()
+    queue = changes.declare("q")
+    store.commit(changes)
+    for number in range(400):
+        changes = store.begin()
+        changes.put(queue, number, b"", bytes(100))
+        store.commit(changes)
+        store.flush(sync=True)
+    changes = store.begin()
+    for number in range(0, 400, 2):
+        changes.done(queue, number)
+    store.commit(changes)
+    store.flush(sync=True)
+    copying = threading.Event()
+
+    def slow(operation: str, name: str) -> None:
+        if operation == "fsync":
+            copying.set()
+            time.sleep(0.01)
+
+    disk.fault = slow
+    writer = threading.Thread(target=store.run)
+    writer.start()
+    assert copying.wait(SECONDS)
+    changes = store.begin()
+    changes.set("key", b"value")
+    ticket = store.commit(changes)
+    told = threading.Event()
+    copied: list[int] = []
+
+    def durable(reached: int) -> None:
+        if reached >= ticket and not told.is_set():
+            copied.append(store.statistics().compacted_segments)
+            told.set()
+
+    store.on_durable = durable
+    assert told.wait(SECONDS)
+    disk.fault = None
+    store.stop()
+    writer.join(SECONDS)
+    store.compact()
+    # It was durable long before all of that was copied.
+    assert copied[0] < store.statistics().compacted_segments
+    store.close()
+
+
 def test_flush_says_what_is_wrong() -> None:
     disk = FakeFiles()
     store = Store.open("", files=disk)
