@@ -12,7 +12,7 @@ class StoreSettings:
     """Seconds after which what was committed is on the disk at the latest, if it is well; 0: at
     once, where what has come during one fsync shares the next. 0.2 is RabbitMQ's."""
     segment_bytes: int = attrs.field(
-        default=64 << 20, validator=validators.and_(validators.ge(4096), validators.le(1 << 30))
+        default=64 << 20, validator=[validators.ge(4096), validators.le(1 << 30)]
     )
     """Size at which a segment is full and a new one begun: 4 KiB to 1 GiB (offsets in the index
     have 32 bits, and a segment's last batch may go beyond its end)."""
@@ -25,7 +25,7 @@ class StoreSettings:
     """So much written is fsynced without waiting for `fsync_interval`: it is kept in memory, in
     case the fsync fails."""
     compact_below: float = attrs.field(
-        default=0.5, validator=validators.and_(validators.ge(0), validators.le(0.9))
+        default=0.5, validator=[validators.ge(0), validators.le(0.9)]
     )
     """A full segment of which less than this share is live is copied forward; 0: never. (Up to
     0.9: what is copied has heads, too, and must not be worth copying again.)"""

@@ -15,7 +15,6 @@ from there on, and what it had is written anew to another one.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections import deque
 from contextlib import suppress
@@ -23,8 +22,6 @@ from itertools import chain
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING
-
-import attrs
 
 from ._changes import Changes
 from ._compaction import BadExtentError, Mover
@@ -34,29 +31,19 @@ from ._errors import (
     Damage,
     StoreClosedError,
     StoreDiskError,
-    StoreFormatError,
-    StoreLockedError,
 )
 from ._files import RealFiles
 from ._handles import Handles
 from ._index import Segment
 from ._intervals import Intervals
-from ._names import LOCK, segment_name, segment_number, snapshot_name
+from ._log import Log, Written
+from ._names import segment_name, snapshot_name
+from ._opening import take
 from ._queue import InMemory, OnDisk, Record
-from ._reading import pending_records, records_of, runs_of
-from ._records import (
-    FILE_HEAD_SIZE,
-    MOVE,
-    PUT,
-    FileHead,
-    file_head,
-    read_head,
-    read_payload,
-    read_run,
-)
-from ._recovery import MARK, Recoverer, Recovery, is_ours, put_aside
-from ._scan import heads
-from ._sentences import reason, trouble
+from ._reader import Reader
+from ._reading import pending_records
+from ._recovery import Recoverer, Recovery, put_aside
+from ._sentences import trouble
 from ._settings import StoreSettings
 from ._snapshot import write_snapshot
 from ._statistics import StoreStatistics
@@ -66,10 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ._extents import Extent
-    from ._files import File, Files
-    from ._index import Op
-    from ._queue import Plan, StoredQueue
-    from ._records import Head, Run
+    from ._files import Files
+    from ._queue import StoredQueue
     from ._recovery import Progress
 
 _logger = logging.getLogger(__name__)
@@ -82,22 +67,6 @@ _QUEUE_BYTES = 8 << 10
 
 #: After the disk has refused, so much is tried at a time: a little may fit where much does not.
 _SMALL_BYTES = 64 << 10
-
-#: So many extents that were read are kept in memory, if they are no larger than that.
-_RECENT = 16
-_RECENT_BYTES = 80 << 10
-
-
-@attrs.define(slots=True, eq=False)
-class _Written:
-    """A batch that is written and not durable yet."""
-
-    number: int
-    ticket: int
-    ops: list[Op]
-    group: list[Changes]
-    """Empty for what the store itself has copied."""
-    size: int
 
 
 class Store:
@@ -144,13 +113,9 @@ class Store:
         self._damages: list[Damage] = list(recovery.damages)
         # The writer's: whoever has `_work` is the writer.
         self._work = threading.RLock()
-        self._recent: dict[tuple[int, int, int, int], list[tuple[Head, Run, bytes]]] = {}
         self._handles = Handles(files, settings.open_files)
-        self._file: File | None = None
-        self._current: Segment | None = None
-        self._next_segment = recoverer.next_segment
-        self._next_batch = recoverer.next_batch
-        self._unsynced: deque[_Written] = deque()
+        self._reader = Reader(self._index, self._handles)
+        self._log = Log(files, self._index, recoverer.next_segment, recoverer.next_batch)
         # Shared, under the lock.
         self._wake = threading.Condition(self._lock)
         self._pending: deque[Changes] = deque()
@@ -206,7 +171,7 @@ class Store:
         if files is None:
             files = RealFiles(directory)
         try:
-            _take(files)
+            take(files)
             recoverer = Recoverer(files, progress)
             recovery = recoverer.recover()
         except OSError as error:
@@ -356,7 +321,7 @@ class Store:
                 if queue is None:
                     return []
                 plan = queue.plan(first_seq, count, nbytes)
-                places = self._places(plan)
+                places = self._reader.places(plan)
             records: list[Record] = []
             at: OnDisk | None = None
             try:
@@ -365,7 +330,7 @@ class Store:
                         records += pending_records(*piece)
                     else:
                         at = piece
-                        records += self._read_extent(queue, piece, places)
+                        records += self._reader.read(queue_id, piece, places)
             except CorruptRecordError as error:
                 again += 1
                 if again > 10 or at is None or not self._lose(queue_id, at.extent, str(error)):
@@ -380,66 +345,6 @@ class Store:
             except OSError as error:
                 raise StoreDiskError(trouble(error, "read", self._files.where)) from error
             return records
-
-    def _places(self, plan: Plan) -> dict[int, tuple[str, int, int]]:
-        """Say where the shared bodies of a plan are, while the index is locked."""
-        found: dict[int, tuple[str, int, int]] = {}
-        for piece in plan:
-            if isinstance(piece, OnDisk):
-                for body in piece.bodies:
-                    place = self._index.bodies.where(body)
-                    if place is not None:
-                        found[body] = (segment_name(place.segment), place.offset, place.length)
-        return found
-
-    def _read_extent(
-        self,
-        queue: StoredQueue,
-        piece: OnDisk,
-        places: dict[int, tuple[str, int, int]],
-    ) -> list[Record]:
-        bodies: dict[int, bytes] = {}
-        for body in piece.bodies:
-            if body not in places:
-                msg = "a body that it shares with others is gone"
-                raise CorruptRecordError(msg)
-            bodies[body] = self._read_body(places[body])
-        records: list[Record] = []
-        for head, run, payload in self._runs(queue.id, piece.extent):
-            records += records_of(head, run, payload, piece.ranges, bodies)
-        if len(records) != piece.number:
-            msg = f"{len(records)} of {piece.number} messages are what was written"
-            raise CorruptRecordError(msg)
-        return records
-
-    def _runs(self, queue_id: int, extent: Extent) -> list[tuple[Head, Run, bytes]]:
-        """Return the runs of an extent; who reads a queue in order comes for some of them again."""
-        key = (extent.segment, extent.offset, extent.length, queue_id)
-        runs = self._recent.get(key)
-        if runs is None:
-            with self._handles.use(segment_name(extent.segment)) as file:
-                data = file.pread(extent.length, extent.offset)
-            runs, whole = runs_of(self._salt(extent.segment), queue_id, extent, data)
-            if whole and extent.length <= _RECENT_BYTES:
-                with self._lock:
-                    self._recent[key] = runs
-                    if len(self._recent) > _RECENT:
-                        del self._recent[next(iter(self._recent))]
-        return runs
-
-    def _read_body(self, place: tuple[str, int, int]) -> bytes:
-        name, offset, length = place
-        number = segment_number(name)
-        assert number is not None
-        with self._handles.use(name) as file:
-            data = file.pread(length, offset)
-        return read_payload(read_head(self._salt(number), data, 0), data, 0)
-
-    def _salt(self, number: int) -> int:
-        segment = self._index.segments.get(number)
-        if segment is None:
-            raise FileNotFoundError
-        return segment.salt
 
     # Writing.
 
@@ -494,7 +399,7 @@ class Store:
                 self._closed = True
             if self._attempt(sync=True):
                 self._end_with_snapshot()
-            self._end_segment()
+            self._log.end()
             self._handles.close()
             self._files.unlock()
 
@@ -570,19 +475,18 @@ class Store:
                 if not self._pending or self._pending[0].ticket > until:
                     return
             # First, as it may put what was written before back to what is pending.
-            segment, file = self._segment_to_write()
+            segment = self._segment_to_write()
             with self._lock:
                 group = self._group(until)
             try:
                 batch = Batch(segment.salt)
                 encode(batch, group)
-                number, ticket = self._next_batch, group[-1].ticket
-                file.write(batch.finish(number, ticket, segment.synced), segment.size)
+                written = self._log.append(batch, group[-1].ticket, group)
             except BaseException:  # What is not written is pending, whatever went wrong.
                 with self._lock:
                     self._pending.extendleft(reversed(group))
                 raise
-            self._note(segment, _Written(number, ticket, batch.ops, group, batch.size))
+            self._note(written)
 
     def _group(self, until: int) -> list[Changes]:
         """Take the next changes that share a batch, up to a ticket."""
@@ -599,59 +503,30 @@ class Store:
             group.append(self._pending.popleft())
         return group
 
-    def _note(self, segment: Segment, written: _Written) -> None:
+    def _note(self, written: Written) -> None:
         """Take note that a batch is written."""
-        self._next_batch += 1
         self._batches += 1
         self._written_bytes += written.size
         self._log_bytes += written.size
         with self._lock:
-            for op in written.ops:
-                op.offset += segment.size
-            segment.size += written.size
-            self._unsynced.append(written)
             self._unsynced_bytes += written.size
             self._pending_bytes -= sum(changes.nbytes for changes in written.group)
             self.written = written.ticket
 
-    def _segment_to_write(self) -> tuple[Segment, File]:
+    def _segment_to_write(self) -> Segment:
         """Return the segment to append to, beginning a new one where there is none or it is full.
 
         Raises:
             OSError: the disk refused.
         """
-        if self._current is not None and self._current.size >= self.settings.segment_bytes:
+        current = self._log.current
+        if current is not None and current.size >= self.settings.segment_bytes:
             self._sync()
-            self._end_segment()
+            self._log.end()
             due = max(self.settings.segment_bytes, 4 * self._snapshot_bytes)
             if self._log_bytes >= due:
                 self._snapshot()
-        if self._current is not None and self._file is not None:
-            return self._current, self._file
-        number = self._next_segment
-        name = segment_name(number)
-        # In the order of the recovery's rules: its header is durable before anything else is
-        # written to it, as is its name.
-        head = FileHead(random.getrandbits(32), number, self._next_batch)
-        file = self._files.create(name)
-        try:
-            file.write((file_head(head),), 0)
-            file.fsync()
-            self._files.fsync_dir()
-        except OSError:
-            file.close()
-            raise
-        segment = Segment(number, head.salt, head.batch, FILE_HEAD_SIZE, FILE_HEAD_SIZE)
-        with self._lock:
-            self._index.segments[number] = segment
-        self._next_segment += 1
-        self._current, self._file = segment, file
-        return segment, file
-
-    def _end_segment(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = self._current = None
+        return self._log.begin()
 
     def _sync(self) -> None:
         """Have all that is written on the disk, and take note of it.
@@ -659,14 +534,13 @@ class Store:
         Raises:
             OSError: the disk refused; what was not durable is pending again.
         """
-        if not self._unsynced:
+        segment = self._log.current
+        if segment is None or not self._log.unsynced:
             self._rest()
             return
-        assert self._file is not None
-        assert self._current is not None
         started = monotonic()
         try:
-            self._file.fsync()
+            self._log.fsync()
         except OSError:
             self._give_up_segment()
             raise
@@ -674,11 +548,11 @@ class Store:
         self._fsyncs += 1
         self._fsync_seconds += seconds
         self._slowest_fsync = max(self._slowest_fsync, seconds)
-        segment = self._current
         ticket = self.durable
-        while self._unsynced:
+        unsynced = self._log.unsynced
+        while unsynced:
             with self._lock:
-                written = self._unsynced.popleft()
+                written = unsynced.popleft()
                 for op in written.ops:
                     self._index.apply(op, segment)
                 for changes in written.group:
@@ -699,24 +573,12 @@ class Store:
 
     def _give_up_segment(self) -> None:
         """End the current segment where it was last durable; what came after is pending again."""
-        assert self._file is not None
-        assert self._current is not None
-        segment = self._current
         with self._lock:
-            while self._unsynced:
-                written = self._unsynced.pop()
+            for written in self._log.give_up():
                 self._pending.extendleft(reversed(written.group))
                 self._pending_bytes += sum(changes.nbytes for changes in written.group)
-                self._next_batch = written.number
             self._unsynced_bytes = 0
-            segment.size = segment.synced
             self.written = self.durable
-        try:
-            self._file.truncate(segment.synced)
-        except OSError as error:
-            # The next segment's header says where this one ends.
-            _logger.debug("store %s: %s", self._files.where, reason(error))
-        self._end_segment()
 
     # Keeping the log short.
 
@@ -767,7 +629,7 @@ class Store:
         floor = self._floor()
         waiting = 0
         for number, segment in list(segments.items()):
-            if segment.live > 0 or segment is self._current:
+            if segment.live > 0 or segment is self._log.current:
                 continue
             if number >= floor:
                 waiting += segment.size
@@ -817,7 +679,7 @@ class Store:
         number = mover.segment.number
         # First, as what is done in what is not durable yet would be applied too early.
         self._sync()
-        segment, file = self._segment_to_write()
+        segment = self._segment_to_write()
         batch = Batch(segment.salt)
         try:
             more = mover.step(batch, self.settings.compact_step_bytes)
@@ -839,9 +701,7 @@ class Store:
             else:
                 self._compacted_segments += 1
             return
-        written = self.written
-        file.write(batch.finish(self._next_batch, written, segment.synced), segment.size)
-        self._note(segment, _Written(self._next_batch, written, batch.ops, [], batch.size))
+        self._note(self._log.append(batch, self.written, []))
         self._sync()
         self._compacted_bytes += batch.size
         if self._progress is not None:
@@ -851,7 +711,7 @@ class Store:
     def _pending_dones(self, queue_id: int) -> Intervals:
         """Return what is done in a queue, and not durably so. Under the lock."""
         found = Intervals()
-        groups = [*(written.group for written in self._unsynced), self._pending]
+        groups = [*(written.group for written in self._log.unsynced), self._pending]
         for changes in chain.from_iterable(groups):
             for first, last in changes.dones.get(queue_id, ()):
                 found.add(first, last)
@@ -861,8 +721,8 @@ class Store:
         """Begin a new segment with the next write, and have a snapshot of all before it."""
         try:
             self._sync()
-            self._end_segment()
-            if not self._kept or self._kept[-1] < self._next_segment:
+            self._log.end()
+            if not self._kept or self._kept[-1] < self._log.next_segment:
                 self._snapshot()
         except OSError as error:
             self._failed(error)
@@ -881,10 +741,10 @@ class Store:
                 own = done[queue_id] = queue.finished.copy()
                 for first, last in pending.get(queue_id, ()):
                     own.remove(first, last)
-        number = self._next_segment
+        number = self._log.next_segment
         try:
             self._snapshot_bytes = write_snapshot(
-                self._files, number, self._next_batch, self.durable, index, done
+                self._files, number, self._log.next_batch, self.durable, index, done
             )
         except OSError as error:
             # The log has it all; so it only takes longer to read, and more room.
@@ -908,20 +768,7 @@ class Store:
         Raises:
             OSError: it cannot be read at all.
         """
-        readable = Intervals()
-        data = b""
-        with suppress(CorruptRecordError):
-            with self._handles.use(segment_name(extent.segment)) as file:
-                data = file.pread(extent.length, extent.offset)
-            for at, head in heads(self._salt(extent.segment), data):
-                if head.kind not in (PUT, MOVE) or head.queue != queue_id:
-                    continue
-                with suppress(CorruptRecordError):
-                    run, _ = read_run(head, read_payload(head, data, at))
-                    for index in range(run.count):
-                        seq = run.first + (index if run.offsets is None else run.offsets[index])
-                        if run.shared is None or self._has_body(run.shared[index]):
-                            readable.add(seq, seq)
+        readable, data = self._reader.readable(queue_id, extent)
         name = segment_name(extent.segment)
         changes = self.begin()
         with self._lock:
@@ -948,59 +795,6 @@ class Store:
         self.on_damage(damage)
         return True
 
-    def _has_body(self, body: int) -> bool:
-        with self._lock:
-            place = self._index.bodies.where(body) if body else None
-        if place is None:
-            return not body
-        try:
-            self._read_body((segment_name(place.segment), place.offset, place.length))
-        except (CorruptRecordError, FileNotFoundError):
-            return False
-        return True
-
 
 def _ignore(_: object) -> None:
     """Do nothing: nobody has asked to be told."""
-
-
-def _take(files: Files) -> None:
-    """Make sure that the directory is a store, and lock it.
-
-    Raises:
-        StoreLockedError: somebody else has it.
-        StoreFormatError: it is something else.
-        OSError: it cannot be read or written.
-    """
-    files.prepare()
-    there = files.list()
-    if LOCK not in there and there and not any(map(is_ours, there)):
-        msg = (
-            f"{files.where} is not a store: it has files, but none called {LOCK}; "
-            "give an empty directory, or one that is not there yet"
-        )
-        raise StoreFormatError(msg)
-    try:
-        files.lock(LOCK)
-    except BlockingIOError as error:
-        msg = (
-            f"the store in {files.where} is in use by another process; "
-            "end that, or give each relay a directory of its own"
-        )
-        raise StoreLockedError(msg) from error
-    file = files.open(LOCK, write=True)
-    try:
-        mark = file.pread(4096, 0)
-        if mark == MARK:
-            return
-        if mark and not MARK.startswith(mark) and mark.strip(b"\0"):
-            msg = (
-                f"{files.where} is no store that this version can read: {LOCK} says "
-                f"{mark[:60]!r}, not {MARK!r}; use the version of clearfunds that made it"
-            )
-            raise StoreFormatError(msg)
-        file.write((MARK,), 0)
-        file.fsync()
-        files.fsync_dir()
-    finally:
-        file.close()

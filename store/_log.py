@@ -1,0 +1,136 @@
+"""The end of the log: the segment that is appended to, and what of it is not durable yet."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ._index import Segment
+from ._names import segment_name
+from ._records import FILE_HEAD_SIZE, FileHead, file_head
+from ._sentences import reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ._changes import Changes
+    from ._encode import Batch
+    from ._files import File, Files
+    from ._index import Index, Op
+
+_logger = logging.getLogger(__name__)
+
+
+@attrs.define(slots=True, eq=False)
+class Written:
+    """A batch that is written and not durable yet."""
+
+    number: int
+    ticket: int
+    ops: list[Op]
+    group: list[Changes]
+    """Empty for what the store itself has copied."""
+    size: int
+
+
+class Log:
+    """Appends batches to segments; for the one thread that is the writer at the time.
+
+    Attributes:
+        current: The segment that is appended to; None: the next batch begins one.
+        next_segment: The number of the next one.
+        next_batch: The number of the next batch.
+        unsynced: What was written to the current segment since the last fsync.
+    """
+
+    def __init__(self, files: Files, index: Index, next_segment: int, next_batch: int) -> None:
+        self._files = files
+        self._index = index
+        self._file: File | None = None
+        self.current: Segment | None = None
+        self.next_segment = next_segment
+        self.next_batch = next_batch
+        self.unsynced: deque[Written] = deque()
+
+    def begin(self) -> Segment:
+        """Return the current segment, making one where there is none.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        if self.current is not None:
+            return self.current
+        number = self.next_segment
+        # As the recovery wants it: its header and its name are durable before anything else is
+        # written to it.
+        head = FileHead(random.getrandbits(32), number, self.next_batch)
+        file = self._files.create(segment_name(number))
+        try:
+            file.write((file_head(head),), 0)
+            file.fsync()
+            self._files.fsync_dir()
+        except OSError:
+            file.close()
+            raise
+        segment = Segment(number, head.salt, head.batch, FILE_HEAD_SIZE, FILE_HEAD_SIZE)
+        with self._index.lock:
+            self._index.segments[number] = segment
+        self.next_segment += 1
+        self.current, self._file = segment, file
+        return segment
+
+    def append(self, batch: Batch, ticket: int, group: list[Changes]) -> Written:
+        """Write a batch to the current segment. What an error leaves there is written over.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        segment = self.current
+        assert segment is not None
+        assert self._file is not None
+        written = Written(self.next_batch, ticket, batch.ops, group, batch.size)
+        self._file.write(batch.finish(written.number, ticket, segment.synced), segment.size)
+        self.next_batch += 1
+        for op in written.ops:
+            op.offset += segment.size
+        with self._index.lock:
+            segment.size += written.size
+            self.unsynced.append(written)
+        return written
+
+    def fsync(self) -> None:
+        """Have all of the current segment on the disk; `unsynced` is the caller's to empty.
+
+        Raises:
+            OSError: the disk refused. What was written is to be given up, as nothing is known of
+                it any more.
+        """
+        assert self._file is not None
+        self._file.fsync()
+
+    def give_up(self) -> Iterator[Written]:
+        """End the current segment where it was last durable; yield what came after, last first."""
+        segment = self.current
+        assert segment is not None
+        assert self._file is not None
+        while self.unsynced:
+            written = self.unsynced.pop()
+            self.next_batch = written.number
+            yield written
+        segment.size = segment.synced
+        try:
+            self._file.truncate(segment.synced)
+        except OSError as error:
+            # The next segment's header says where this one ends.
+            _logger.debug("store %s: %s", self._files.where, reason(error))
+        self.end()
+
+    def end(self) -> None:
+        """Have the next batch begin a segment. All that is written has to be durable."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self.current = None
