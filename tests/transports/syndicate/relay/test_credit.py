@@ -844,7 +844,7 @@ async def test_credit_is_waited_for_over_websocket(kind: str) -> None:
     ):
         observer = await s.enter_async_context(web(served))
         assert await extension(observer) == DO
-        (name,) = {*served.ledger.accounts} - {"server"}
+        (name,) = {*served.ledger.accounts} - {"server", "kept"}
         await observer.send(WILL, observe(SAYS_ALL))
         await observer.sync()
         await observer.send(gives(1))
