@@ -6,8 +6,9 @@
 
 The file gets the same bytes in the same batches, one `write` each, and an fsync every 200 ms, as
 the store does; it is read with one `pread` a batch, which is cut into messages. The store's
-messages are put one by one (`put`) and as runs (`put_run`); it writes in a thread of its own, and
-a batch counts when it is on the disk. Passes are interleaved; medians are shown.
+messages are put one by one (`put`) and as runs (`put_run`), with the writer in the same thread (as
+the file is written) and in one of its own (as a relay has it); all is on the disk in the end.
+Passes are interleaved; medians are shown.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ HEADER = 20
 INTERVAL = 0.2
 #: How far the store may be behind what was committed: a relay waits there, too.
 AHEAD = 8 << 20
+#: So much is written at a time where one thread does everything.
+STEP = 128 << 10
 
 Measure = tuple[float, float]
 """Seconds on the clock, and of CPU."""
@@ -68,8 +71,11 @@ def file_read(path: Path, number: int, size: int, batch: int) -> None:
     os.close(fd)
 
 
-def store_write(store: Store, queue: int, messages: list[bytes], batch: int, runs: bool) -> None:
-    """Put messages to a queue, and wait until they are on the disk."""
+def store_write(
+    store: Store, queue: int, messages: list[bytes], batch: int, *, runs: bool, threaded: bool
+) -> None:
+    """Put messages to a queue, and return when they are on the disk."""
+    synced = time.monotonic()
     headers = [message[:HEADER] for message in messages[:batch]]
     bodies = [message[HEADER:] for message in messages[:batch]]
     ticket = 0
@@ -82,8 +88,15 @@ def store_write(store: Store, queue: int, messages: list[bytes], batch: int, run
             for seq, (header, body) in enumerate(zip(headers, bodies, strict=True), start):
                 put(queue, seq, header, body)
         ticket = store.commit(changes)
-        while store.ahead() > AHEAD:
-            time.sleep(0.0005)
+        if threaded:
+            while store.ahead() > AHEAD:
+                time.sleep(0.0005)
+        elif store.ahead() > STEP:
+            now = time.monotonic()
+            store.flush(sync=now - synced > INTERVAL)
+            synced = now if now - synced > INTERVAL else synced
+    if not threaded:
+        store.flush(sync=True)
     store.hurry()
     while store.durable < ticket:
         time.sleep(0.0005)
@@ -112,26 +125,37 @@ def compare(directory: Path, number: int, size: int, batch: int, passes: int) ->
         note("file read", partial(file_read, path, number, size, batch))
         path.unlink()
         for kind in ("put", "put_run"):
-            place = directory / f"store-{number_of_pass}-{kind}"
-            store = Store.open(place)
-            writer = threading.Thread(target=store.run)
-            writer.start()
-            changes = store.begin()
-            queue = changes.declare("q")
-            store.commit(changes)
-            runs = kind == "put_run"
-            note(f"store {kind}", partial(store_write, store, queue, messages, batch, runs))
-            note("store read", partial(store_read, store, queue, number, batch))
-            store.stop()
-            writer.join()
-            store.close()
-            shutil.rmtree(place)
+            for threaded in (False, True):
+                place = directory / f"store-{number_of_pass}-{kind}-{threaded}"
+                store = Store.open(place)
+                writer = threading.Thread(target=store.run)
+                if threaded:
+                    writer.start()
+                changes = store.begin()
+                queue = changes.declare("q")
+                store.commit(changes)
+                work = partial(
+                    store_write,
+                    store,
+                    queue,
+                    messages,
+                    batch,
+                    runs=kind == "put_run",
+                    threaded=threaded,
+                )
+                note(f"store {kind}{', writer in a thread' if threaded else ''}", work)
+                note("store read", partial(store_read, store, queue, number, batch))
+                if threaded:
+                    store.stop()
+                    writer.join()
+                store.close()
+                shutil.rmtree(place)
     appended = statistics.median(clock for clock, _ in results["file append"])
     for name, found in results.items():
         clock = statistics.median(clock for clock, _ in found)
         cpu = statistics.median(cpu for _, cpu in found)
         print(
-            f"{batch:>6}  {name:<14} {number / clock / 1e6:7.3f} {clock / appended:12.2f} "
+            f"{batch:>6}  {name:<32} {number / clock / 1e6:7.3f} {clock / appended:12.2f} "
             f"{cpu / number * 1e6:11.2f}",
             flush=True,
         )
@@ -229,7 +253,7 @@ def main() -> None:
             many(Path(name), number, options.size, 1000)
             return
         print(f"{options.size} bytes, {number} messages, {options.passes} passes; M messages/s")
-        print(" batch                M/s   x appending  CPU us each")
+        print(" batch                                  M/s   x appending  CPU us each")
         for batch in map(int, options.batches.split(",")):
             few = min(number, 20_000 * batch)
             compare(Path(name), few, options.size, batch, options.passes)

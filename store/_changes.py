@@ -46,15 +46,16 @@ class Puts:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, bytes, bytes | Body]] = []
+        """As they come; those of a run that came first are in the columns already."""
         self.first = 0
         self.last = -1
         self.explicit: dict[int, int] = {}
         """What some of them count for, by sequence number, where it is not their lengths."""
-        # From here on: when they are sealed.
-        self.count = self.nbytes = 0
         self.seqs: Sequence[int] = ()
         self.headers: Sequence[bytes] = ()
         self.bodies: Sequence[bytes | Body] = ()
+        # From here on: when they are sealed.
+        self.count = self.nbytes = 0
         self.shared = False
         self.header_lengths: int | array[int] = 0
         self.body_lengths: int | array[int] = 0
@@ -62,8 +63,12 @@ class Puts:
 
     def seal(self) -> None:
         """Work out what is known of them once they are complete."""
-        self.seqs, self.headers, self.bodies = zip(*self.rows, strict=True)
-        self.rows = []
+        if self.rows:
+            seqs, headers, bodies = zip(*self.rows, strict=True)
+            self.seqs = [*self.seqs, *seqs] if self.seqs else seqs
+            self.headers = [*self.headers, *headers] if self.headers else headers
+            self.bodies = [*self.bodies, *bodies] if self.bodies else bodies
+            self.rows = []
         self.first, self.last, self.count = self.seqs[0], self.seqs[-1], len(self.seqs)
         self.header_lengths = lengths(self.headers)
         self.body_lengths = lengths(self.bodies)
@@ -241,7 +246,11 @@ class Changes:
         elif first <= puts.last:
             msg = f"seq {first} comes after {puts.last}: they only increase"
             raise StoreUsageError(msg)
-        puts.rows += zip(count(first), headers, bodies, strict=False)
+        if puts.rows or puts.seqs:
+            puts.rows += zip(count(first), headers, bodies, strict=False)
+        else:
+            puts.seqs = range(first, first + len(headers))
+            puts.headers, puts.bodies = list(headers), list(bodies)
         puts.last = first + len(headers) - 1
 
     def share(self, body: bytes) -> bytes | Body:

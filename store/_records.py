@@ -35,7 +35,7 @@ from ._detail import Detail, detail_of
 from ._errors import CorruptRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Sequence, Sized
 
 VERSION: Final = 1
 
@@ -230,7 +230,7 @@ class Run:
         return detail_of(self.offsets, self.sizes, self.shared)
 
 
-def lengths(things: Iterable[bytes]) -> int | array[int]:
+def lengths(things: Iterable[Sized]) -> int | array[int]:
     """Return the lengths of these, as one number where they are alike."""
     return alike(list(map(len, things)))
 

@@ -221,18 +221,26 @@ def test_messages_put_as_a_run_are_those_put_one_by_one(store: Store) -> None:
     changes.put(queue, 2, b"", b"eeee", size=3)
     changes.put_run(queue, 10, [b"f"], [b""])
     changes.put_run(queue, 11, [], [])
+    runs = store.begin()
+    runs.put_run(queue, 20, [b"g"], [b"h"])
+    runs.put(queue, 30, b"i", b"j")
+    runs.put_run(queue, 40, [b"k"], [b"l"])
     store.commit(changes)
+    store.commit(runs)
     expected = [
         Record(0, b"a", b"ccc", 4),
         Record(1, b"bb", b"d", 3),
         Record(2, b"", b"eeee", 3),
         Record(10, b"f", b"", 1),
+        Record(20, b"g", b"h", 2),
+        Record(30, b"i", b"j", 2),
+        Record(40, b"k", b"l", 2),
     ]
     assert store.read(queue, 0, count=9, nbytes=99) == expected
     store.flush(sync=True)
     assert store.read(queue, 0, count=9, nbytes=99) == expected
     with pytest.raises(StoreUsageError, match="1 headers for 0 bodies"):
-        store.begin().put_run(queue, 12, [b""], [])
+        store.begin().put_run(queue, 50, [b""], [])
 
 
 def test_keys_are_any_text(tmp_path: Path) -> None:
