@@ -501,7 +501,7 @@ async def _export_spans(ledger: Ledger, every: float) -> None:
 
 async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStatus[str]) -> None:
     # Imported here: the pages need h11, which only the [relay] extra brings.
-    from .http import Pages, RelayCollector, serve_http
+    from .http import KeptCollector, Pages, RelayCollector, serve_http
 
     host, port = parse_address(address)
     limits: dict[str, Limit | Account] = {
@@ -511,7 +511,13 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
     if relay.mqtt.kept is not None:
         at_rest = relay.mqtt.kept.at_rest
         limits[at_rest.name] = at_rest
-    pages = Pages(relay.ledger, limits=limits, collectors=[RelayCollector(relay.counts)])
+    store = getattr(relay.keeping, "store", None)
+    pages = Pages(
+        relay.ledger,
+        limits=limits,
+        collectors=[RelayCollector(relay.counts)],
+        kept=KeptCollector(relay.mqtt.kept, store),
+    )
     relay.pages = pages
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pages.watch)

@@ -50,4 +50,5 @@ from ._statistics import Counters as Counters
 from ._statistics import QueueStatistics as QueueStatistics
 from ._steady import SteadyBacking as SteadyBacking
 from ._stream import QueueStream as QueueStream
+from ._sums import QueueSums as QueueSums
 from ._window import InflightWindow as InflightWindow

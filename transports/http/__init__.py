@@ -3,6 +3,7 @@
 Needs h11, of the extra `relay`; nothing else in the package imports this folder.
 """
 
+from ._kept_collector import KeptCollector as KeptCollector
 from ._messages import Handler as Handler
 from ._messages import Request as Request
 from ._messages import Response as Response

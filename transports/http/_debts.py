@@ -28,6 +28,11 @@ SHORT_SECONDS: Final = 0.01
 often, but for tests."""
 
 
+def due_after(began: float, busy: float) -> float:
+    """Return when a walk may be done again that began then and took `busy` seconds."""
+    return began if busy < SHORT_SECONDS else began + busy / SHARE_MAX
+
+
 class SteppedDebts(Collector):
     """A `DebtCollector` that finds out beforehand, in steps, what takes long.
 
@@ -63,8 +68,7 @@ class SteppedDebts(Collector):
                 self._tops = end.value
                 break
             await pace.breathe()
-        busy = pace.busy_seconds
-        self._due = began if busy < SHORT_SECONDS else began + busy / SHARE_MAX
+        self._due = due_after(began, pace.busy_seconds)
         self.walks += 1
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""`/metrics/detailed`: a series for each account, each holder, each who-holds-whose-debt.
+"""`/metrics/detailed`: a series for each account, holder, queue, each who-holds-whose-debt.
 
 The number of these has no bound but the number of peers, so nothing is served unless it is asked
 for, by `family=`, and never more than `limit=` series; what is left out is counted in the page.
@@ -16,6 +16,7 @@ import attrs
 
 from ...accounts._account import MAX_BLAMED
 from ...accounts._waiters import REASONS
+from ...dataspace.queues import Queue
 from ._exposition import Family, escape
 from ._holdings import BREATH_EVERY, Cell, Holdings
 from ._name_pattern import NamePattern
@@ -54,11 +55,11 @@ class DetailedQuery:
     """What was asked for."""
 
     families: tuple[str, ...]
-    """`account`, `holder`, `matrix`, `blame`, each at most once."""
+    """`account`, `holder`, `matrix`, `blame`, `queue`, each at most once."""
     account: NamePattern | None = None
-    """Which accounts, where accounts are told of."""
+    """Which accounts, where accounts are told of; of a queue, its own."""
     holder: NamePattern | None = None
-    """Which holders, where holders are told of."""
+    """Which holders, where holders are told of; queues are among them."""
     limit: int = SERIES_DEFAULT
     """Series at most."""
 
@@ -411,6 +412,54 @@ async def _blame(books: _Books, table: _Table) -> None:
                     table.add(_of_cell(account.name, holder), 0.0)
 
 
+async def _queues(books: _Books, table: _Table) -> None:
+    queues: list[Queue] = []
+    for number, holder in enumerate(list(books.ledger.holders)):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        if (
+            isinstance(holder, Queue)
+            and await books.is_wanted_holder(holder.name)
+            and await books.is_wanted_account(holder.account.name)
+        ):
+            queues.append(holder)
+    # Those first that have most: where there is not room for all, they are the ones looked for.
+    queues.sort(key=len, reverse=True)
+    for queue in queues:
+        await books.pace.breathe()
+        if queue.deleted:
+            continue
+        labels = f'{{holder="{escape(queue.name)}",account="{escape(queue.account.name)}"}}'
+        seen, limit = queue.statistics(), queue.account.own_limit
+        backing, counters = seen.backing, seen.counters
+        table.add(
+            labels,
+            seen.ready,
+            seen.ready_bytes,
+            seen.unacked,
+            seen.disk_items,
+            seen.disk_bytes,
+            limit.items,
+            limit.bytes,
+            backing.ready_in_ram + backing.pending_in_ram,
+            backing.disk_only,
+            seen.unwritten,
+            seen.consumers,
+            counters.published,
+            counters.delivered,
+            counters.redelivered,
+            counters.acked,
+            counters.expired,
+            counters.dropped,
+            counters.refused,
+            counters.dead_lettered,
+            counters.recovered,
+            counters.lost,
+            backing.paged_out,
+            backing.paged_in,
+        )
+
+
 def _of_cell(account: str, holder: str) -> str:
     return f'{{account="{escape(account)}",holder="{escape(holder)}"}}'
 
@@ -518,10 +567,46 @@ _BLAME = (
     ),
 )
 
+_QUEUE = (
+    (
+        _families(
+            ("holder", "account"),
+            ("queue_ready_messages", "Messages in the queue that wait for a consumer."),
+            ("queue_ready_bytes", "Bytes of the messages in the queue that wait for a consumer."),
+            ("queue_unacked_messages", "Messages of the queue delivered and not acknowledged."),
+            (
+                "queue_at_rest_messages",
+                "Messages that the queue has put aside and owes for itself.",
+            ),
+            ("queue_at_rest_bytes", "Bytes that the queue has put aside and owes for itself."),
+            ("queue_limit_messages", "How many messages the queue may put aside."),
+            ("queue_limit_bytes", "How many bytes the queue may put aside."),
+            ("queue_ram_messages", "Messages of the queue in RAM, on disk as well or not."),
+            ("queue_disk_only_messages", "Messages of the queue that are on disk and not in RAM."),
+            ("queue_unwritten_messages", "Messages of the queue that wait to be written."),
+            ("queue_consumers", "Consumers of the queue; none while its client is away."),
+            ("queue_messages_published_total", "Messages that came into the queue."),
+            ("queue_messages_delivered_total", "Deliveries from the queue."),
+            ("queue_messages_redelivered_total", "Those of what somebody may have had before."),
+            ("queue_messages_acked_total", "Messages of the queue that were acknowledged."),
+            ("queue_messages_expired_total", "Messages that outlived their time in the queue."),
+            ("queue_messages_dropped_total", "Messages dropped from its head: it was full."),
+            ("queue_messages_refused_total", "Messages refused: it was full, or the disk failed."),
+            ("queue_messages_dead_lettered_total", "Messages published anew as dead letters."),
+            ("queue_messages_recovered_total", "Messages of the queue found after a restart."),
+            ("queue_messages_lost_total", "Messages of the queue that were not found on disk."),
+            ("queue_messages_paged_out_total", "Messages let go of in RAM, to be read back."),
+            ("queue_messages_paged_in_total", "Messages of the queue read back from disk."),
+        ),
+        _queues,
+    ),
+)
+
 TABLES: Final[dict[str, tuple[tuple[tuple[Family, ...], _Fill], ...]]] = {
     "account": _ACCOUNT,
     "holder": _HOLDER,
     "matrix": _MATRIX,
     "blame": _BLAME,
+    "queue": _QUEUE,
 }
 """What each `family=` is: metrics whose samples stand in one table, and who fills it."""

@@ -18,6 +18,7 @@ from ...accounts._ledger import STATES
 from ...accounts._tops import TOP_MAX
 from ...accounts._waiters import REASONS
 from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
+from ._kept_collector import KeptCollector
 from ._loop_lag import LAG_BUCKETS, LoopLag
 from ._pages import BuildInfo
 from ._process import ProcessFigures
@@ -44,14 +45,16 @@ older, and if the walk takes more than ten milliseconds, up to two hundred times
 took.
 
 `/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has some for
-each account and each holder; nothing is on it but what was asked for, by
-`?family=account,holder,matrix,blame`, with `account=REGEX` and `holder=REGEX` to say whose, and
-never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say, {SERIES_MAX:,} at most).
+each account, each holder and each queue; nothing is on it but what was asked for, by
+`?family=account,holder,matrix,blame,queue`, with `account=REGEX` and `holder=REGEX` to say whose,
+and never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say, {SERIES_MAX:,} at most).
 """
 
 UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
     "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
+    "sessions", "queues", "segments", "commits", "batches", "fsyncs", "snapshots", "failures",
+    "damages", "trouble", "consumers",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 
@@ -71,8 +74,10 @@ LABELS: Final = {
     "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",
     "reason": f"Where readers wait: `{REASONS[0]}`, at their own; `{REASONS[1]}`, at one above it; "
     f"`{REASONS[2]}`: at either, while an alarm is up.",
-    "state": f"{', '.join(f'`{state}`' for state in STATES)}: owes nothing, owes, above its limit "
-    "and not yet at its lower mark, closed and still being paid off.",
+    "state": f"Of accounts: {', '.join(f'`{state}`' for state in STATES)}: owes nothing, owes, "
+    "above its limit and not yet at its lower mark, closed and still being paid off. Of messages "
+    "in queues: `ready` to be delivered, `unacked`: delivered. Of sessions: `connected`, `away`. "
+    "Of the store's bytes: `live`, needed, and `dead`, to be given back.",
     "transport": "The protocol: `mqtt`, `syndicate`.",
     "version": "Of the package.",
 }
@@ -165,7 +170,15 @@ def entries(collectors: Iterable[Collector]) -> list[Entry]:
 
 def totals() -> list[Entry]:
     """Return what `/metrics` has, but for the metrics of the process."""
-    return entries([DebtCollector(Ledger()), RelayCollector(dict), LoopLag(), BuildInfo()])
+    return entries(
+        [
+            DebtCollector(Ledger()),
+            RelayCollector(dict),
+            KeptCollector(None, None),
+            LoopLag(),
+            BuildInfo(),
+        ]
+    )
 
 
 def detailed() -> dict[str, list[Entry]]:

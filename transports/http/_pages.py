@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from ...accounts import Account, Ledger, Limit
+    from ._kept_collector import KeptCollector
 
 LONG_PAGES_MAX: Final = 4
 # Pages with a row for each account that are under way at once. Each takes the loop for a
@@ -39,8 +40,9 @@ class Pages:
 
     - `/`: a live page for people: who waits on whom, who owes, who holds (see `LivePage`).
     - `/metrics`: totals for Prometheus, as many series however many accounts there are.
-    - `/metrics/detailed?family=account,holder,matrix,blame&account=REGEX&holder=REGEX&limit=N`: a
-      series for each account, each holder, each who-holds-whose-debt, each who-waited-on-whom.
+    - `/metrics/detailed?family=account,holder,matrix,blame,queue`, with `&account=REGEX`,
+      `&holder=REGEX`, `&limit=N`: a series for each account, each holder, each
+      who-holds-whose-debt, each who-waited-on-whom, each queue.
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
     - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
       how many more there are; of bounded size and cost (see `Survey`).
@@ -56,6 +58,7 @@ class Pages:
         ledger: The books that are shown.
         limits: What bounds debt, by level, shown beside it: see `DebtCollector`.
         collectors: What else `/metrics` serves, as a `RelayCollector`.
+        kept: Of what is kept, if anything is.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Pages:
         *,
         limits: Mapping[str, Limit | Account] | None = None,
         collectors: Iterable[Collector] = (),
+        kept: KeptCollector | None = None,
     ) -> None:
         self._ledger = ledger
         # A registry refuses two collectors that would serve the same name.
@@ -71,9 +75,11 @@ class Pages:
         self._debts = SteppedDebts(ledger, limits)
         self._loop_lag = LoopLag()
         self._process = ProcessFigures()
+        self._kept = kept
         self._collectors: list[Collector] = [
             self._debts,
             *collectors,
+            *(() if kept is None else (kept,)),
             self._loop_lag,
             BuildInfo(),
             self._process,
@@ -117,6 +123,8 @@ class Pages:
         # the loop, and nothing else would come in between.
         async with self._one_scrape:
             await self._debts.look()
+            if self._kept is not None:
+                await self._kept.look()
             await self._process.look(Pace())
             for collector in self._collectors:
                 await trio.lowlevel.checkpoint()

@@ -37,7 +37,7 @@ from ...accounts import (
     Turn,
 )
 from ...dataspace import Dataspace, Observation, TopicFilter
-from ...dataspace.queues import BackingFactory, Queue, QueueSettings, SteadyBacking
+from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._outlet import Outlet, nobody
 from ._answers import Answer
 from ._identifiers import AwaitingRelease
@@ -338,6 +338,8 @@ class KeptSessions:
         by_id: Them, by client identifier.
         at_rest: See above.
         expired: How many were ended because nobody came back for them.
+        given_up: How many were ended because others waited for room in their queues.
+        ended: What the queues of those did that are over.
     """
 
     def __init__(
@@ -356,6 +358,8 @@ class KeptSessions:
         self.settings = settings
         self.by_id: dict[str, KeptSession] = {}
         self.expired = 0
+        self.given_up = 0
+        self.ended = QueueSums()
         self.wall = wall
         self._clients = clients
         self.at_rest = at_rest
@@ -408,11 +412,13 @@ class KeptSessions:
         with self._account_of(session) as account:
             session.unobserve_all(account)
         session.queue.delete()
+        self.ended.add_past(session.queue)
         session.queue.account.close()
         session.erase()
 
     def _give_up(self, client_id: str, why: str) -> None:
         session = self.by_id[client_id]
+        self.given_up += 1
         logger.warning(
             "the session of %s, who is away, is over with %d messages: %s",
             session.name,

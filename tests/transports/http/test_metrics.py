@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,15 @@ from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
-from clearfunds.transports.http import Pages, RelayCollector, Request, TransportCounts
+from clearfunds.dataspace.queues import Queue, QueueSums
+from clearfunds.store import Store
+from clearfunds.transports.http import (
+    KeptCollector,
+    Pages,
+    RelayCollector,
+    Request,
+    TransportCounts,
+)
 from clearfunds.transports.http import _debts as debts_module
 from clearfunds.transports.http import _metrics_reference as reference
 from clearfunds.transports.http._debts import SHARE_MAX, SteppedDebts
@@ -197,17 +206,28 @@ async def served(pages: Pages, target: str) -> list[Metric]:
     return list(text_string_to_metric_families(body.decode()))
 
 
-async def test_every_metric_that_is_served_is_in_the_reference() -> None:
+async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -> None:
     now = 0.0
     ledger = Ledger(clock=lambda: now)
     ledger.alarms["memory"] = False
-    ledger.open("disk", at_rest="disk")
+    disk = ledger.open("disk", limit=Limit(items=9, bytes=9), at_rest="disk")
+    queue = Queue(ledger, "queue", account=disk)
+    sessions: Any = SimpleNamespace(
+        ended=QueueSums(),
+        by_id={"s": SimpleNamespace(queue=queue, left=None)},
+        expired=0,
+        given_up=0,
+    )
+    store = Store.open(tmp_path / "store")
+    kept = KeptCollector(sessions, store)
     alice = ledger.open("alice", limit=Limit(items=1), parent=ledger.open("server"))
     box = Box(ledger, "box")
     for _ in range(3):
         send(alice, box)
     counts = {"mqtt": TransportCounts(connections=3)}
-    pages = Pages(ledger, collectors=[RelayCollector(lambda: counts)], limits={"server": alice})
+    pages = Pages(
+        ledger, collectors=[RelayCollector(lambda: counts)], limits={"server": alice}, kept=kept
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alice.ensure_clear_funds)
         await trio.testing.wait_all_tasks_blocked()
@@ -224,7 +244,7 @@ async def test_every_metric_that_is_served_is_in_the_reference() -> None:
     seen: set[str] = set()
     families = [
         *await served(pages, "/metrics"),
-        *await served(pages, "/metrics/detailed?family=account,holder,matrix,blame"),
+        *await served(pages, "/metrics/detailed?family=account,holder,matrix,blame,queue"),
     ]
     for family in families:
         name = family.name + "_total" * (family.type == "counter")
@@ -243,6 +263,7 @@ async def test_every_metric_that_is_served_is_in_the_reference() -> None:
         assert labels == known[name][1], name
         seen.add(name)
     assert seen == set(known)
+    store.close()
 
 
 def test_the_reference_is_what_the_code_says() -> None:

@@ -1,0 +1,82 @@
+"""Several queues in a few numbers; what those have done that are no more is kept among them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from ._statistics import Counters
+
+if TYPE_CHECKING:
+    from ._queue import Queue
+
+_COUNTERS: Final = tuple(each.name for each in attrs.fields(Counters))
+
+
+@attrs.define(slots=True)
+class QueueSums:
+    """What many queues have at present, and what has ever happened to their messages.
+
+    What has happened only ever rises, if what a queue did is added (`add_past`) when it is deleted.
+    """
+
+    queues: int = 0
+    """How many there are."""
+    ready: int = 0
+    """Messages that wait for a consumer."""
+    ready_bytes: int = 0
+    """Their bytes."""
+    unacked: int = 0
+    """Messages that are delivered and not acknowledged."""
+    unacked_bytes: int = 0
+    """Their bytes."""
+    in_ram: int = 0
+    """Messages of both kinds of which the event is in RAM."""
+    ram_bytes: int = 0
+    """Their bytes."""
+    disk_only: int = 0
+    """Ready messages of which nothing is in RAM but that they are there."""
+    unsynced: int = 0
+    """Messages that are written and not durable yet."""
+    unwritten: int = 0
+    """Persistent messages that wait for room in the disk budget, or for a disk in trouble."""
+    counters: Counters = attrs.field(factory=Counters)
+    """What has ever happened."""
+    paged_out: int = 0
+    """Messages ever let go of, to be read back."""
+    paged_in: int = 0
+    """Messages ever read back."""
+
+    def add(self, queue: Queue) -> None:
+        """Add a queue; costs time in proportion to what is unacked there."""
+        self.add_past(queue)
+        if queue.deleted:
+            return
+        seen = queue.statistics()
+        backing = seen.backing
+        self.queues += 1
+        self.ready += seen.ready
+        self.ready_bytes += seen.ready_bytes
+        self.unacked += seen.unacked
+        self.unacked_bytes += seen.unacked_bytes
+        self.in_ram += backing.ready_in_ram + backing.pending_in_ram
+        self.ram_bytes += backing.ram_bytes
+        self.disk_only += backing.disk_only
+        self.unsynced += seen.unsynced
+        self.unwritten += seen.unwritten
+
+    def add_past(self, queue: Queue) -> None:
+        """Add what has happened to a queue's messages, and nothing that it has now."""
+        mine, others = self.counters, queue.counters
+        for name in _COUNTERS:
+            count = getattr(others, name)
+            if count:
+                setattr(mine, name, getattr(mine, name) + count)
+        backing = queue.backing.statistics()
+        self.paged_out += backing.paged_out
+        self.paged_in += backing.paged_in
+
+    def copy(self) -> QueueSums:
+        """Return the same numbers, to go on from."""
+        return attrs.evolve(self, counters=attrs.evolve(self.counters))

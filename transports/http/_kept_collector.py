@@ -1,0 +1,234 @@
+"""What a relay keeps, for Prometheus: sessions, their queues in sum, and the store.
+
+As many series for ten thousand queues as for one. The queues are gone through in steps before a
+scrape (`look`), so each is read at one instant, and not all of them together; the counters never
+fall, since what queues did that are no more is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ._debts import due_after
+from ._holdings import BREATH_EVERY
+from ._pace import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from prometheus_client import Metric
+
+    from ...dataspace.queues import QueueSums
+    from ...store import Store, StoreStatistics
+    from ..mqtt._kept import KeptSessions
+
+STORE_SECONDS: Final = 0.5
+"""How long the store may take to say how it is: as RabbitMQ has it for its alarms. It is asked in a
+thread; if it does not answer, what it said before is told of once more."""
+
+
+@attrs.frozen
+class _Kept:
+    """What a walk has found."""
+
+    sums: QueueSums
+    away: int
+    connected: int
+
+
+class KeptCollector(Collector):
+    """Serves what is kept, as `clearfunds_queue_messages{state="ready"}`.
+
+    Args:
+        sessions: Those that are kept; None: there are none, and no samples of them.
+        store: Where; None: in RAM, and there are no samples of a store.
+
+    Attributes:
+        walks: How often the queues were gone through.
+    """
+
+    def __init__(self, sessions: KeptSessions | None, store: Store | None) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._kept: _Kept | None = None
+        self._of_store: StoreStatistics | None = None
+        self._due = 0.0
+        self.walks = 0
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metrics without reading anything; for the registry."""
+        return self._families({})
+
+    async def look(self) -> None:
+        """Find out what `collect` is to tell of; the queues not too soon after a long walk.
+
+        On cancellation, what was found before stays.
+        """
+        if self._store is not None:
+            with trio.move_on_after(STORE_SECONDS):
+                self._of_store = await trio.to_thread.run_sync(
+                    self._store.statistics, abandon_on_cancel=True
+                )
+        began = trio.current_time()
+        if self._sessions is None or (self._kept is not None and began < self._due):
+            return
+        pace = Pace()
+        # Both at one instant: a queue that is deleted from now on is still among these.
+        sums, sessions = self._sessions.ended.copy(), list(self._sessions.by_id.values())
+        away = 0
+        for number, session in enumerate(sessions, 1):
+            if not number % BREATH_EVERY:
+                await pace.breathe()
+            sums.add(session.queue)
+            away += session.left is not None
+        self._kept = _Kept(sums, away, len(sessions) - away)
+        self._due = due_after(began, pace.busy_seconds)
+        self.walks += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what `look` has found."""
+        values: dict[str, _Value] = {}
+        if self._kept is not None and self._sessions is not None:
+            values |= _of_queues(self._kept.sums)
+            values["sessions"] = {"connected": self._kept.connected, "away": self._kept.away}
+            values["sessions_expired_total"] = self._sessions.expired
+            values["sessions_given_up_total"] = self._sessions.given_up
+        if self._of_store is not None:
+            values |= _of_store(self._of_store)
+        return self._families(values)
+
+    def _families(self, values: Mapping[str, _Value]) -> Iterator[Metric]:
+        for name, (documentation, *labels) in _METRICS.items():
+            # For a counter, prometheus_client adds `_total` to the name itself.
+            kind: Any = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            metric = kind(f"clearfunds_{name.removesuffix('_total')}", documentation, labels=labels)
+            value = values.get(name)
+            if isinstance(value, dict):
+                for label, amount in value.items():
+                    metric.add_metric([label], amount)
+            elif value is not None:
+                metric.add_metric([], value)
+            yield metric
+
+
+_Value = float | dict[str, int]
+
+
+def _of_queues(sums: QueueSums) -> dict[str, _Value]:
+    counters = sums.counters
+    return {
+        "queues": sums.queues,
+        "queue_messages": {"ready": sums.ready, "unacked": sums.unacked},
+        "queue_bytes": {"ready": sums.ready_bytes, "unacked": sums.unacked_bytes},
+        "queue_ram_messages": sums.in_ram,
+        "queue_ram_bytes": sums.ram_bytes,
+        "queue_disk_only_messages": sums.disk_only,
+        "queue_unsynced_messages": sums.unsynced,
+        "queue_unwritten_messages": sums.unwritten,
+        "queue_messages_paged_out_total": sums.paged_out,
+        "queue_messages_paged_in_total": sums.paged_in,
+        **{
+            f"queue_messages_{each.name}_total": getattr(counters, each.name)
+            for each in attrs.fields(type(counters))
+        },
+    }
+
+
+def _of_store(seen: StoreStatistics) -> dict[str, _Value]:
+    return {
+        "store_bytes": {"live": seen.live_bytes, "dead": seen.dead_bytes},
+        "store_snapshot_bytes": seen.snapshot_bytes,
+        "store_segments": seen.segments,
+        "store_pending_bytes": seen.pending_bytes,
+        "store_unsynced_bytes": seen.unsynced_bytes,
+        "store_commits_total": seen.commits,
+        "store_batches_total": seen.batches,
+        "store_written_bytes_total": seen.written_bytes,
+        "store_fsyncs_total": seen.fsyncs,
+        "store_fsync_seconds_total": seen.fsync_seconds,
+        "store_slowest_fsync_seconds": seen.slowest_fsync_seconds,
+        "store_compacted_bytes_total": seen.compacted_bytes,
+        "store_compacted_segments_total": seen.compacted_segments,
+        "store_deleted_segments_total": seen.deleted_segments,
+        "store_snapshots_total": seen.snapshots,
+        "store_failures_total": seen.failures,
+        "store_damages_total": seen.damages,
+        "store_trouble": int(seen.trouble is not None),
+    }
+
+
+_METRICS: Final[dict[str, tuple[str, ...]]] = {
+    "sessions": ("Sessions kept for MQTT clients that asked for it.", "state"),
+    "sessions_expired_total": ("Sessions that ended because nobody came back for them.",),
+    "sessions_given_up_total": (
+        "Sessions of clients that were away that ended because others waited for room.",
+    ),
+    "queues": ("Queues, each of one session.",),
+    "queue_messages": ("Messages in all queues: to be delivered, or acknowledged.", "state"),
+    "queue_bytes": ("Their bytes.", "state"),
+    "queue_ram_messages": ("Messages in queues that are in RAM, whether on disk as well or not.",),
+    "queue_ram_bytes": ("Bytes of the messages in queues that are in RAM.",),
+    "queue_disk_only_messages": ("Messages in queues that are on disk and not in RAM.",),
+    "queue_unsynced_messages": ("Messages in queues that are written and not yet durable.",),
+    "queue_unwritten_messages": (
+        "Messages in queues that wait for room on disk, or for it to work; publishers owe them.",
+    ),
+    "queue_messages_paged_out_total": ("Messages let go of in RAM, to be read back from disk.",),
+    "queue_messages_paged_in_total": ("Messages read back from disk.",),
+    "queue_messages_published_total": ("Messages that came into queues, whatever became of them.",),
+    "queue_messages_delivered_total": ("Deliveries from queues.",),
+    "queue_messages_redelivered_total": (
+        "Deliveries of messages that somebody may have had before.",
+    ),
+    "queue_messages_acked_total": ("Messages in queues that were acknowledged.",),
+    "queue_messages_requeued_total": ("Deliveries that came back into their queues.",),
+    "queue_messages_rejected_total": ("Messages that a consumer did not want back.",),
+    "queue_messages_failed_total": ("Messages whose delivery has failed too often.",),
+    "queue_messages_expired_total": ("Messages that outlived their time to live in a queue.",),
+    "queue_messages_dropped_total": ("Messages dropped from the heads of full queues.",),
+    "queue_messages_refused_total": (
+        "Messages refused because a queue was full, or the disk in trouble.",
+    ),
+    "queue_messages_purged_total": ("Messages purged, or deleted with their queues.",),
+    "queue_messages_written_off_total": (
+        "Messages that queues gave up because publishers waited for them for too long.",
+    ),
+    "queue_messages_dead_lettered_total": ("Messages published once more as dead letters.",),
+    "queue_messages_dead_letters_failed_total": (
+        "Dead letters that could not be published, or were refused where they went.",
+    ),
+    "queue_messages_cycles_total": ("Dead letters dropped because they had come back by itself.",),
+    "queue_messages_stored_total": ("Messages in queues that came to rest on disk.",),
+    "queue_messages_recovered_total": ("Messages of queues found on disk after a restart.",),
+    "queue_messages_lost_total": (
+        "Messages of queues that should have been on disk and were not.",
+    ),
+    "store_bytes": ("Bytes of the store's log, by whether they are needed.", "state"),
+    "store_snapshot_bytes": ("Size of the store's last snapshot of its index.",),
+    "store_segments": ("Files of the store's log.",),
+    "store_pending_bytes": ("Bytes that wait in RAM to be written to the store.",),
+    "store_unsynced_bytes": ("Bytes written to the store and not yet fsynced.",),
+    "store_commits_total": ("Changes handed to the store.",),
+    "store_batches_total": ("Writes to the store's log, each of several changes.",),
+    "store_written_bytes_total": ("Bytes written to the store's log, copying included.",),
+    "store_fsyncs_total": ("Fsyncs of the store's log that went well.",),
+    "store_fsync_seconds_total": ("Seconds that the fsyncs of the store's log took.",),
+    "store_slowest_fsync_seconds": ("How long the slowest fsync took since the start.",),
+    "store_compacted_bytes_total": ("Bytes copied forward in the store, to free others.",),
+    "store_compacted_segments_total": ("Files of the store's log that were copied forward.",),
+    "store_deleted_segments_total": ("Files of the store's log that were given back.",),
+    "store_snapshots_total": ("Snapshots of the store's index written.",),
+    "store_failures_total": ("Times that the disk refused to take what the store wrote.",),
+    "store_damages_total": (
+        "Places in the store that could not be read, when it was opened or since.",
+    ),
+    "store_trouble": (
+        "Whether the store cannot be written to: 1 while the disk refuses, otherwise 0.",
+    ),
+}
+"""What each metric means, and its label if it has one."""
