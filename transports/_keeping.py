@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ..accounts import Account, Ledger, Limit, StuckPolicy
+from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
 from ..store import StoreSettings
 from ._alarms import AlarmSettings, memory_limit, memory_used
@@ -67,7 +67,7 @@ def keep_sessions(
             patience=mqtt.settings.patience,
             stuck=StuckPolicy(mqtt.settings.stuck),
         ),
-        backing=_paging(ledger, settings),
+        backing=_paging(mqtt.account, settings),
     )
     if isinstance(keeping, Shelves):
         mqtt.keeps_for_later = True
@@ -84,14 +84,24 @@ def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSet
     return ledger.open(name, limit=Limit(items=None, bytes=limit), at_rest=place)
 
 
-def _paging(ledger: Ledger, settings: KeepingSettings) -> BackingFactory:
-    """Return the policy by which queues page; see `KeepingSettings.paging`."""
+def _paging(server: Account, settings: KeepingSettings) -> BackingFactory:
+    """Return the policy by which queues page; see `KeepingSettings.paging`.
+
+    `server` is the account that alarms halt.
+    """
     if settings.paging == "steady":
         return SteadyBacking
     mark = AlarmSettings(memory=settings.memory_alarm).memory_mark(memory_limit())
     if mark is None:
         return classic()
-    return classic(monitor=MemoryMonitor(clock=ledger.clock, used=memory_used, limit=mark))
+    return classic(
+        monitor=MemoryMonitor(
+            clock=server.ledger.clock,
+            used=memory_used,
+            limit=mark,
+            disk_short=lambda: DISK in server.halted,
+        )
+    )
 
 
 def has_subscriptions(keeping: Shelves | RamShelves) -> bool:
