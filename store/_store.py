@@ -376,7 +376,7 @@ class Store:
                 if due:
                     self._attempt(sync=sync)
                 else:
-                    self._tend()
+                    self.tend()
             if stopping:
                 return
 
@@ -597,31 +597,34 @@ class Store:
                 self._end_with_snapshot()
                 self._tending = True
                 while self._tending:
-                    if not self._tend():
+                    if not self.tend():
                         raise StoreDiskError(self._trouble)
 
-    def _tend(self) -> bool:
+    def tend(self) -> bool:
         """Give back what is dead, and copy a piece forward where that is due.
 
+        Blocks. `run` does this between writes, again and again while there is something to do.
+
         Returns:
-            whether the disk took it. For whoever has `_work`.
+            whether the disk took it.
         """
-        if self._trouble is not None:
-            self._tending = False
-            return False
-        try:
-            self._reclaim()
-            if self._mover is None:
-                self._mover = self._choose()
-            if self._mover is None:
+        with self._work:
+            if self._trouble is not None:
                 self._tending = False
-            else:
-                self._copy(self._mover)
-        except OSError as error:
-            self._tending = False
-            self._failed(error)
-            return False
-        return True
+                return False
+            try:
+                self._reclaim()
+                if self._mover is None:
+                    self._mover = self._choose()
+                if self._mover is None:
+                    self._tending = False
+                else:
+                    self._copy(self._mover)
+            except OSError as error:
+                self._tending = False
+                self._failed(error)
+                return False
+            return True
 
     def _reclaim(self) -> None:
         """Remove the segments that nothing needs."""

@@ -194,6 +194,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert statistics.dead_bytes <= statistics.live_bytes + 4 * SETTINGS.segment_bytes
 
     @rule()
+    def tend(self) -> None:
+        self.store.tend()
+
+    @rule()
     def compact_in_vain(self) -> None:
         left = self.chance.randint(0, 40)
 
@@ -313,8 +317,11 @@ def live_long(seed: int, steps: int) -> None:
     machine.seed(seed)
     for _ in range(steps):
         kind = chance.choices(
-            ("commit", "sync", "write", "compact", "in vain", "room", "open", "kill", "power"),
-            (8, 8, 4, 2, 3, 1, 1, 1, 2),
+            (
+                *("commit", "sync", "write", "tend", "compact", "in vain", "room"),
+                *("open", "kill", "cut", "power"),
+            ),
+            (8, 8, 8, 8, 1, 2, 1, 1, 1, 3, 3),
         )[0]
         number = chance.getrandbits(32)
         if kind == "commit":
@@ -323,6 +330,10 @@ def live_long(seed: int, steps: int) -> None:
             machine.commit_and_sync(seed=number)
         elif kind == "write":
             machine.commit_and_write(seed=number)
+        elif kind == "tend":
+            machine.tend()
+        elif kind == "cut":
+            machine.lose_power()
         elif kind == "compact":
             chance.choice((machine.compact, machine.compact_in_vain))()
         elif kind == "in vain":
