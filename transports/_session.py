@@ -200,6 +200,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                     await flusher.flush()
             if self._hold is not None:
                 await self._held(self._hold)
+                continue  # something may have been read meanwhile
             if not more:
                 # Who has nothing more to say need not wait until it has paid (rule 14).
                 ending = self._ending()
@@ -223,9 +224,11 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     async def _held(self, hold: trio.Event) -> None:
         """Wait for what has to happen before the peer is read on."""
         self._waiting = True
-        await hold.wait()
-        self._waiting = False
-        self._last = self._server.ledger.clock()
+        try:
+            await hold.wait()
+        finally:
+            self._waiting = False
+            self._last = self._server.ledger.clock()
         if self._hold is hold:
             self._hold = None
 

@@ -9,42 +9,85 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
+from ...accounts import Confirm
+from .._errors import RemoteProtocolError
 from .._outlet import nobody
+from .._writes import Writes
 from ._packets import PubAck, PubRec
 
+MAX_UNANSWERED = 65_535
+"""Publications of one client that are not acknowledged: it has no identifiers for more."""
 
-class Answer:
-    """The acknowledgement of one publication (`clearfunds.accounts.Confirm`)."""
 
-    __slots__ = ("_answers", "_expected", "_handed_over", "packet")
+class Identifier(Protocol):
+    """The packet identifier of a QoS 2 publication, in a session that is kept."""
 
-    def __init__(self, answers: Answers, packet: PubAck | PubRec) -> None:
+    def keep(self, kept: Callable[[], object]) -> None:
+        """Keep it, in the batch that is being put together; call `kept` when that is durable."""
+        ...
+
+    def forget(self) -> None:
+        """Forget it: its publication has been refused."""
+        ...
+
+
+class Answer(Writes):
+    """The acknowledgement of one publication (`clearfunds.accounts.Confirm`).
+
+    Args:
+        answers: Those of the connection that it came on.
+        packet: What is to be sent.
+        identifier: What has to be kept together with the publication, if something has.
+    """
+
+    __slots__ = (
+        "_answers", "_expected", "_handed_over", "_identifier", "_kept", "_unwritten", "packet",
+    )  # fmt: skip
+
+    def __init__(
+        self, answers: Answers, packet: PubAck | PubRec, identifier: Identifier | None = None
+    ) -> None:
         self.packet = packet
         self._answers: Answers | None = answers
         self._expected = 0
+        # How many of those who are expected have written nothing, and may do so yet.
+        self._unwritten = 0
         self._handed_over = False
+        self._identifier = identifier
+        self._kept = identifier is None
 
     def __repr__(self) -> str:
         return f"<Answer {self.packet}: {self._expected} expected>"
 
     @property
     def is_due(self) -> bool:
-        """Whether all who were expected have taken responsibility."""
-        return self._handed_over and not self._expected
+        """Whether all who were expected have taken responsibility, and its identifier is kept."""
+        return self._handed_over and self._kept and not self._expected
 
     def expect(self) -> None:
         """See `Confirm.expect`."""
         self._expected += 1
+        self._unwritten += 1
 
     def taken(self) -> None:
-        """See `Confirm.taken`."""
-        self._expected -= 1
-        if self.is_due and self._answers is not None:
-            self._answers.say_due()
+        """See `Confirm.taken`: by one who has written nothing."""
+        self._unwritten -= 1
+        self._keep_identifier()
+        self.written_is_taken()
+
+    def written(self) -> Confirm:
+        """See `Writes.written`."""
+        self._unwritten -= 1
+        self._keep_identifier()
+        return _WrittenAnswer(self)
 
     def refused(self, reason: str) -> None:
         """See `Confirm.refused`: MQTT 3.1.1 has no word for it, so the connection ends."""
+        if self._identifier is not None:
+            self._identifier.forget()
+            self._identifier = None
         answers = self._answers
         if answers is not None:
             answers.refuse(self, reason)
@@ -52,14 +95,57 @@ class Answer:
     def handed_over(self) -> None:
         """Note that its turn is over, and say it if nobody is expected."""
         self._handed_over = True
+        self._keep_identifier()
         if self._answers is not None:
             self._answers.add(self)
 
     def moved_to(self, answers: Answers | None) -> None:
         """Say it on another connection of the same session, or on none."""
-        self._answers = answers
-        if answers is not None:
-            answers.add(self)
+        if answers is not self._answers:
+            self._answers = answers
+            if answers is not None:
+                answers.add(self)
+
+    def written_is_taken(self) -> None:
+        """Note that one who has written its message has taken responsibility."""
+        self._expected -= 1
+        self._say_if_due()
+
+    def _say_if_due(self) -> None:
+        if self.is_due and self._answers is not None:
+            self._answers.say_due()
+
+    def _keep_identifier(self) -> None:
+        # With the last of what is written, so that all of it is there after a crash, or nothing;
+        # not before, or what the client would send again then would be taken for a duplicate.
+        if self._handed_over and not self._unwritten and self._identifier is not None:
+            identifier, self._identifier = self._identifier, None
+            identifier.keep(self._identifier_kept)
+
+    def _identifier_kept(self) -> None:
+        self._kept = True
+        self._say_if_due()
+
+
+class _WrittenAnswer:
+    """What one who has written its message tells an `Answer`."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def expect(self) -> None:
+        """See `Confirm.expect`."""
+        self._answer.expect()
+
+    def taken(self) -> None:
+        """See `Confirm.taken`."""
+        self._answer.written_is_taken()
+
+    def refused(self, reason: str) -> None:
+        """See `Confirm.refused`."""
+        self._answer.refused(reason)
 
 
 class Answers:
@@ -83,9 +169,19 @@ class Answers:
         """How many publications are not acknowledged."""
         return len(self._pending)
 
-    def begin(self, packet: PubAck | PubRec) -> Answer:
-        """Begin one; `Answer.handed_over` puts it in its place."""
-        return Answer(self, packet)
+    def begin(self, packet: PubAck | PubRec, identifier: Identifier | None = None) -> Answer:
+        """Begin one; `Answer.handed_over` puts it in its place.
+
+        Raises:
+            RemoteProtocolError: If there are too many.
+        """
+        if len(self._pending) >= MAX_UNANSWERED:
+            msg = (
+                f"{MAX_UNANSWERED} publications have not been acknowledged and another one came: "
+                "all identifiers are in use [MQTT-2.3.1-2]"
+            )
+            raise RemoteProtocolError(msg)
+        return Answer(self, packet, identifier)
 
     def add(self, answer: Answer) -> None:
         """Say it, or note it behind those that are not due."""

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 
+MAX_PACKET_ID = 65_535
+
 #: How many QoS 2 publications a peer may have begun and not released. EMQX's `max_awaiting_rel`
 #: is 100 and drops what is above; here the connection is closed, so it is set well above what
 #: clients keep in flight (20 by default in paho-mqtt).
@@ -108,6 +110,10 @@ class AwaitingRelease:
             )
         self._ids.add(packet_id)
         return True
+
+    def restore(self, packet_id: int) -> None:
+        """Take up one from before a restart, whatever the limit is now."""
+        self._ids.add(packet_id)
 
     def release(self, packet_id: int) -> bool:
         """Note a PUBREL; whether its publication was known. PUBCOMP is the answer either way."""

@@ -40,8 +40,9 @@ from ...dataspace import Dataspace, Observation, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._outlet import Outlet, nobody
 from ._answers import Answer
-from ._identifiers import AwaitingRelease
+from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
+from ._topics import topic_filter_fault
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
@@ -132,6 +133,39 @@ class _Subscribed:
     """None while the client is away and there is nothing to keep for it."""
 
 
+@attrs.frozen(slots=True)
+class _KeptValue:
+    """What is written of a session, but for its identifiers and its queue."""
+
+    name: str
+    left: float | None
+    filters: list[tuple[str, int]]
+
+    @classmethod
+    def of(cls, value: bytes) -> _KeptValue:
+        """Read it.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        try:
+            kept = json.loads(value)
+            name, left, filters = kept["name"], kept["left"], kept["filters"]
+            if not isinstance(name, str) or not isinstance(left, float | int | None):
+                raise TypeError("its name or its time is none")
+            for text, granted in filters:
+                fault = topic_filter_fault(text)
+                if fault is not None or granted not in (0, 1, 2):
+                    raise ValueError(fault or f"QoS {granted} is none")
+        except (TypeError, KeyError, AttributeError, RecursionError) as exc:
+            raise ValueError(f"{type(exc).__name__}: {exc}") from exc
+        return cls(name, left, [(text, granted) for text, granted in filters])
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()
+
+
 class KeptSession:
     """What is kept of one client.
 
@@ -141,7 +175,7 @@ class KeptSession:
         queue: What it is to acknowledge, and whether it may have had it before.
         subscriptions: Its filters.
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
-        unanswered: Those of them that are not on disk yet, and so not answered.
+        unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
         left: When it was last disconnected, in seconds of the wall clock; None while it is not.
     """
@@ -228,13 +262,18 @@ class KeptSession:
     # -- the client comes and goes --------------------------------------------------------------
 
     def attach(self, account: Account, name: str, outlet: Outlet) -> None:
-        """Note that the client is connected: its publications of QoS 0 go to `outlet`."""
+        """Note that the client is connected: its publications of QoS 0 go to `outlet`.
+
+        Raises:
+            QuotaExceededError: If its subscriptions do not fit into the quota of who it is now.
+                Everything is as it was then.
+        """
+        self.observe_all(account, outlet)
         self.left = None
         self.name = self.queue.name = name
         self.queue.owner = account
         # What is queued for who is there is bounded by its publishers' limits.
         self._limit_queue(None, None)
-        self.observe_all(account, outlet)
         self.write()
 
     def detach(self, account: Account) -> None:
@@ -255,13 +294,9 @@ class KeptSession:
 
     def write(self) -> None:
         """Keep whose session it is, and its subscriptions."""
-        value = {
-            "name": self.name,
-            "left": self.left,
-            "filters": [[text, each.granted] for text, each in self.subscriptions.items()],
-        }
-        key = SESSION_PREFIX + self.client_id
-        self._sessions.keeping.set(key, json.dumps(value, separators=(",", ":")).encode())
+        filters = [(text, each.granted) for text, each in self.subscriptions.items()]
+        value = _KeptValue(self.name, self.left, filters)
+        self._sessions.keeping.set(SESSION_PREFIX + self.client_id, value.encode())
 
     def erase(self) -> None:
         """Keep nothing of it."""
@@ -279,30 +314,41 @@ class KeptSession:
     # -- QoS 2 from the client ------------------------------------------------------------------
 
     def begun(self, packet_id: int, answer: Answer) -> None:
-        """Note the identifier of a publication, in the batch that the publication is written in.
-
-        `answer` is said when both are on disk.
-        """
-        keeping = self._sessions.keeping
-        keeping.set(self._key(AWAITING_PREFIX, packet_id), b"")
+        """Note a publication: until `answer` is due, who sends it again waits for that."""
         self.unanswered[packet_id] = answer
-        answer.expect()
 
-        def on_disk() -> None:
-            if self.unanswered.get(packet_id) is answer:
-                del self.unanswered[packet_id]
-            answer.taken()
+    def still_unanswered(self, packet_id: int) -> Answer | None:
+        """Return the answer to a publication that came before, if that is not due yet."""
+        answer = self.unanswered.get(packet_id)
+        return None if answer is None or answer.is_due else answer
 
-        keeping.when_durable(on_disk)
+    def keep_identifier(self, packet_id: int, kept: Callable[[], object]) -> None:
+        """Keep the identifier of a publication, in the batch that the publication is written in."""
+        keeping = self._sessions.keeping
+        if self._sessions.by_id.get(self.client_id) is not self:
+            kept()  # the session is over: in another one it would mean another publication
+            return
+        keeping.set(self._key(AWAITING_PREFIX, packet_id), b"")
+        keeping.when_durable(kept)
 
     def released(self, packet_id: int, complete: Callable[[], object]) -> None:
         """Note a PUBREL; `complete` is called when the identifier may mean something new."""
         keeping = self._sessions.keeping
-        if self.awaiting.release(packet_id):
-            keeping.delete(self._key(AWAITING_PREFIX, packet_id))
+        self.forget_identifier(packet_id)
         keeping.when_durable(complete)
 
+    def forget_identifier(self, packet_id: int) -> None:
+        """Let an identifier of the client's mean a new publication."""
+        self.unanswered.pop(packet_id, None)
+        if self.awaiting.release(packet_id):
+            self._sessions.keeping.delete(self._key(AWAITING_PREFIX, packet_id))
+
     # -- QoS 2 to the client --------------------------------------------------------------------
+
+    def resume_releasing(self, release: Callable[[int], object]) -> None:
+        """Let what is received be released once more, as soon as its PUBREC is on disk."""
+        for packet_id in self.releasing:
+            self._sessions.keeping.when_durable(partial(release, packet_id))
 
     def received(self, packet_id: int, release: Callable[[], object]) -> None:
         """Note a PUBREC, in the batch in which its message is erased; `release` when that is so."""
@@ -320,6 +366,22 @@ class KeptSession:
         del self.releasing[packet_id]
         self._sessions.keeping.delete(self._key(RELEASING_PREFIX, packet_id))
         return True
+
+
+@attrs.frozen(slots=True)
+class KeptIdentifier:
+    """The identifier of a publication of the client's (`Identifier`)."""
+
+    session: KeptSession
+    packet_id: int
+
+    def keep(self, kept: Callable[[], object]) -> None:
+        """See `Identifier.keep`."""
+        self.session.keep_identifier(self.packet_id, kept)
+
+    def forget(self) -> None:
+        """See `Identifier.forget`."""
+        self.session.forget_identifier(self.packet_id)
 
 
 class KeptSessions:
@@ -452,6 +514,8 @@ class KeptSessions:
     def restore(self, values: Mapping[str, bytes]) -> None:
         """Take up the sessions from before a restart; for who opens the store, before all else.
 
+        What cannot be read is left where it is, and the log tells of it.
+
         Args:
             values: All that was kept with `Keeping.set`, by key.
         """
@@ -460,33 +524,47 @@ class KeptSessions:
             if not key.startswith(SESSION_PREFIX):
                 continue
             client_id = key.removeprefix(SESSION_PREFIX)
-            kept = json.loads(value)
-            session = KeptSession(self, client_id, kept["name"])
-            self.by_id[client_id] = session
-            # Who was connected when the relay ended was last seen then; not later than now.
-            session.left = now if kept["left"] is None else min(now, kept["left"])
-            with self._account_of(session) as account:
-                for text, granted in kept["filters"]:
-                    try:
-                        with account.turn() as turn:
-                            observation = session.observe(turn, text, granted, None)
-                    except QuotaExceededError as exc:
-                        logger.warning(
-                            "%s: subscription to %r was lost: %s", session.name, text, exc
-                        )
-                        continue
-                    session.subscribed(text, granted, observation)
+            try:
+                kept = _KeptValue.of(value)
+            except ValueError as exc:
+                logger.error(
+                    "the session of %r is not taken up, what is kept of it cannot be read: %s",
+                    client_id,
+                    exc,
+                    extra={"event": "unreadable", "client_id": client_id},
+                )
+                continue
+            self._restore_session(client_id, kept, now)
         for prefix in (AWAITING_PREFIX, RELEASING_PREFIX):
             found = sorted((v, k) for k, v in values.items() if k.startswith(prefix))
             for _, key in found:
-                number, _, client_id = key.removeprefix(prefix).partition("/")
-                owner = self.by_id.get(client_id)
-                if owner is None:
-                    self.keeping.delete(key)
-                elif prefix is AWAITING_PREFIX:
-                    owner.awaiting.add(int(number))
-                else:
-                    owner.releasing[int(number)] = None
+                self._restore_identifier(prefix, key)
+
+    def _restore_session(self, client_id: str, kept: _KeptValue, now: float) -> None:
+        session = self.by_id[client_id] = KeptSession(self, client_id, kept.name)
+        # Who was connected when the relay ended was last seen then; not later than now.
+        session.left = now if kept.left is None else min(now, kept.left)
+        with self._account_of(session) as account:
+            for text, granted in kept.filters:
+                try:
+                    with account.turn() as turn:
+                        observation = session.observe(turn, text, granted, None)
+                except QuotaExceededError as exc:
+                    logger.warning("%s: subscription to %r was lost: %s", session.name, text, exc)
+                    continue
+                session.subscribed(text, granted, observation)
+
+    def _restore_identifier(self, prefix: str, key: str) -> None:
+        number, _, client_id = key.removeprefix(prefix).partition("/")
+        session = self.by_id.get(client_id)
+        packet_id = int(number) if number.isdecimal() else 0
+        if session is None or not 0 < packet_id <= MAX_PACKET_ID:
+            self.keeping.delete(key)
+        elif prefix is RELEASING_PREFIX:
+            session.releasing[packet_id] = None
+        else:
+            # Also beyond what is allowed now: they were taken when more was.
+            session.awaiting.restore(packet_id)
 
     @contextmanager
     def _account_of(self, session: KeptSession) -> Generator[Account]:

@@ -8,12 +8,10 @@ from typing import Any
 from ...accounts import LoanedItem
 from ...dataspace.queues import Channel, Consumer, Delivery, PrefetchWindow
 from .._outlet import Outlet
-from ._identifiers import PacketIds
+from ._identifiers import MAX_PACKET_ID, PacketIds
 from ._inflight import check_handshake
 from ._kept import KeptSession
 from ._packets import encode_publish
-
-MAX_PACKET_ID = 65_535
 
 
 class KeptInflight:

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from ...accounts import Ledger, QuotaExceededError
 from ...dataspace import Publication, RetainedStore
 from ._kept import Keeping
+from ._topics import topic_name_fault
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
 RETAINED_PREFIX = "mqtt/retained/"
+
+HIGHEST_QOS = 2
 
 
 def keep_retained(
@@ -28,7 +31,16 @@ def keep_retained(
     for key, value in values.items():
         if not key.startswith(RETAINED_PREFIX):
             continue
-        publication, owner = _decoded(key.removeprefix(RETAINED_PREFIX), value)
+        try:
+            publication, owner = _decoded(key.removeprefix(RETAINED_PREFIX), value)
+        except ValueError as exc:
+            logger.error(
+                "what is kept as %r is no retained publication: %s",
+                key,
+                exc,
+                extra={"event": "unreadable", "key": key},
+            )
+            continue
         try:
             retained.set(publication, ledger.standing_of(owner))
         except QuotaExceededError as exc:
@@ -51,5 +63,10 @@ def _encoded(publication: Publication, owner: str) -> bytes:
 
 def _decoded(topic: str, value: bytes) -> tuple[Publication, str]:
     end = 5 + int.from_bytes(value[1:5], "big")
+    fault = topic_name_fault(topic)
+    if fault is not None:
+        raise ValueError(fault)
+    if len(value) <= end or value[0] > HIGHEST_QOS:
+        raise ValueError(f"{len(value)} bytes: its QoS, its owner or its payload is missing")
     publication = Publication(topic, value[end:], value[0], retain=True)
     return publication, value[5:end].decode()

@@ -23,12 +23,17 @@ from ...dataspace import Batch, Observation, Publication, TopicFilter
 from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
-from .._session import LOOK_AHEAD_BYTES, LOOK_AHEAD_PAUSE_SECONDS, Session
-from ._answers import Answer, Answers
+from .._session import (
+    FLUSH_POLL_SECONDS,
+    LOOK_AHEAD_BYTES,
+    LOOK_AHEAD_PAUSE_SECONDS,
+    Session,
+)
+from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._identifiers import AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
-from ._kept import KeptSession
+from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
 from ._packets import (
     SUBSCRIPTION_FAILED,
@@ -185,13 +190,30 @@ class MqttSession(Session["MqttServer", Account | None]):
         return "the client closed the connection without DISCONNECT"
 
     async def _flush_out(self) -> None:
-        """See `Session._flush_out`; who has not said who it is is owed nothing."""
+        """See `Session._flush_out`; who has not said who it is is owed nothing.
+
+        What it has published is acknowledged if that can still be.
+        """
         if self.account is None:
             return
+        answers = self._answers
+        if answers and self._server.kept is not None:
+            self._server.kept.keeping.hurry()
+            while answers and not self._eof:  # noqa: ASYNC110 (as the other one)
+                await trio.sleep(FLUSH_POLL_SECONDS)
         if isinstance(self._inflight, KeptInflight) and self._server.keeps_for_later:
             self._inflight.pause()
         self._waiting = True
         await super()._flush_out()
+
+    async def _held(self, hold: trio.Event) -> None:
+        """See `Session._held`: what the disk has to do first may take long (rule 10)."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_ahead, nursery.cancel_scope)
+            await super()._held(hold)
+            nursery.cancel_scope.cancel()
+        if self._hold is hold:
+            self._hold = None  # the client has gone
 
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; who has left already has read what it wanted to."""
@@ -478,13 +500,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             old._retire("another connection came with the same client identifier")
         user = printable(packet.username) if packet.username else "-"
         name = f"{self._listener}/{user}/{printable(self.client_id)}"
-        present = self._find_session(packet, name)
+        kept, present = self._find_session(packet, name)
         server.sessions[self.client_id] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
         self.account = server.ledger.open(self.name, limit=settings.limit, parent=server.account)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
+        if kept is not None:
+            self._attach(kept)
         self._will = packet.will
         self._deadline_after = (
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
@@ -494,39 +518,56 @@ class MqttSession(Session["MqttServer", Account | None]):
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
         if self._kept is not None:
-            self._resume_session(self._kept, self.account)
+            self._resume_session(self._kept)
 
-    def _find_session(self, packet: Connect, name: str) -> bool:
-        """Take up the client's session, or begin one that is kept; whether there was one."""
-        kept = self._server.kept
-        if kept is None:
-            return False
+    def _find_session(self, packet: Connect, name: str) -> tuple[KeptSession | None, bool]:
+        """Take up the client's session, or begin one that is kept; and say whether there was one.
+
+        Raises:
+            RemoteProtocolError: If there is no room for one; the client has been told.
+        """
+        sessions = self._server.kept
+        if sessions is None:
+            return None, False
         if packet.clean_session:
-            kept.discard(self.client_id)
-            return False
-        session = kept.by_id.get(self.client_id)
-        present = session is not None
-        if session is None:
-            session = kept.create(self.client_id, name)
+            sessions.discard(self.client_id)
+            return None, False
+        session = sessions.by_id.get(self.client_id)
+        if session is not None:
+            return session, True
+        session = sessions.create(self.client_id, name)
         if session is None:
             self._server.counters.refused += 1
             self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE)
             msg = (
-                f"{len(kept)} sessions are kept, which is the limit (max_sessions); connect with "
-                "a clean session, or end some"
+                f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
+                "with a clean session, or end some"
             )
             raise RemoteProtocolError(msg)
-        self._kept = session
-        return present
+        return session, False
 
-    def _resume_session(self, session: KeptSession, account: Account) -> None:
+    def _attach(self, session: KeptSession) -> None:
+        """Have what is kept for the client go to this connection.
+
+        Raises:
+            RemoteProtocolError: If its subscriptions are more than its account may have standing;
+                the client has been told, and the session is as it was.
+        """
+        assert self.account is not None
+        try:
+            session.attach(self.account, self.name, self.outlet)
+        except QuotaExceededError as exc:
+            self._server.counters.refused += 1
+            self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE)
+            raise RemoteProtocolError(f"its session cannot be taken up: {exc}") from exc
+        self._kept = session
+
+    def _resume_session(self, session: KeptSession) -> None:
         """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
+        session.resume_releasing(lambda packet_id: self._send_later(PubRel(packet_id)))
         self._awaiting = session.awaiting
         inflight = KeptInflight(session, self.outlet, self._server.settings.max_inflight)
         self._inflight = inflight
-        session.attach(account, self.name, self.outlet)
-        for packet_id in session.releasing:
-            self._send(PubRel(packet_id))
         inflight.begin(self.cut)
 
     # -- PUBLISH --------------------------------------------------------------------------------
@@ -537,26 +578,30 @@ class MqttSession(Session["MqttServer", Account | None]):
         assert account is not None
         server.counters.received += 1
         packet_id = packet.packet_id
+        kept = self._kept
         answer: Answer | None = None
+        duplicate = False
         if packet.qos:
             answers = self._answers
             if answers is None:
                 answers = self._answers = Answers(self._send, self.cut)
-            answer = answers.begin(PubAck(packet_id) if packet.qos == 1 else PubRec(packet_id))
-        duplicate = False
-        if packet.qos == 2:
-            assert answer is not None
-            if self._awaiting is None:
-                self._awaiting = AwaitingRelease(server.settings.max_awaiting_release)
-            duplicate = not self._awaiting.add(packet_id)
-            if self._kept is not None:
-                unanswered = self._kept.unanswered.get(packet_id)
+            if packet.qos == 1:
+                answer = answers.begin(PubAck(packet_id))
+            else:
+                if self._awaiting is None:
+                    self._awaiting = AwaitingRelease(server.settings.max_awaiting_release)
+                duplicate = not self._awaiting.add(packet_id)
+                unanswered = None if kept is None else kept.still_unanswered(packet_id)
                 if duplicate and unanswered is not None:
                     # It is being written still: it is answered once, when that is done.
-                    unanswered.moved_to(self._answers)
+                    unanswered.moved_to(answers)
                     return
-                if not duplicate:
-                    self._kept.begun(packet_id, answer)
+                identifier: Identifier | None = None
+                if kept is not None and not duplicate:
+                    identifier = KeptIdentifier(kept, packet_id)
+                answer = answers.begin(PubRec(packet_id), identifier)
+                if identifier is not None and kept is not None:
+                    kept.begun(packet_id, answer)
         if not duplicate:
             publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
             fault = self._publish(account, publication, answer)

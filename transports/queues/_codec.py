@@ -15,6 +15,8 @@ from ...dataspace.queues import Death, DeathReason, Message
 
 VERSION = 1
 
+HIGHEST_QOS = 2
+
 _FIXED = struct.Struct(">BBbbIddH")
 """Version, flags, QoS, tag (-1: none), size, enqueued, expires, length of the topic."""
 
@@ -70,6 +72,8 @@ def decode(seq: int, header: bytes, payload: bytes) -> Message:
         if version != VERSION:
             msg = f"message {seq} is of version {version}; this is for version {VERSION}"
             raise UnstorableError(msg)
+        if not 0 <= qos <= HIGHEST_QOS:
+            raise ValueError(f"QoS {qos} is none")
         end = _FIXED.size + length
         topic = header[_FIXED.size : end].decode()
         deaths: list[Death] = []

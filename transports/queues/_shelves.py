@@ -26,14 +26,19 @@ import attrs
 import trio
 
 from ...dataspace.queues import Marks, Message, Queue
-from ...store import Body, Changes, Record, Store, StoreSettings
+from ...store import Body, Changes, Files, Record, Store, StoreError, StoreSettings
 from .._flusher import Flusher
+from .._writes import Writes
 from ._codec import UnstorableError, decode, encode
 
 logger = logging.getLogger("clearfunds.transports.queues")
 
 _MARKS = struct.Struct(">?Q")
 _MARKS_PREFIX = "queue/marks/"
+
+COMMIT_BYTES = 64 << 20
+"""With so much in a batch, what comes next is put into another one: the store takes at most 1 GiB
+at once."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -43,6 +48,10 @@ class _Batch:
     number: int
     changes: Changes
     changed: bool = False
+    nbytes: int = 0
+    """Of large payloads and of values."""
+    dropped: set[str] = attrs.field(factory=set[str])
+    """Names of the queues that are erased."""
     users: set[StoreShelf] = attrs.field(factory=set["StoreShelf"])
     callbacks: list[Callable[[], object]] = attrs.field(factory=list[Callable[[], object]])
     bodies: dict[int, tuple[bytes, bytes | Body]] = attrs.field(
@@ -71,6 +80,8 @@ class Shelves:
         self._under_way: deque[_Batch] = deque()
         self._written = trio.Event()
         self._shelves: set[StoreShelf] = set()
+        # From before the restart, of queues that have not been asked for yet.
+        self._marks = store.values(_MARKS_PREFIX)
         store.on_durable = self._durable_in_thread
         store.on_trouble = self._trouble_in_thread
 
@@ -78,9 +89,12 @@ class Shelves:
 
     def shelf(self, name: str) -> StoreShelf:
         """Return the shelf of the queue called `name`: what is there already, or a new one."""
+        if name in self._batch.dropped:
+            # Or it would be found once more as it was.
+            self.commit()
         changes = self._change()
         known = self.store.queues.get(name)
-        late = self.store.queues.get(name + LATE)
+        late = self.store.queues.get(LATE + name)
         if late is not None:
             changes.drop(late.id)
         shelf = StoreShelf(self, name, changes.declare(name) if known is None else known.id)
@@ -95,12 +109,14 @@ class Shelves:
         for number in shelf.numbers():
             changes.drop(number)
         self.delete(_MARKS_PREFIX + shelf.name)
+        self._batch.dropped.add(shelf.name)
         shelf.queue = None
         self._shelves.discard(shelf)
 
     def set(self, key: str, value: bytes) -> None:
         """Keep a small value, in the same batch as everything else that is written now."""
         self._change().set(key, value)
+        self._batch.nbytes += len(value)
 
     def delete(self, key: str) -> None:
         """Forget a small value."""
@@ -130,18 +146,32 @@ class Shelves:
     def put(self, shelf: StoreShelf, message: Message) -> int:
         """Write a message; see `StoreShelf.put`."""
         header, payload = encode(message)
-        changes = self._change()
-        batch = self._batch
+        self._change()
         body: bytes | Body = payload
         if len(payload) >= self.store.settings.embed_below:
-            known = batch.bodies.get(id(payload))
-            if known is None:
-                # With the payload itself, so that its `id` is not another's meanwhile.
-                known = batch.bodies[id(payload)] = payload, changes.share(payload)
-            body = known[1]
+            body = self._shared(payload)
+        batch = self._batch
+        changes = batch.changes
         changes.put(*shelf.place_of(message.seq, changes), header, body, size=message.size)
         batch.users.add(shelf)
+        confirm = message.confirm
+        if isinstance(confirm, Writes):
+            message.confirm = confirm.written()
         return batch.number
+
+    def _shared(self, payload: bytes) -> bytes | Body:
+        """Return a payload as it is put to all queues that it came to at once."""
+        known = self._batch.bodies.get(id(payload))
+        if known is None:
+            if self._batch.nbytes >= COMMIT_BYTES:
+                # Of what one turn sends, this is the first: nothing is torn apart.
+                self.commit()
+                self._change()
+            batch = self._batch
+            batch.nbytes += len(payload)
+            # With the payload itself, so that its `id` is not another's meanwhile.
+            known = batch.bodies[id(payload)] = payload, batch.changes.share(payload)
+        return known[1]
 
     def done(self, shelf: StoreShelf, seqs: Sequence[int]) -> None:
         """Erase messages; see `StoreShelf.done`."""
@@ -152,7 +182,6 @@ class Shelves:
         self.set(_MARKS_PREFIX + shelf.name, _MARKS.pack(attached, delivered_upto))
         self._batch.users.add(shelf)
         # The first delivery waits for it.
-        self.when_durable(_nothing)
         self._nursery.start_soon(self._hurry_soon)
         return self._batch.number
 
@@ -169,6 +198,12 @@ class Shelves:
         batch.ticket = self.store.commit(batch.changes)
         self._under_way.append(batch)
         self._batch = _Batch(batch.number + 1, self.store.begin())
+
+    def close(self) -> None:
+        """Commit what was written; nobody is told any more that it is durable."""
+        self.commit()
+        for shelf in self._shelves:
+            shelf.queue = None
 
     async def commit_each_round(self) -> None:
         """Commit what was written, once for each round of the event loop, until cancelled."""
@@ -221,8 +256,17 @@ class Shelves:
 
     def marks_of(self, name: str) -> Marks:
         """Return what is known of which messages of a queue may have been delivered."""
-        value = self.store.values(_MARKS_PREFIX + name).get(_MARKS_PREFIX + name)
-        return Marks() if value is None else Marks(*_MARKS.unpack(value))
+        value = self._marks.pop(_MARKS_PREFIX + name, None)
+        if value is None:
+            return Marks()
+        try:
+            return Marks(*_MARKS.unpack(value))
+        except struct.error as exc:
+            logger.error(
+                "queue %s: it is not known what was delivered (%s); all may have been", name, exc,
+                extra={"event": "unreadable", "queue": name},
+            )  # fmt: skip
+            return Marks(attached=True)
 
     def want(self, shelf: StoreShelf, first_seq: int, count: int, nbytes: int) -> None:
         """Read messages, see `StoreShelf.want`."""
@@ -231,20 +275,30 @@ class Shelves:
     async def _read(self, shelf: StoreShelf, first_seq: int, count: int, nbytes: int) -> None:
         self.commit()
         read = partial(shelf.read, self.store, first_seq, count, nbytes)
-        messages = await trio.to_thread.run_sync(read)
+        failed = False
+        while True:
+            try:
+                messages = await trio.to_thread.run_sync(read)
+            except StoreError as exc:
+                # What is there is not lost: it is asked for until it comes.
+                if not failed:
+                    logger.error(
+                        "queue %s waits: %s", shelf.name, exc,
+                        extra={"event": "store_unreadable", "queue": shelf.name},
+                    )  # fmt: skip
+                failed = True
+                await trio.sleep(self.store.settings.retry_interval)
+            else:
+                break
         with self._flusher.corked():
             if shelf.queue is not None:
                 shelf.queue.paged_in(messages)
         self._flusher.flush_now()
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
-LATE = "#late"
-"""After a queue's name: where that of its messages is which was written after later ones. A store's
-queue takes numbers in order only."""
+LATE = "#late/"
+"""Before a queue's name: where that of its messages is which was written after later ones. A queue
+of the store's takes numbers in order only."""
 
 
 class StoreShelf:
@@ -323,7 +377,7 @@ class StoreShelf:
             self.last_seq = seq
             return self._number, seq
         if self._late_number is None:
-            self._late_number = changes.declare(self.name + LATE)
+            self._late_number = changes.declare(LATE + self.name)
         self._last_late += 1
         self._late[seq] = self._last_late
         return self._late_number, self._last_late
@@ -343,8 +397,13 @@ class StoreShelf:
 
     def read(self, store: Store, first_seq: int, count: int, nbytes: int) -> list[Message]:
         """Read messages; blocks. For a thread."""
-        records = store.read(self._number, first_seq, count=count, nbytes=nbytes)
-        messages = [self._decoded(record.seq, record) for record in records]
+        while True:
+            records = store.read(self._number, first_seq, count=count, nbytes=nbytes)
+            messages = [self._decoded(record.seq, record) for record in records]
+            if not records or any(message is not None for message in messages):
+                break
+            # None of these can be read: nothing would mean that nothing follows.
+            first_seq = records[-1].seq + 1
         late = sorted(seq for seq in list(self._late) if seq >= first_seq)
         if late:
             assert self._late_number is not None
@@ -393,9 +452,15 @@ def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 @asynccontextmanager
 async def open_shelves(
-    directory: Path, settings: StoreSettings, flusher: Flusher
+    directory: Path, settings: StoreSettings, flusher: Flusher, *, files: Files | None = None
 ) -> AsyncGenerator[Shelves]:
     """Open the store in `directory`, and let its thread write for as long as the block lasts.
+
+    Args:
+        directory: Where it is.
+        settings: How it behaves.
+        flusher: Sends what is said because something is durable.
+        files: The files in place of those of the operating system, as for `Store.open`.
 
     Cancellation: what was committed is written and made durable at the end of the block.
 
@@ -404,7 +469,7 @@ async def open_shelves(
     """
     progress = _Progress(directory)
     store = await trio.to_thread.run_sync(
-        partial(Store.open, directory, settings, progress=progress.tell)
+        partial(Store.open, directory, settings, files=files, progress=progress.tell)
     )
     limiter = trio.CapacityLimiter(1)
     try:
@@ -416,7 +481,7 @@ async def open_shelves(
                 try:
                     yield shelves
                 finally:
-                    shelves.commit()
+                    shelves.close()
                     store.stop()
                     reading.cancel_scope.cancel()
     finally:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clearfunds.transports import RemoteProtocolError
 from clearfunds.transports.mqtt import PubAck, PubRec
 from clearfunds.transports.mqtt._answers import Answer, Answers
 
@@ -93,3 +97,105 @@ def test_each_is_said_once_and_in_order(expected: list[int], random: object) -> 
         answer.taken()
         assert client.told == [PubAck(n + 1) for n in range(len(client.told))]
     assert len(client.told) == len(expected)
+
+
+class Noted:
+    """The identifier of a QoS 2 publication, and what became of it."""
+
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+        self.durable: Callable[[], object] = lambda: None
+
+    def keep(self, kept: Callable[[], object]) -> None:
+        self.happened.append("written")
+        self.durable = kept
+
+    def forget(self) -> None:
+        self.happened.append("forgotten")
+
+
+def test_an_identifier_is_written_with_the_last_message_that_it_came_with() -> None:
+    """One queue has room and the other has not: what has come is not complete before that."""
+    client, identifier = Client(), Noted()
+    answer = client.answers.begin(PubRec(1), identifier)
+    answer.expect()
+    answer.expect()
+    first = answer.written()
+    answer.handed_over()
+    first.taken()
+    assert identifier.happened == []
+    second = answer.written()
+    assert identifier.happened == ["written"]
+    second.taken()
+    assert client.told == []
+    identifier.durable()
+    assert client.told == [PubRec(1)]
+
+
+def test_an_identifier_is_written_when_all_is_written_before_the_turn_is_over() -> None:
+    client, identifier = Client(), Noted()
+    answer = client.answers.begin(PubRec(1), identifier)
+    answer.expect()
+    queue = answer.written()
+    assert identifier.happened == []
+    answer.handed_over()
+    assert identifier.happened == ["written"]
+    identifier.durable()
+    assert client.told == []
+    queue.taken()
+    assert client.told == [PubRec(1)]
+    assert identifier.happened == ["written"]
+
+
+def test_an_identifier_is_written_when_what_was_not_written_is_dealt_with() -> None:
+    client, identifier = Client(), Noted()
+    answer = client.answers.begin(PubRec(1), identifier)
+    answer.expect()
+    answer.handed_over()
+    answer.taken()
+    assert (identifier.happened, client.told) == (["written"], [])
+    identifier.durable()
+    assert client.told == [PubRec(1)]
+
+
+def test_the_identifier_of_what_nobody_takes_is_written_at_once() -> None:
+    client, identifier = Client(), Noted()
+    client.answers.begin(PubRec(1), identifier).handed_over()
+    assert (identifier.happened, client.told) == (["written"], [])
+    identifier.durable()
+    assert client.told == [PubRec(1)]
+
+
+def test_the_identifier_of_what_was_refused_may_be_used_again() -> None:
+    client, identifier = Client(), Noted()
+    answer = client.answers.begin(PubRec(1), identifier)
+    answer.expect()
+    answer.handed_over()
+    answer.refused("full")
+    answer.refused("full")
+    assert identifier.happened == ["forgotten"]
+    assert client.told == []
+    assert len(client.refused) == 1
+
+
+def test_an_answer_that_is_asked_for_again_is_said_once() -> None:
+    client = Client()
+    answer = client.publish(1, 1, qos=2)
+    answer.moved_to(client.answers)
+    answer.taken()
+    assert client.told == [PubRec(1)]
+    other = Client()
+    second = client.publish(2, 1, qos=2)
+    client.answers.close()
+    second.moved_to(other.answers)
+    second.taken()
+    assert (client.told, other.told) == ([PubRec(1)], [PubRec(2)])
+
+
+def test_no_more_wait_for_an_answer_than_there_are_identifiers() -> None:
+    client = Client()
+    client.publish(1, 1)
+    for packet_id in range(1, 65_535):
+        client.publish(packet_id, 0)
+    with pytest.raises(RemoteProtocolError, match=r"65535 publications .* \[MQTT-2.3.1-2\]"):
+        client.publish(1, 0)
