@@ -237,8 +237,9 @@ class RangeSubscription(Holder):
         self._dirty = False
         self._urgent = False
         self._owners = 0
-        # Whether what comes is dropped: nobody came back within the grace, and that is the policy.
-        self._shut = False
+        # Where it was when it began to drop what comes: nobody came back within the grace, and that
+        # is the policy.
+        self._shut: int | None = None
         self._acked = 0
         self._lost = 0
         self._fenced = 0
@@ -251,10 +252,9 @@ class RangeSubscription(Holder):
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Holder.hold`: it gets the next number, or a run the next ones."""
-        if self.closed or self._shut:
-            if self._shut:
-                self.low = self.next = self.visible = self._tail.first = self.next + items
-                self._lost += items
+        if self.closed or self._shut is not None:
+            if self._shut is not None:
+                self._pass_over(items)
             account.repay(items, nbytes, Outcome.DROPPED, self)
             return
         if self.low == self.next:
@@ -300,6 +300,14 @@ class RangeSubscription(Holder):
         if tail.nbytes >= CHUNK_BYTES:
             self._seal()
         self._shed()
+
+    def _pass_over(self, items: int) -> None:
+        first = self.low == self._shut
+        self.low = self.next = self.visible = self._tail.first = self.next + items
+        self._lost += items
+        if first and self._log is not None:
+            # Or a reader that had read up to here would not find out after a restart.
+            self._log.done(self.low, self.low - 1, self.low)
 
     def _add_run(self, tail: Tail, run: Batch, code: int) -> None:
         keys, values = self._columns(run)
@@ -627,8 +635,8 @@ class RangeSubscription(Holder):
 
     def _somebody_came(self) -> None:
         self.away_since = None
-        if self._shut:
-            self._shut = False
+        if self._shut is not None:
+            self._shut = None
             if self._log is not None:
                 self._log.done(self.low, self.low - 1, self.low)
 
@@ -788,14 +796,14 @@ class RangeSubscription(Holder):
         """Whether its reader has been away for longer than it may, and nothing was done yet."""
         return (
             self.away_since is not None
-            and not self._shut
+            and self._shut is None
             and now - self.away_since > self.options.grace
         )
 
     def shut(self) -> None:
         """Write off what it holds; drop what comes, until a reader attaches."""
         self._release(self.next, Outcome.WRITTEN_OFF)
-        self._shut = True
+        self._shut = self.low
 
     def forget(self) -> None:
         """End it with all it has: what it holds is dropped, its log too."""

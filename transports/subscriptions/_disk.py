@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from ...accounts import QuotaExceededError
 from ...dataspace.subscriptions import (
     AtRest,
     RangeSubscription,
+    RefusedError,
     SubscriptionLog,
     Subscriptions,
     block_range,
@@ -65,6 +67,8 @@ class SubscriptionDisk:
         self.subscriptions: Subscriptions | None = None
         self._limiter = trio.CapacityLimiter(max_reads)
         self._logs: dict[str, _StoreLog] = {}
+        self._restoring: str | None = None
+        self._no_room: dict[str, str] = {}
         self._dirty = trio.Event()
         self._last = 0
         self._durable = 0
@@ -72,9 +76,44 @@ class SubscriptionDisk:
     # -- for `Subscriptions` --------------------------------------------------------------------
 
     def open_log(self, name: str) -> SubscriptionLog:
-        """Give a subscription its place."""
+        """Give a subscription its place.
+
+        Only one that is being taken up finds there what it had. What another has left there whose
+        state was damaged is nobody's: no reader knows what its numbers stand for.
+        """
+        if name != self._restoring:
+            self._clear(name)
         log = self._logs[name] = _StoreLog(self, name)
         return log
+
+    def check_taken_up(self, name: str) -> None:
+        """See whether a subscription is only not there because there was no room for it.
+
+        Raises:
+            RefusedError: If so.
+        """
+        why = self._no_room.get(name)
+        if why is not None:
+            msg = f"subscription {name!r} is on disk, and could not be taken up at the start: {why}"
+            raise RefusedError(msg)
+
+    def _clear(self, name: str) -> None:
+        changes = self.store.begin()
+        queue = self.store.queues.get(PREFIX + name)
+        if queue is not None:
+            changes.drop(queue.id)
+            logger.warning(
+                "subscription %s is made anew: what one of this name had that could not be taken "
+                "up is removed from the store (%d bytes)",
+                name,
+                queue.live_bytes,
+                extra={"event": "remains_removed", "subscription": name},
+            )
+        for key in (PREFIX + name + STATE, PREFIX + name + LOW):
+            if key in self.store.values(key):
+                changes.delete(key)
+        if changes:
+            self.committed(self.store.commit(changes))
 
     def forget(self, name: str) -> None:
         """A subscription has dropped its place."""
@@ -98,13 +137,17 @@ class SubscriptionDisk:
         """
         self.subscriptions = subscriptions
         found = 0
-        for key, state in sorted(self.store.values(PREFIX).items()):
+        values = self.store.values(PREFIX)
+        for key, state in sorted(values.items()):
             if not key.endswith(STATE):
                 continue
             name = key.removeprefix(PREFIX).removesuffix(STATE)
+            self._restoring = name
             try:
-                self._restore(subscriptions, name, state)
-            except ValueError as exc:
+                self._restore(subscriptions, name, state, values.get(PREFIX + name + LOW))
+            except (ValueError, QuotaExceededError) as exc:
+                if isinstance(exc, QuotaExceededError):
+                    self._no_room[name] = str(exc)  # there is nothing wrong with it
                 logger.error(
                     "subscription %s cannot be taken up: %s",
                     name,
@@ -113,11 +156,13 @@ class SubscriptionDisk:
                 )
             else:
                 found += 1
+        self._restoring = None
         return found
 
-    def _restore(self, subscriptions: Subscriptions, name: str, state: bytes) -> None:
+    def _restore(
+        self, subscriptions: Subscriptions, name: str, state: bytes, raw: bytes | None
+    ) -> None:
         queue = self.store.queues.get(PREFIX + name)
-        raw = self.store.values(PREFIX + name + LOW).get(PREFIX + name + LOW)
         low = 1 if raw is None else int(raw)
         following, nbytes = (low, 0) if queue is None else (queue.next_seq, queue.live_bytes)
         if queue is not None and not queue.live_count:

@@ -66,6 +66,10 @@ from ._frames import (
 if TYPE_CHECKING:
     from ._server import SubscriptionServer
 
+MOST_PENDING = LOOK_AHEAD_BYTES // 32
+"""Requests that may be known of while they wait: what one look ahead finds. It looks anew each time
+that it waits, and a reader may ask faster than it takes the answers."""
+
 REQUESTS_A_STEP = 64
 """Requests that are handled before other tasks may run: ten milliseconds' worth of fetches."""
 
@@ -238,7 +242,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self._left = True
                 wait.cancel()
                 return
-            if allowance <= 0:
+            if allowance <= 0 or looked_at >= MOST_PENDING:
                 return
             try:
                 data = await self._link.receive()
@@ -363,16 +367,10 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             raise Refused(msg)
         subscription = self._find(request)
         start = subscription.low
-        if request.generation:
-            incarnation = subscription.incarnation
-            if request.incarnation != UNKNOWN:
-                incarnation = request.incarnation
-            if request.join:
-                subscription.check(request.generation, incarnation)
-            else:
-                subscription.resume(request.generation, incarnation)
-        else:
+        if not request.generation:
             subscription.attach()
+        elif not request.join:
+            subscription.resume(request.generation, subscription.incarnation)
         if request.start is not None:
             start = subscription.start(request.start)
         self._handles += 1
@@ -389,17 +387,26 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             answer()
 
     def _find(self, request: Attach) -> RangeSubscription:
+        """Return the subscription that is asked for; make it if need be.
+
+        What it is to be like is changed only by who may: not by a reader that is out.
+        """
         subscriptions = self._server.subscriptions
         for text in request.filters:
             fault = self._server.settings.topics.filter_fault(text)
             if fault is not None:
                 raise Refused(fault)
         found = subscriptions.find(request.name)
+        if found is None and self._server.disk is not None:
+            self._server.disk.check_taken_up(request.name)
         if found is None and request.generation:
             msg = f"subscription {request.name!r} is not there any more; attach to make it anew"
             raise OtherIncarnationError(msg)
-        if found is not None and request.join:
-            return found
+        if found is not None and request.generation:
+            known = None if request.incarnation == UNKNOWN else request.incarnation
+            found.check(request.generation, known)
+            if request.join:
+                return found
         before = SubscriptionOptions() if found is None else found.options
         options = SubscriptionOptions(
             durable=request.durable if request.filters else before.durable,

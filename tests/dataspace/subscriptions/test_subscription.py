@@ -320,17 +320,23 @@ def test_what_is_written_off_is_a_loss_that_is_seen(
     clock.now += 11
     assert subscriptions.look_for_the_lost() == [subscription]
     assert dataspace.ledger.repaid_items[Outcome.WRITTEN_OFF] == 2
-    publish(dataspace, publisher, A)
-    assert dataspace.ledger.repaid_items[Outcome.DROPPED] == 1
-    assert subscriptions.look_for_the_lost() == []  # once is enough
-    subscription.attach()
-    publish(dataspace, publisher, A)
-    assert subscription.statistics().lost == 3
-    with pytest.raises(DataLossError, match="messages 1 to 3"):
-        subscription.fetch(1, 4)
     log = disk.logs["s"]
     log.sync()
+    publish(dataspace, publisher, A)
+    # A reader that had got up to there finds out, should the process end now.
+    log.sync()
     assert log.low == subscription.low == 4
+    publish(dataspace, publisher, A)
+    assert not log.pending  # once is enough
+    assert dataspace.ledger.repaid_items[Outcome.DROPPED] == 2
+    assert subscriptions.look_for_the_lost() == []
+    subscription.attach()
+    publish(dataspace, publisher, A)
+    assert subscription.statistics().lost == 4
+    with pytest.raises(DataLossError, match="messages 1 to 4"):
+        subscription.fetch(1, 5)
+    log.sync()
+    assert log.low == subscription.low == 5
     subscriptions.close()
 
 

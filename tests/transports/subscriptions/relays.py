@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from clearfunds.accounts import Account, Ledger, Limit, watch_patience
+from clearfunds.accounts import Account, Ledger, Limit, Quota, watch_patience
 from clearfunds.dataspace import Dataspace
 from clearfunds.dataspace.subscriptions import RangeSubscription, SubscriptionLimits
 from clearfunds.range_client import RangeReader, Ticket
@@ -85,10 +85,11 @@ async def running(
     store: Store | None = None,
     port: int = 0,
     disk_limit: int = 1 << 30,
+    quota: Quota | None = None,
     **settings: Any,
 ) -> AsyncGenerator[Relay]:
     """Run a relay; at the end nothing may be owed."""
-    ledger = Ledger()
+    ledger = Ledger(quota=quota)
     dataspace = Dataspace(ledger)
     server_account = ledger.open("server")
     disk_account: Account | None = None

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from clearfunds.accounts import Limit
+from clearfunds.accounts import Limit, Quota
 from clearfunds.dataspace.subscriptions import SubscriptionLimits
-from clearfunds.range_client import DataLossError, RangeReader, StoreError, Ticket
+from clearfunds.range_client import DataLossError, RangeReader, RefusedError, StoreError, Ticket
 from clearfunds.store import Store, StoreSettings
 from clearfunds.transports.mqtt import Connect, Publish, encode
 from tests.transports.peers import connected, log_of, until
@@ -181,6 +181,50 @@ async def test_what_cannot_be_taken_up_is_left_alone(
             assert len(relay.server.subscriptions) == 0
             assert log_of(caplog, "subscription bad cannot be taken up")
         assert store.values() == {"subscription/bad/state": b"{}"}
+
+
+async def test_what_could_not_be_taken_up_makes_room_for_one_of_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store:
+        async with running(store=store) as relay:
+            await relay.attach(durable=True)
+            await publish(relay, b"1", b"2", b"3")
+        changes = store.begin()
+        changes.set("subscription/s/state", b"damaged")
+        changes.set("subscription/s/low", b"3")
+        store.commit(changes)
+    with opened(tmp_path) as store:
+        async with running(store=store) as relay:
+            reader = await relay.attach(durable=True)
+            assert log_of(caplog, "subscription s is made anew: what one of this name had")
+            await publish(relay, b"other")
+            assert await blocking(values, reader, 1, 2) == [b"other"]
+    with opened(tmp_path) as store:
+        async with running(store=store) as relay:
+            assert relay.subscription().head() == (1, 2)
+            assert store.queues["subscription/s"].live_count == 1
+
+
+async def test_where_there_is_no_room_for_it_a_subscription_stays_on_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store:
+        async with running(store=store) as relay:
+            reader = await relay.attach(durable=True, filters=["a/#", "b"])
+            await publish(relay, b"1")
+            ticket = reader.ticket
+    with opened(tmp_path) as store:
+        async with running(store=store, quota=Quota(items=1)) as relay:
+            assert log_of(caplog, "subscription s cannot be taken up: subscription/s may keep 1")
+            with pytest.raises(RefusedError, match=r"could not be taken up .* raise the quota"):
+                await relay.attach(durable=True)
+            with pytest.raises(RefusedError, match="could not be taken up"):
+                await relay.join(ticket)
+    with opened(tmp_path) as store:
+        async with running(store=store) as relay:
+            reader = await relay.join(ticket)
+            assert await blocking(values, reader, 1, 2) == [b"1"]
 
 
 @contextmanager

@@ -235,6 +235,48 @@ async def test_a_reader_that_does_not_read_is_asked_for_no_more_and_may_still_ac
             assert not session.account.debt_bytes
 
 
+async def test_what_waits_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clearfunds.transports.subscriptions._session.MOST_PENDING", 100)
+    async with running(limit=Limit(items=None, bytes=1 << 20)) as relay:
+        relay.server.subscriptions.open("s", ["a"])
+        put(relay, 40, 100_000)
+        async with dialled(relay, receive_buffer=4096) as peer:
+            await peer.send(Attach(name="s"))
+            await peer.expect(Kind.ATTACHED)
+            waiting: list[int] = []
+
+            async def ask() -> None:
+                while True:
+                    await peer.send(*[Fetch(1, 1, 41, 1 << 20)] * 1000)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                for number in range(40):
+                    await peer.expect(Kind.RECORDS, number + 1)
+                    waiting.append(relay.server.counters.received_bytes // 36 - number)
+                nursery.cancel_scope.cancel()
+            # What one read has more, however often it has to wait; and some are on their way.
+            assert 100 <= max(waiting) <= 100 + (64 << 10) // 36 + 20
+
+
+async def test_a_reader_that_is_out_changes_nothing() -> None:
+    async with running() as relay, dialled(relay) as peer:
+        await peer.send(
+            Attach(name="s", filters=("a",), grace=10.0),
+            Attach(name="s", grace=20.0),
+            Attach(name="s", generation=1, grace=30.0),
+            Attach(name="s", generation=2, incarnation=b"another one's 16", grace=40.0),
+        )
+        await peer.expect(Kind.ATTACHED, 1)
+        await peer.expect(Kind.ATTACHED, 2)
+        await peer.error(ErrorCode.FENCED, 3)
+        await peer.error(ErrorCode.OTHER_INCARNATION, 4)
+        assert relay.subscription().options.grace == 20
+        await peer.send(Attach(name="s", generation=2, grace=50.0))
+        await peer.expect(Kind.ATTACHED, 1)
+        assert relay.subscription().options.grace == 50
+
+
 async def test_a_reader_that_never_reads_is_given_up() -> None:
     async with running(limit=Limit(items=None, bytes=1 << 20), patience=0.2) as relay:
         relay.server.subscriptions.open("s", ["a"])
