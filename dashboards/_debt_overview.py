@@ -29,8 +29,8 @@ def debt_overview() -> Board:
 _NOW = [
     number(
         "Events owed",
-        "How many events are unfinished now, over all accounts? What queues have put aside, on disk, "
-        "is not among them.",
+        "How many events are unfinished now, over all accounts? What queues have put aside is not "
+        "among them.",
         Query(f"sum(clearfunds_debt_items{{{HERE}}})"),
         span=4,
     ),

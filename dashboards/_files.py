@@ -10,6 +10,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from ._debt_overview import debt_overview
 from ._panels import Board
+from ._queues_and_store import queues_and_store
 from ._relay_runtime import relay_runtime
 from ._rules import ALERTS, RECORDINGS
 from ._who_blocks_whom import who_blocks_whom
@@ -20,7 +21,7 @@ FOLDER: Final = Path(__file__).parent
 
 def boards() -> list[Board]:
     """Return the dashboards, in the order in which one looks at them."""
-    return [debt_overview(), who_blocks_whom(), relay_runtime()]
+    return [debt_overview(), who_blocks_whom(), queues_and_store(), relay_runtime()]
 
 
 def generated() -> dict[str, str]:

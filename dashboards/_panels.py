@@ -46,6 +46,17 @@ def added(counter: str, span: str) -> str:
     return f"{counter} - min_over_time({counter}[{span}])"
 
 
+def fullness(matchers: str = "") -> str:
+    """Return a query for which part of what it may put aside each queue has: two, for two units."""
+    where = f"{{{matchers}}}" if matchers else ""
+    parts = [
+        f"label_replace(clearfunds_detailed_queue_at_rest_{unit}{where}"
+        f' / clearfunds_detailed_queue_limit_{unit}{where}, "unit", "{unit}", "", "")'
+        for unit in ("messages", "bytes")
+    ]
+    return " or ".join(parts)
+
+
 @attrs.frozen
 class Query:
     """One target of a panel."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from ._panels import added
+from ._panels import added, fullness
 
 
 @attrs.frozen
@@ -320,16 +320,14 @@ ALERTS: Final = (
     ),
     Alert(
         name="ClearfundsWaitingForNobody",
-        expr="(\n"
-        "  sum by (instance) (clearfunds_waiting_readers) > 0\n"
-        "  and on (instance) sum by (instance) (clearfunds_debt_items) == 0\n"
-        f"  unless on (instance) {_ALARMED}\n"
+        # Of two scrapes at least: one may find readers that are about to go on.
+        expr="sum by (instance) (min_over_time(clearfunds_waiting_readers[20s])) > 0\n"
+        "unless on (instance) (\n"
+        "  sum by (instance) (max_over_time(clearfunds_debt_items[20s])) > 0\n"
+        "  and on (instance)\n"
+        "  sum by (instance) (max_over_time(clearfunds_top_holder_items[20s])) > 0\n"
         ")\n"
-        "or (\n"
-        "  sum by (instance) (clearfunds_waiting_readers) > 0\n"
-        f"  and on (instance) sum by (instance) ({_D}_holder_debt_items) == 0\n"
-        f"  unless on (instance) {_ALARMED}\n"
-        ")",
+        f"unless on (instance) {_ALARMED}",
         lasts="1m",
         severity="critical",
         summary="Readers of {{ $labels.instance }} wait, and nobody holds what they wait for",
@@ -337,6 +335,101 @@ ALERTS: Final = (
         "to be repaid, but nobody holds any. They would wait for ever. " + _AUDIT,
         when="readers wait while nothing is owed, or while no holder holds anything, for 1 min",
         review="nothing",
+    ),
+    Alert(
+        name="ClearfundsAlarm",
+        expr="max by (instance, kind) (clearfunds_alarm) > 0",
+        severity="warning",
+        summary="{{ $labels.instance }} has an alarm up: {{ $labels.kind }}",
+        description="{{ if eq $labels.kind `disk` }}The disk of {{ $labels.instance }} is nearly "
+        "full{{ else }}{{ $labels.instance }} uses nearly all the memory that it may{{ end }}. "
+        "Nobody who publishes there is read until that is over; who subscribes gets what there is. "
+        "{{ if eq $labels.kind `disk` }}Make room on that disk, or let clients that are away come "
+        "back for what is kept for them{{ else }}What takes it is mostly what is owed: see who "
+        "holds it on http://{{ $labels.instance }}/{{ end }}.",
+        when="an alarm is up that stops all who publish",
+        review="nothing here; the marks are `--memory-alarm` and `--disk-alarm`",
+    ),
+    Alert(
+        name="ClearfundsStoreTrouble",
+        expr="max by (instance) (clearfunds_store_trouble) > 0",
+        severity="critical",
+        summary="{{ $labels.instance }} cannot write to its store",
+        description="The disk refuses what {{ $labels.instance }} writes; its log says why, in a "
+        "line of the event `store_trouble`. Nothing is lost, and it goes on trying. But what is "
+        "not on disk is not confirmed, and those who publish it owe for it and will have to wait.",
+        when="a store cannot be written to",
+        review="nothing",
+    ),
+    Alert(
+        name="ClearfundsMessagesLost",
+        expr="sum by (instance) (\n"
+        f"  {added('clearfunds_queue_messages_lost_total', '15m')}\n"
+        "  or\n"
+        f"  {added('clearfunds_store_damages_total', '15m')}\n"
+        ") > 0\n"
+        "or sum by (instance) (clearfunds_store_damages_total) > 0",
+        severity="critical",
+        summary="{{ $labels.instance }} cannot read all that it has stored",
+        description="Something that should be in the store of {{ $labels.instance }} cannot be "
+        "read. The rest is served. Its log says what; `clearfunds store verify` on its directory, "
+        "while it is stopped, says more, and `clearfunds store repair` puts it in order.",
+        when="a message was not to be found on disk in the last 15 min, or a place in the store "
+        "cannot be read since the relay started",
+        review="nothing: there must be none",
+    ),
+    Alert(
+        name="ClearfundsDiskBudgetNearlySpent",
+        expr='max by (instance) (clearfunds_at_rest_bytes{place="disk"})\n'
+        '  / on (instance) max by (instance) (clearfunds_debt_limit_bytes{level="disk"})\n'
+        "  > 0.85",
+        lasts="1m",
+        severity="warning",
+        summary="{{ $value | humanizePercentage }} of what {{ $labels.instance }} may keep on disk "
+        "is used",
+        description="What {{ $labels.instance }} keeps for its clients takes "
+        "{{ $value | humanizePercentage }} of what it may (`--disk-limit`). "
+        + _asking(
+            f"topk(1, {_D}_queue_at_rest_bytes{{instance=%q}})",
+            "$labels.instance",
+            f"Most of it, {{{{ . | first | value | humanize1024 }}}}B, is for {_FIRST_HOLDER}.",
+            "For whom most of it is can be seen on http://{{ $labels.instance }}/.",
+        )
+        + " When it is spent nothing more is put aside: those who publish to full queues have to "
+        "wait, and the sessions of clients in whose way they are, and who are away, are ended.",
+        when="more than 85 % of the disk budget is used, for 1 min",
+        review="85 %: what comes in the time that you need to act has to fit in the rest",
+    ),
+    Alert(
+        name="ClearfundsQueueNearlyFull",
+        expr=f"max by (instance, holder) ({fullness()}) > 0.8\n"
+        f"  and on (instance, holder) sum by (instance, holder) ({_D}_queue_consumers) == 0",
+        lasts="1m",
+        severity="warning",
+        summary="The queue of {{ $labels.holder }} at {{ $labels.instance }} is nearly full, and "
+        "it is away",
+        description="{{ $labels.holder }} is not connected, and its queue at "
+        "{{ $labels.instance }} has {{ $value | humanizePercentage }} of what may be kept for it "
+        "(`--max-queued`, `--max-queued-bytes`). When it is full the oldest messages are dropped. "
+        "If that client does not come back, end its session: connect once in its name with a clean "
+        "session; or let sessions expire sooner (`--session-expiry`).",
+        when="the queue of a client that is away has more than 80 % of what it may, for 1 min",
+        review="80 %: see above",
+    ),
+    Alert(
+        name="ClearfundsFsyncSlow",
+        expr="sum by (instance) (rate(clearfunds_store_fsync_seconds_total[2m]))\n"
+        "  / (sum by (instance) (rate(clearfunds_store_fsyncs_total[2m])) > 0)\n"
+        "  > 0.5",
+        lasts="2m",
+        severity="warning",
+        summary="The disk of {{ $labels.instance }} takes {{ $value | humanizeDuration }} for an "
+        "fsync",
+        description="An fsync of the store of {{ $labels.instance }} takes "
+        "{{ $value | humanizeDuration }} on average. All who publish with QoS 1 or 2 to what is "
+        "kept wait for that to be confirmed. Something else may use that disk, or it fails.",
+        when="an fsync takes more than 0.5 s on average, for 2 min",
+        review="0.5 s: of a network disk take more, of an SSD a tenth",
     ),
     Alert(
         name="ClearfundsInternalErrors",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import promql_parser
@@ -33,6 +34,7 @@ from tests.dashboards.queries import (
     selectors,
 )
 from tests.transports.peers import connected, fetch, running, until
+from tests.transports.relay.brokers import Broker
 
 ROOT: Final = Path(__file__).parents[2]
 QUERIES: Final = [*panel_queries(), *rule_queries()]
@@ -57,12 +59,13 @@ RECORDED_LABELS: Final = {
 @pytest.fixture(scope="module")
 def exported() -> dict[str, frozenset[str]]:
     """The labels of each metric that a relay has, off the pages of one in which somebody waited."""
-    return trio.run(_export)
+    with TemporaryDirectory() as store:
+        return trio.run(_export, store)
 
 
-async def _export() -> dict[str, frozenset[str]]:
+async def _export(store: str) -> dict[str, frozenset[str]]:
     async with (
-        running(http="127.0.0.1:0", limit_items=1) as relay,
+        running(http="127.0.0.1:0", limit_items=1, store=store, fsync_interval=0.0) as relay,
         connected(relay.port, "publisher") as publisher,
         connected(relay.port, "subscriber") as subscriber,
     ):
@@ -77,8 +80,10 @@ async def _export() -> dict[str, frozenset[str]]:
         await until(lambda: relay.account("publisher").statistics().blame)
         http = relay.addresses.http
         assert http is not None
+        async with Broker(relay.port, 20, "kept").visit(leave=True) as client:
+            await client.subscribe("kept")
         text = await fetch(f"{http}/metrics")
-        text += await fetch(f"{http}/metrics/detailed?family=account,holder,matrix,blame")
+        text += await fetch(f"{http}/metrics/detailed?family=account,holder,matrix,blame,queue")
     found: dict[str, frozenset[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -175,7 +180,7 @@ def test_every_panel_says_what_it_answers_and_whom_it_asks(name: str) -> None:
 def test_uids_and_titles_are_unique() -> None:
     for field in ("uid", "title"):
         values = [dashboard[field] for dashboard in dashboards().values()]
-        assert len(set(values)) == len(values) == 3
+        assert len(set(values)) == len(values) == 4
 
 
 # -- the queries ----------------------------------------------------------------------------------
@@ -237,7 +242,7 @@ def test_variables_ask_for_what_a_relay_has(exported: dict[str, frozenset[str]])
         for variable in dashboard["templating"]["list"]
         if variable["type"] == "query"
     ]
-    assert asked == ["label_values(clearfunds_build_info, instance)"] * 3
+    assert asked == ["label_values(clearfunds_build_info, instance)"] * 4
     assert "clearfunds_build_info" in exported
 
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 
 import pytest
@@ -24,11 +25,12 @@ from dashboards._rules import ALERTS, RECORDINGS
 from tests.cli.conftest import RelayUnderTest
 from tests.dashboards.queries import panel_queries, rule_queries, selectors
 from tests.transports.peers import SECONDS, connected, fetch
+from tests.transports.relay.brokers import Broker
 
 ANSWERED_SECONDS: Final = 40
 """Some queries have an answer only when the relay has given up on somebody, twice."""
 TOLD_SECONDS: Final = 30
-DETAILED: Final = "/metrics/detailed?family=account,holder,matrix,blame"
+DETAILED: Final = "/metrics/detailed?family=account,holder,matrix,blame,queue"
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed"
@@ -132,7 +134,10 @@ async def prometheus(target: str, folder: Path) -> AsyncGenerator[Prometheus]:
                 try:
                     await fetch(f"http://{address}/-/ready")
                     break
-                except OSError:
+                except OSError as exc:
+                    # It is there, and not ready: that is an answer, with a socket of its own.
+                    if isinstance(exc, HTTPError):
+                        exc.close()
                     await trio.sleep(0.1)
         yield Prometheus(f"http://{address}")
     finally:
@@ -166,6 +171,17 @@ async def publisher(port: int, name: str) -> None:
             await client.publish(f"weather/{name}", bytes(2000))
             await client.publish("elsewhere")
             await trio.sleep(0.002)
+
+
+async def kept(port: int) -> None:
+    """Subscribe, and go away; let somebody publish what is kept for it then."""
+    broker = Broker(port, 20, "kept", lag=0.3)
+    async with broker.visit(leave=True) as client:
+        await client.subscribe(broker.topic)
+    async with broker.publisher() as client:
+        while True:
+            await client.publish(broker.topic, bytes(500), 1)
+            await trio.sleep(0.1)
 
 
 async def until_all_is_answered(prom: Prometheus) -> None:
@@ -249,6 +265,7 @@ async def test_every_query_of_every_panel_and_rule_returns_data(tmp_path: Path) 
         (
             *("--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"),
             *("--patience", "3", "--limit-items", "200"),
+            *("--store", str(tmp_path / "store"), "--fsync-interval", "0.05"),
         )
     )
     try:
@@ -261,6 +278,7 @@ async def test_every_query_of_every_panel_and_rule_returns_data(tmp_path: Path) 
         ):
             nursery.start_soon(stuck, port)
             nursery.start_soon(reader, port)
+            nursery.start_soon(kept, port)
             nursery.start_soon(publisher, port, "station-a")
             nursery.start_soon(publisher, port, "station-b")
             await until_all_is_answered(prom)

@@ -1,0 +1,299 @@
+"""What is kept for whom, does it fit on the disk, and does the disk keep up?"""
+
+from __future__ import annotations
+
+from ._panels import HERE, Board, Query, Row, added, board, fullness, lines, number, rows_of
+
+_RATE = "[$__rate_interval]"
+_D = "clearfunds_detailed_queue"
+_WHO = f'{HERE},holder=~"$holder"'
+
+_USED = (
+    f'sum by (instance) (clearfunds_at_rest_bytes{{place="disk",{HERE}}})'
+    f' / sum by (instance) (clearfunds_debt_limit_bytes{{level="disk",{HERE}}})'
+)
+
+
+def _rate(counter: str) -> str:
+    return f"sum(rate({counter}{{{HERE}}}{_RATE}))"
+
+
+def _of_each(what: str) -> str:
+    return f"sum by (instance, holder) ({_D}_{what}{{{_WHO}}})"
+
+
+def queues_and_store() -> Board:
+    """Make the dashboard of what is kept; it needs `/metrics`, and for one panel the names."""
+    return board(
+        "clearfunds-queues-and-store",
+        "clearfunds: queues and store",
+        "What is kept for clients that are away or slow, in RAM and on disk, how much more may be, "
+        "and whether the disk keeps up.",
+        [
+            Row("Is anything short?", _NOW),
+            Row("What is kept for whom", _KEPT),
+            Row("What becomes of it", _FLOW),
+            Row("The store", _STORE),
+        ],
+        patterns=("holder",),
+    )
+
+
+_NOW = [
+    number(
+        "Messages in queues",
+        "How many messages wait in queues for their consumers, or for an acknowledgement?",
+        Query(f"sum(clearfunds_queue_messages{{{HERE}}})"),
+    ),
+    number(
+        "Clients away",
+        "Whose sessions are kept though they are not connected: how many?",
+        Query(f'sum(clearfunds_sessions{{state="away",{HERE}}})'),
+    ),
+    number(
+        "Disk budget used",
+        "Which part of what queues may put aside on disk have they? At 100 % nothing more is "
+        "written; publishers owe for what comes, and wait.",
+        Query(f"max({_USED})"),
+        unit="percentunit",
+        orange=0.75,
+        red=0.9,
+    ),
+    number(
+        "Waiting for the disk",
+        "How many messages cannot be put aside, because the disk budget is spent or the disk in "
+        "trouble? Their publishers owe for them, and have no confirm.",
+        Query(f"sum(clearfunds_queue_unwritten_messages{{{HERE}}})"),
+        orange=1,
+    ),
+    number(
+        "Alarms up",
+        "How many alarms are up, for memory or the disk? While one is, nobody who publishes is "
+        "read, whatever they owe.",
+        Query(f"sum(clearfunds_alarm{{{HERE}}})"),
+        red=1,
+    ),
+    number(
+        "Stores in trouble",
+        "How many stores cannot be written to, because their disk refuses? What is not on disk is "
+        "not confirmed until it works again.",
+        Query(f"sum(clearfunds_store_trouble{{{HERE}}})"),
+        red=1,
+    ),
+    number(
+        "Lost",
+        "How many messages should have been on disk, in the time shown, and were not? Each is in "
+        "the log; `clearfunds store verify` says more.",
+        Query(f"sum({added(f'clearfunds_queue_messages_lost_total{{{HERE}}}', '$__range')})"),
+        red=1,
+    ),
+    number(
+        "Dropped",
+        "How many messages were dropped from full queues in the time shown? That is the oldest, "
+        "of clients that are away for too long.",
+        Query(f"sum({added(f'clearfunds_queue_messages_dropped_total{{{HERE}}}', '$__range')})"),
+        orange=1,
+    ),
+]
+
+_KEPT = [
+    lines(
+        "Messages in queues, by state",
+        "How many messages are to be delivered, and how many are delivered and not acknowledged?",
+        Query(f"sum by (state) (clearfunds_queue_messages{{{HERE}}})", "{{state}}"),
+        stacked=True,
+    ),
+    lines(
+        "Where they are",
+        "How many of them are in RAM, and how many on disk alone? RAM has what consumers are "
+        "about to take; a long backlog should be on disk.",
+        Query(f"sum(clearfunds_queue_ram_messages{{{HERE}}})", "in RAM"),
+        Query(f"sum(clearfunds_queue_disk_only_messages{{{HERE}}})", "on disk only"),
+        stacked=True,
+    ),
+    lines(
+        "Disk budget",
+        "How much have queues put aside, and how much may they?",
+        Query(
+            f"sum by (instance, place) (clearfunds_at_rest_bytes{{{HERE}}})",
+            "{{place}}, {{instance}}",
+        ),
+        Query(
+            f'sum by (instance, level) (clearfunds_debt_limit_bytes{{level=~"disk|kept",{HERE}}})',
+            "limit of {{level}}, {{instance}}",
+        ),
+        unit="bytes",
+    ),
+    lines(
+        "Sessions",
+        "How many sessions are kept, of clients that are connected and of those that are away?",
+        Query(f"sum by (state) (clearfunds_sessions{{{HERE}}})", "{{state}}"),
+        stacked=True,
+    ),
+    lines(
+        "Sessions that ended without their clients",
+        "For how many did nobody come back in time, and how many were in the way of others?",
+        Query(f"sum({added(f'clearfunds_sessions_expired_total{{{HERE}}}', '10m')})", "expired"),
+        Query(f"sum({added(f'clearfunds_sessions_given_up_total{{{HERE}}}', '10m')})", "given up"),
+    ),
+    lines(
+        "Waiting to be written, or to be durable",
+        "How many messages have no room on disk, and how many are written and wait for the next "
+        "fsync? The first should be none; the second are as many as come between two fsyncs.",
+        Query(f"sum(clearfunds_queue_unwritten_messages{{{HERE}}})", "no room"),
+        Query(f"sum(clearfunds_queue_unsynced_messages{{{HERE}}})", "not durable yet"),
+    ),
+    rows_of(
+        "Fullest queues",
+        "Whose queues have most, how full are they, and is anybody there to take it? Needs a "
+        "scrape of /metrics/detailed?family=queue.",
+        ("instance", "holder"),
+        {
+            "Ready": (f"topk(20, {_of_each('ready_messages')})", "short"),
+            "Unacked": (_of_each("unacked_messages"), "short"),
+            "Put aside": (_of_each("at_rest_bytes"), "bytes"),
+            "Full": (f"max by (instance, holder) ({fullness(_WHO)})", "percentunit"),
+            "Consumers": (_of_each("consumers"), "short"),
+        },
+        span=24,
+        coloured="Full",
+    ),
+]
+
+_FLOW = [
+    lines(
+        "Coming in and going out",
+        "Do messages leave the queues as fast as they come?",
+        Query(_rate("clearfunds_queue_messages_published_total"), "came"),
+        Query(_rate("clearfunds_queue_messages_delivered_total"), "delivered"),
+        Query(_rate("clearfunds_queue_messages_acked_total"), "acknowledged"),
+        unit="ops",
+    ),
+    lines(
+        "Sent again",
+        "How many deliveries a second come back, and how many are of what somebody may have had? "
+        "Many are clients that lose their connections, or do not acknowledge.",
+        Query(_rate("clearfunds_queue_messages_requeued_total"), "came back"),
+        Query(_rate("clearfunds_queue_messages_redelivered_total"), "sent again"),
+        unit="ops",
+    ),
+    lines(
+        "Not delivered",
+        "How many messages a second end in a queue otherwise, and how? `dropped` is the oldest of "
+        "a full queue, `purged` what ended with its session.",
+        *(
+            Query(_rate(f"clearfunds_queue_messages_{name}_total"), name.replace("_", " "))
+            for name in (
+                *("dropped", "purged", "expired", "refused"),
+                *("rejected", "failed", "written_off", "lost"),
+            )
+        ),
+        unit="ops",
+        stacked=True,
+    ),
+    lines(
+        "Paged out and in",
+        "How many messages a second are let go of in RAM, and read back from disk?",
+        Query(_rate("clearfunds_queue_messages_paged_out_total"), "out"),
+        Query(_rate("clearfunds_queue_messages_paged_in_total"), "in"),
+        unit="ops",
+    ),
+    lines(
+        "Put aside",
+        "How many messages a second come to rest, which repays those who published them?",
+        Query(_rate("clearfunds_queue_messages_stored_total"), "came to rest"),
+        unit="ops",
+    ),
+    lines(
+        "Dead letters",
+        "How many messages a second are published once more as dead letters, and how many cannot?",
+        Query(_rate("clearfunds_queue_messages_dead_lettered_total"), "published"),
+        Query(_rate("clearfunds_queue_messages_dead_letters_failed_total"), "failed"),
+        Query(_rate("clearfunds_queue_messages_cycles_total"), "came back by themselves"),
+        unit="ops",
+    ),
+]
+
+_STORE = [
+    lines(
+        "Time of an fsync",
+        "How long does one take, on average? Whoever waits for a confirm waits for this, and for "
+        "the interval between two.",
+        Query(
+            f"sum by (instance) (rate(clearfunds_store_fsync_seconds_total{{{HERE}}}{_RATE}))"
+            f" / (sum by (instance) (rate(clearfunds_store_fsyncs_total{{{HERE}}}{_RATE})) > 0)",
+            "{{instance}}",
+        ),
+        Query(f"clearfunds_store_slowest_fsync_seconds{{{HERE}}}", "slowest ever, {{instance}}"),
+        unit="s",
+        orange=0.5,
+    ),
+    lines(
+        "Not on disk yet",
+        "How many bytes wait in RAM to be written, and how many are written and not yet fsynced? "
+        "If the first grows, the disk does not keep up.",
+        Query(f"sum(clearfunds_store_pending_bytes{{{HERE}}})", "to be written"),
+        Query(f"sum(clearfunds_store_unsynced_bytes{{{HERE}}})", "to be fsynced"),
+        unit="bytes",
+    ),
+    lines(
+        "Writes",
+        "How often a second is something handed to the store, written, and fsynced? Many changes "
+        "share a write, and many writes an fsync.",
+        Query(_rate("clearfunds_store_commits_total"), "changes"),
+        Query(_rate("clearfunds_store_batches_total"), "writes"),
+        Query(_rate("clearfunds_store_fsyncs_total"), "fsyncs"),
+        unit="ops",
+    ),
+    lines(
+        "The log on disk",
+        "How large is it, how much of that is needed, and how large is the index's snapshot?",
+        Query(f"sum by (state) (clearfunds_store_bytes{{{HERE}}})", "{{state}}"),
+        Query(f"sum(clearfunds_store_snapshot_bytes{{{HERE}}})", "snapshot"),
+        unit="bytes",
+        stacked=True,
+    ),
+    lines(
+        "Written, and copied",
+        "How many bytes a second are written, and how many of them only to free others?",
+        Query(_rate("clearfunds_store_written_bytes_total"), "written"),
+        Query(_rate("clearfunds_store_compacted_bytes_total"), "of that copied"),
+        unit="Bps",
+    ),
+    lines(
+        "Files of the log",
+        "How many are there, how many were copied forward or given back, and how many snapshots "
+        "were written?",
+        Query(f"sum(clearfunds_store_segments{{{HERE}}})", "there are"),
+        Query(
+            f"sum({added(f'clearfunds_store_compacted_segments_total{{{HERE}}}', '10m')})",
+            "copied in 10 min",
+        ),
+        Query(
+            f"sum({added(f'clearfunds_store_deleted_segments_total{{{HERE}}}', '10m')})",
+            "given back in 10 min",
+        ),
+        Query(
+            f"sum({added(f'clearfunds_store_snapshots_total{{{HERE}}}', '10m')})",
+            "snapshots in 10 min",
+        ),
+    ),
+    lines(
+        "Refused and damaged",
+        "How often did the disk refuse to write, and how many places could not be read? Both "
+        "should be none.",
+        Query(f"sum({added(f'clearfunds_store_failures_total{{{HERE}}}', '10m')})", "refused"),
+        Query(f"sum(clearfunds_store_damages_total{{{HERE}}})", "damaged, since the start"),
+        span=12,
+    ),
+    lines(
+        "Alarms, and who waits for them",
+        "Which alarms are up, and how many readers wait for them on average?",
+        Query(f"max by (kind) (clearfunds_alarm{{{HERE}}})", "{{kind}}"),
+        Query(
+            f'sum(rate(clearfunds_throttled_seconds_total{{reason="alarm",{HERE}}}{_RATE}))',
+            "readers that wait",
+        ),
+        span=12,
+    ),
+]
