@@ -27,13 +27,16 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import accumulate, count, pairwise
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 MAX_FRAME_BYTES = 300 << 20
 """A larger answer is taken for garbage: one message of MQTT's largest size, and some more."""
+
+MAX_TEXT_BYTES = 65_535
+"""Bytes of a name or a filter that the protocol has room for; a relay allows less."""
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds within which a request is answered, reconnecting included; as psycopg's pool has it."""
@@ -61,8 +64,8 @@ HELLO, WELCOME, ERROR, PING, PONG = 1, 2, 3, 4, 5
 ATTACH, ATTACHED, DETACH, DETACHED = 16, 17, 18, 19
 HEAD, HEAD_IS, FETCH, RECORDS, ACK, ACKED, DROP, DROPPED = 24, 25, 26, 27, 28, 29, 30, 31
 
-_STARTS = {None: 0, "earliest": 1, "latest": 2}
-_AFTER_GRACE = {None: 0, "hold": 1, "drop": 2, "write_off": 3}
+_STARTS: dict[str | None, int] = {None: 0, "earliest": 1, "latest": 2}
+_AFTER_GRACE: dict[str | None, int] = {None: 0, "hold": 1, "drop": 2, "write_off": 3}
 _UNKNOWN = bytes(16)
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds between attempts to reach the relay again; the last one from then on."""
@@ -292,7 +295,17 @@ def _taken_apart(form: struct.Struct, payload: memoryview) -> tuple[int, ...]:
 
 def _text(text: str) -> bytes:
     raw = text.encode()
+    if len(raw) > MAX_TEXT_BYTES:
+        raise ValueError(f"a name or a filter of {len(raw)} bytes: {MAX_TEXT_BYTES} are the most")
     return _U16.pack(len(raw)) + raw
+
+
+def _choice(what: str, given: str | None, codes: dict[str | None, int]) -> int:
+    code = codes.get(given)
+    if code is None:
+        there = ", ".join(map(repr, codes))
+        raise ValueError(f"{what} is one of {there}, not {given!r}")
+    return code
 
 
 class RangeReader:
@@ -306,12 +319,13 @@ class RangeReader:
         host: Where the relay is.
         port: Where it listens for readers.
         subscription: The subscription's name.
-        filters: What it is bound to: MQTT's topic filters. None: it is there already.
+        filters: What it is bound to: a list of MQTT's topic filters. Empty: it is there already.
         start: Where to begin that was not read before: `earliest` or `latest`; see `start` below.
         durable: Whether a subscription that is made goes to the relay's disk.
         grace: Seconds that it waits for its reader to come back; None: as it is, or the relay's.
         after_grace: What it does then: `hold` its debt, `drop` it all, or `write_off` its debt.
-        timeout: Seconds within which each request has to be answered.
+        timeout: Seconds within which each request has to be answered, or the next part of an answer
+            has to come.
         fetch_bytes: Bytes of one answer to a fetch.
 
     Attributes:
@@ -322,6 +336,7 @@ class RangeReader:
     Raises:
         AwayError: If the relay cannot be reached in time.
         RefusedError: If the subscription cannot be made so.
+        ValueError: If an argument cannot be one; nothing was asked for then.
     """
 
     def __init__(
@@ -338,12 +353,14 @@ class RangeReader:
         timeout: float = DEFAULT_TIMEOUT,
         fetch_bytes: int = DEFAULT_FETCH_BYTES,
     ) -> None:
+        if isinstance(filters, str):
+            raise TypeError(f"filters are a list: [{filters!r}], not {filters!r}")
         wanted = [_text(text) for text in filters]
         self._prepare(host, port, timeout, fetch_bytes)
         self._options = (
             -1.0 if grace is None else grace,
-            _STARTS[start],
-            _AFTER_GRACE[after_grace],
+            _choice("start", start, _STARTS),
+            _choice("after_grace", after_grace, _AFTER_GRACE),
             durable,
         )
         self._texts = b"".join((_text(subscription), _U16.pack(len(wanted)), *wanted))
@@ -382,6 +399,7 @@ class RangeReader:
     def _prepare(self, host: str, port: int, timeout: float, fetch_bytes: int) -> None:
         self._address = (host, port)
         self._timeout = timeout
+        self._deadline = 0.0
         self._fetch_bytes = fetch_bytes
         self._lock = threading.RLock()
         self._connection: _Connection | None = None
@@ -435,6 +453,8 @@ class RangeReader:
                 following, number, _ = _RECORDS.unpack_from(payload)
                 if not number:
                     return
+                if following <= at:
+                    raise WrongAnswerError(f"messages from {at} on end before {following}")
                 at = following
                 if at < end:
                     begun = self._begin(self._fetch_bytes, at, end)
@@ -467,16 +487,22 @@ class RangeReader:
 
     def drop(self) -> None:
         """Let the relay forget the subscription with all it holds, and close."""
-        self._ask(DROP, DROPPED, _U32)
+        with contextlib.suppress(DataLossError):  # it is forgotten already
+            self._ask(DROP, DROPPED, _U32)
         self.close()
 
     def close(self) -> None:
-        """Detach, and close the connection. Idempotent; never raises."""
-        with self._lock:
-            self._closed = True
-            connection, self._connection = self._connection, None
+        """Detach, and close the connection. Idempotent; never raises.
+
+        Another thread that waits for an answer is told that the reader was closed.
+        """
+        self._closed = True
+        connection = self._connection
         if connection is not None:
-            connection.sock.close()  # which is how a relay learns of it
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._disconnect()  # which is how a relay learns of it
 
     def __enter__(self) -> Self:
         return self
@@ -504,23 +530,40 @@ class RangeReader:
                 time.monotonic() + self._timeout, lambda: self._once(kind, answer, form, arguments)
             )
 
+    @contextlib.contextmanager
+    def _in_step(self) -> Generator[None]:
+        """Disconnect if what happens in the block leaves it unknown what comes next.
+
+        Control-C may come in the middle of an answer, too.
+        """
+        try:
+            yield
+        except WrongAnswerError:
+            self._disconnect()
+            raise
+        except (RangeClientError, ValueError):
+            raise  # an answer, and the whole of it; or nothing was sent
+        except BaseException:
+            self._disconnect()
+            raise
+
     def _again(self, deadline: float, attempt: Callable[[], memoryview]) -> memoryview:
+        self._deadline = deadline
         why: Exception | None = None
         for tried in count():
             if self._closed:
                 raise RangeClientError("this reader was closed")
             try:
-                return attempt()
-            except (OSError, WrongAnswerError) as exc:
-                # A broken connection, or one on which it is not known any more what comes next.
-                self._disconnect()
-                if isinstance(exc, WrongAnswerError):
-                    raise
+                with self._in_step():
+                    return attempt()
+            except OSError as exc:
                 why = exc
             pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
             if time.monotonic() + pause >= deadline:
                 break
             time.sleep(pause)
+        if self._closed:
+            raise RangeClientError("this reader was closed")
         host, port = self._address
         msg = f"the relay at {host}:{port} did not answer within {self._timeout:g} s: {why}"
         raise AwayError(msg) from why
@@ -529,14 +572,24 @@ class RangeReader:
         self, kind: int, answer: int, form: struct.Struct | None, arguments: tuple[int, ...]
     ) -> memoryview:
         self._connect()
+        connection = self._connection
+        assert connection is not None
+        connection.sock.settimeout(self._remaining())
         number = self._send(kind, form, arguments)
         return self._wait(number, answer)
+
+    def _remaining(self) -> float:
+        return max(0.01, self._deadline - time.monotonic())
 
     def _send(self, kind: int, form: struct.Struct | None, arguments: tuple[int, ...]) -> int:
         connection = self._connection
         assert connection is not None
         number = next(self._numbers) & 0xFFFFFFFF
-        payload = b"" if form is None else form.pack(self._handle, *arguments)
+        try:
+            payload = b"" if form is None else form.pack(self._handle, *arguments)
+        except struct.error as exc:
+            msg = f"numbers of messages, and of bytes, are positive and not that large: {arguments}"
+            raise ValueError(msg) from exc
         connection.send(kind, number, payload)
         return number
 
@@ -563,22 +616,17 @@ class RangeReader:
         with self._lock:
             if self._connection is None:
                 return None
-            try:
+            with contextlib.suppress(OSError), self._in_step():
                 return self._connections, self._send(FETCH, _FETCH, arguments)
-            except OSError:
-                self._disconnect()
-                return None  # it will be asked for anew
+            return None  # it will be asked for anew
 
     def _finish(self, begun: tuple[int, int], arguments: tuple[int, ...]) -> memoryview:
         connection, number = begun
         with self._lock:
             if connection == self._connections and self._connection is not None:
-                try:
+                self._connection.sock.settimeout(self._timeout)
+                with contextlib.suppress(OSError), self._in_step():
                     return self._wait(number, RECORDS)
-                except (OSError, WrongAnswerError) as exc:
-                    self._disconnect()
-                    if isinstance(exc, WrongAnswerError):
-                        raise
             return self._ask(FETCH, RECORDS, _FETCH, *arguments)
 
     def _abandon(self, begun: tuple[int, int]) -> None:
@@ -590,7 +638,8 @@ class RangeReader:
     def _connect(self) -> memoryview:
         if self._connection is not None:
             return memoryview(b"")
-        self._connection = _Connection(self._address, self._timeout)
+        self._connection = _Connection(self._address, self._remaining())
+        self._connection.sock.settimeout(self._remaining())
         self._connections += 1
         grace, where, after_grace, durable = self._options
         name, generation, incarnation = self.ticket
