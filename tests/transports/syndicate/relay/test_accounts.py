@@ -249,7 +249,7 @@ async def test_what_goes_with_a_connection_is_retracted_on_its_account(how: str)
         assert served.holders(account) == {served.account(observer).name: 50}
         assert other.debt_items == before
         assert served.account(observer).debt_items == 0
-        names = {"server", account.name, other.name, served.account(observer).name}
+        names = {"server", "kept", account.name, other.name, served.account(observer).name}
         assert set(served.ledger.accounts) == names
         served.audit()
         lines = await observer.lines(50 + 15 + 50)

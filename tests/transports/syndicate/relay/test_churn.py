@@ -373,7 +373,7 @@ async def test_connections_that_come_and_go_leave_nothing(
                     assert lines.index(f"1 + [{n}]") < lines.index(f"1 - [{n}]")
                     assert lines.index(f"2 ! [<Says {n}>]") < lines.index(f"1 - [{n}]")
                 await until(lambda: len(served.side.open) == 1)
-                await until(lambda: len(served.ledger.accounts) == 2)
+                await until(lambda: len(served.ledger.accounts) == 3)
                 await until(lambda: not served.running.flusher.nursery.child_tasks)
                 served.audit()
                 found.append((objects(), allocated(), tables(served)))

@@ -850,7 +850,7 @@ async def test_credit_is_waited_for_over_websocket(kind: str) -> None:
         await observer.send(gives(1))
         publisher = await s.enter_async_context(web(served))
         assert await extension(publisher) == DO
-        (other,) = {*served.ledger.accounts} - {"server", name}
+        (other,) = {*served.ledger.accounts} - {"server", "kept", name}
         account = served.ledger.accounts[other]
         for packet in packets_of(kind, 50):
             await publisher.send(packet)

@@ -173,7 +173,7 @@ async def test_who_leaves_very_many_assertions_behind(how: str) -> None:
         gone = await observer.lines(count)
         assert all(line.startswith("1 - [") for line in gone)
         assert observer.standing == {}
-        await until(lambda: len(served.ledger.accounts) == 2)
+        await until(lambda: len(served.ledger.accounts) == 3)
         assert served.statistics.assertions == 1
         served.audit()
 
