@@ -28,6 +28,10 @@ DEFAULT_DELAY: Final = 0.050
 """Seconds; see `DEFAULT_EVERY`."""
 
 
+COMPACT: Final = 1000
+"""How many deliveries that are answered may stand behind one that is not."""
+
+
 class Verdict(enum.StrEnum):
     """What a consumer says of a delivery."""
 
@@ -184,6 +188,9 @@ class AckBatcher:
         order = self._order
         while order and order[0] not in self._open:
             order.popleft()
+        if len(order) > 2 * len(self._open) + COMPACT:
+            # One takes long, and thousands that came after it have been answered.
+            order = self._order = deque(tag for tag in order if tag in self._open)
         smallest_open = order[0] if order else None
         by_verdict: dict[Verdict, list[int]] = {verdict: [] for verdict in Verdict}
         for tag, verdict in kept.items():

@@ -15,6 +15,7 @@ coalesce_and_send), where "once per drain of the mailbox" is when they are flush
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Self
 
@@ -22,6 +23,8 @@ import attrs
 
 from .._errors import DataspaceError
 from ._coalesce import coalesce
+
+logger = logging.getLogger("clearfunds.dataspace")
 
 
 @attrs.frozen
@@ -195,7 +198,11 @@ class Confirms:
             self.reason = confirm.reason
             self._nacks.append(confirm.number)
         if first and self._on_answer is not None:
-            self._on_answer()
+            try:
+                self._on_answer()
+            except Exception:
+                # Who answers, a queue whose messages have become durable, say, has to go on.
+                logger.exception("a publisher could not note that there are answers for it")
 
     def flush(self) -> list[Answer]:
         """Take what is to be said now, in the order in which it is to be said."""

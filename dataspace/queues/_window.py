@@ -121,6 +121,7 @@ class InflightWindow:
         self.last -= 1
         self._floor = min(self._floor, number)
         self._let_go(1)
+        self._answered.unpark_all()
 
     def answered(self, number: int, multiple: bool = False) -> list[int]:
         """Note that the broker has confirmed or refused publications; return which, in order.
@@ -162,7 +163,8 @@ class InflightWindow:
         """
         await trio.lowlevel.checkpoint()
         last = self.last
-        while self._smallest_open() <= last:
+        # What is given back meanwhile was not published, and its number is another's.
+        while self._smallest_open() <= (last := min(last, self.last)):
             if self._closed:
                 raise trio.ClosedResourceError(_CLOSED)
             await self._answered.park()

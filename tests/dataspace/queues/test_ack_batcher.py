@@ -258,3 +258,15 @@ def test_whatever_is_said_in_whatever_order_is_what_the_broker_understands(
         assert broker.verdicts == said
 
     trio.run(consume)
+
+
+async def test_what_is_answered_is_not_kept_behind_one_that_takes_long() -> None:
+    batcher, broker = made(1)
+    for tag in range(2, 5_000):
+        broker.deliver(batcher, 1)
+        batcher.ack(tag)
+    assert len(batcher._order) < 2_000  # pyright: ignore[reportPrivateUsage]
+    assert not any(multiple for _, multiple, _ in broker.got)
+    batcher.ack(1)
+    batcher.close()
+    assert broker.got[-1] == (4_999, True, ACK)

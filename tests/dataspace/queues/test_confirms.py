@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearfunds.accounts import Account, Confirm, Ledger, LoanQueue, Outcome
-from clearfunds.dataspace import DataspaceError
+from clearfunds.dataspace import DataspaceError, Publication
 from clearfunds.dataspace.queues._coalesce import coalesce
 from clearfunds.dataspace.queues._confirms import Answer, Confirms, PublicationConfirm
+from tests.dataspace.queues.conftest import Bench
 
 
 def ack(number: int, multiple: bool = False) -> Answer:
@@ -319,3 +320,21 @@ def test_any_interleaving_means_what_single_answers_would(
                         naive.setdefault(number, True)
     flush()
     assert confirms.confirmed + confirms.refused == len(naive)
+
+
+def test_a_publisher_that_cannot_note_it_holds_up_nobody(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("no")
+
+    queue, shelf = bench.durable()
+    confirms = Confirms(fail)
+    for name in "ab":
+        with confirms.begin() as confirm, bench.publisher.turn(confirm=confirm) as turn:
+            turn.publish(bench.dataspace, Publication("t", name.encode(), 1))
+    shelf.sync()
+    bench.ledger.audit()
+    assert queue.statistics().disk_items == 2
+    assert confirms.flush() == [ack(2, multiple=True)]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]

@@ -242,3 +242,17 @@ def test_it_understands_a_confirm_channel(script: list[int | None]) -> None:
                 confirm.expect()
             assert confirm.number == number
             open_.append(confirm)
+
+
+async def test_what_is_given_back_is_not_waited_for(nursery: trio.Nursery) -> None:
+    window = filled(2)
+    nursery.start_soon(window.wait_answered)
+    await wait_all_tasks_blocked()
+    window.answered(1)
+    await wait_all_tasks_blocked()
+    assert nursery.child_tasks
+    window.give_back(2)
+    await wait_all_tasks_blocked()
+    assert not nursery.child_tasks
+    # Whoever has the number next is not one of those that were waited for.
+    assert window.acquire_nowait() == 2
