@@ -45,6 +45,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -64,6 +65,9 @@ READ_BYTES = 8 << 20
 
 IDLE_RATE = 0.01
 """Messages a second below which nothing moves, as rabbit_variable_queue.erl has it."""
+
+FEW = 16
+"""Messages that come back together for which a place is sought for each."""
 
 GO_ON_SECONDS = 0.02
 """When to go on with a push that was not enough, if nothing happens before."""
@@ -645,8 +649,21 @@ def _is_as_written(message: Message) -> bool:
     return message.written and not (message.redelivered or message.deliveries or message.failures)
 
 
+def _seq_of(message: Message) -> int:
+    return message.seq
+
+
 def _merge(queue: deque[Message], messages: Sequence[Message]) -> None:
     """Put messages, in order, to their places in a queue; they are near its front."""
+    if len(messages) <= FEW:
+        # Thousands that come back one by one would each be passed by all that are back already.
+        for message in messages:
+            seq, near = message.seq, 1
+            while near < len(queue) and queue[near - 1].seq < seq:
+                near *= 2
+            until = min(near, len(queue))
+            queue.insert(bisect_left(queue, seq, near // 2, until, key=_seq_of), message)
+        return
     passed: list[Message] = []
     for message in messages:
         while queue and queue[0].seq < message.seq:

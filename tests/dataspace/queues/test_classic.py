@@ -611,3 +611,14 @@ def test_a_queue_pages_out_what_the_monitor_asks_for_and_the_books_balance() -> 
     queue.delete()
     ledger.audit()
     assert publisher.debt_items == 0
+
+
+def test_what_comes_back_one_by_one_finds_its_place_among_the_others() -> None:
+    place = Place()
+    place.desk.publish(50)
+    out = place.desk.take(40)
+    random.Random(1).shuffle(out)
+    for seq in out:
+        place.desk.requeue([seq])
+        place.backing.check()
+    assert place.desk.take(50) == list(range(1, 51))
