@@ -43,7 +43,8 @@ class Delivery:
     """
 
     __slots__ = (
-        "channel", "consumer", "event", "loan", "message", "queue", "redelivered", "tag",
+        "_entered", "channel", "consumer", "event", "loan", "message", "queue", "redelivered",
+        "tag",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +86,9 @@ class Delivery:
         return self.loan.turn()
 
     def __enter__(self) -> Any:
-        self.loan.account.ledger.enter(self.loan.account)
+        # The loan changes accounts where it is when the message comes to rest meanwhile.
+        self._entered = account = self.loan.account
+        account.ledger.enter(account)
         return self.event
 
     def __exit__(
@@ -94,7 +97,7 @@ class Delivery:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.loan.account.ledger.leave(self.loan.account)
+        self._entered.ledger.leave(self._entered)
         if not self.channel.is_outstanding(self.tag):
             return  # it was acknowledged in the block, or the channel has gone
         if exc is None:
@@ -213,6 +216,8 @@ class Channel:
             consumer.queue.retire(consumer)
         self._refuse(deliveries, requeue=True, failed=failed)
         for consumer in consumers:
+            if consumer.on_channel_closed is not None:
+                consumer.on_channel_closed(f"channel {self.name} is closed")
             consumer.queue.consumer_gone()
 
     def _take(self, tag: int, *, multiple: bool) -> list[Delivery]:

@@ -21,6 +21,8 @@ class Consumer:
         window: Its own prefetch window, besides its channel's.
         callback: What each delivery is given to.
         on_cancelled: Called with a sentence if the queue ends it: deleted, or given up.
+        on_channel_closed: Called with a sentence when its channel is closed and it ends with it,
+            by whomever; to be set by who needs to know.
         no_ack: Whether deliveries are done with as soon as they are made.
         exclusive: Whether it is the only one.
         cancelled: Whether it gets nothing more.
@@ -32,7 +34,7 @@ class Consumer:
 
     __slots__ = (
         "__weakref__", "callback", "cancelled", "channel", "delivered", "exclusive", "no_ack",
-        "on_cancelled", "outstanding", "progressed_at", "queue", "window",
+        "on_cancelled", "on_channel_closed", "outstanding", "progressed_at", "queue", "window",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +55,7 @@ class Consumer:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.on_cancelled = on_cancelled
+        self.on_channel_closed: Callable[[str], object] | None = None
         self.cancelled = False
         self.delivered = 0
         self.outstanding = 0

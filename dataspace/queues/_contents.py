@@ -281,7 +281,9 @@ class QueueContents(Holder):
             return
         self._durable = max(self._durable, ticket)
         for message in self._writer.durable(ticket):
-            self._comes_to_rest(message)
+            # Who hears of those before it may have had the queue end with it.
+            if not message.finished:
+                self._comes_to_rest(message)
         self.backing.durable(ticket)
         self.work()
 
@@ -348,6 +350,8 @@ class QueueContents(Holder):
         Meanwhile nothing is written: what comes stays in RAM, unconfirmed, and its publishers pay;
         a queue that refuses rather than drops refuses what is persistent.
         """
+        if self.deleted:
+            return
         self._writer.trouble = trouble
         if trouble is not None:
             self._writer.short = True
@@ -408,7 +412,13 @@ class QueueContents(Holder):
         self._close(message, erased=erased)
 
     def purge(self) -> int:
-        """Drop all that is ready; return how many messages that was. Nothing is dead-lettered."""
+        """Drop all that is ready; return how many messages that was. Nothing is dead-lettered.
+
+        Of a queue that is no more, nothing: what was left on its shelf stays there.
+        """
+        return 0 if self.deleted else self._purge()
+
+    def _purge(self) -> int:
         arrived = list(self._arrived)
         self._arrived.clear()
         returned, self._returned = self._returned, []

@@ -83,7 +83,7 @@ class Queue(ServingQueue):
         backing: Makes its policy of paging.
         dead_letter: Where dead letters go; see `dead_letter_to`. None: they are dropped.
         exclusive_to: Whose it is alone, if it is; see `check_access`.
-        persistent: Which events are to survive a restart.
+        persistent: Which events are to survive a restart. If it fails with one, that is.
         ttl_of: How many seconds an event may wait, or None; the least of this and the setting
             counts. Not asked of dead letters, which have outlived it already.
         wall: The wall clock, for times that outlive the process.
@@ -100,6 +100,9 @@ class Queue(ServingQueue):
         rates: How fast messages come and go.
         counters: What has happened to them.
         consumers: Who consumes.
+        durable_first: Which events are delivered only when they are durable, so that a consumer
+            never has one that a crash could undo; None: none, and so at the beginning. It costs
+            the time that this takes.
         deleted: Whether it is no more.
     """
 
@@ -174,7 +177,8 @@ class Queue(ServingQueue):
             replay: For a `TopicFilter`: whether what is retained comes first.
 
         Raises:
-            QueueDeletedError: If the queue is no more; and as `Dataspace.observe`.
+            QueueDeletedError: If the queue is no more, now or at the commit; and as
+                `Dataspace.observe`.
         """
         self.check_exists()
         binding = Binding(self, tag, dataspace)
@@ -197,6 +201,7 @@ class Queue(ServingQueue):
         turn.act(partial(self._unbind, binding))
 
     def _bind(self, binding: Binding, turn: Turn) -> None:
+        self.check_exists()
         self._bindings[binding] = None
         turn.on_undo(partial(self._bindings.pop, binding, None))
 
@@ -290,7 +295,7 @@ class Queue(ServingQueue):
         if not self._arrived and not self._unacked and not len(self.backing):
             # A holder that held nothing was not failing to make progress.
             self.progressed_at = now
-        persistent = self._persists and self._persistent(event)
+        persistent = self._persists and self._is_persistent(event)
         if confirm is not None:
             if persistent or self._refuses:
                 confirm.expect()
@@ -300,7 +305,7 @@ class Queue(ServingQueue):
         expires = None
         ttl = self.settings.message_ttl
         if self._ttl_of is not None and not deaths:
-            own = self._ttl_of(event)
+            own = self._own_ttl(event)
             if own is not None and (ttl is None or own < ttl):
                 ttl = own
         if ttl is not None:
@@ -316,6 +321,23 @@ class Queue(ServingQueue):
         self.rates.arrived += 1
         self.counters.published += 1
         return message
+
+    # What its owner gave it to ask is asked in the middle of a commit, which cannot fail any more.
+
+    def _is_persistent(self, event: Any) -> bool:
+        try:
+            return self._persistent(event)
+        except Exception:
+            logger.exception("queue %s: a message is taken to be persistent", self.name)
+            return True
+
+    def _own_ttl(self, event: Any) -> float | None:
+        assert self._ttl_of is not None
+        try:
+            return self._ttl_of(event)
+        except Exception:
+            logger.exception("queue %s: a message is taken to have no time to live", self.name)
+            return None
 
     def ready(self) -> None:
         """See `Holder.ready`: everything of a commit is here."""
@@ -439,7 +461,7 @@ class Queue(ServingQueue):
                     self.unbind(turn, binding)
         consumers = self._end_consumers()
         self.deleted = True
-        count = self.purge()
+        count = self._purge()
         for message in [delivery.message for delivery in self._unacked.values()]:
             self._finish(message, Outcome.DROPPED)
         dying = [message for message, _ in self._dying] + list(self._burying.values())
@@ -472,6 +494,7 @@ class Queue(ServingQueue):
             at_rest = loan.account is self.account
             loan.settle(outcome=Outcome.STORED if at_rest else Outcome.CANCELLED)
         self._arrived.clear()
+        self._returned.clear()
         self._dying.clear()
         self._burying.clear()
         self._forget_unacked()
@@ -503,10 +526,13 @@ class Queue(ServingQueue):
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`, and the head of this file: nobody is disconnected for a backlog."""
-        stuck = [consumer for consumer in self.consumers if consumer.outstanding]
-        for consumer in stuck:
-            consumer.channel.close(failed=True)
-            self._notify(consumer, why)
+        # Also channels whose consumers were cancelled, and those of `get`.
+        stuck = list(dict.fromkeys(delivery.channel for delivery in self._unacked.values()))
+        for channel in stuck:
+            ended = list(channel.consumers)
+            channel.close(failed=True)
+            for consumer in ended:
+                self._notify(consumer, why)
         if stuck:
             return
         if self.shelf is not None:

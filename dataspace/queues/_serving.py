@@ -6,7 +6,9 @@ Rules of this file:
    Callbacks of consumers may call the queue; what they cause is done when they have returned.
 2. Consumers with room stand in line and are served in turn; who has none stands at the window that
    is full, and joins the line at its end when there is room again.
-3. What arrives while nothing is ready and somebody has room goes straight through: it is never in
+3. What has to be durable before it is delivered (`durable_first`) holds up what is behind it, so
+   that order holds.
+4. What arrives while nothing is ready and somebody has room goes straight through: it is never in
    the backing, and limits do not concern it.
 
 Source: AMQP 0-9-1 and RabbitMQ (rabbit_amqqueue_process.erl, rabbit_queue_consumers.erl).
@@ -19,6 +21,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ...accounts import Outcome
 from ._channel import Channel, Delivery
@@ -32,17 +35,21 @@ from ._settings import Overflow
 logger = logging.getLogger("clearfunds.dataspace")
 
 MAX_ROUNDS = 100
-"""How often in a row consumers may give back at once what they were given, before others go on."""
+"""How often in a row consumers may refuse at once what they were given, so that it comes back into
+the queue by itself or as its own dead letter, before others go on."""
 
 
 class ServingQueue(QueueContents):
     """A queue's consumers; see `Queue` for the arguments."""
 
-    __slots__ = ("_active", "_again", "_due", "_unused_since", "_working", "consumers")
+    __slots__ = (
+        "_active", "_again", "_due", "_unused_since", "_working", "consumers", "durable_first",
+    )  # fmt: skip
 
     def _begin_serving(self) -> None:
         """Make what this part of a queue needs. For the constructor."""
         self.consumers: dict[Consumer, None] = {}
+        self.durable_first: Callable[[Any], bool] | None = None
         # Those with room, in the order in which they are served.
         self._active: deque[Consumer] = deque()
         self._working = self._again = False
@@ -61,7 +68,9 @@ class ServingQueue(QueueContents):
         if self._working:
             self._again = True
             return
-        if not (self._arrived or self._dying or self._returned or len(self.backing)):
+        if self.deleted or not (
+            self._arrived or self._dying or self._returned or len(self.backing)
+        ):
             return
         self._working = True
         rounds = MAX_ROUNDS
@@ -72,20 +81,24 @@ class ServingQueue(QueueContents):
                 if self._arrived:
                     self._take_arrived()
                 self._pump()
+                if self.deleted:
+                    break
                 if not self._refuses:
                     self._keep_to_limits()
                 if self._has_ttl or self._doomed:
                     self._expire()
+                refused = bool(self._dying or self._returned)
                 if self._dying:
                     self._bury()
                 if self._returned:
                     self._put_back_returned()
+                if refused:
                     rounds -= 1
                     if not rounds:
-                        # Somebody gives back at once whatever it gets.
+                        # Somebody refuses at once whatever it gets.
                         self._due = -math.inf
                         break
-                elif not (self._again or self._arrived or self._dying):
+                elif not (self._again or self._arrived):
                     break
         finally:
             self._working = False
@@ -96,8 +109,8 @@ class ServingQueue(QueueContents):
             message = arrived[0]
             if self._active and not len(self.backing) and not self._returned:
                 consumer = self._next_consumer()
-                if consumer is not None and not self._is_late(message):
-                    # Straight through: it was never ready.
+                if consumer is not None and not self._must_wait(message):
+                    # Straight through: it was never ready, and so has not waited.
                     if message.persistent and not consumer.no_ack:
                         self._writer.write_or_wait(message)
                     arrived.popleft()
@@ -160,11 +173,28 @@ class ServingQueue(QueueContents):
             full.waiting[consumer] = None
         return None
 
+    def _must_wait(self, message: Message) -> bool:
+        """Whether a message has to be durable first; see that it will be."""
+        durable_first = self.durable_first
+        if durable_first is None or not self._persists:
+            return False
+        if message.at_rest or not message.persistent or not durable_first(message.event):
+            return False
+        self._writer.write_now(message)
+        return message.persistent
+
+    def _head_must_wait(self) -> bool:
+        if self.durable_first is None:
+            return False
+        message = self.backing.peek()
+        # What is not in RAM is written, and may still not be durable; so it is looked at again.
+        return message is not None and message.event is not None and self._must_wait(message)
+
     def _pump(self) -> None:
         backing = self.backing
         while self._active and len(backing) and not self.deleted:
             consumer = self._next_consumer()
-            if consumer is None or self._mark_is_awaited():
+            if consumer is None or self._mark_is_awaited() or self._head_must_wait():
                 return
             message = self._fetch()
             if message is None:
@@ -329,7 +359,7 @@ class ServingQueue(QueueContents):
             # A consumer's callback asks: what has arrived is served in its order.
             return None
         self.work()
-        while len(self.backing) and not self._mark_is_awaited():
+        while len(self.backing) and not self._mark_is_awaited() and not self._head_must_wait():
             message = self._fetch()
             if message is None:
                 break
@@ -432,6 +462,9 @@ class ServingQueue(QueueContents):
             assert self.shelf is not None
             self.shelf.done(written)
         self.backing.forget([delivery.message for delivery in deliveries])
+        for delivery in deliveries:
+            # Or one of them might be written, into the room that those before it make.
+            delivery.message.finished = True
         for delivery in deliveries:
             others.update(dict.fromkeys(self._take_back(delivery)))
             loan = delivery.loan

@@ -47,6 +47,7 @@ class QueueStream:
             exclusive=exclusive,
             on_cancelled=self._end,
         )
+        self._consumer.on_channel_closed = self._end
 
     def __repr__(self) -> str:
         return f"<QueueStream of {self._consumer.queue.name}: {len(self._deliveries)} to receive>"
@@ -57,6 +58,8 @@ class QueueStream:
             self._lot.unpark()
 
     def _end(self, why: str) -> None:
+        if self._ended is not None:
+            return
         self._ended = why
         # It has all gone back, or with the queue.
         self._deliveries.clear()
@@ -70,7 +73,7 @@ class QueueStream:
         Cancellation: always a checkpoint, before anything is taken, so no delivery is ever lost.
 
         Raises:
-            QueueDeletedError: When the stream is closed, or the queue has ended it.
+            QueueDeletedError: When the stream or its channel is closed, or the queue has ended it.
         """
         await trio.lowlevel.checkpoint()
         while not self._deliveries:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
-from clearfunds.accounts import Outcome
+from clearfunds.accounts import Limit, Outcome
 from clearfunds.dataspace.queues import Channel, UnknownTagError
 from tests.dataspace.queues.conftest import Bench, Worker
 
@@ -162,3 +163,31 @@ def test_a_delivery_whose_loan_somebody_has_settled_is_done(bench: Bench) -> Non
     worker.channel.nack(2)
     assert not len(queue)
     assert not len(worker.channel)
+
+
+def test_a_delivery_may_come_to_rest_while_it_is_worked_on(bench: Bench) -> None:
+    async def main() -> None:
+        queue, shelf = bench.durable()
+        worker = Worker(queue)
+        bench.publish("a")
+        with worker.got[0]:
+            assert bench.ledger.inside
+            shelf.sync()
+            assert worker.got[0].loan.account is queue.account
+        # This task is in no block any more, and may wait for its publisher's debt.
+        assert not bench.ledger.inside
+        bench.ledger.audit()
+
+    trio.run(main)
+
+
+def test_an_ack_of_many_writes_none_of_them_into_the_room_that_others_make(bench: Bench) -> None:
+    queue, shelf = bench.durable(budget=Limit(items=1, bytes=None))
+    worker = Worker(queue)
+    bench.publish(*"ab")
+    shelf.sync()
+    assert queue.statistics().unwritten == 1
+    worker.channel.ack(0, multiple=True)
+    assert not queue.statistics().unwritten
+    shelf.settle()
+    assert not shelf.messages  # or a restart would deliver what was acked

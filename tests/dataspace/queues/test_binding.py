@@ -8,7 +8,13 @@ import pytest
 
 from clearfunds.accounts import Outcome, commit_run
 from clearfunds.dataspace import ANY, Batch, Publication, TopicFilter, capture
-from clearfunds.dataspace.queues import QueueDeletedError, is_persistent
+from clearfunds.dataspace.queues import (
+    MemoryShelf,
+    Queue,
+    QueueDeletedError,
+    QueueSettings,
+    is_persistent,
+)
 from tests.dataspace.queues.conftest import Bench, Worker
 
 
@@ -199,3 +205,35 @@ def test_what_is_persistent() -> None:
     assert is_persistent(Publication("t", b"", 1))
     assert is_persistent(("a", 1))
     assert not is_persistent(Event())
+
+
+def test_of_a_queue_that_is_gone_by_the_commit(bench: Bench) -> None:
+    queue = bench.queue(topic=None)
+    turn = bench.publisher.turn()
+    turn.__enter__()
+    queue.bind(turn, bench.dataspace, TopicFilter("#"))
+    queue.delete()
+    with pytest.raises(QueueDeletedError):
+        turn.__exit__(None, None, None)
+    assert not queue.bindings
+    assert not bench.dataspace.statistics().subscriptions
+
+
+def test_an_owner_that_cannot_tell_does_not_break_a_commit(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(event: object) -> bool:
+        raise RuntimeError(event)
+
+    shelf = MemoryShelf()
+    queue = Queue(
+        bench.ledger, "queue", account=bench.ledger.open("disk/queue", parent=bench.disk),
+        settings=QueueSettings(durable=True), shelf=shelf, persistent=fail, ttl_of=fail,
+    )  # fmt: skip
+    shelf.recover(queue)
+    bench.queues.append(queue)
+    with bench.publisher.turn() as turn:
+        turn.send(queue, "x")
+    bench.ledger.audit()
+    assert len(shelf) == 1
+    assert len(caplog.records) == 2

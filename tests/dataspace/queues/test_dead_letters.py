@@ -13,6 +13,7 @@ from clearfunds.dataspace.queues import (
     DeadLetter,
     Death,
     DeathReason,
+    Delivery,
     MemoryShelf,
     Overflow,
     Queue,
@@ -359,3 +360,21 @@ def test_publishing_with_a_topic_filter_bound_twice(bench: Bench) -> None:
     bench.publish("a")
     worker.got[0].reject(requeue=False)
     assert len(dead) == 2  # the message itself, which `#` matches too, and the dead letter
+
+
+def test_who_always_rejects_its_own_dead_letters_does_not_hold_up_others(bench: Bench) -> None:
+    queue = bench.queue(topic="t", dead_letter=dead_letter_to(bench.dataspace, "t"))
+    seen: list[Delivery] = []
+
+    def reject(delivery: Delivery) -> None:
+        seen.append(delivery)
+        assert len(seen) < 1000
+        delivery.reject(requeue=False)
+
+    queue.consume(reject)
+    bench.publish("a", topic="t")
+    first = len(seen)
+    assert first > 1
+    assert queue.deadline() <= bench.now
+    bench.wait(1)
+    assert len(seen) > first

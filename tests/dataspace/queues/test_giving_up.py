@@ -102,3 +102,20 @@ async def test_a_queue_that_held_nothing_has_its_patience_from_then_on(bench: Be
     assert delivery is not None
     delivery.ack()
     assert queue.progressed_at == bench.now
+
+
+def test_whoever_got_something_or_has_left_with_it_is_cut_off(bench: Bench) -> None:
+    queue = bench.queue()
+    bench.publish(*"abc")
+    getter = Channel("getter")
+    assert queue.get(getter) is not None
+    gone = Worker(queue, 1)
+    gone.consumer.cancel()
+    beside = Worker(bench.queue("other", topic=None), channel=getter)
+    queue.give_up("it made no progress")
+    bench.ledger.audit()
+    assert getter.closed
+    assert gone.channel.closed
+    assert beside.ends == ["it made no progress"]
+    assert len(queue) == 3
+    assert not queue.counters.written_off

@@ -6,10 +6,11 @@ import math
 
 import pytest
 
-from clearfunds.accounts import Outcome
+from clearfunds.accounts import Limit, Outcome
 from clearfunds.dataspace import Publication, TopicFilter
 from clearfunds.dataspace.queues import (
     Channel,
+    Delivery,
     Overflow,
     Queue,
     QueueDeletedError,
@@ -277,3 +278,46 @@ def test_settings_may_change(bench: Bench) -> None:
 def test_settings_that_make_no_sense(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         QueueSettings(**wrong)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+def test_with_no_time_to_live_it_is_delivered_at_once_or_never(bench: Bench) -> None:
+    queue = bench.queue(message_ttl=0)
+    bench.publish("a")
+    assert queue.counters.expired == 1
+    worker = Worker(queue, 1)
+    bench.publish(*"bc")
+    assert worker.names == ["b"]
+    assert queue.counters.expired == 2
+
+
+def test_a_queue_may_be_closed_by_whom_it_serves(bench: Bench) -> None:
+    queue, shelf = bench.durable()
+
+    def close(delivery: Delivery) -> None:
+        queue.configure(QueueSettings(durable=True, max_length=0))
+        delivery.nack()
+        queue.close()
+
+    bench.publish(*"ab")
+    shelf.sync()
+    bench.publish("c", qos=0)
+    queue.consume(close)
+    shelf.settle()
+    assert [message.seq for message in shelf.messages][:2] == [1, 2]
+    assert queue.deleted
+    bench.ledger.audit()
+    assert not bench.disk.debt_items + bench.publisher.debt_items
+
+
+def test_what_a_closed_queue_has_left_on_its_shelf_stays_there(bench: Bench) -> None:
+    queue, shelf = bench.durable(budget=Limit(items=2, bytes=None), max_length=9)
+    bench.publish(*"abc")
+    shelf.sync()
+    queue.close()
+    assert not queue.purge()
+    queue.configure(QueueSettings(durable=True, max_length=0))
+    queue.shelf_trouble("it is full")
+    queue.shelf_trouble(None)
+    shelf.settle()
+    assert len(shelf) == 2
+    bench.ledger.audit()

@@ -106,3 +106,25 @@ async def test_exclusive(bench: Bench) -> None:
     with queue.consumer(exclusive=True), pytest.raises(QueueInUseError):
         queue.consumer()
     assert not queue.consumers
+
+
+async def test_when_its_channel_is_closed_nothing_is_received(bench: Bench) -> None:
+    queue = bench.queue()
+    channel = Channel("shared")
+    stream = queue.consumer(prefetch=2, channel=channel)
+
+    async def receive() -> None:
+        with pytest.raises(QueueDeletedError, match=r"channel .* is closed"):
+            await stream.receive()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        channel.close()
+    stream.close()
+    with queue.consumer(prefetch=2) as stream:
+        bench.publish(*"ab")
+        stream.channel.close()
+        # Both are the queue's again, and another consumer's to take.
+        await receive()
+        assert len(queue) == 2
