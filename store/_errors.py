@@ -62,6 +62,8 @@ class Damage:
         whose = ""
         if self.first is not None:
             name = f"queue {self.queue_id}" if self.queue is None else f"queue {self.queue!r}"
-            whose = f"; {name}: {self.count} messages of {self.first}..{self.last} are lost"
+            what = "1 message" if self.count == 1 else f"{self.count} messages"
+            verb = "is" if self.count == 1 else "are"
+            whose = f"; {name}: {what} of {self.first}..{self.last} {verb} lost"
         aside = "" if self.quarantined is None else f"; put aside as {self.quarantined}"
         return f"{self.file}, byte {self.offset}: {self.what}{whose}{aside}"

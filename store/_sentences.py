@@ -14,7 +14,8 @@ _ADVICE: Final = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files",
     errno.ENOENT: "the directory, or a file in it, is gone: was it moved or cleaned up?",
-    errno.ENOTDIR: "a directory is needed there",
+    errno.ENOTDIR: "something in that path is a file: give a directory, or one that is to be made",
+    errno.EEXIST: "that is a file: give a directory, or one that is to be made",
 }
 
 

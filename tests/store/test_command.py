@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clearfunds._cli import run
-from clearfunds.store import Store, StoreSettings
+from clearfunds.store import Damage, Store, StoreSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +76,36 @@ def test_a_store_that_is_well(directory: Path, capsys: pytest.CaptureFixture[str
     assert contents(directory) == before
 
 
+def test_one_of_a_kind_is_said_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "store"
+    store = Store.open(place)
+    changes = store.begin()
+    changes.put(changes.declare("q"), 1, b"", b"!")
+    store.commit(changes)
+    store.close()
+    assert run(["store", "verify", str(place)]) == 0
+    assert capsys.readouterr().out == "1 queue, 1 message, 1 byte in 1 segment: all is well\n"
+    (place / "segment-0000000002.log").write_bytes(b"c")  # killed in the middle of its header
+    assert run(["store", "verify", str(place)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("1 byte at the end was never confirmed; it is cut off at the next start")
+    assert run(["store", "repair", str(place)]) == 0
+    assert capsys.readouterr().out.startswith("1 byte was cut off that was never confirmed\n1 que")
+    damage = Damage("segment", 7, 9, "it is bad", 1, "q", 3, 3, 1)
+    assert str(damage) == "segment, byte 7: it is bad; queue 'q': 1 message of 3..3 is lost"
+
+
+@pytest.mark.parametrize(("place", "why"), [("file", "that is a file"), ("file/x", "is a file")])
+def test_a_file_is_no_directory(
+    place: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("something else")
+    assert run(["relay", "--listen", "mqtt+tcp://127.0.0.1:0", "--store", str(tmp_path / place)])
+    err = capsys.readouterr().err
+    assert f"{why}: give a directory" in err
+    assert (tmp_path / "file").read_text() == "something else"
+
+
 def test_damage_is_said_repaired_and_then_gone(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,7 +114,7 @@ def test_damage_is_said_repaired_and_then_gone(
     assert run(["store", "verify", str(directory)]) == 1
     out = capsys.readouterr().out
     assert "queue 'news'" in out
-    assert "1 damages" in out
+    assert out.endswith(": 1 damage (clearfunds store repair)\n")
     assert contents(directory) == before
     assert run(["store", "dump", str(directory)]) == 1
     assert "queue 'news'" in capsys.readouterr().err
@@ -92,7 +122,7 @@ def test_damage_is_said_repaired_and_then_gone(
     assert run(["store", "repair", str(directory)]) == 0
     out = capsys.readouterr().out
     assert "queue 'news'" in out
-    assert "are lost; put aside as quarantine/segment-" in out
+    assert " lost; put aside as quarantine/segment-" in out
     assert out.endswith("; repaired\n")
     assert list((directory / "quarantine").iterdir())
     assert run(["store", "verify", str(directory)]) == 0

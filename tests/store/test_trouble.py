@@ -284,7 +284,7 @@ def test_a_path_that_is_a_file_is_refused_with_a_sentence(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreDiskError, match="cannot open the store"):
         Store.open(tmp_path / "file")
-    with pytest.raises(StoreDiskError, match="a directory is needed there"):
+    with pytest.raises(StoreDiskError, match="is a file: give a directory"):
         Store.open(tmp_path / "file" / "store")
 
 

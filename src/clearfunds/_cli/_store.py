@@ -81,7 +81,8 @@ def repair(directory: Directory, /) -> int:
     for damage in damages:
         print(_damage(damage))
     if torn:
-        print(f"{torn} bytes were cut off that were never confirmed")
+        were = "were" if torn > 1 else "was"
+        print(f"{_count(torn, 'byte')} {were} cut off that {were} never confirmed")
     print(f"{_summary(verification)}; {'repaired' if damages else 'nothing was damaged'}")
     return 1 if verification.damages else 0
 
@@ -193,17 +194,26 @@ def _tell(verification: Verification) -> None:
         print(_damage(damage))
     torn = verification.recovery.torn_bytes
     if torn:
-        print(f"{torn} bytes at the end were never confirmed; they are cut off at the next start")
+        were, they = ("were", "they are") if torn > 1 else ("was", "it is")
+        print(
+            f"{_count(torn, 'byte')} at the end {were} never confirmed; {they} cut off at the next "
+            "start"
+        )
     number = len(verification.damages)
-    state = "all is well" if not number else f"{number} damages (clearfunds store repair)"
+    state = f"{_count(number, 'damage')} (clearfunds store repair)" if number else "all is well"
     print(f"{_summary(verification)}: {state}")
 
 
 def _summary(verification: Verification) -> str:
     return (
-        f"{verification.queues} queues, {verification.messages} messages, "
-        f"{verification.message_bytes} bytes in {verification.recovery.segments} segments"
+        f"{_count(verification.queues, 'queue')}, {_count(verification.messages, 'message')}, "
+        f"{_count(verification.message_bytes, 'byte')} in "
+        f"{_count(verification.recovery.segments, 'segment')}"
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _damage(damage: Damage) -> str:
