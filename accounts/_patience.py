@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from time import perf_counter
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -21,12 +22,15 @@ from ._holder import Holder, StuckPolicy
 from ._incidents import NAMED, GivenUp
 from ._ledger import Ledger
 from ._outcome import Outcome
-from ._waits_for import MAX_NAMED, Ring, naming, rings
+from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
 
 logger = logging.getLogger("clearfunds.accounts")
 
 WATCH_SECONDS = 0.5
 """How often holders are looked at: a fortieth of the default patience."""
+
+STRETCH_SECONDS = 0.002
+"""How long rings are looked for before others may go on."""
 
 
 @attrs.frozen(slots=True)
@@ -145,8 +149,12 @@ class _Watch:
         self.named: dict[int, float] = {}
         self.spared: WeakKeyDictionary[Holder, float] = WeakKeyDictionary()
 
-    def look(self) -> None:
-        """Deal with those whose patience has run out now."""
+    async def look(self) -> None:
+        """Deal with those whose patience has run out now.
+
+        Rings are looked for in between, which with ten thousand that wait takes a while; others go
+        on meanwhile, and whoever has made progress by then is let off.
+        """
         # Nobody may be left to do so: all who would take the next turn wait for what has leaked.
         self.ledger.drain()
         now = self.ledger.clock()
@@ -155,7 +163,11 @@ class _Watch:
             id(s.holder): self.named[id(s.holder)] for s in stuck if id(s.holder) in self.named
         }
         on_ring: dict[Holder, Ring] = {}
-        for ring in rings(self.ledger, now) if stuck else ():
+        found = await self._rings(now) if stuck else ()
+        if self.ledger.clock() > now:
+            now = self.ledger.clock()
+            stuck = overdue(self.ledger, now, [each.holder for each in stuck])
+        for ring in found:
             on_ring.update((on.holder, ring) for wait in ring.waits for on in wait.on if on.holder)
         stuck_rings: dict[int, tuple[Ring, list[Stuck]]] = {}
         for each in stuck:
@@ -166,6 +178,20 @@ class _Watch:
                 self._deal_with(each, now)
         for ring, members in stuck_rings.values():
             self._deal_with_ring(ring, members, now)
+
+    async def _rings(self, now: float) -> tuple[Ring, ...]:
+        """Return the rings there are, and let others go on once in a while."""
+        steps = rings_in_steps(self.ledger, now)
+        until = perf_counter() + STRETCH_SECONDS
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: tuple[Ring, ...] = end.value
+                return found
+            if perf_counter() >= until:
+                await trio.lowlevel.checkpoint()
+                until = perf_counter() + STRETCH_SECONDS
 
     def _patience_is_over(self, holder: Holder, now: float) -> bool:
         """Whether it is, also if the holder was left over of a ring: it can move only since."""
@@ -216,7 +242,9 @@ class _Watch:
 
     def _give_up(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder
-        logger.warning("%s; giving it up, its debt is written off", sentence, extra=stuck.fields())
+        # A queue lets go of what it may; what it has accepted it keeps, if it can.
+        what_now = "it has to make room" if holder.kind == "queue" else "its debt is written off"
+        logger.warning("%s; giving it up, %s", sentence, what_now, extra=stuck.fields())
         debtors = _debtors(holder)
         items, nbytes = _written_off(self.ledger)
         try:
@@ -228,6 +256,9 @@ class _Watch:
             )
             return False
         items_now, bytes_now = _written_off(self.ledger)
+        if holder.kind == "queue" and holder in self.ledger.holders and items_now == items:
+            # It has put aside what it had, or keeps it: nobody was given up.
+            return True
         what = GivenUp(
             kind=holder.kind,
             items=items_now - items,
@@ -267,4 +298,4 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     watch = _Watch(ledger)
     while True:
         await trio.sleep(every)
-        watch.look()
+        await watch.look()

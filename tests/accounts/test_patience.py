@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -95,6 +95,72 @@ async def test_a_stuck_holder_is_given_up_and_the_rest_go_on(
     statement = account.statistics()
     assert statement.blame["O2"] >= 19.5
     assert sum(statement.blame.values()) == pytest.approx(statement.waited_seconds)
+
+
+class Keeper(Box):
+    """A holder that keeps what it has when it is told to let go, as a queue may."""
+
+    kind = "queue"
+    lets_go = False
+
+    def give_up(self, why: str) -> None:
+        self.given_up.append(why)
+        if self.lets_go:
+            self.settle_all(Outcome.WRITTEN_OFF)
+        else:
+            self.settled()
+
+
+async def test_a_queue_that_keeps_what_it_has_was_not_given_up(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    account = timed.open("publisher", limit=Limit(items=1, low_items=0))
+    queue = Keeper(timed, "Q", patience=5.0)
+    publish(account, [queue], items=3, nbytes=30)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(account.ensure_clear_funds)
+        await trio.sleep(6)
+        assert len(queue.given_up) == 1
+        (message,) = warnings_of(caplog)
+        assert message.endswith("waits for; giving it up, it has to make room")
+        assert timed.incidents.latest() == []
+        queue.lets_go = True
+        await trio.sleep(6)
+        (incident,) = timed.incidents.latest()
+        assert incident.given_up is not None
+        assert (incident.given_up.kind, incident.given_up.items) == ("queue", 3)
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_moves_while_rings_are_looked_for_is_let_off(
+    autojump_clock: MockClock, timed: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clearfunds.accounts._patience.STRETCH_SECONDS", 0.0)
+    account = timed.open("publisher", limit=Limit(items=1, low_items=0))
+    first, second = boxes(timed, 2)
+    publish(account, [first, second], items=3, nbytes=30)
+
+    def in_two_steps(*_: object) -> Generator[None, None, tuple[()]]:
+        yield
+        return ()
+
+    async def in_between() -> None:
+        # As if others had taken their time.
+        await trio.sleep(0.1)
+        if first.queue:
+            first.work(3)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(account.ensure_clear_funds)
+        nursery.start_soon(watch_patience, timed)
+        await trio.sleep(19.9)
+        monkeypatch.setattr("clearfunds.accounts._patience.rings_in_steps", in_two_steps)
+        monkeypatch.setattr(trio.lowlevel, "checkpoint", in_between)
+        await trio.sleep(1.0)
+        monkeypatch.undo()
+        nursery.cancel_scope.cancel()
+    assert (len(first.given_up), len(second.given_up)) == (0, 1)
 
 
 async def test_the_log_names_all_who_wait(
