@@ -127,6 +127,8 @@ class Ledger:
         self.waited_alarm = 0.0
         # Which alarms are watched, and whether they are up.
         self.alarms: dict[str, bool] = {}
+        # What is wrong beside the books, as sentences, by what it is wrong with: for their pages.
+        self.troubles: dict[str, str] = {}
         self.wait_seconds = Histogram(AGE_BUCKETS)
         self.overshoot_items = Histogram(COUNT_BUCKETS)
         self.overshoot_bytes = Histogram(BYTE_BUCKETS)

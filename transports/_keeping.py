@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
@@ -71,9 +72,19 @@ def keep_sessions(
     )
     if isinstance(keeping, Shelves):
         mqtt.keeps_for_later = True
+        keeping.on_trouble = partial(_note_trouble, ledger)
+        _note_trouble(ledger, keeping.trouble)
         values = keeping.store.values("mqtt/")
         keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
         mqtt.kept.restore(values)
+
+
+def _note_trouble(ledger: Ledger, sentence: str | None) -> None:
+    """Let the pages tell of what is wrong with the store."""
+    if sentence is None:
+        ledger.troubles.pop("store", None)
+    else:
+        ledger.troubles["store"] = sentence
 
 
 def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSettings) -> Account:

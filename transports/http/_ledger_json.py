@@ -175,6 +175,8 @@ def _totals(ledger: Ledger) -> dict[str, Any]:
             for outcome, items in totals.repaid_items.items()
         },
         "waiting_readers": totals.waiting,
+        "alarms": dict(ledger.alarms),
+        "troubles": dict(ledger.troubles),
         "waits": totals.waits,
         "waited_seconds": round(totals.waited_seconds, 6),
         "leaked_loans": totals.leaked_loans,

@@ -124,7 +124,11 @@ class Sampler:
         seen = await survey(self._ledger, pace)
         busy = pace.busy_seconds
         every = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, busy / SHARE_MAX))
-        headroom = min([1.0 - pressure(a) for a in self._ledger.roots], default=1.0)
+        # When what is put aside reaches its limit nobody waits yet, but owes from then on.
+        at_rest = self._ledger.at_rest
+        headroom = min(
+            [1.0 - pressure(a) for a in self._ledger.roots if a not in at_rest], default=1.0
+        )
         if seen["tightest"]:
             headroom = min(headroom, _headroom(seen))
         totals = seen["totals"]

@@ -9,6 +9,7 @@ on the way: numbers by name of holder, and no objects by loan.
 2. Who waits, and until when a holder has patience, is as `accounts._patience` has it: time counts
    from the holder's last progress, or from when the first of those who wait on it began to.
 3. An account with others below it owes for them and is a level, not one of those who cause debt.
+   Neither is one for what is at rest; the one above these is a level while there is something.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class AccountRow(TypedDict):
 
     name: str
     parent: str | None
+    at_rest: str | None
+    """Where what it owes for is at rest, of a level; None: it is not."""
     state: str
     debt_items: int
     debt_bytes: int
@@ -115,6 +118,8 @@ class HolderRow(TypedDict):
     """Until its policy applies; None if nobody waits on it, or it may take for ever."""
     owner: str | None
     """The account whose reader it waits on in turn, if it has one that waits."""
+    away: bool
+    """Whether it is a queue whose client is not there: its session is what is ended then."""
 
 
 class WaitedOnRow(HolderRow):
@@ -130,6 +135,8 @@ class WaitRow(TypedDict):
     """Readers that wait at one account, and on whom."""
 
     at: str
+    alarms: list[str]
+    """Which are up there: then that is what is waited for, and the memory that somebody holds."""
     waiting: list[str]
     """The accounts whose readers wait there, those first who have waited the longest."""
     count: int
@@ -180,6 +187,10 @@ class Survey(TypedDict):
 
     time: float
     totals: dict[str, Any]
+    alarms: list[str]
+    """Those that are up: nobody who publishes is read."""
+    troubles: list[str]
+    """What is wrong beside the books, in sentences."""
     levels: list[AccountRow]
     tightest: list[AccountRow]
     accounts: list[AccountRow]
@@ -280,7 +291,11 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
         crowds[at].items = {}
     owing, tightest, count = await _top_accounts(ledger, pace, most)
     now = ledger.clock()
-    holdings = _Holdings(crowds, dict.fromkeys([*owing, *tightest], now))
+    # Where an alarm stops them that no repayment ends, they wait on no holder.
+    waited_for = {
+        at: crowd for at, crowd in crowds.items() if at.waits_for_repayment or not at.halted
+    }
+    holdings = _Holdings(waited_for, dict.fromkeys([*owing, *tightest], now))
     await _walk(ledger, holdings, pace)
     names, holders_left_out = await _top(
         list(holdings.items),
@@ -293,7 +308,9 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     wait_rows: list[WaitRow] = []
     for at in waits:
         wait_rows.append(await _wait_row(at, crowds[at], holdings, now, pace))
-    levels = [a for a in ledger.roots if a.children]
+    at_rest = ledger.at_rest
+    levels = [a for a in ledger.roots if (a.debt_items if a in at_rest else a.children)]
+    levels.sort(key=lambda a: (a in at_rest, a.name))
     await pace.pause()
     sought = len(ledger.waiters) <= RING_WAITERS_MAX
     found = rings(ledger) if sought else ()
@@ -301,6 +318,8 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     return {
         "time": round(time.time(), 3),
         "totals": totals,
+        "alarms": sorted(kind for kind, up in ledger.alarms.items() if up),
+        "troubles": list(ledger.troubles.values()),
         "levels": [
             _level_row(account, crowds.get(account), now) for account in levels[:LEVELS_MAX]
         ],
@@ -349,6 +368,8 @@ def _totals(ledger: Ledger) -> dict[str, Any]:
         "accounts": totals.accounts,
         "debt_items": totals.debt_items,
         "debt_bytes": totals.debt_bytes,
+        "at_rest_items": totals.at_rest_items,
+        "at_rest_bytes": totals.at_rest_bytes,
         "waiting": totals.waiting,
         "waits": totals.waits,
         "waited_seconds": _seconds(totals.waited_seconds),
@@ -397,12 +418,13 @@ async def _top_accounts(
     now = ledger.clock()
     key = partial(_waited, now=now) if most.by == "waited" else _debt
     accounts = list(ledger.accounts.values())
+    at_rest = ledger.at_rest
     owing: list[Account] = []
     tightest: list[Account] = []
     count = 0
     for start in range(0, len(accounts), CHUNK):
         await pace.breathe()
-        below = [a for a in accounts[start : start + CHUNK] if not a.children]
+        below = [a for a in accounts[start : start + CHUNK] if not a.children and a not in at_rest]
         count += len(below)
         owing = nlargest(most.accounts, owing + below, key)
         tightest = nlargest(TIGHTEST_MAX, tightest + [a for a in below if a.debt_items], pressure)
@@ -544,6 +566,7 @@ async def _wait_row(
     low_items, low_bytes = at.low_items, at.low_bytes
     return {
         "at": clipped(at.name),
+        "alarms": list(at.halted),
         "waiting": [clipped(name) for name in crowd.longest],
         "count": crowd.count,
         "seconds": _seconds(now - crowd.since),
@@ -571,6 +594,7 @@ def _account_row(account: Account, opened: float | None, now: float) -> AccountR
     return {
         "name": clipped(account.name),
         "parent": None if account.parent is None else clipped(account.parent.name),
+        "at_rest": account.ledger.at_rest.get(account),
         "state": account.state,
         "debt_items": account.debt_items,
         "debt_bytes": account.debt_bytes,
@@ -603,6 +627,7 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "policy": None if holder is None else str(holder.policy),
         "patience": None if holder is None or math.isinf(holder.patience) else holder.patience,
         "left_seconds": None if left is None else _seconds(left),
+        "away": bool(getattr(holder, "is_away", False)),
         "owner": next((clipped(h.owner.name) for h in here if h.owner and h.owner.waiting), None),
     }
 

@@ -116,9 +116,14 @@ class SessionQueue(Queue):
         super().__init__(*args, **kwargs)
         self.on_given_up: Callable[[str], object] = nobody
 
+    @property
+    def is_away(self) -> bool:
+        """Whether its client is: then it is the session that is ended, when patience is."""
+        return not self.consumers
+
     def give_up(self, why: str) -> None:
         """See `Queue.give_up`."""
-        away = not self.consumers
+        away = self.is_away
         super().give_up(why)
         if away and self.statistics().unwritten:
             self.on_given_up(why)

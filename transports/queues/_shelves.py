@@ -62,17 +62,24 @@ class _Batch:
     """The store's."""
 
 
+def _nobody(sentence: str | None) -> None:
+    """Tell nobody of trouble."""
+    del sentence
+
+
 class Shelves:
     """All that one relay keeps on disk. Made by `open_shelves`.
 
     Attributes:
         store: Where it is.
         trouble: What is wrong with the disk now, as a sentence, or None.
+        on_trouble: Called with that whenever it changes.
     """
 
     def __init__(self, store: Store, flusher: Flusher, nursery: trio.Nursery) -> None:
         self.store = store
         self.trouble: str | None = None
+        self.on_trouble: Callable[[str | None], object] = _nobody
         self._flusher = flusher
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
@@ -227,6 +234,7 @@ class Shelves:
         if sentence == self.trouble:
             return
         self.trouble = sentence
+        self.on_trouble(sentence)
         with self._flusher.corked():
             for shelf in list(self._shelves):
                 if shelf.queue is not None:

@@ -296,3 +296,47 @@ def test_lengths_and_sizes() -> None:
     assert [size(n) for n in (0, 9_999, 10_000, 8 << 20, 5 << 30)] == [
         *("0 B", "9999 B", "9.8 KiB", "8.0 MiB", "5.0 GiB")
     ]
+
+
+async def test_an_alarm_is_what_is_waited_for_and_who_holds_memory_is_named_for_it() -> None:
+    scene = Scene(NO_LIMIT)
+    scene.send(3)
+    scene.ledger.alarms.update(memory=True, disk=False)
+    scene.ledger.troubles["store"] = "cannot write to the store: \x1b[2J the disk is full"
+    scene.server.halt("memory")
+    page = await scene.look_while_waiting(2.0)
+    assert first_line(page) == (
+        "pub waits, for 2.0 s, for an alarm: memory is short; of what is owed outlet sub holds "
+        "3 items."
+    )
+    text = printed(page, Room(20))
+    assert "Alarm: memory is short. Nobody who publishes is read until that is over." in text
+    assert r"cannot write to the store: \x1b[2J the disk is full." in text
+    # What no repayment ends is no holder's business.
+    scene.server.halt("disk")
+    scene.server.resume("memory")
+    page = await scene.look_while_waiting(2.0)
+    assert first_line(page) == (
+        "pub waits, for 2.0 s, for an alarm: the disk is nearly full; nobody who publishes is "
+        "read until that is over."
+    )
+    assert page["holders"][0]["waited_items"] == 0
+    assert what_next(page["holders"][0]) == ""
+
+
+async def test_what_is_at_rest_is_told_of_apart() -> None:
+    scene = Scene(NO_LIMIT)
+    disk = scene.ledger.open("disk", limit=Limit(items=None, bytes=1 << 20), at_rest="disk")
+    queue = scene.ledger.open("mqtt/away", parent=disk)
+    assert "kept" not in printed(await scene.look(), Room(20))
+    scene.send(2)
+    scene.publisher = queue
+    scene.send(5, 1 << 19)
+    page = await scene.look()
+    text = printed(page, Room(20))
+    assert "2 items, 0 B owed; 5 items, 512.0 KiB kept on disk; " in text
+    assert "mqtt/away" not in text
+    [row] = [line for line in text.splitlines() if line.strip().startswith("disk")]
+    assert "512.0 KiB" in row
+    assert "1.0 MiB" in row
+    assert page["totals"]["at_rest_items"] == {"disk": 5}

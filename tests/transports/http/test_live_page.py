@@ -13,8 +13,11 @@ from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
 from clearfunds.transports.http import Pages, serve_http
 from tests.transports.http.chromium import CHROMIUM, WHY_NOT, browsing
 from tests.transports.peers import SECONDS, BareClient, connected, frames, running, until
+from tests.transports.relay.brokers import Broker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.transports.http.chromium import Tab
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
@@ -306,3 +309,54 @@ async def test_a_page_whose_relay_goes_and_comes_back_says_so() -> None:
         # A browser complains itself of a connection that it does not get; the page does not.
         assert not [each for each in browser.complaints if "net::ERR_" not in each]
         nursery.cancel_scope.cancel()
+
+
+async def test_an_alarm_trouble_and_what_is_kept_are_on_the_screen(tmp_path: Path) -> None:
+    async with (
+        browsing() as browser,
+        running(
+            http="127.0.0.1:0",
+            store=str(tmp_path / "store"),
+            fsync_interval=0.0,
+            disk_limit=2000,
+            limit_items=10,
+            patience=3.0,
+            grace=0.1,
+        ) as relay,
+    ):
+        broker = Broker(relay.port, 20, "kept", lag=0.1)
+        async with broker.visit(leave=True) as client:
+            await client.subscribe(broker.topic)
+        await broker.publish([b"x"] * 3)
+        with trio.fail_after(3 * SECONDS):
+            tab = await browser.open(f"{relay.addresses.http}/")
+            await tab.until(LIVE)
+            await shows(tab, "#verdict", "3 messages are kept on disk for clients that are away")
+            assert "Nobody waits. Nobody owes anything." in await text_of(tab, "#verdict")
+            await shows(tab, "#headroom", "disk")
+            assert "queue of a client that is away, nobody" in await text_of(tab, "#holders")
+            # An alarm, and a disk that refuses.
+            relay.ledger.alarms["disk"] = True
+            relay.relay.mqtt.account.halt("disk")
+            relay.ledger.troubles["store"] = "cannot write: the disk is full"
+            await shows(tab, "#verdict", "Alarm: the disk is nearly full.")
+            await shows(tab, "#verdict", "cannot write: the disk is full.")
+            async with connected(relay.port, "pub") as pub:
+                await pub.publish("elsewhere", b"x")
+                await shows(
+                    tab, "#verdict .headline", "/pub waits at server for an alarm: the disk"
+                )
+                relay.ledger.alarms["disk"] = False
+                relay.relay.mqtt.account.resume("disk")
+                relay.ledger.troubles.clear()
+                # The disk budget is spent, and nobody takes what is kept.
+                for n in range(1, 31):
+                    await pub.publish(broker.topic, bytes(200), 1, packet_id=n)
+                await shows(tab, "#verdict .headline", "is away; its session is ended in ")
+                verdict = await text_of(tab, "#verdict .headline")
+                assert verdict.startswith(f"mqtt:{relay.port}/-/pub waits for ")
+                assert verdict.endswith("unless it comes back; pub goes on then")
+                await shows(tab, "#verdict", ", who was away, was ended")
+                assert "written off" not in await text_of(tab, "#verdict")
+                await pub.reset()
+        assert browser.complaints == []

@@ -122,6 +122,7 @@ function prospect(on) {
   if (!standsStill(on)) return ["makes progress", false];
   if (on.policy !== "disconnect") return [`no progress for ${exact(on.idle_seconds)}; its policy is to be waited for`, true];
   if (on.left_seconds === null) return [`no progress for ${exact(on.idle_seconds)}; it may take for ever`, true];
+  if (on.away) return [on.left_seconds > 0 ? `is away; its session is ended in ${exact(on.left_seconds)} unless it comes back` : "is away; its session is being ended", true];
   return [on.left_seconds > 0 ? `is cut off in ${exact(on.left_seconds)} unless it reads` : "is being cut off", true];
 }
 
@@ -154,6 +155,10 @@ function sentence(wait) {
   const tight = tightUnit(wait);
   const where = wait.waiting.length === 1 && wait.waiting[0] === wait.at ? [] : [" at ", nameOf(wait.at, true)];
   const parts = [...people(wait.waiting, wait.count), wait.count === 1 ? " waits" : " wait", ...where, " for "];
+  if (wait.alarms.length) {
+    parts.push(`an alarm: ${alarms(wait.alarms)}, ${exact(wait.seconds)}`);
+    return on ? [...parts, "; of what is owed ", nameOf(on.name, true), ` holds ${number(on.here_items)} ${on.here_items === 1 ? "item" : "items"}, ${size(on.here_bytes)}`] : parts;
+  }
   if (!on) return [...parts, `what nobody holds any more: ${amount(tight)}, ${exact(wait.seconds)}`];
   parts.push(nameOf(on.name, true));
   const others = wait.on.length - 1 + wait.on_more;
@@ -184,6 +189,9 @@ function alsoWait(waits) {
   return [...parts, all === 1 ? " waits" : " wait", " for it as well."];
 }
 
+const ALARMS = { memory: "memory is short", disk: "the disk is nearly full" };
+const alarms = (kinds) => kinds.map((kind) => ALARMS[kind] ?? kind).join(" and ");
+
 let verdictKey = "";
 let spokenMood = "";
 let spokenAt = -Infinity;
@@ -205,7 +213,7 @@ function speak(text, mood) {
 
 // Those that cause debt: a level owes what these owe.
 function owingBelow({ totals, levels }) {
-  return totals.accounts.owing + totals.accounts.throttled - levels.filter((row) => row.debt_items).length;
+  return totals.accounts.owing + totals.accounts.throttled - levels.filter((row) => row.debt_items && !row.at_rest).length;
 }
 
 function showVerdict(state) {
@@ -223,11 +231,14 @@ function showVerdict(state) {
       ? `${number(owing)} ${owing === 1 ? "account owes" : "accounts owe"} ${number(totals.debt_items)} ${totals.debt_items === 1 ? "item" : "items"}; everybody is within their limit.`
       : "Nobody owes anything.";
     lines.push(el("p", { class: "aside" }, text));
+    for (const [place, items] of Object.entries(totals.at_rest_items)) {
+      if (items) lines.push(el("p", { class: "aside" }, `${number(items)} ${items === 1 ? "message is" : "messages are"} kept ${place === "disk" ? "on disk" : "in RAM"} for clients that are away or slow: ${size(totals.at_rest_bytes[place])}.`));
+    }
     spoken = "Nobody waits.";
     const last = state.incidents.find((each) => each.given_up && each.ago_seconds < TOLD_SECONDS);
     if (last) {
       lines.push(el("p", { class: "also" }, ...whatHappened(last), ", ", ago(state, last), `: ${howItWas(last)}.`));
-      spoken += ` ${last.holder} was cut off; ${number(last.items)} items were written off.`;
+      spoken += isSession(last) ? ` The session of ${last.holder} was ended.` : ` ${last.holder} was cut off; ${number(last.items)} items were written off.`;
       mood = "cut";
     }
   } else {
@@ -249,6 +260,14 @@ function showVerdict(state) {
     if (more.length) lines.push(el("p", { class: "aside" }, `And ${more.join("; ")}.`));
     const on = waits[0].on[0];
     spoken = `${waits[0].waiting.slice(0, 2).join(", ")} waits for ${on ? on.name : "nobody"}` + (on && standsStill(on) ? ", which makes no progress." : ".");
+  }
+  if (state.alarms.length) {
+    lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `Alarm: ${alarms(state.alarms)}.`), " Nobody who publishes is read until that is over."));
+    spoken += ` Alarm: ${alarms(state.alarms)}.`;
+  }
+  for (const trouble of state.troubles) {
+    lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `${trouble}.`), " What is not on disk is not confirmed until then."));
+    spoken += ` ${trouble}.`;
   }
   for (const ring of state.rings) {
     const names = ring.members.flatMap((name, place) => (place ? [" \u2192 ", nameOf(name, true)] : [nameOf(name, true)]));
@@ -281,9 +300,13 @@ function named(names, more) {
   return short.length > 1 ? `${short.slice(0, -1).join(", ")} and ${short[short.length - 1]}` : short[0];
 }
 
+// Nobody was there to be cut off: the session of a client that was away was in others' way.
+const isSession = (incident) => incident.given_up && incident.kind === "queue" && !incident.items;
+
 // The headline of an incident, and what there is to say of it.
 function whatHappened(incident) {
   const whom = incident.holder === null ? "somebody" : nameOf(incident.holder, true);
+  if (isSession(incident)) return ["The session of ", whom, ", who was away, was ended"];
   if (incident.given_up) return [whom, " was cut off"];
   const [first, ...rest] = incident.accounts;
   const others = incident.accounts_more ? " and others" : rest.length ? ` and ${named(rest, 0)}` : "";
@@ -294,7 +317,10 @@ function howItWas(incident) {
   const said = [];
   const waits = incident.waits;
   const longest = exact(incident.seconds);
-  if (incident.given_up) {
+  if (isSession(incident)) {
+    said.push(`its queue had made no progress for ${exact(incident.idle_seconds)}`);
+    if (waits) said.push(`${named(incident.accounts, incident.accounts_more)} had waited ${longest}${waits > 1 ? " at most" : ""}`);
+  } else if (incident.given_up) {
     said.push(`${number(incident.items)} ${incident.items === 1 ? "item" : "items"}${incident.debtors.length ? ` of ${named(incident.debtors, incident.debtors_more)}` : ""} written off after ${exact(incident.idle_seconds)} without progress`);
     if (incident.ring) said.push(incident.ring === 1 ? "it was a ring of one" : `it was one of a ring of ${number(incident.ring)}`);
     if (waits) said.push(`${named(incident.accounts, incident.accounts_more)} had waited ${longest}${waits > 1 ? " at most" : ""}`);
@@ -630,7 +656,7 @@ function showHolders(state) {
     (row) => el("tr", {}, el("th", { scope: "row" }, nameOf(row.name), el("span", { class: "under" })), el("td", { class: "n" }, el("span"), el("small")), el("td", { class: "n" })),
     (item, row) => {
       const [head, items, idle] = item.children;
-      const [words, urgent] = row.waited_items ? prospect(row) : [`${row.kind}, nobody waits on it`, false];
+      const [words, urgent] = row.waited_items ? prospect(row) : [`${row.kind}${row.away ? " of a client that is away" : ""}, nobody waits on it`, false];
       write(head.lastChild, row.waited_items ? `${row.kind}, ${words}` : words);
       head.lastChild.className = urgent ? "under soon" : "under";
       write(items.firstChild, number(row.items));
@@ -680,7 +706,8 @@ function showMatrix(state) {
   if (others) others.firstChild.className = [...table.tBodies[0].rows].some((row) => row.lastChild.textContent) ? "" : "unseen";
   const hidden = [];
   const owing = state.totals.accounts.owing + state.totals.accounts.throttled + state.totals.accounts.closing;
-  if (owing > usedRows.length + state.levels.length) hidden.push(left(owing - usedRows.length - state.levels.length, "accounts that owe"));
+  const levels = state.levels.filter((row) => !row.at_rest).length;
+  if (owing > usedRows.length + levels) hidden.push(left(owing - usedRows.length - levels, "accounts that owe"));
   if (state.more.holders > 0) hidden.push(left(state.more.holders, "holders"));
   write($("matrix-more"), state.cells.length ? hidden.join("; ") : "Nobody holds anything.");
 }

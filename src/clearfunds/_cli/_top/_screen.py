@@ -11,6 +11,7 @@ from rich.text import Text
 from .._printable import printable
 from .._tables import bar, table
 from ._words import (
+    alarm_sentence,
     count,
     duration,
     first_line,
@@ -81,6 +82,8 @@ def screen(
         Text(first_line(page), "bold red" if waits else "green"),
         Text(f"{source}: {totals(page)}", "dim"),
         *([Text(note, "dim")] if note else []),
+        *([Text(alarm_sentence(page["alarms"]), "bold red")] if page["alarms"] else []),
+        *[Text(f"{printable(each)}.", "bold red") for each in page["troubles"]],
         *[Text(ring_sentence(ring), "red") for ring in page["rings"]],
         *_incidents(page, room),
     ]
@@ -168,7 +171,7 @@ def _waits(page: TopPage, room: Room, rows: int) -> list[RenderableType]:
 
 def _next(holder: HolderRow) -> Text:
     text = what_next(holder)
-    return Text(text, "red" if text.startswith("cut") else "")
+    return Text(text, "red" if text.startswith(("cut", "ended")) else "")
 
 
 def _accounts(page: TopPage, room: Room, rows: int) -> list[RenderableType]:

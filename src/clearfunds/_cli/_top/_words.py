@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 STILL_SECONDS: Final = 1.0
 # Without progress for so long, a holder is said to take nothing (as `accounts.RING_SECONDS`).
 
+_ALARMS: Final = {"memory": "memory is short", "disk": "the disk is nearly full"}
+
 _MINUTES_FROM: Final = 600.0
 _HOURS_FROM: Final = 36_000.0
 _KIB_FROM: Final = 10_000
@@ -80,13 +82,34 @@ def sentence(wait: WaitRow) -> str:
     waits = f"{who} {'wait' if several else 'waits'}"
     how_long = f"for {duration(wait['seconds'])}"
     how_much = f"{owes} {_of_limit(wait)}"
+    if wait["alarms"]:
+        return f"{waits}, {how_long}, for an alarm: {_alarmed(wait)}."
     if not wait["on"]:
         return f"{waits}, {how_long}: {how_much}, which nobody holds any more."
     first = wait["on"][0]
     more = len(wait["on"]) - 1 + wait["on_more"]
     whom = printable(first["name"]) + (f" and {more:,} more" if more else "")
-    holds = f"{_holder(first)} holds {_amount(first['here_items'], first['here_bytes'], wait)}"
+    holds = f"{_holder(first)} holds {_amount_of(first, wait)}"
     return f"{waits} for {whom}, {how_long}: {how_much}; {holds} and {_next(first, wait, several)}."
+
+
+def alarm_sentence(kinds: list[str]) -> str:
+    """Say that alarms are up."""
+    return f"Alarm: {_short_of(kinds)}. Nobody who publishes is read until that is over."
+
+
+def _short_of(kinds: list[str]) -> str:
+    return " and ".join(_ALARMS.get(kind, kind) for kind in kinds)
+
+
+def _alarmed(wait: WaitRow) -> str:
+    what = _short_of(wait["alarms"])
+    if not wait["on"]:
+        return f"{what}; nobody who publishes is read until that is over"
+    first = wait["on"][0]
+    more = len(wait["on"]) - 1 + wait["on_more"]
+    others = f", {more:,} more hold the rest" if more else ""
+    return f"{what}; of what is owed {_holder(first)} holds {_amount_of(first, wait)}{others}"
 
 
 def what_next(holder: HolderRow) -> str:
@@ -96,7 +119,8 @@ def what_next(holder: HolderRow) -> str:
     if holder["idle_seconds"] < STILL_SECONDS:
         return "makes progress"
     if holder["policy"] == "disconnect" and holder["left_seconds"] is not None:
-        return f"cut in {duration(holder['left_seconds'])}"
+        word = "ended" if holder["away"] else "cut"
+        return f"{word} in {duration(holder['left_seconds'])}"
     return "is waited for"
 
 
@@ -124,6 +148,12 @@ def incident_sentence(incident: IncidentRow) -> str:
     if not incident["given_up"]:
         how = f"{incident['waits']:,} waits, the longest {longest}" if several else longest
         return f"{who} waited for {whom}, until {ago}: {how}{left}."
+    if incident["kind"] == "queue" and not incident["items"]:
+        said = f"The session of {whom}, who was away, was ended {ago}"
+        said += f", after {duration(incident['idle_seconds'])} without progress of its queue"
+        if incident["waits"]:
+            said += f"; {who} had waited {longest}{' at most' if several else ''}{left}"
+        return f"{said}."
     said = f"{whom} was cut off {ago}: {items_of(incident['items'])}"
     if incident["debtors"]:
         debtors = one_of(incident["debtors"], len(incident["debtors"]) + incident["debtors_more"])
@@ -164,6 +194,10 @@ def _amount(items: int, nbytes: int, wait: WaitRow) -> str:
     return size(nbytes) if _in_bytes(wait) else items_of(items)
 
 
+def _amount_of(holder: WaitedOnRow, wait: WaitRow) -> str:
+    return _amount(holder["here_items"], holder["here_bytes"], wait)
+
+
 def _of_limit(wait: WaitRow) -> str:
     if _in_bytes(wait):
         return f"{size(wait['debt_bytes'])} of {size(wait['limit_bytes'] or 0)}"
@@ -175,7 +209,10 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
         low = wait["low_bytes"] if _in_bytes(wait) else wait["low_items"]
         at = size(low or 0) if _in_bytes(wait) else items_of(low or 0)
         return f"makes progress; at {at} {'they go' if several else 'it goes'} on"
-    still = f"has taken nothing for {duration(holder['idle_seconds'])}"
+    idle = duration(holder["idle_seconds"])
+    still = f"has {'let go of' if holder['away'] else 'taken'} nothing for {idle}"
+    if holder["away"]:
+        still += ", its client is away"
     left = holder["left_seconds"]
     if holder["policy"] != "disconnect" or left is None:
         return f"{still}; it is waited for, however long it takes"
@@ -185,6 +222,8 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
         then = f", and {who} {'go' if several else 'goes'} on then"
     else:
         then = f"; {who} {'have' if several else 'has'} to wait for others then"
+    if holder["away"]:
+        return f"{still}; its session is ended {when} unless it comes back{then}"
     return f"{still}; it is disconnected {when} unless it reads{then}"
 
 
@@ -198,6 +237,12 @@ def totals(page: TopPage) -> str:
         f"{accounts:,} account{'' if accounts == 1 else 's'}, {debt}",
         f"{books['waiting']:,} {readers}, {duration(books['waited_seconds'])} in all",
     ]
+    for place, items in books["at_rest_items"].items():
+        if items:
+            where = "on disk" if place == "disk" else "in RAM"
+            parts.insert(
+                1, f"{items_of(items)}, {size(books['at_rest_bytes'][place])} kept {where}"
+            )
     if books["leaked_loans"]:
         parts.append(f"{books['leaked_loans']:,} loans leaked")
     if not page["rings_sought"]:
