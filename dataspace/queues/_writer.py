@@ -5,7 +5,9 @@ Rules of this file:
    has room reserved. (Each queue reserves for itself: where several share a parent's limit, they
    may overshoot it by what they write between two syncs.)
 2. A persistent message that finds no room waits, unconfirmed and on its publisher's loan, and is
-   written when acks have made some, the first come first.
+   written when acks have made some, the first come first. Only the first one of those that may
+   not be delivered before they are durable does not wait, once somebody has room for it
+   (`write_now`): or nobody would ever make room.
 3. What is written belongs to its publisher until the shelf says that it is durable.
 """
 
@@ -97,6 +99,21 @@ class Writer:
         """
         if not self.write(message) and message.persistent:
             self._unwritten.append(message)
+
+    def write_now(self, message: Message) -> None:
+        """Write a message, and those that wait before it, whatever the budget says.
+
+        With the disk in trouble nothing is written.
+        """
+        if message.ticket is not None or self.shelf is None or self.trouble is not None:
+            return
+        unwritten = self._unwritten
+        while unwritten and unwritten[0].seq <= message.seq:
+            first = unwritten.popleft()
+            if not first.finished and first.ticket is None:
+                self._put(first)
+        if message.ticket is None:
+            self._put(message)
 
     def write_waiting(self) -> bool:
         """Write what has waited for room, as far as there is some now.

@@ -6,6 +6,8 @@ store the queue is durable, and so is all the rest of the session: subscriptions
 identifiers of QoS 2 under way. What each step has to wait for, so that a crash at any moment loses
 nothing that was acknowledged, and doubles nothing with QoS 2:
 
+    PUBLISH to the client     with QoS 2: the message is on disk, or its identifier could be another
+                              message's after a crash; with QoS 1: nothing
     PUBLISH from the client   the message is on disk, and its identifier in the same batch: PUBREC
     PUBREL from the client    the identifier is no longer on disk (it may mean a new one): PUBCOMP
     PUBREC from the client    the message is no longer on disk, and its identifier is: PUBREL
@@ -49,6 +51,8 @@ logger = logging.getLogger("clearfunds.transports.mqtt")
 SESSION_PREFIX = "mqtt/session/"
 AWAITING_PREFIX = "mqtt/awaiting/"
 RELEASING_PREFIX = "mqtt/releasing/"
+
+EXACTLY_ONCE = 2
 
 
 class Keeping(Protocol):
@@ -96,11 +100,22 @@ class KeptSettings:
     """Messages on their way to one client and not acknowledged."""
     max_awaiting_release: int
     """QoS 2 publications of one client whose PUBREL has not come."""
+    outlives: bool = True
+    """Whether sessions outlive the process, too."""
     patience: float
     """Seconds that a client, or the queue of one that is away, may make no progress while others
     wait on it."""
     stuck: StuckPolicy
     """What is done then. A client is disconnected; if it is away, its session is ended."""
+
+
+def is_exactly_once(event: Any) -> bool:
+    """Whether a client may take an event only once, and so knows it by its packet identifier.
+
+    That follows from its number in the queue. If a crash undid a message that the client has had,
+    its number would be the next one's, which the client would take for the same.
+    """
+    return bool(event.qos == EXACTLY_ONCE)
 
 
 class SessionQueue(Queue):
@@ -461,6 +476,8 @@ class KeptSessions:
             policy=settings.stuck,
         )
         queue.on_given_up = partial(self._give_up, session.client_id)
+        if settings.outlives:
+            queue.durable_first = is_exactly_once
         shelf.recover(queue)
         return queue, shelf
 

@@ -1,0 +1,73 @@
+"""Power that fails: what a relay has acknowledged was on the disk, not on its way there."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from clearfunds.transports.mqtt import Publish
+from tests.store.disk import FakeFiles
+from tests.transports.peers import until
+from tests.transports.relay.brokers import Broker
+from tests.transports.relay.faithful import Load, mixed
+from tests.transports.relay.powered import powered
+
+
+async def rounds(seed: int, number: int, **settings: object) -> Load:
+    """Let the power fail so many times under load; return what was seen."""
+    chance = random.Random(seed)
+    files = FakeFiles(seed)
+    load = Load(seed)
+    mixed(load)
+    async with trio.open_nursery() as nursery:
+        load.start(nursery)
+        for number_left in range(number, -1, -1):
+            async with powered(files, **settings) as relay:
+                load.port = relay.port
+                if number_left == number:
+                    await until(lambda: load.confirmed)
+                await trio.sleep(chance.uniform(0.0, 0.3))
+                if not number_left:
+                    await load.settled()
+                    load.over = True
+        nursery.cancel_scope.cancel()
+    load.check()
+    return load
+
+
+@pytest.mark.parametrize(("seed", "interval"), [(1, 0.0), (2, 0.02), (3, 0.1)])
+async def test_power_fails_under_load(seed: int, interval: float) -> None:
+    load = await rounds(seed, 6, fsync_interval=interval)
+    assert len(load.confirmed) > 100
+    assert sum(each.again for each in load.subscribers) > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 120))
+async def test_power_fails_under_load_a_hundred_times(seed: int) -> None:
+    await rounds(seed, 10)
+
+
+async def test_what_is_given_once_was_on_disk_before() -> None:
+    """Or after a crash another message would have its identifier, and be taken for it."""
+    files = FakeFiles(1)
+    async with powered(files, fsync_interval=0.1) as relay:
+        broker = Broker(relay.port, 32, "p")
+        async with broker.visit(leave=True) as client:
+            await client.subscribe(broker.topic, qos=2)
+        async with broker.visit() as client, broker.publisher() as publisher:
+            await publisher.publish(broker.topic, b"1", 2)
+            (first,) = await client.messages(1)
+            await publisher.send(Publish(broker.topic, b"2", 2, packet_id=7))
+            message = await client.message()
+            assert message.payload == b"2"
+    async with powered(files) as relay:
+        broker = Broker(relay.port, 32, "p")
+        async with broker.visit(present=True) as client:
+            again = await client.messages(2)
+            assert [(m.payload, m.dup, m.packet_id) for m in again] == [
+                (b"1", True, first.packet_id),
+                (b"2", True, message.packet_id),
+            ]
