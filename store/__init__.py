@@ -16,6 +16,7 @@ from ._files import RealFile as RealFile
 from ._files import RealFiles as RealFiles
 from ._inspection import Inspection as Inspection
 from ._inspection import Verification as Verification
+from ._queue import Columns as Columns
 from ._queue import Record as Record
 from ._queue import StoredQueue as StoredQueue
 from ._recovery import Progress as Progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import chain, count, repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 from ._detail import Detail, detail_of
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _MAX_SEQ: Final = (1 << 63) - 1
+
+_COMMITTED: Final = "these changes were committed before: begin new ones"
 
 
 class Body:
@@ -40,36 +42,47 @@ class Puts:
     """Messages for one queue, in columns."""
 
     __slots__ = (
-        *("bodies", "body_lengths", "count", "explicit", "first", "header_lengths", "headers"),
-        *("last", "nbytes", "rows", "seqs", "shared", "sizes"),
+        *("bodies", "body_lengths", "count", "explicit", "first", "gaps", "header_lengths"),
+        *("headers", "last", "nbytes", "seqs", "shared", "sizes"),
     )
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, bytes, bytes | Body]] = []
-        """As they come; those of a run that came first are in the columns already."""
-        self.first = 0
-        self.last = -1
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self.last = first - 1
+        self.gaps: list[int] = []
+        """Their sequence numbers, once they are not those from `first` to `last`."""
+        self.headers: list[bytes] = []
+        self.bodies: list[bytes | Body] = []
         self.explicit: dict[int, int] = {}
         """What some of them count for, by sequence number, where it is not their lengths."""
-        self.seqs: Sequence[int] = ()
-        self.headers: Sequence[bytes] = ()
-        self.bodies: Sequence[bytes | Body] = ()
         # From here on: when they are sealed.
+        self.seqs: Sequence[int] = ()
         self.count = self.nbytes = 0
         self.shared = False
         self.header_lengths: int | array[int] = 0
         self.body_lengths: int | array[int] = 0
         self.sizes: int | array[int] = 0
 
+    def skip_to(self, first: int, count: int) -> None:
+        """Take so many numbers from `first` on, which do not follow the last, or not all did.
+
+        Raises:
+            StoreUsageError: they are not above the last, or the changes are committed.
+        """
+        if self.count:
+            raise StoreUsageError(_COMMITTED)
+        if first <= self.last:
+            msg = f"seq {first} comes after {self.last}: they only increase"
+            raise StoreUsageError(msg)
+        if not self.gaps:
+            self.gaps = list(range(self.first, self.last + 1))
+        self.gaps += range(first, first + count)
+
     def seal(self) -> None:
         """Work out what is known of them once they are complete."""
-        if self.rows:
-            seqs, headers, bodies = zip(*self.rows, strict=True)
-            self.seqs = [*self.seqs, *seqs] if self.seqs else seqs
-            self.headers = [*self.headers, *headers] if self.headers else headers
-            self.bodies = [*self.bodies, *bodies] if self.bodies else bodies
-            self.rows = []
-        self.first, self.last, self.count = self.seqs[0], self.seqs[-1], len(self.seqs)
+        self.seqs = self.gaps or range(self.first, self.last + 1)
+        self.count = len(self.seqs)
+        self.gaps = [self.last]  # So that what comes late is refused, see `skip_to`.
         self.header_lengths = lengths(self.headers)
         self.body_lengths = lengths(self.bodies)
         self.sizes = sums(self.header_lengths, self.body_lengths, self.count)
@@ -88,10 +101,14 @@ class Puts:
             return several[0]
         one = cls()
         counts = [some.count for some in several]
-        one.seqs = list(chain.from_iterable(some.seqs for some in several))
-        one.headers = list(chain.from_iterable(some.headers for some in several))
-        one.bodies = list(chain.from_iterable(some.bodies for some in several))
+        for some in several:
+            one.headers += some.headers
+            one.bodies += some.bodies
         one.first, one.last, one.count = several[0].first, several[-1].last, sum(counts)
+        if one.last - one.first == one.count - 1:
+            one.seqs = range(one.first, one.last + 1)
+        else:
+            one.seqs = list(chain.from_iterable(some.seqs for some in several))
         one.header_lengths = together([some.header_lengths for some in several], counts)
         one.body_lengths = together([some.body_lengths for some in several], counts)
         one.sizes = together([some.sizes for some in several], counts)
@@ -200,31 +217,35 @@ class Changes:
             StoreUsageError: `seq` is not above the last one here; what stands in the store
                 already is looked at by `commit`.
         """
-        puts = self.puts.get(queue_id)
-        if puts is None:
-            puts = self._puts(queue_id, seq)
-        elif seq <= puts.last:
-            msg = f"seq {seq} comes after {puts.last}: they only increase"
-            raise StoreUsageError(msg)
+        shared = False
         if type(body) is Body:
             if body.changes is not self:
                 msg = "a shared body is for the Changes that made it; share it anew"
                 raise StoreUsageError(msg)
-            puts.shared = True
-        puts.rows.append((seq, header, body))
+            shared = True
+        if size is not None and not 0 <= size < 1 << 32:
+            msg = f"a message counts for 0 to 4 GiB, not for {size} bytes"
+            raise StoreUsageError(msg)
+        puts = self.puts.get(queue_id)
+        if puts is None:
+            puts = self._puts(queue_id, seq)
+        if puts.gaps or seq != puts.last + 1:
+            puts.skip_to(seq, 1)
         puts.last = seq
+        puts.headers.append(header)
+        puts.bodies.append(body)
+        if shared:
+            puts.shared = True
         if size is not None:
-            if not 0 <= size < 1 << 32:
-                msg = f"a message counts for 0 to 4 GiB, not for {size} bytes"
-                raise StoreUsageError(msg)
             puts.explicit[seq] = size
 
     def _puts(self, queue_id: int, first: int) -> Puts:
+        if self.sealed:
+            raise StoreUsageError(_COMMITTED)
         if not 0 <= first <= _MAX_SEQ:
             msg = f"sequence numbers go from 0 to 2**63 - 1, not {first}"
             raise StoreUsageError(msg)
-        puts = self.puts[queue_id] = Puts()
-        puts.first = first
+        puts = self.puts[queue_id] = Puts(first)
         return puts
 
     def put_run(
@@ -243,15 +264,11 @@ class Changes:
         puts = self.puts.get(queue_id)
         if puts is None:
             puts = self._puts(queue_id, first)
-        elif first <= puts.last:
-            msg = f"seq {first} comes after {puts.last}: they only increase"
-            raise StoreUsageError(msg)
-        if puts.rows or puts.seqs:
-            puts.rows += zip(count(first), headers, bodies, strict=False)
-        else:
-            puts.seqs = range(first, first + len(headers))
-            puts.headers, puts.bodies = list(headers), list(bodies)
+        if puts.gaps or first != puts.last + 1:
+            puts.skip_to(first, len(headers))
         puts.last = first + len(headers) - 1
+        puts.headers += headers
+        puts.bodies += bodies
 
     def share(self, body: bytes) -> bytes | Body:
         """Return what to `put` to several queues so that `body` is kept once.
@@ -299,8 +316,7 @@ class Changes:
             StoreUsageError: it is too large, or was committed before.
         """
         if self.sealed:
-            msg = "these changes were committed before: begin new ones"
-            raise StoreUsageError(msg)
+            raise StoreUsageError(_COMMITTED)
         self.sealed = True
         nbytes = 64
         for puts in self.puts.values():

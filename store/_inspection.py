@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import attrs
@@ -10,7 +11,7 @@ import attrs
 from ._errors import CorruptRecordError, Damage, StoreDiskError, StoreFormatError, StoreLockedError
 from ._names import LOCK, segment_name
 from ._queue import OnDisk
-from ._reading import records_of, runs_of
+from ._reading import columns_of, records_of, runs_of
 from ._records import read_head, read_payload
 from ._recovery import MARK, Recoverer, is_ours
 from ._sentences import trouble
@@ -148,7 +149,8 @@ class Inspection:
         data = self._bytes(extent.segment, extent.length, extent.offset)
         records: list[Record] = []
         for head, run, payload in runs_of(segment.salt, queue.id, extent, data)[0]:
-            found = records_of(head, run, payload, piece.ranges, bodies)
+            columns = columns_of(head, run, payload, piece.ranges, bodies)
+            found = list(chain.from_iterable(map(records_of, columns)))
             if bad and run.shared is not None:
                 spoilt = {
                     run.first + (at if run.offsets is None else run.offsets[at])

@@ -15,6 +15,7 @@ from ._intervals import Intervals
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Sequence
 
 
 class Record(NamedTuple):
@@ -25,6 +26,16 @@ class Record(NamedTuple):
     body: bytes
     nbytes: int
     """What it counts for: header and body together, unless its `put` said otherwise."""
+
+
+class Columns(NamedTuple):
+    """Messages as they are read, in columns that are equally long."""
+
+    seqs: Sequence[int]
+    headers: Sequence[bytes]
+    bodies: Sequence[bytes]
+    sizes: Sequence[int]
+    """What each counts for, see `Record.nbytes`."""
 
 
 class OnDisk(NamedTuple):

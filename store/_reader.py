@@ -9,7 +9,7 @@ from ._errors import CorruptRecordError
 from ._intervals import Intervals
 from ._names import segment_name
 from ._queue import OnDisk
-from ._reading import records_of, runs_of
+from ._reading import columns_of, runs_of
 from ._records import MOVE, PUT, read_head, read_payload, read_run
 from ._scan import heads
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ._extents import Extent
     from ._handles import Handles
     from ._index import Index
-    from ._queue import Plan, Record
+    from ._queue import Columns, Plan
     from ._records import Head, Run
 
 #: So many extents that were read are kept in memory, if they are no larger than that.
@@ -45,7 +45,7 @@ class Reader:
                         found[body] = place
         return found
 
-    def read(self, queue_id: int, piece: OnDisk, places: dict[int, Place]) -> list[Record]:
+    def read(self, queue_id: int, piece: OnDisk, places: dict[int, Place]) -> list[Columns]:
         """Return the messages of a piece of a plan.
 
         Raises:
@@ -58,13 +58,14 @@ class Reader:
                 msg = "a body that it shares with others is gone"
                 raise CorruptRecordError(msg)
             bodies[body] = self._body(places[body])
-        records: list[Record] = []
+        found: list[Columns] = []
         for head, run, payload in self._runs(queue_id, piece.extent):
-            records += records_of(head, run, payload, piece.ranges, bodies)
-        if len(records) != piece.number:
-            msg = f"{len(records)} of {piece.number} messages are what was written"
+            found += columns_of(head, run, payload, piece.ranges, bodies)
+        number = sum([len(columns.seqs) for columns in found])
+        if number != piece.number:
+            msg = f"{number} of {piece.number} messages are what was written"
             raise CorruptRecordError(msg)
-        return records
+        return found
 
     def _runs(self, queue_id: int, extent: Extent) -> list[tuple[Head, Run, bytes]]:
         """Return the runs of an extent; who reads a queue in order comes for some of them again."""

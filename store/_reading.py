@@ -1,27 +1,35 @@
-"""Bytes of an extent to records."""
+"""Bytes of an extent to messages."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from ._changes import Body
 from ._errors import CorruptRecordError
-from ._queue import Record
+from ._queue import Columns, Record
 from ._records import MOVE, PUT, Head, Run, embedded, pieces, read_payload, read_run
 from ._scan import heads
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ._changes import Puts
     from ._extents import Extent
 
 
-class _Read(Record):
-    """A record, made from a tuple at two thirds of the cost."""
+class _Tuple(tuple[Any, ...]):
+    __slots__ = ()
+    __new__ = tuple.__new__  # pyright: ignore
+
+
+class _Read(_Tuple, Record):
+    """A record, made from a tuple at half of the cost, as no function is called for it.
+
+    For that the first base has to be one that is made as tuples are: the interpreter takes how
+    to make an object from there.
+    """
 
     __slots__ = ()
     __new__ = tuple.__new__  # type: ignore[assignment]  # pyright: ignore
@@ -54,18 +62,18 @@ def runs_of(
     return found, whole
 
 
-def records_of(
+def columns_of(
     head: Head,
     run: Run,
     payload: bytes,
     ranges: Iterable[tuple[int, int]],
     bodies: Mapping[int, bytes],
-) -> list[Record]:
+) -> list[Columns]:
     """Return those messages of a run whose numbers are in `ranges`.
 
     `bodies` has the shared ones.
     """
-    records: list[Record] = []
+    found: list[Columns] = []
     header_blob = run.blob
     lengths = embedded(run)
     count = run.count
@@ -79,7 +87,7 @@ def records_of(
         start, stop = _indices(head.first, count, run.offsets, low, high)
         if start >= stop:
             continue
-        seqs: Iterable[int]
+        seqs: Sequence[int]
         if run.offsets is None:
             seqs = range(head.first + start, head.first + stop)
         else:
@@ -89,11 +97,17 @@ def records_of(
         if run.shared is not None:
             shared = run.shared[start:stop]
             own = [bodies[ref] if ref else body for ref, body in zip(shared, own, strict=True)]
-        sizes: Iterable[int] = (
-            repeat(run.sizes) if isinstance(run.sizes, int) else run.sizes[start:stop]
-        )
-        records += map(_make, zip(seqs, headers, own, sizes, strict=False))
-    return records
+        found.append(Columns(seqs, headers, own, _sizes(run.sizes, start, stop)))
+    return found
+
+
+def _sizes(sizes: int | array[int], start: int, stop: int) -> Sequence[int]:
+    return [sizes] * (stop - start) if isinstance(sizes, int) else sizes[start:stop]
+
+
+def records_of(columns: Columns) -> list[Record]:
+    """Return messages one by one."""
+    return list(map(_make, zip(*columns, strict=True)))
 
 
 def _indices(
@@ -104,15 +118,14 @@ def _indices(
     return bisect_left(offsets, low - first), bisect_right(offsets, high - first)
 
 
-def pending_records(puts: Puts, start: int, stop: int) -> list[Record]:
+def pending_columns(puts: Puts, start: int, stop: int) -> Columns:
     """Return messages that are not written yet."""
     bodies = puts.bodies[start:stop]
     if puts.shared:
         bodies = [body.data if isinstance(body, Body) else body for body in bodies]
-    sizes = puts.sizes
-    every: Iterable[int] = repeat(sizes) if isinstance(sizes, int) else sizes[start:stop]
-    return list(
-        map(
-            _make, zip(puts.seqs[start:stop], puts.headers[start:stop], bodies, every, strict=False)
-        )
+    return Columns(
+        puts.seqs[start:stop],
+        puts.headers[start:stop],
+        cast("list[bytes]", bodies),
+        _sizes(puts.sizes, start, stop),
     )

@@ -24,7 +24,7 @@ import struct
 import sys
 from array import array
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
@@ -35,7 +35,7 @@ from ._detail import Detail, detail_of
 from ._errors import CorruptRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Sized
+    from collections.abc import Collection, Sequence, Sized
 
 VERSION: Final = 1
 
@@ -75,7 +75,8 @@ ABSENT: Final = 0xFFFF_FFFF
 
 MAX_LENGTH: Final = 1 << 30
 
-_AT_ONCE: Final = 16
+#: So many pieces of a size are cut at once.
+_AT_ONCE: Final = 64
 
 
 class Head(NamedTuple):
@@ -230,9 +231,10 @@ class Run:
         return detail_of(self.offsets, self.sizes, self.shared)
 
 
-def lengths(things: Iterable[Sized]) -> int | array[int]:
+def lengths(things: Collection[Sized]) -> int | array[int]:
     """Return the lengths of these, as one number where they are alike."""
-    return alike(list(map(len, things)))
+    found = set(map(len, things))
+    return found.pop() if len(found) == 1 else array("I", map(len, things))
 
 
 def alike(numbers: list[int]) -> int | array[int]:
@@ -347,9 +349,9 @@ def read_run(head: Head, payload: bytes) -> tuple[Run, tuple[int, int] | None]:
     return Run(head.first, count, offsets, headers, bodies, sizes, shared, at), reach
 
 
-@lru_cache(maxsize=256)
-def _unpacking(size: int) -> struct.Struct:
-    return struct.Struct(f"{size}s" * _AT_ONCE)
+@lru_cache(maxsize=512)
+def _unpacking(size: int, number: int) -> struct.Struct:
+    return struct.Struct(f"{size}s" * number)
 
 
 def pieces(payload: bytes, start: int, sizes: int | array[int], low: int, high: int) -> list[bytes]:
@@ -359,14 +361,14 @@ def pieces(payload: bytes, start: int, sizes: int | array[int], low: int, high: 
         return [payload[a:b] for a, b in pairwise(bounds)]
     if sizes == 0:
         return [b""] * (high - low)
-    found: list[bytes] = []
-    at, end = start + low * sizes, start + high * sizes
-    many = (high - low) // _AT_ONCE * _AT_ONCE * sizes
-    if many:  # This takes a quarter of the time that slicing does.
-        view = memoryview(payload)[at : at + many]
-        found += chain.from_iterable(_unpacking(sizes).iter_unpack(view))
-        at += many
-    found += [payload[at : at + sizes] for at in range(at, end, sizes)]
+    # A third of the time that slicing takes; the forms are few, so that they stay in the cache.
+    at = start + low * sizes
+    many, few = divmod(high - low, _AT_ONCE)
+    found = list(_unpacking(sizes, few).unpack_from(payload, at))
+    at += few * sizes
+    for _ in range(many):
+        found += _unpacking(sizes, _AT_ONCE).unpack_from(payload, at)
+        at += _AT_ONCE * sizes
     return found
 
 

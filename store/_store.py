@@ -39,9 +39,9 @@ from ._intervals import Intervals
 from ._log import Log, Written
 from ._names import segment_name, snapshot_name
 from ._opening import take
-from ._queue import InMemory, OnDisk, Record
+from ._queue import Columns, InMemory, OnDisk, Record
 from ._reader import Reader
-from ._reading import pending_records
+from ._reading import pending_columns, records_of
 from ._recovery import Recoverer, Recovery, put_aside
 from ._sentences import trouble
 from ._settings import StoreSettings
@@ -312,6 +312,15 @@ class Store:
             StoreDiskError: the disk fails. (What it returns and is not what was written is
                 reported as damage and left out.)
         """
+        runs = self.read_runs(queue_id, first_seq, count=count, nbytes=nbytes)
+        return list(chain.from_iterable(map(records_of, runs)))
+
+    def read_runs(self, queue_id: int, first_seq: int, *, count: int, nbytes: int) -> list[Columns]:
+        """Do as `read` does, at less cost: the same messages, in columns.
+
+        Raises:
+            StoreDiskError: as `read`.
+        """
         if count < 1:
             return []
         again = 0
@@ -322,15 +331,15 @@ class Store:
                     return []
                 plan = queue.plan(first_seq, count, nbytes)
                 places = self._reader.places(plan)
-            records: list[Record] = []
+            found: list[Columns] = []
             at: OnDisk | None = None
             try:
                 for piece in plan:
                     if isinstance(piece, InMemory):
-                        records += pending_records(*piece)
+                        found.append(pending_columns(*piece))
                     else:
                         at = piece
-                        records += self._reader.read(queue_id, piece, places)
+                        found += self._reader.read(queue_id, piece, places)
             except CorruptRecordError as error:
                 again += 1
                 if again > 10 or at is None or not self._lose(queue_id, at.extent, str(error)):
@@ -344,7 +353,7 @@ class Store:
                 continue
             except OSError as error:
                 raise StoreDiskError(trouble(error, "read", self._files.where)) from error
-            return records
+            return found
 
     # Writing.
 

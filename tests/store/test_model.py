@@ -44,6 +44,8 @@ def contents_of(store: Store) -> Contents:
         records: list[Record] = []
         at = 0
         while more := store.read(queue.id, at, count=7, nbytes=300):
+            runs = store.read_runs(queue.id, at, count=7, nbytes=300)
+            assert more == [row for run in runs for row in zip(*run, strict=True)]
             records += more
             at = more[-1].seq + 1
         found.queues[name] = {

@@ -243,6 +243,76 @@ def test_messages_put_as_a_run_are_those_put_one_by_one(store: Store) -> None:
         store.begin().put_run(queue, 50, [b""], [])
 
 
+def test_runs_are_read_in_columns(store: Store) -> None:
+    queue = declared(store, "q")
+    number = 500
+    headers = [b"h%03d" % seq for seq in range(number)]
+    bodies = [b"%d" % seq * (1 + seq // 400) for seq in range(number)]
+    changes = store.begin()
+    changes.put_run(queue, 0, headers, bodies)
+    changes.put(queue, number + 7, b"", changes.share(bytes(9000)), size=5)
+    store.commit(changes)
+    changes = store.begin()
+    changes.done(queue, 100, 199)
+    store.commit(changes)
+    kept = [*range(100), *range(200, number), number + 7]
+    for _ in range(2):
+        found = store.read_runs(queue, 0, count=1000, nbytes=1 << 20)
+        assert [seq for run in found for seq in run.seqs] == kept
+        assert [header for run in found for header in run.headers] == [
+            *(headers[seq] for seq in kept[:-1]),
+            b"",
+        ]
+        assert [body for run in found for body in run.bodies] == [
+            *(bodies[seq] for seq in kept[:-1]),
+            bytes(9000),
+        ]
+        assert [size for run in found for size in run.sizes] == [
+            *(4 + len(bodies[seq]) for seq in kept[:-1]),
+            5,
+        ]
+        some = store.read_runs(queue, 50, count=60, nbytes=1 << 20)
+        assert [seq for run in some for seq in run.seqs] == [*range(50, 100), *range(200, 210)]
+        store.flush(sync=True)
+    assert store.read_runs(queue, 0, count=0, nbytes=1) == []
+    assert store.read_runs(99, 0, count=1, nbytes=1) == []
+
+
+@pytest.mark.parametrize("number", [1, 63, 64, 65, 191, 192])
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_messages_that_are_equally_long_are_cut_from_anywhere(
+    store: Store, number: int, size: int
+) -> None:
+    queue = declared(store, "q")
+    bodies = [bytes((seq,)) * size for seq in range(200)]
+    changes = store.begin()
+    changes.put_run(queue, 0, [b"%03d" % seq for seq in range(200)], bodies)
+    store.commit(changes)
+    store.flush(sync=True)
+    for start in (0, 1, 8):
+        found = store.read(queue, start, count=number, nbytes=1 << 20)
+        assert found == [
+            Record(seq, b"%03d" % seq, bodies[seq], 3 + size)
+            for seq in range(start, start + number)
+        ]
+
+
+def test_what_is_put_after_the_commit_is_refused_and_changes_nothing(store: Store) -> None:
+    queue, other = declared(store, "q"), declared(store, "other")
+    changes = store.begin()
+    changes.put(queue, 0, b"h", b"b")
+    store.commit(changes)
+    for target, seq in ((queue, 1), (other, 0)):
+        with pytest.raises(StoreUsageError, match="were committed before"):
+            changes.put(target, seq, b"h", b"b")
+        with pytest.raises(StoreUsageError, match="were committed before"):
+            changes.put_run(target, seq, [b"h"], [b"b"])
+    for _ in range(2):
+        assert store.read(queue, 0, count=9, nbytes=99) == [Record(0, b"h", b"b", 2)]
+        assert store.read(other, 0, count=9, nbytes=99) == []
+        store.flush(sync=True)
+
+
 def test_keys_are_any_text(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     keys = {"": b"", "\0": b"0", "ключ/\udcff": bytes(70_000), "gone": b""}
