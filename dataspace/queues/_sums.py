@@ -9,6 +9,7 @@ import attrs
 from ._statistics import Counters
 
 if TYPE_CHECKING:
+    from ._backing import BackingStatistics
     from ._queue import Queue
 
 _COUNTERS: Final = tuple(each.name for each in attrs.fields(Counters))
@@ -50,11 +51,12 @@ class QueueSums:
 
     def add(self, queue: Queue) -> None:
         """Add a queue; costs time in proportion to what is unacked there."""
-        self.add_past(queue)
         if queue.deleted:
+            self.add_past(queue)
             return
         seen = queue.statistics()
         backing = seen.backing
+        self._add_past(seen.counters, backing)
         self.queues += 1
         self.ready += seen.ready
         self.ready_bytes += seen.ready_bytes
@@ -68,12 +70,14 @@ class QueueSums:
 
     def add_past(self, queue: Queue) -> None:
         """Add what has happened to a queue's messages, and nothing that it has now."""
-        mine, others = self.counters, queue.counters
+        self._add_past(queue.counters, queue.backing.statistics())
+
+    def _add_past(self, counters: Counters, backing: BackingStatistics) -> None:
+        mine = self.counters
         for name in _COUNTERS:
-            count = getattr(others, name)
+            count = getattr(counters, name)
             if count:
                 setattr(mine, name, getattr(mine, name) + count)
-        backing = queue.backing.statistics()
         self.paged_out += backing.paged_out
         self.paged_in += backing.paged_in
 

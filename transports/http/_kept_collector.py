@@ -15,7 +15,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ._debts import due_after
-from ._holdings import BREATH_EVERY
 from ._pace import Pace
 
 if TYPE_CHECKING:
@@ -81,9 +80,8 @@ class KeptCollector(Collector):
         # Both at one instant: a queue that is deleted from now on is still among these.
         sums, sessions = self._sessions.ended.copy(), list(self._sessions.by_id.values())
         away = 0
-        for number, session in enumerate(sessions, 1):
-            if not number % BREATH_EVERY:
-                await pace.breathe()
+        for session in sessions:
+            await pace.breathe()
             sums.add(session.queue)
             away += session.left is not None
         self._kept = _Kept(sums, away, len(sessions) - away)
