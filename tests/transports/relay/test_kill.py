@@ -90,6 +90,11 @@ class RelayProcess:
         return status
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return self._log.read_text()[-3000:]
 
