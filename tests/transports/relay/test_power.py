@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
 import trio
 
-from clearfunds.transports.mqtt import Publish
-from tests.store.disk import FakeFiles
+from clearfunds.transports.mqtt import PubComp, Publish, PubRec, PubRel
+from tests.store.disk import FakeFiles, refuse
 from tests.transports.peers import until
 from tests.transports.relay.brokers import Broker
 from tests.transports.relay.faithful import Load, mixed
@@ -71,3 +72,25 @@ async def test_what_is_given_once_was_on_disk_before() -> None:
                 (b"1", True, first.packet_id),
                 (b"2", True, message.packet_id),
             ]
+
+
+async def test_what_is_received_is_released_once_that_is_on_disk_also_by_the_next_connection() -> (
+    None
+):
+    """Or after a crash it would come again to who has been told that it is over."""
+    files = FakeFiles(1)
+    async with powered(files) as relay:
+        broker = Broker(relay.port, 32, "p")
+        async with broker.visit() as client:
+            await client.subscribe(broker.topic, qos=2)
+            await broker.publish([b"1"], 2)
+            (message,) = await client.messages(1)
+            files.fault = refuse(errno.EIO, "fsync")
+            await client.send(PubRec(message.packet_id))
+            assert await client.all() == []
+        async with broker.visit(present=True) as client:
+            assert await client.all() == []
+            files.fault = None
+            await client.expect(PubRel(message.packet_id))
+            await client.send(PubComp(message.packet_id))
+            assert await client.all() == []
