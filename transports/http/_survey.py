@@ -613,7 +613,10 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
     # The one of them that has stood still the longest is the one to be told of.
     holder = min(here, key=lambda each: each.progressed_at, default=None)
     left: float | None = None
-    if holder is not None and since is not None and not math.isinf(holder.patience):
+    for_ever = holder is None or math.isinf(holder.patience)
+    if getattr(holder, "waits_for_disk", False):
+        for_ever = True
+    if holder is not None and since is not None and not for_ever:
         left = holder.patience - (now - max(holder.progressed_at, since))
     return {
         "name": clipped(name),

@@ -136,12 +136,19 @@ class SessionQueue(Queue):
         """Whether its client is: then it is the session that is ended, when patience is."""
         return not self.consumers
 
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether nothing is ended, however long others wait: the disk is in trouble."""
+        return self.is_away and self.statistics().trouble is not None
+
     def give_up(self, why: str) -> None:
         """See `Queue.give_up`."""
-        away = self.is_away
-        super().give_up(why)
-        if away and self.statistics().unwritten:
+        seen = self.statistics()
+        # What is confirmed is not given up because the disk does not take what comes after it.
+        if self.is_away and seen.unwritten and not seen.unsynced and seen.trouble is None:
             self.on_given_up(why)
+        else:
+            super().give_up(why)
 
 
 @attrs.define(slots=True, eq=False)

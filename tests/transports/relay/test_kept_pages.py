@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from clearfunds._cli._top._words import first_line, incident_sentence, totals, what_next
+from clearfunds.transports.mqtt import PubAck
 from tests.transports.peers import RunningRelay, connected, fetch, running, until
 from tests.transports.relay.brokers import Broker, numbered
 
@@ -126,3 +127,38 @@ async def test_trouble_and_alarms_are_named(tmp_path: Path) -> None:
             relay.relay.mqtt.account.resume("disk")
         page = await look(relay)
         assert page["alarms"] == page["troubles"] == []
+
+
+async def test_no_session_ends_because_the_disk_is_in_trouble(tmp_path: Path) -> None:
+    async with running(
+        store=str(tmp_path / "store"),
+        fsync_interval=0.0,
+        http="127.0.0.1:0",
+        limit_items=5,
+        patience=1.4,
+    ) as relay:
+        broker = broker_of(relay)
+        async with broker.visit(leave=True) as client:
+            await client.subscribe(broker.topic)
+        await broker.publish(numbered(3))
+        shelves: Any = relay.relay.keeping
+        shelves._note_trouble("cannot write: the disk is full")
+        async with connected(relay.port, "pub") as publisher:
+            for n in range(1, 21):
+                await publisher.publish(broker.topic, b"x", 1, packet_id=n)
+            await until(lambda: relay.statistics().waiting)
+            await trio.sleep(1.6)  # its patience has been over once
+            with trio.fail_after(5):
+                page = await look(relay)
+                waits = "its client is away; it is waited for, however long it takes."
+                while not first_line(page).endswith(waits):
+                    await trio.sleep(0.1)
+                    page = await look(relay)
+            assert what_next(page["holders"][0]) == "is waited for"
+            assert page["incidents"] == []
+            shelves._note_trouble(None)
+            for n in range(1, 21):
+                await publisher.expect(PubAck(n))
+        async with broker.visit(present=True) as client:
+            assert len(await client.take(23)) == 23
+        await broker.forget()
