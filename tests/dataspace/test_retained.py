@@ -236,7 +236,11 @@ def test_the_store_by_itself(ledger: Ledger) -> None:
 def test_each_change_is_told_of_those_undone_too(ledger: Ledger) -> None:
     store = RetainedStore(10, 1_000)
     told: list[tuple[str, Publication | None, str]] = []
-    store.on_change = lambda *change: told.append(change)
+
+    def changed(topic: str, publication: Publication | None, owner: str) -> None:
+        told.append((topic, publication, owner))
+
+    store.on_change = changed
     first, second = Publication("t", b"1", retain=True), Publication("t", b"2", retain=True)
     store.set(first, ledger.standing_of("a"))
     undo = store.set(second, ledger.standing_of("b"))
