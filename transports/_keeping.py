@@ -67,6 +67,7 @@ def keep_sessions(
             max_awaiting_release=mqtt.settings.max_awaiting_release,
             patience=mqtt.settings.patience,
             stuck=StuckPolicy(mqtt.settings.stuck),
+            outlives=isinstance(keeping, Shelves),
         ),
         backing=_paging(mqtt.account, settings),
     )

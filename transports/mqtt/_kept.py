@@ -141,6 +141,12 @@ class SessionQueue(Queue):
         """Whether nothing is ended, however long others wait: the disk is in trouble."""
         return self.is_away and self.statistics().trouble is not None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether something waits, unconfirmed, for room to be kept in."""
+        writer = self._writer
+        return writer.short and writer.trouble is None and writer.unwritten > 0
+
     def give_up(self, why: str) -> None:
         """See `Queue.give_up`."""
         seen = self.statistics()
@@ -205,11 +211,13 @@ class KeptSession:
         unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
         left: When it was last disconnected, in seconds of the wall clock; None while it is not.
+        short_since: Since when something waits for room while its client is away; None if nothing
+            does. On the ledger's clock.
     """
 
     __slots__ = (
         "__weakref__", "_at_least_once", "_sessions", "awaiting", "client_id", "left", "name",
-        "queue", "releasing", "shelf", "subscriptions", "unanswered",
+        "queue", "releasing", "shelf", "short_since", "subscriptions", "unanswered",
     )  # fmt: skip
 
     def __init__(self, sessions: KeptSessions, client_id: str, name: str) -> None:
@@ -221,6 +229,7 @@ class KeptSession:
         self.unanswered: dict[int, Answer] = {}
         self.releasing: dict[int, None] = {}
         self.left: float | None = None
+        self.short_since: float | None = None
         self.queue, self.shelf = sessions.make_queue(self)
         self._at_least_once = AtLeastOnce(self.queue)
 
@@ -466,7 +475,7 @@ class KeptSessions:
         """The books."""
         return self.dataspace.ledger
 
-    def make_queue(self, session: KeptSession) -> tuple[Queue, Any]:
+    def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""
         settings = self.settings
         name = f"mqtt/{session.client_id}"
@@ -536,9 +545,23 @@ class KeptSessions:
         return over
 
     def tick(self, now: float) -> None:
-        """Let the queues do what is due at `now`, on the ledger's clock."""
+        """Let the queues do what is due at `now`, on the ledger's clock.
+
+        Who waits for a confirm waits as well as who is not read (rule 11): for a client that is
+        away, and for which nothing more may be kept, not longer than its patience.
+        """
+        over: KeptSession | None = None
         for session in self.by_id.values():
             session.queue.tick(now)
+            if session.left is None or not session.queue.is_short:
+                session.short_since = None
+            elif session.short_since is None:
+                session.short_since = now
+            elif now - session.short_since >= self.settings.patience:
+                over = session
+        # One at a time: the others may have room then.
+        if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
+            self._give_up(over.client_id, "what came for it waits for room, and nobody makes any")
 
     def restore(self, values: Mapping[str, bytes]) -> None:
         """Take up the sessions from before a restart; for who opens the store, before all else.
