@@ -343,7 +343,7 @@ async def end_by_silence(peer: Wire, server: Server, client_id: str) -> None:
 
 
 # When the relay itself stops, wills are not published: section 3.1.2.5 lets a server that is shut
-# down put that off until it is started again, and there is no state yet that would outlive it. See
+# down put that off until it is started again, and wills are not kept until then. See
 # tests/transports/relay/test_stop.py.
 @pytest.mark.parametrize(
     "end",
@@ -1458,6 +1458,9 @@ IDENTIFIERS = "tests.transports.mqtt.test_identifiers"
 REFUSED = f"{PACKETS}:test_a_connected_server_refuses"
 REFUSED_FIRST = f"{PACKETS}:test_a_server_refuses_as_first_packet"
 
+SESSIONS = "tests.transports.relay.test_sessions"
+COMES_AGAIN = "test_what_was_not_acknowledged_comes_again_with_dup_and_the_same_identifiers"
+
 CHECKED_ELSEWHERE = {
     # The packets that break these are refused by the codec, and by 4.8.0-1 or 3.1.4-1 above on the
     # wire.
@@ -1499,24 +1502,23 @@ CHECKED_ELSEWHERE = {
     "3.14.4-1": f"{CLIENT}:test_disconnecting_by_hand",
     "3.14.4-2": f"{CONNECTION}:test_closing_from_this_side_drops_what_is_on_its_way",
     "4.5.0-2": f"{CLIENT}:test_messages_are_acknowledged_when_they_are_taken",
+    # Sessions that outlive their connections, and in test_kept the relay.
+    "3.1.2-4": f"{SESSIONS}:test_subscriptions_are_kept_with_their_qos",
+    "3.1.2-5": f"{SESSIONS}:test_messages_wait_for_a_client_that_is_away",
+    "3.2.2-2": f"{SESSIONS}:test_whether_a_session_is_present",
+    "3.3.1-1": f"{SESSIONS}:{COMES_AGAIN}",
+    "4.1.0-2": "tests.transports.relay.test_kept:test_sessions_expire",
+    "4.4.0-1": f"{SESSIONS}:{COMES_AGAIN}",
+    "4.6.0-1": f"{SESSIONS}:test_order_holds_through_cuts",
 }
 
 SAYS_THE_SAME = {"4.7.1-1": "3.3.2-2", "4.7.3-2": "1.5.3-2"}
 """Statements that are said twice, and the one by which the codec refuses."""
 
-NO_SESSIONS = "a session ends with its connection; until there are queues none is stored"
-NOTHING_TWICE = "nothing is sent twice within a connection, and no session outlives one"
 NO_WEBSOCKETS = "there is no WebSocket listener yet"
 
 DOES_NOT_APPLY = {
-    "3.1.2-4": NO_SESSIONS,
-    "3.1.2-5": NO_SESSIONS,
-    "3.2.2-2": NO_SESSIONS,
-    "3.3.1-1": NOTHING_TWICE,
     "3.8.3-2": "filters with wildcards are supported",
-    "4.1.0-2": "a session lasts exactly as long as its connection",
-    "4.4.0-1": NOTHING_TWICE,
-    "4.6.0-1": NOTHING_TWICE,
     "6.0.0-1": NO_WEBSOCKETS,
     "6.0.0-2": NO_WEBSOCKETS,
     "6.0.0-3": NO_WEBSOCKETS,
