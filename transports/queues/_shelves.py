@@ -489,9 +489,12 @@ async def open_shelves(
                 try:
                     yield shelves
                 finally:
-                    shelves.close()
-                    store.stop()
-                    reading.cancel_scope.cancel()
+                    try:
+                        shelves.close()
+                    finally:
+                        # Whatever goes wrong: a thread that goes on would be waited for, for ever.
+                        store.stop()
+                        reading.cancel_scope.cancel()
     finally:
         await _closed(store)
 
