@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import struct
 import sys
 from collections import deque
@@ -29,7 +30,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from clearfunds.accounts import Account, Ledger, Limit, watch_patience
+from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, watch_patience
 from clearfunds.dataspace import Dataspace, DataspaceError, Publication, TopicFilter
 from clearfunds.dataspace.queues import (
     AckBatcher,
@@ -168,7 +169,8 @@ class Server:
         """Make a queue, with what is on its shelf from before."""
         wanted = TopicFilter(text)
         shelf = None if self.shelves is None else self.shelves.shelf(name)
-        account = self.ledger.open(f"queue/{name}", parent=self.disk)
+        # Its share of the disk is whatever is left of the budget of all.
+        account = self.ledger.open(f"queue/{name}", limit=NO_LIMIT, parent=self.disk)
         queue = Queue(
             self.ledger, name,
             account=account,
@@ -371,8 +373,10 @@ def memory_used() -> int:
 
 
 async def serve(host: str, port: int, options: Options) -> None:
-    """Serve until cancelled."""
+    """Serve until SIGINT or SIGTERM."""
     async with AsyncExitStack() as stack:
+        # Not as an exception in the middle of something.
+        signals = stack.enter_context(trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
         (listener,) = await open_listeners(ListenURL("work", "tcp", host, port))
         stack.enter_context(listener)
         flusher = await stack.enter_async_context(open_flusher())
@@ -387,8 +391,11 @@ async def serve(host: str, port: int, options: Options) -> None:
         nursery.start_soon(watch_patience, server.ledger)  # nobody waits for ever in silence
         nursery.start_soon(server.confirm)
         nursery.start_soon(server.keep_time)
+        nursery.start_soon(listener.serve, server.handle)
         print(f"listening on {listener.url}", flush=True)
-        await listener.serve(server.handle)
+        await anext(signals)
+        print("stopped", file=sys.stderr)
+        nursery.cancel_scope.cancel()
 
 
 # -- the client ------------------------------------------------------------------------------------

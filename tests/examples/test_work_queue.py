@@ -229,6 +229,39 @@ async def test_what_was_confirmed_survives_a_kill_and_what_was_acked_does_not_co
         assert (await client.statistics())["one"]["ready"] == 0
 
 
+async def test_what_is_on_disk_is_no_debt_of_its_publisher_s(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "jobs") as server,
+        connect(HOST, server.port, in_flight=2_000) as client,
+    ):
+        await client.declare("q", "jobs")
+        # More than a connection may owe, and nobody works.
+        await publish_all(client, 12_000)
+        now = (await client.statistics())["q"]
+        assert (now["ready"], now["on_disk"]) == (12_000, 12_000)
+        assert now["in_memory"] < 3_000
+
+
+async def test_beyond_the_disk_budget_publishers_wait_for_the_workers(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "jobs", "--disk-limit=10000") as server,
+        connect(HOST, server.port, in_flight=50_000) as client,
+        trio.open_nursery() as nursery,
+    ):
+        await client.declare("q", "jobs")
+        nursery.start_soon(publish_all, client, 15_000)
+        async with connect(HOST, server.port) as worker:
+            await until(worker, "q", lambda q: q["ready"] - q["on_disk"] > 10_000)
+            now = (await worker.statistics())["q"]
+            assert 0 < now["on_disk"] < 2_000
+            worker.consume("q", 1_000)
+            for number in range(15_000):
+                job = await worker.job()
+                assert job.payload == b"%d" % number
+                if number % 100 == 99:
+                    worker.acknowledge(Acknowledgement(job.tag, True, Verdict.ACK))
+
+
 async def test_without_a_directory_a_publisher_waits_for_the_workers() -> None:
     async with running(None) as server, connect(HOST, server.port, in_flight=50_000) as client:
         await client.declare("q", "jobs")
