@@ -3,6 +3,8 @@
 Confirm: this message's debt has cleared, or is on disk. Ack: repay. Prefetch: the consumer's limit.
 """
 
+from ._ack_batcher import DEFAULT_DELAY as DEFAULT_DELAY
+from ._ack_batcher import DEFAULT_EVERY as DEFAULT_EVERY
 from ._ack_batcher import AckBatcher as AckBatcher
 from ._ack_batcher import Acknowledgement as Acknowledgement
 from ._ack_batcher import Verdict as Verdict
@@ -51,4 +53,5 @@ from ._statistics import QueueStatistics as QueueStatistics
 from ._steady import SteadyBacking as SteadyBacking
 from ._stream import QueueStream as QueueStream
 from ._sums import QueueSums as QueueSums
+from ._window import DEFAULT_WINDOW as DEFAULT_WINDOW
 from ._window import InflightWindow as InflightWindow

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Self
 
 import attrs
@@ -182,7 +182,7 @@ class AckBatcher:
             self._lot.unpark_all()
 
     def flush(self) -> None:
-        """Send what is kept."""
+        """Send what is kept. What `send` fails with stays kept, and so does what comes after it."""
         kept, self._kept = self._kept, {}
         self._first_at = None
         order = self._order
@@ -195,10 +195,29 @@ class AckBatcher:
         by_verdict: dict[Verdict, list[int]] = {verdict: [] for verdict in Verdict}
         for tag, verdict in kept.items():
             by_verdict[verdict].append(tag)
-        for verdict, tags in by_verdict.items():
-            others = [tag for tag, other in kept.items() if other is not verdict]
-            for tag, multiple in coalesce(tags, smallest_open, others):
-                self._send(Acknowledgement(tag, multiple, verdict))
+        unsent = [
+            Acknowledgement(tag, multiple, verdict)
+            for verdict, tags in by_verdict.items()
+            for tag, multiple in coalesce(
+                tags, smallest_open, [tag for tag, other in kept.items() if other is not verdict]
+            )
+        ]
+        unsent.reverse()
+        try:
+            while unsent:
+                self._send(unsent[-1])
+                unsent.pop()
+        except BaseException:
+            self._keep_again(kept, unsent)
+            raise
+
+    def _keep_again(self, kept: dict[int, Verdict], unsent: Iterable[Acknowledgement]) -> None:
+        for ack in unsent:
+            for tag, verdict in kept.items():
+                if tag == ack.tag or (ack.multiple and tag < ack.tag and verdict is ack.verdict):
+                    self._kept[tag] = verdict
+        if self._first_at is None:
+            self._first_at = trio.current_time()
 
     def close(self) -> None:
         """Send what is kept and take nothing more; `run` ends. Idempotent.

@@ -270,3 +270,28 @@ async def test_what_is_answered_is_not_kept_behind_one_that_takes_long() -> None
     batcher.ack(1)
     batcher.close()
     assert broker.got[-1] == (4_999, True, ACK)
+
+
+async def test_what_could_not_be_sent_stays_kept() -> None:
+    broker = Broker()
+    full = True
+
+    def send(ack: Acknowledgement) -> None:
+        if full and len(broker.got) == 1:
+            raise trio.WouldBlock
+        broker.take(ack)
+
+    batcher = AckBatcher(send, prefetch=0, every=5)
+    broker.deliver(batcher, 6)
+    for tag in (1, 2, 5):
+        batcher.ack(tag)
+    batcher.nack(3)
+    with pytest.raises(trio.WouldBlock):
+        batcher.nack(4)
+    assert broker.got == [(2, True, ACK)]
+    assert len(batcher) == 3
+    full = False
+    batcher.close()
+    assert not len(batcher)
+    assert broker.verdicts == {1: ACK, 2: ACK, 3: REQUEUE, 4: REQUEUE, 5: ACK}
+    assert broker.unacked == [6]
