@@ -157,6 +157,7 @@ class Changes:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.declared: dict[int, tuple[str, bytes]] = {}
+        self._named: dict[str, int] = {}
         self.dropped: list[int] = []
         self.puts: dict[int, Puts] = {}
         self.dones: dict[int, list[tuple[int, int]]] = {}
@@ -177,16 +178,17 @@ class Changes:
 
         If there is a queue of that name, its id is returned, and `meta` takes the place of its.
         """
-        for ident, (other, _) in self.declared.items():
-            if other == name:
-                self.declared[ident] = (name, meta)
-                return ident
+        known = self._named.get(name)
+        if known is not None:
+            self.declared[known] = (name, meta)
+            return known
         queue = self._store.queues.get(name)
         if queue is not None and queue.id not in self.dropped:
             if queue.meta != meta:
                 self.declared[queue.id] = (name, meta)
+                self._named[name] = queue.id
             return queue.id
-        ident = self._store.next_queue_id()
+        ident = self._named[name] = self._store.next_queue_id()
         self.declared[ident] = (name, meta)
         return ident
 

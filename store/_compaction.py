@@ -84,7 +84,7 @@ class Mover:
         index: Index,
         segment: Segment,
         read: Callable[[int, int], bytes],
-        pending: Callable[[int], Intervals],
+        pending: Callable[[int, int, int], Intervals],
     ) -> None:
         """Make one.
 
@@ -92,7 +92,7 @@ class Mover:
             index: Whose messages.
             segment: What is to be copied.
             read: Gives so many bytes from an offset of the segment.
-            pending: Gives the numbers of a queue whose being done is not durable.
+            pending: Gives the numbers of a queue, between two, whose being done is not durable.
         """
         self.index = index
         self.segment = segment
@@ -149,7 +149,7 @@ class Mover:
         first, last = extents[0].first, extents[-1].last
         gone: list[tuple[int, int]] = []
         with self.index.lock:
-            pending = self._pending(queue.id)
+            pending = self._pending(queue.id, first, last)
             for low, high in queue.finished.within(first, last):
                 gone += pending.missing(low, high)
         dead = Intervals()

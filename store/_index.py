@@ -17,11 +17,12 @@ from ._changes import Changes
 from ._detail import Detail, shared, weight
 from ._errors import StoreUsageError
 from ._extents import Extent, Freed
+from ._intervals import Intervals
 from ._queue import StoredQueue
 from ._records import BODY, DECLARE, DONE, DROP, MOVE, MOVE_BODY, PUT, VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 @attrs.define(slots=True, eq=False)
@@ -57,6 +58,14 @@ class Op:
     """`DONE`: the ranges; `VALUES`: the changes; `DECLARE`: name and meta; `MOVE`: the reach."""
     gone: list[tuple[int, int]] | None = None
     """`MOVE`: what was done durably within its reach; None: all that was done there."""
+
+    def pieces(self, ranges: int) -> Iterator[Op]:
+        """Yield it as several of so many ranges each, if it is a `DONE`."""
+        if self.kind != DONE or len(self.value) <= ranges:
+            yield self
+            return
+        for start in range(0, len(self.value), ranges):
+            yield Op(DONE, self.queue, value=self.value[start : start + ranges])
 
 
 class Index:
@@ -107,7 +116,7 @@ class Index:
             self.by_id[queue_id].put(puts)
         for queue_id, ranges in list(changes.dones.items()):
             queue = self.by_id.get(queue_id)
-            found = [] if queue is None else self.finish(queue, ranges)
+            found = [] if queue is None else queue.finish(ranges)
             if found:
                 changes.dones[queue_id] = found
             else:
@@ -135,14 +144,6 @@ class Index:
                 del self.by_name[queue.name]
             queue.live_count = queue.live_bytes = 0
             self.dropping[queue_id] = queue
-
-    @staticmethod
-    def finish(queue: StoredQueue, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Note what is done; return what was not before."""
-        found: list[tuple[int, int]] = []
-        for first, last in ranges:
-            found += queue.finish(max(first, 0), min(last, queue.next_seq - 1))
-        return found
 
     def set(self, key: str, value: bytes | None) -> None:
         """Set or delete a value."""
@@ -179,8 +180,7 @@ class Index:
                 return
             self.free(queue.extents.cut(*op.value))
             # What was done within its reach is not there any more.
-            for low, high in [op.value] if op.gone is None else op.gone:
-                queue.finished.remove(low, high)
+            queue.finished.remove_all([op.value] if op.gone is None else op.gone)
             queue.extents.insert(self._extent(op, segment))
             segment.live += op.length
         elif op.kind == BODY:
@@ -272,7 +272,7 @@ class Index:
             queue.next_seq = max(
                 queue.next_seq, max((last for _, last in op.value), default=-1) + 1
             )
-            op.value = self.finish(queue, op.value)
+            op.value = queue.finish(_in_order(op.value))
         elif op.kind == VALUES:
             for key, value in op.value.items():
                 self.set(key, value)
@@ -290,3 +290,11 @@ class Index:
             queue = self.by_id.get(queue_id)
             if queue is not None and queue.pending and queue.pending[0] is puts:
                 queue.pending.popleft()
+
+
+def _in_order(ranges: Iterable[tuple[int, int]]) -> Intervals:
+    """Return ranges that come in any order as a set."""
+    found = Intervals()
+    for first, last in sorted(ranges):
+        found.add(first, last)
+    return found

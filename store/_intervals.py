@@ -7,7 +7,10 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+#: From so many ranges on, adding them one by one takes longer than going through all there are.
+_MANY = 8
 
 
 class Intervals:
@@ -57,6 +60,68 @@ class Intervals:
             last = max(last, lasts[high - 1])
         firsts[low:high] = array("Q", (first,))
         lasts[low:high] = array("Q", (last,))
+
+    def add_all(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Add ranges that are sorted and do not overlap, in one pass if they are many."""
+        if len(ranges) < _MANY:
+            for first, last in ranges:
+                self.add(first, last)
+            return
+        firsts, lasts = self._firsts, self._lasts
+        new_firsts, new_lasts = array("Q"), array("Q")
+        at = 0
+        for first, last in ranges:
+            low = bisect_left(lasts, first - 1, at) if first else at
+            high = bisect_right(firsts, last + 1, low)
+            new_firsts.extend(firsts[at:low])
+            new_lasts.extend(lasts[at:low])
+            if low < high:
+                first = min(first, firsts[low])
+                last = max(last, lasts[high - 1])
+            if new_lasts and first <= new_lasts[-1] + 1:
+                new_lasts[-1] = max(last, new_lasts[-1])
+            else:
+                new_firsts.append(first)
+                new_lasts.append(last)
+            at = high
+        new_firsts.extend(firsts[at:])
+        new_lasts.extend(lasts[at:])
+        self._firsts, self._lasts = new_firsts, new_lasts
+
+    def without(self, ranges: Iterable[tuple[int, int]]) -> Intervals:
+        """Return a set of its own without these ranges, which may come in any order."""
+        gone = Intervals()
+        for first, last in sorted(ranges):
+            gone.add(first, last)
+        twin = Intervals()
+        firsts, lasts = self._firsts, self._lasts
+        at = 0
+        for first, last in gone:
+            low = bisect_left(lasts, first, at)
+            high = bisect_right(firsts, last, low)
+            twin._firsts.extend(firsts[at:low])
+            twin._lasts.extend(lasts[at:low])
+            for place in range(low, high):
+                for begin, end in gone.missing(firsts[place], lasts[place]):
+                    twin._firsts.append(begin)
+                    twin._lasts.append(end)
+            at = high
+        twin._firsts.extend(firsts[at:])
+        twin._lasts.extend(lasts[at:])
+        return twin
+
+    def remove_all(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Take ranges out that are sorted and do not overlap, in one step."""
+        if not ranges:
+            return
+        firsts, lasts = self._firsts, self._lasts
+        low = bisect_left(lasts, ranges[0][0])
+        high = bisect_right(firsts, ranges[-1][1], low)
+        some = Intervals()
+        some._firsts, some._lasts = firsts[low:high], lasts[low:high]
+        some = some.without(ranges)
+        firsts[low:high] = some._firsts
+        lasts[low:high] = some._lasts
 
     def remove(self, first: int, last: int) -> None:
         """Take the numbers from `first` to `last` out."""

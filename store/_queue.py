@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import attrs
@@ -15,7 +17,9 @@ from ._intervals import Intervals
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+_last = attrgetter("last")
 
 
 class Record(NamedTuple):
@@ -112,9 +116,18 @@ class StoredQueue:
         self.live_count += puts.count
         self.live_bytes += weight(puts.detail, 0, puts.count)
 
-    def finish(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Take note that messages are done; return the ranges in which some were not before."""
+    def finish(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Take note that messages are done; return the ranges in which some were not before.
+
+        The ranges are sorted and do not overlap.
+        """
         found: list[tuple[int, int]] = []
+        for first, last in ranges:
+            self._find(found, max(first, 0), min(last, self.next_seq - 1))
+        self.finished.add_all(found)
+        return found
+
+    def _find(self, found: list[tuple[int, int]], first: int, last: int) -> None:
         for low, high in self.finished.missing(first, last):
             for place in self.extents.places(low, high):
                 extent = self.extents.at(place)
@@ -124,7 +137,7 @@ class StoredQueue:
                     self.live_count -= stop - start
                     self.live_bytes -= weight(extent.detail, start, stop)
                     found.append((a, b))
-            for puts in self.pending:
+            for puts in self._pending_from(low):
                 if puts.first > high:
                     break
                 a, b = max(low, puts.first), min(high, puts.last)
@@ -133,9 +146,13 @@ class StoredQueue:
                     self.live_count -= stop - start
                     self.live_bytes -= weight(puts.detail, start, stop)
                     found.append((a, b))
-        for a, b in found:
-            self.finished.add(a, b)
-        return found
+
+    def _pending_from(self, first: int) -> Iterator[Puts]:
+        """Yield what is not durable yet and has numbers from `first` on."""
+        # There may be thousands, of which all but a few are behind what is asked for, or before it.
+        pending = self.pending
+        for at in range(bisect_left(pending, first, key=_last), len(pending)):
+            yield pending[at]
 
     def plan(self, first: int, count: int, nbytes: int) -> Plan:
         """Say where the first live messages from `first` on are, as many as are asked for."""
@@ -164,9 +181,7 @@ class StoredQueue:
                 plan.append(OnDisk(extent, ranges, taken - before, bodies - {0}))
             if full or taken >= count:
                 return plan
-        for puts in self.pending:
-            if puts.last < first:
-                continue
+        for puts in self._pending_from(first):
             for low, high in self.finished.missing(max(first, puts.first), puts.last):
                 start, stop = puts.indices(low, high)
                 end = min(stop, start + count - taken)

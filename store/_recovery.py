@@ -333,7 +333,7 @@ class Recoverer:
                 if segment is not None and extent.offset + extent.length <= segment.size:
                     continue
                 count, size = queue.live_count, queue.live_bytes
-                found = queue.finish(extent.first, extent.last)
+                found = queue.finish([(extent.first, extent.last)])
                 for first, last in found:
                     freed, gone = queue.extents.done(first, last)
                     index.free(freed)

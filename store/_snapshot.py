@@ -261,7 +261,7 @@ def read_snapshot(data: bytes) -> Snapshot:
             queue.live_bytes += weight(extent.detail, 0, extent.items)
             index.count_segment(extent.segment, extent.live_bytes)
         numbers = iter(done.get(queue_id, ()))
-        index.finish(queue, list(zip(numbers, numbers, strict=True)))
+        queue.finish(zip(numbers, numbers, strict=True))
     for place in index.bodies.places():
         index.count_segment(place.segment, place.length)
     return Snapshot(index, file, ticket)

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
-from time import monotonic
+from time import monotonic, sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ from ._opening import take
 from ._queue import Columns, InMemory, OnDisk, Record
 from ._reader import Reader
 from ._reading import pending_columns, records_of
+from ._records import DONE, DROP
 from ._recovery import Recoverer, Recovery, put_aside
 from ._sentences import trouble
 from ._settings import StoreSettings
@@ -50,7 +52,7 @@ from ._statistics import StoreStatistics
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from ._extents import Extent
     from ._files import Files
@@ -64,6 +66,15 @@ _logger = logging.getLogger(__name__)
 _BATCH_BYTES = 128 << 10
 #: ...but larger with each queue that is in it, or their extents would be small and many.
 _QUEUE_BYTES = 8 << 10
+
+#: Under load, what is dead is given back from so many segments' worth on, if it is more than half.
+_DEAD_SEGMENTS = 4
+
+#: So many ranges of what is done are taken note of without letting go of the lock: half a
+#: millisecond's worth...
+_DONE_AT_ONCE = 64
+#: ...and so long somebody who waits for it is given time to take it.
+_GIVE_WAY_SECONDS = 0.0002
 
 #: After the disk has refused, so much is tried at a time: a little may fit where much does not.
 _SMALL_BYTES = 64 << 10
@@ -118,6 +129,7 @@ class Store:
         self._log = Log(files, self._index, recoverer.next_segment, recoverer.next_batch)
         # Shared, under the lock.
         self._wake = threading.Condition(self._lock)
+        self._asked_for = False
         self._pending: deque[Changes] = deque()
         self._pending_bytes = 0
         self._unsynced_bytes = 0
@@ -224,7 +236,7 @@ class Store:
             StoreClosedError: the store is closed.
         """
         changes.seal()
-        with self._lock:
+        with self._at_once():
             if self._closed:
                 msg = "the store is closed"
                 raise StoreClosedError(msg)
@@ -249,9 +261,21 @@ class Store:
 
     def hurry(self) -> None:
         """Have everything committed so far on the disk as soon as possible."""
-        with self._lock:
+        with self._at_once():
             self._hurried = True
             self._wake.notify()
+
+    @contextmanager
+    def _at_once(self) -> Generator[None]:
+        """Have the lock, before the writer has it again: what has it holds up its owner's loop."""
+        if not self._lock.acquire(blocking=False):
+            self._asked_for = True
+            self._lock.acquire()
+            self._asked_for = False
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def ahead(self) -> int:
         """Return how many bytes are committed and not yet written."""
@@ -384,7 +408,7 @@ class Store:
             with self._work:
                 if due:
                     self._attempt(sync=sync)
-                else:
+                if self._falls_behind() if due else self._tending:
                     self.tend()
             if stopping:
                 return
@@ -560,20 +584,36 @@ class Store:
         ticket = self.durable
         unsynced = self._log.unsynced
         while unsynced:
-            with self._lock:
-                written = unsynced.popleft()
-                for op in written.ops:
-                    self._index.apply(op, segment)
-                for changes in written.group:
-                    self._index.settle(changes)
-                self._unsynced_bytes -= written.size
-                segment.synced += written.size
+            written = unsynced.popleft()
+            self._apply(written, segment)
             ticket = max(ticket, written.ticket)
         self._tending = True
         self._rest()
         if ticket > self.durable:
             self.durable = ticket
             self.on_durable(ticket)
+
+    def _apply(self, written: Written, segment: Segment) -> None:
+        """Take note that a batch is durable."""
+        # What was put stops being pending in the same step, or it would be read twice. What was
+        # copied forward is elsewhere in a step for each of its records.
+        later = [op for op in written.ops if not written.group or op.kind in (DONE, DROP)]
+        with self._lock:
+            if written.group:
+                for op in written.ops:
+                    if op.kind not in (DONE, DROP):
+                        self._index.apply(op, segment)
+            for changes in written.group:
+                self._index.settle(changes)
+            self._unsynced_bytes -= written.size
+            segment.synced += written.size
+        # Readers know already of what is done, of which there may be tens of thousands.
+        for op in later:
+            for some in op.pieces(_DONE_AT_ONCE):
+                if self._asked_for:
+                    sleep(_GIVE_WAY_SECONDS)
+                with self._lock:
+                    self._index.apply(some, segment)
 
     def _rest(self) -> None:
         """Note since when there is something to write, after an fsync."""
@@ -657,6 +697,16 @@ class Store:
         if waiting >= 2 * self.settings.segment_bytes:
             self._end_with_snapshot()
 
+    def _falls_behind(self) -> bool:
+        """Whether so much is dead that it cannot wait until nothing has to be written."""
+        if not self._tending:
+            return False
+        segments = self._index.segments.values()
+        dead = sum(segment.size - segment.live for segment in segments)
+        return dead > _DEAD_SEGMENTS * self.settings.segment_bytes and dead * 2 > sum(
+            segment.size for segment in segments
+        )
+
     def _floor(self) -> int:
         """Return the first segment that is needed to replay: of the older of two snapshots."""
         return self._kept[-2] if len(self._kept) > 1 else 0
@@ -720,13 +770,19 @@ class Store:
             done = mover.total - mover.segment.live
             self._progress(f"copying {segment_name(number)} forward", done, mover.total)
 
-    def _pending_dones(self, queue_id: int) -> Intervals:
-        """Return what is done in a queue, and not durably so. Under the lock."""
+    def _pending_dones(self, queue_id: int, low: int, high: int) -> Intervals:
+        """Return what is done in a part of a queue, and not durably so. Under the lock."""
         found = Intervals()
         groups = [*(written.group for written in self._log.unsynced), self._pending]
         for changes in chain.from_iterable(groups):
-            for first, last in changes.dones.get(queue_id, ()):
-                found.add(first, last)
+            ranges = changes.dones.get(queue_id, ())
+            # They are in order, and what is looked for is few of them.
+            for at in range(max(bisect_right(ranges, (low,)) - 1, 0), len(ranges)):
+                first, last = ranges[at]
+                if first > high:
+                    break
+                if last >= low:
+                    found.add(first, last)
         return found
 
     def _end_with_snapshot(self) -> None:
@@ -742,17 +798,15 @@ class Store:
     def _snapshot(self) -> None:
         """Write a snapshot of the index; where the disk refuses, go on with the last one."""
         index = self._index
-        done: dict[int, Intervals] = {}
+        pending: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
-            pending: dict[int, Intervals] = {}
             for changes in self._pending:
                 for queue_id, ranges in changes.dones.items():
-                    for first, last in ranges:
-                        pending.setdefault(queue_id, Intervals()).add(first, last)
-            for queue_id, queue in index.durable.items():
-                own = done[queue_id] = queue.finished.copy()
-                for first, last in pending.get(queue_id, ()):
-                    own.remove(first, last)
+                    pending.setdefault(queue_id, []).extend(ranges)
+            done = {queue_id: queue.finished.copy() for queue_id, queue in index.durable.items()}
+        for queue_id, ranges in pending.items():
+            if queue_id in done:
+                done[queue_id] = done[queue_id].without(ranges)
         number = self._log.next_segment
         try:
             self._snapshot_bytes = write_snapshot(

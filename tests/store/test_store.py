@@ -365,6 +365,34 @@ def test_what_is_done_gives_its_room_back(tmp_path: Path) -> None:
     store.close()
 
 
+def test_room_is_given_back_while_there_is_always_something_to_write() -> None:
+    store = Store.open("", StoreSettings(segment_bytes=4096), files=FakeFiles())
+    changes = store.begin()
+    queue = changes.declare("q")
+    store.commit(changes)
+    given_back: list[int] = []
+
+    def go_on(ticket: int) -> None:
+        # In the writer's thread: it never finds that nothing is to be done.
+        if ticket == 200:
+            given_back.append(store.statistics().deleted_segments)
+            store.stop()
+            return
+        changes = store.begin()
+        changes.put(queue, ticket, b"", bytes(2000))
+        changes.done(queue, ticket - 2)
+        store.commit(changes)
+        store.hurry()
+
+    store.on_durable = go_on
+    store.hurry()
+    store.run()
+    (number,) = given_back
+    assert number > 50
+    assert store.queues["q"].live_count == 2
+    store.close()
+
+
 def test_messages_are_read_while_others_are_written_done_and_copied(tmp_path: Path) -> None:
     settings = StoreSettings(
         fsync_interval=0.001, segment_bytes=16384, compact_below=0.9, compact_step_bytes=4096
