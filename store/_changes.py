@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from ._detail import Detail, detail_of
 from ._errors import StoreUsageError
@@ -49,11 +49,11 @@ class Puts:
     def __init__(self, first: int = 0) -> None:
         self.first = first
         self.last = first - 1
-        self.gaps: list[int] = []
+        self.gaps: Sequence[int] = ()
         """Their sequence numbers, once they are not those from `first` to `last`."""
         self.headers: list[bytes] = []
         self.bodies: list[bytes | Body] = []
-        self.explicit: dict[int, int] = {}
+        self.explicit: dict[int, int] | None = None
         """What some of them count for, by sequence number, where it is not their lengths."""
         # From here on: when they are sealed.
         self.seqs: Sequence[int] = ()
@@ -76,13 +76,14 @@ class Puts:
             raise StoreUsageError(msg)
         if not self.gaps:
             self.gaps = list(range(self.first, self.last + 1))
+        self.gaps = cast("list[int]", self.gaps)
         self.gaps += range(first, first + count)
 
     def seal(self) -> None:
         """Work out what is known of them once they are complete."""
         self.seqs = self.gaps or range(self.first, self.last + 1)
         self.count = len(self.seqs)
-        self.gaps = [self.last]  # So that what comes late is refused, see `skip_to`.
+        self.gaps = (self.last,)  # So that what comes late is refused, see `skip_to`.
         self.header_lengths = lengths(self.headers)
         self.body_lengths = lengths(self.bodies)
         self.sizes = sums(self.header_lengths, self.body_lengths, self.count)
@@ -115,7 +116,9 @@ class Puts:
         one.nbytes = sum(some.nbytes for some in several)
         one.shared = any(some.shared for some in several)
         for some in several:
-            one.explicit |= some.explicit
+            if some.explicit:
+                one.explicit = one.explicit or {}
+                one.explicit.update(some.explicit)
         return one
 
     def part(self, start: int, stop: int) -> Puts:
@@ -153,6 +156,11 @@ class Changes:
 
     It holds on to the bytes it is given, and does not copy them.
     """
+
+    __slots__ = (
+        *("_named", "_store", "bodies", "declared", "dones", "dropped", "nbytes", "puts"),
+        *("sealed", "since", "ticket", "values"),
+    )
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -239,6 +247,8 @@ class Changes:
         if shared:
             puts.shared = True
         if size is not None:
+            if puts.explicit is None:
+                puts.explicit = {}
             puts.explicit[seq] = size
 
     def _puts(self, queue_id: int, first: int) -> Puts:
