@@ -88,6 +88,16 @@ class Incidents:
         """Note that a holder was given up."""
         self._given_up.append(Incident(now, holder.name, what))
 
+    def has_given_up(self, holder: Holder, since: float) -> bool:
+        """Whether it was noted that a holder was given up, at that time or later."""
+        return any(
+            each.holder == holder.name
+            and each.at >= since
+            and each.given_up is not None
+            and each.given_up.kind == holder.kind
+            for each in self._given_up
+        )
+
     def add_wait(
         self, account: str, holder: str | None, seconds: float, now: float, *, clear: bool
     ) -> None:

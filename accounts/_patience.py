@@ -245,6 +245,7 @@ class _Watch:
         # A queue lets go of what it may; what it has accepted it keeps, if it can.
         what_now = "it has to make room" if holder.kind == "queue" else "its debt is written off"
         logger.warning("%s; giving it up, %s", sentence, what_now, extra=stuck.fields())
+        began = self.ledger.clock()
         debtors = _debtors(holder)
         items, nbytes = _written_off(self.ledger)
         try:
@@ -258,6 +259,9 @@ class _Watch:
         items_now, bytes_now = _written_off(self.ledger)
         if holder.kind == "queue" and holder in self.ledger.holders and items_now == items:
             # It has put aside what it had, or keeps it: nobody was given up.
+            return True
+        if holder.kind == "queue" and self.ledger.incidents.has_given_up(holder, began):
+            # Who it belongs to has said what became of it.
             return True
         what = GivenUp(
             kind=holder.kind,

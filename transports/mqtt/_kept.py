@@ -38,6 +38,7 @@ from ...accounts import (
     StuckPolicy,
     Turn,
 )
+from ...accounts._incidents import GivenUp
 from ...dataspace import Dataspace, Observation, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._outlet import Outlet, nobody
@@ -526,6 +527,18 @@ class KeptSessions:
             why,
             extra={"event": "session_given_up", "account": session.name, "reason": why},
         )
+        queue, now = session.queue, self.ledger.clock()
+        # The pages tell of it for a while; nothing is written off, what was kept is dropped.
+        what = GivenUp(
+            kind=queue.kind,
+            items=0,
+            bytes=0,
+            debtors=(),
+            debtors_more=0,
+            idle_seconds=now - queue.progressed_at,
+            ring=0,
+        )
+        self.ledger.incidents.add_given_up(queue, what, now)
         self.discard(client_id)
 
     def expire(self) -> list[str]:
