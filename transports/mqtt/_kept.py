@@ -238,6 +238,11 @@ class KeptSession:
         where = "connected" if self.left is None else "away"
         return f"<KeptSession {self.client_id}: {where}, {len(self.queue)} queued>"
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is its client's session: not ended while a connection still had it."""
+        return self._sessions.by_id.get(self.client_id) is self
+
     # -- subscriptions --------------------------------------------------------------------------
 
     def acked(self, granted: int) -> Recipient | None:
@@ -330,7 +335,9 @@ class KeptSession:
     # -- what a restart has to find -------------------------------------------------------------
 
     def write(self) -> None:
-        """Keep whose session it is, and its subscriptions."""
+        """Keep whose session it is, and its subscriptions; not of one that is over."""
+        if not self.is_current:
+            return
         filters = [(text, each.granted) for text, each in self.subscriptions.items()]
         value = _KeptValue(self.name, self.left, filters)
         self._sessions.keeping.set(SESSION_PREFIX + self.client_id, value.encode())
@@ -362,7 +369,7 @@ class KeptSession:
     def keep_identifier(self, packet_id: int, kept: Callable[[], object]) -> None:
         """Keep the identifier of a publication, in the batch that the publication is written in."""
         keeping = self._sessions.keeping
-        if self._sessions.by_id.get(self.client_id) is not self:
+        if not self.is_current:
             kept()  # the session is over: in another one it would mean another publication
             return
         keeping.set(self._key(AWAITING_PREFIX, packet_id), b"")

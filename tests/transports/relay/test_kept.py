@@ -430,3 +430,18 @@ async def test_large_payloads_and_many_filters(tmp_path: Path) -> None:
             await b.publish([b"zero"], 2, topic="f/999/x")
             message = await client.message()
             assert (message.payload, message.qos) == (b"zero", 0)
+
+
+async def test_a_session_that_ends_before_its_connection_does_stays_ended(tmp_path: Path) -> None:
+    async with on(tmp_path) as relay:
+        b = broker(relay)
+        async with b.visit() as client:
+            await client.subscribe(b.topic, qos=2)
+            await client.send(Publish("t", b"x", 2, packet_id=5))
+            kept(relay).discard(b.name)
+        await until(lambda: not relay.relay.mqtt.sessions)
+        relay.audit()
+    store = Store.open(tmp_path)
+    assert not store.values("mqtt/")
+    assert not store.queues
+    store.close()
