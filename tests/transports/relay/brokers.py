@@ -133,7 +133,8 @@ class Visitor:
     async def expect(self, *packets: Packet) -> None:
         """Read packets, which have to be these."""
         for packet in packets:
-            assert await self.receive() == packet
+            got = await self.receive()
+            assert got == packet, f"{got!r} instead of {packet!r}"
 
     async def subscribe(self, *filters: str, qos: int = 1) -> None:
         await self.send(Subscribe(99, tuple((text, qos) for text in filters)))
