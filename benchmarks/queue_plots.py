@@ -111,12 +111,18 @@ def backlog(result: dict[str, Any]) -> Any:
     return figure
 
 
+def rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return what was written column by column, row by row."""
+    names = list(columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
 def _backlog_column(axes: list[Any], run: dict[str, Any], *, first: bool) -> None:
-    samples: list[dict[str, Any]] = run["samples"]
+    samples = rows(run["samples"])
     times = [sample["t"] for sample in samples]
     queued, memory, rates, cpu = axes
     _shade(axes, run["phases"], times[-1])
-    queued.set_title(f"{run['settings']['paging']} paging")
+    queued.set_title(f"{run['settings']['paging']} paging", loc="left", fontweight="bold")
     queued.plot(times, [s["ready"] / 1000 for s in samples], color=BLUE, label="ready")
     in_memory = [s["in_memory"] / 1000 for s in samples]
     queued.plot(times, in_memory, color=ORANGE, label="of these in memory")
@@ -130,7 +136,9 @@ def _backlog_column(axes: list[Any], run: dict[str, Any], *, first: bool) -> Non
     for axis, label in zip(
         axes, ("thousand messages", "MiB", "messages a second", "% of a core"), strict=True
     ):
-        axis.legend(loc="upper left")
+        axis.legend(
+            loc="lower right", bbox_to_anchor=(1, 0.99), ncols=3, borderaxespad=0, columnspacing=1
+        )
         _thousands(axis.yaxis)
         if first:
             axis.set_ylabel(label)
