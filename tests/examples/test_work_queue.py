@@ -251,9 +251,10 @@ async def test_beyond_the_disk_budget_publishers_wait_for_the_workers(tmp_path: 
         await client.declare("q", "jobs")
         nursery.start_soon(publish_all, client, 15_000)
         async with connect(HOST, server.port) as worker:
-            await until(worker, "q", lambda q: q["ready"] - q["on_disk"] > 10_000)
-            now = (await worker.statistics())["q"]
-            assert 0 < now["on_disk"] < 2_000
+            # What comes to rest after its publisher was stopped does not let it go on: it owes for
+            # more than half of its limit still.
+            await until(worker, "q", lambda q: q["on_disk"] > 0 and q["ready"] - q["on_disk"] > 8_000)
+            assert (await worker.statistics())["q"]["on_disk"] < 2_000
             worker.consume("q", 1_000)
             for number in range(15_000):
                 job = await worker.job()
