@@ -26,7 +26,7 @@ demo: $(VENV)/.relay ## publish a month of flights through a relay and watch who
 	$(BIN)/clearfunds demo $(ARGS)
 
 test: $(VENV)/.test ## run the tests (ARGS="-k ledger" chooses some)
-	$(BIN)/python -m pytest -rs -m "not long" -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -rs -m "not long" -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-long: $(VENV)/.test ## run the tests that take minutes
 	$(BIN)/python -m pytest -rs -m long $(ARGS)

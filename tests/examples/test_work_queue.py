@@ -253,7 +253,7 @@ async def test_beyond_the_disk_budget_publishers_wait_for_the_workers(tmp_path: 
         async with connect(HOST, server.port) as worker:
             # What comes to rest after its publisher was stopped does not let it go on: it owes for
             # more than half of its limit still.
-            await until(worker, "q", lambda q: q["on_disk"] > 0 and q["ready"] - q["on_disk"] > 8_000)
+            await until(worker, "q", lambda q: q["on_disk"] and q["ready"] - q["on_disk"] > 8_000)
             assert (await worker.statistics())["q"]["on_disk"] < 2_000
             worker.consume("q", 1_000)
             for number in range(15_000):
