@@ -78,6 +78,10 @@ async def until(client: Client, queue: str, holds: Callable[[dict[str, int]], bo
         await trio.sleep(0.01)
 
 
+def is_beyond_its_budget(queue: dict[str, int]) -> bool:
+    return queue["on_disk"] > 0 and queue["ready"] - queue["on_disk"] > 8_000
+
+
 def is_idle(queue: dict[str, int]) -> bool:
     return not queue["workers"]
 
@@ -253,7 +257,7 @@ async def test_beyond_the_disk_budget_publishers_wait_for_the_workers(tmp_path: 
         async with connect(HOST, server.port) as worker:
             # What comes to rest after its publisher was stopped does not let it go on: it owes for
             # more than half of its limit still.
-            await until(worker, "q", lambda q: q["on_disk"] and q["ready"] - q["on_disk"] > 8_000)
+            await until(worker, "q", is_beyond_its_budget)
             assert (await worker.statistics())["q"]["on_disk"] < 2_000
             worker.consume("q", 1_000)
             for number in range(15_000):
