@@ -213,16 +213,21 @@ class QueueMachine(RuleBasedStateMachine):
         with self.watched():
             entry = self.entries[number_of(delivery.event)]
             assert self.ready, f"{entry} was delivered out of nowhere"
-            assert self.ready[0] is entry, f"{entry} was delivered before {self.ready[0]}"
+            # What has expired is passed over, and told of as dead when the deliveries are made.
+            before = [each for each in self.ready[: self.ready.index(entry)] if not self.late(each)]
+            assert not before, f"{entry} was delivered before {before[0]}"
             assert party.has_room(), f"{entry} was delivered to a full window"
             self.check_delivery(delivery, entry)
-            self.ready.pop(0)
+            self.ready.remove(entry)
             entry.delivered = True
             if party.no_ack:
                 entry.finished = True
             else:
                 party.has[delivery.tag] = entry
                 party.deliveries[delivery.tag] = delivery
+
+    def late(self, entry: Entry) -> bool:
+        return entry.expires is not None and entry.expires <= WALL + self.now
 
     def check_delivery(self, delivery: Delivery, entry: Entry) -> None:
         assert entry.expires is None or entry.expires > WALL + self.now, f"{entry} has expired"
@@ -244,10 +249,9 @@ class QueueMachine(RuleBasedStateMachine):
             if reason in (DeathReason.REJECTED, DeathReason.DELIVERY_LIMIT):
                 assert self.rejecting.pop(entry.number) is reason
             elif reason is DeathReason.EXPIRED:
-                assert self.ready[0] is entry
-                assert entry.expires is not None
-                assert entry.expires <= WALL + self.now
-                self.ready.pop(0)
+                assert self.late(entry)
+                assert all(map(self.late, self.ready[: self.ready.index(entry)]))
+                self.ready.remove(entry)
             elif not self.refuses:
                 assert self.ready[0] is entry
                 assert self.over_limits()
@@ -374,7 +378,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert first is entry or (first is not None and first.finished)
             assert self.ready[0] is entry
             self.check_delivery(delivery, entry)
-            self.ready.pop(0)
+            self.ready.remove(entry)
             entry.delivered = True
             party.has[delivery.tag] = entry
             party.deliveries[delivery.tag] = delivery
