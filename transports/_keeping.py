@@ -72,7 +72,6 @@ def keep_sessions(
         backing=_paging(mqtt.account, settings),
     )
     if isinstance(keeping, Shelves):
-        mqtt.keeps_for_later = True
         keeping.on_trouble = partial(_note_trouble, ledger)
         _note_trouble(ledger, keeping.trouble)
         values = keeping.store.values("mqtt/")

@@ -47,7 +47,6 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         sessions: The connected ones, by client identifier.
         kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
             set before anybody connects.
-        keeps_for_later: Whether what is kept outlives the relay.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -63,7 +62,6 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         super().__init__(dataspace, flusher, account, settings, admission)
         self.sessions: dict[str, MqttSession] = {}
         self.kept: KeptSessions | None = None
-        self.keeps_for_later = False
         self._named = 0
 
     def __repr__(self) -> str:
@@ -73,6 +71,11 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
         if self._admits(link):
             await MqttSession(self, link, listener).run()
+
+    @property
+    def keeps_for_later(self) -> bool:
+        """Whether what is kept outlives the relay."""
+        return self.kept is not None and self.kept.settings.outlives
 
     def keep(self, callback: Callable[[], object]) -> None:
         """Call back when what was changed in kept sessions until now is durable, and soon."""
