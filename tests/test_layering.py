@@ -7,9 +7,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: From the bottom up: a layer imports itself and what stands before it.
-LAYERS = ("accounts", "dataspace", "store", "transports")
+LAYERS = ("accounts", "dataspace", "store", "transports", "pipeline")
 #: Knows bytes and numbers only: it imports no other layer.
 ALONE = ("store",)
+#: Talks to a relay as any client does, from processes that have no event loop: it imports the
+#: blocking clients; the journal, which the relay writes, also what the relay keeps books with.
+CLIENT = "pipeline"
+CLIENT_IMPORTS = ("pipeline", "range_client", "sink_client")
+BOOKS = (("pipeline", "journal"), "accounts")
 NO_IO = ("accounts", "dataspace")
 IO_MODULES = frozenset(
     {
@@ -115,7 +120,11 @@ def upward(tree: ast.AST, module: tuple[str, ...]) -> list[str]:
         parts = name.split(".")
         if parts[0] != "clearfunds":
             continue
-        if module[0] in ALONE and parts[1:2] != [module[0]]:
+        if module[0] == CLIENT:
+            reads_books = module[:2] == BOOKS[0] and parts[1:2] == [BOOKS[1]]
+            if not reads_books and (len(parts) == 1 or parts[1] not in CLIENT_IMPORTS):
+                wrong.append(f"line {line}: {name}, and {CLIENT} is a client of the relay")
+        elif module[0] in ALONE and parts[1:2] != [module[0]]:
             wrong.append(f"line {line}: {name}, and {module[0]} stands alone")
         elif len(parts) == 1 or parts[1] not in LAYERS:
             wrong.append(f"line {line}: {name} is above all layers")
@@ -218,6 +227,11 @@ def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
         (("dataspace", "_a"), "from ..store import Store", 1),
         (("store", "_a"), "from ..accounts import Account", 1),
         (("store", "_a"), "from ._b import B", 0),
+        (("transports", "_a"), "from ..pipeline.journal import Journal", 1),
+        (("pipeline", "journal", "_a"), "from ...accounts import Ledger", 0),
+        (("pipeline", "source", "_a"), "from ...range_client import RangeReader", 0),
+        (("pipeline", "source", "_a"), "from ...accounts import Ledger", 1),
+        (("pipeline", "journal", "_a"), "from ...transports import serve_relay", 1),
         (("transports", "mqtt", "_a"), "from ..._cli import B", 1),
         (("transports", "mqtt", "_a"), "from .. import _cli", 0),  # transports' own _cli
         (("transports", "mqtt", "_a"), "from ...accounts import B", 0),

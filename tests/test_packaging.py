@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 LINKS = {
     "accounts": "../../accounts",
     "dataspace": "../../dataspace",
+    "pipeline": "../../pipeline",
     "store": "../../store",
     "transports": "../../transports",
     "demo_data": "../../examples/data",
@@ -55,7 +56,7 @@ def test_the_module_says_its_version(cwd: Path) -> None:
 def test_the_library_needs_no_more_than_it_says() -> None:
     # The extras are for the command line; importing the library loads none of them.
     code = (
-        "import sys, clearfunds.accounts, clearfunds.dataspace\n"
+        "import sys, clearfunds.accounts, clearfunds.dataspace, clearfunds.pipeline\n"
         "print(sorted({'cyclopts', 'rich', 'h11'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
