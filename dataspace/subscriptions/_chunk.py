@@ -57,6 +57,8 @@ class Chunk:
     Attributes:
         first: The number of its first message.
         end: The number after its last.
+        before: Bytes of the blocks of all that came before it, ever.
+        upto: The same with its own.
         block: Its messages; None if they are only on disk.
         loans: What its publishers owe for it, by code; empty when it is at rest.
         confirms: Who wants to hear that it is at rest, or dealt with.
@@ -67,13 +69,15 @@ class Chunk:
     """
 
     __slots__ = (
-        "at_rest", "block", "confirms", "end", "first", "loans", "rest_bytes", "rest_items",
-        "ticket",
+        "at_rest", "before", "block", "confirms", "end", "first", "loans", "rest_bytes",
+        "rest_items", "ticket", "upto",
     )  # fmt: skip
 
-    def __init__(self, first: int, end: int, block: bytes | None) -> None:
+    def __init__(self, first: int, end: int, block: bytes | None, before: int, nbytes: int) -> None:
         self.first = first
         self.end = end
+        self.before = before
+        self.upto = before + nbytes
         self.block = block
         self.loans: list[LoanedItem[Any]] = []
         self.confirms: list[Confirm] = []

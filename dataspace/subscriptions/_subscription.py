@@ -35,7 +35,7 @@ import attrs
 
 from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome
 from .._events import Batch, Publication
-from ._block import cut_block, join_block, open_block
+from ._block import Columns, cut_block, join_block, open_block
 from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk, Tail
 from ._errors import DataLossError, FencedError, OtherIncarnationError, OutOfRangeError
 from ._log import SubscriptionLog
@@ -171,6 +171,7 @@ class RangeSubscription(Holder):
         unpaid_items: Messages on their publishers' accounts.
         unpaid_bytes: Their bytes.
         recovered: Messages that were found on disk at the start.
+        sealed_bytes: Bytes of the blocks of all chunks there ever were, but for the tail.
     """
 
     __slots__ = (
@@ -178,7 +179,7 @@ class RangeSubscription(Holder):
         "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten", "_urgent", "_wall", "_writing",
         "_writing_bytes", "_writing_items", "account", "away_since", "closed", "filters",
         "generation", "incarnation", "limits", "low", "next", "options", "pin", "recovered",
-        "subscription", "unpaid_bytes", "unpaid_items", "visible",
+        "sealed_bytes", "subscription", "unpaid_bytes", "unpaid_items", "visible",
     )  # fmt: skip
 
     kind = "subscription"
@@ -220,6 +221,7 @@ class RangeSubscription(Holder):
         self.unpaid_items = 0
         self.unpaid_bytes = 0
         self.recovered = 0
+        self.sealed_bytes = 0
         self._log = log
         self._row = row
         self._columns = columns
@@ -352,7 +354,9 @@ class RangeSubscription(Holder):
     def _seal(self) -> None:
         tail = self._tail
         end = self.next
-        chunk = Chunk(tail.first, end, join_block(tail, tail.first, end))
+        block = join_block(tail, tail.first, end)
+        chunk = Chunk(tail.first, end, block, self.sealed_bytes, len(block))
+        self.sealed_bytes = chunk.upto
         chunk.loans = tail.loans
         chunk.confirms = tail.confirms
         self._chunks.append(chunk)
@@ -529,6 +533,7 @@ class RangeSubscription(Holder):
         before = self._chunks[place - 1]
         if before.block is None and before.rest_bytes < JOINED_BYTES:
             before.end = chunk.end
+            before.upto = chunk.upto
             before.rest_items += chunk.rest_items
             before.rest_bytes += chunk.rest_bytes
             del self._chunks[place]
@@ -558,7 +563,8 @@ class RangeSubscription(Holder):
         self.next = self.visible = self._tail.first = max(low, following)
         self.recovered = self.next - low
         if self.recovered:
-            chunk = Chunk(low, self.next, None)
+            chunk = Chunk(low, self.next, None, 0, nbytes)
+            self.sealed_bytes = nbytes
             self._chunks.append(chunk)
             self._lay_to_rest(chunk, self.recovered, nbytes)
 
@@ -746,6 +752,67 @@ class RangeSubscription(Holder):
         if end > tail.first and (not blocks or size + tail.nbytes <= max_bytes):
             blocks.append(join_block(tail, max(start, tail.first), end))
         return blocks
+
+    def reach(self, start: int, max_bytes: int) -> int:
+        """Return before which number the messages from `start` on have `max_bytes`, or fewer.
+
+        At least one message, if there is any. A message counts with its key, its value and
+        `ROW_BYTES`. Those that are on disk only go by their chunk's average.
+
+        Raises:
+            DataLossError: If `start` is not there any more.
+            OutOfRangeError: If it is beyond what has come.
+        """
+        self.check_range(start, start)
+        if start >= self.visible:
+            return self.visible
+        place = self._place_of(start)
+        most = max(0, max_bytes) + self._bytes_before(place, start)
+        low, high = place, len(self._chunks)
+        while low < high:
+            middle = (low + high) // 2
+            if self._chunks[middle].upto <= most:
+                low = middle + 1
+            else:
+                high = middle
+        found = self._number_at(low, most)
+        return min(max(found, start + 1), self.visible)
+
+    def _bytes_before(self, place: int, number: int) -> int:
+        """Return how many bytes there ever were before a message; `place` is its chunk."""
+        if place == len(self._chunks):
+            columns: Columns = self._tail
+            before = self.sealed_bytes
+        else:
+            chunk = self._chunks[place]
+            before = chunk.before
+            if chunk.block is None:
+                share = number - chunk.first, chunk.end - chunk.first
+                return before + (chunk.upto - before) * share[0] // share[1]
+            columns = open_block(chunk.block)
+        count = number - columns.first
+        keys, values = columns.key_lengths[:count], columns.value_lengths[:count]
+        return before + sum(keys) + sum(values) + count * ROW_BYTES
+
+    def _number_at(self, place: int, most: int) -> int:
+        """Return the first message of a chunk before whose end there are more than `most` bytes."""
+        if place == len(self._chunks):
+            columns: Columns = self._tail
+            before = self.sealed_bytes
+        else:
+            chunk = self._chunks[place]
+            before = chunk.before
+            if chunk.block is None:
+                count = chunk.end - chunk.first
+                return chunk.first + count * (most - before) // max(1, chunk.upto - before)
+            columns = open_block(chunk.block)
+        number = columns.first
+        for key, value in zip(columns.key_lengths, columns.value_lengths, strict=True):
+            before += key + value + ROW_BYTES
+            if before > most:
+                break
+            number += 1
+        return number
 
     def check_range(self, start: int, end: int) -> None:
         """See whether a range can be asked for; see `fetch` for what it raises."""

@@ -55,6 +55,8 @@ _HEAD_IS = struct.Struct("<QQQQ")
 _FETCH = struct.Struct("<IIQQ")
 _RECORDS = struct.Struct("<QII")
 _ACK = struct.Struct("<IIQ")
+_REACH = struct.Struct("<IIQQ")
+_REACHED = struct.Struct("<Q")
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _TWO = struct.Struct("<QQ")
@@ -63,6 +65,7 @@ _BLOCK = struct.Struct("<QIIIIII")
 HELLO, WELCOME, ERROR, PING, PONG = 1, 2, 3, 4, 5
 ATTACH, ATTACHED, DETACH, DETACHED = 16, 17, 18, 19
 HEAD, HEAD_IS, FETCH, RECORDS, ACK, ACKED, DROP, DROPPED = 24, 25, 26, 27, 28, 29, 30, 31
+REACH, REACHED = 32, 33
 
 _STARTS: dict[str | None, int] = {None: 0, "earliest": 1, "latest": 2}
 _AFTER_GRACE: dict[str | None, int] = {None: 0, "hold": 1, "drop": 2, "write_off": 3}
@@ -123,12 +126,24 @@ class Owed(NamedTuple):
     bytes: int
 
 
+class Standing(NamedTuple):
+    """What can be fetched, and what is not acknowledged, both at one time."""
+
+    low: int
+    next: int
+    items: int
+    bytes: int
+
+
 class Ticket(NamedTuple):
-    """What others need to read along; it can be pickled."""
+    """What others need to read along; it can be pickled.
+
+    With a name only: to read along with whoever is attached.
+    """
 
     subscription: str
-    generation: int
-    incarnation: bytes
+    generation: int = 0
+    incarnation: bytes = _UNKNOWN
 
 
 class Row(NamedTuple):
@@ -383,6 +398,7 @@ class RangeReader:
 
         Raises:
             FencedError: If somebody else has attached since.
+            RefusedError: If there is no such subscription.
             DataLossError: If the subscription was made anew since.
             AwayError: If the relay cannot be reached in time.
         """
@@ -424,11 +440,26 @@ class RangeReader:
 
         Raises: see `fetch`.
         """
-        return Head(*_taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32))[:2])
+        return Head(*self.standing()[:2])
 
     def owed(self) -> Owed:
         """Return what has not been acknowledged."""
-        return Owed(*_taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32))[2:])
+        return Owed(*self.standing()[2:])
+
+    def standing(self) -> Standing:
+        """Return what can be fetched now, and what has not been acknowledged."""
+        return Standing(*_taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32)))
+
+    def reach(self, start: int, max_bytes: int) -> int:
+        """Return before which number the messages from `start` on have `max_bytes`, or fewer.
+
+        At least one message, if there is any. Each counts with its key, its value and 20 bytes;
+        what is on the relay's disk only, with an average.
+
+        Raises: see `fetch`.
+        """
+        (end,) = _taken_apart(_REACHED, self._ask(REACH, REACHED, _REACH, 0, start, max_bytes))
+        return end
 
     def fetch(self, start: int, end: int) -> Iterator[Block]:
         """Yield the messages from `start` to before `end`, in blocks, as often as you like.

@@ -12,7 +12,7 @@ that acknowledgements and the like overtake fetches for which the client itself 
 | 2 | WELCOME | version (u16), zero (u16), largest frame that is taken (u32) |
 | 3 | ERROR | code (u16, `ErrorCode`), sentence |
 | 4, 5 | PING, PONG | nothing |
-| 16 | ATTACH | generation (u64, 0: a new one), incarnation (16 bytes, zeros: not known), grace in seconds (f64, negative: not said), start (u8: 0 not asked for, 1 earliest, 2 latest), after grace (u8: 0 not said, 1 hold, 2 drop, 3 write off), durable (u8), join (u8: 1 to read along, without being what keeps it attached), name, number of filters (u16), filters |
+| 16 | ATTACH | generation (u64, 0: a new one), incarnation (16 bytes, zeros: not known), grace in seconds (f64, negative: not said), start (u8: 0 not asked for, 1 earliest, 2 latest), after grace (u8: 0 not said, 1 hold, 2 drop, 3 write off), durable (u8), join (u8: 1 to read along, without being what keeps it attached; with generation 0, with whoever has it), name, number of filters (u16), filters |
 | 17 | ATTACHED | handle (u32), zero (u32), generation, low, next, start (u64 each), incarnation |
 | 18, 19 | DETACH, DETACHED | handle; nothing |
 | 24 | HEAD | handle |
@@ -22,6 +22,8 @@ that acknowledgements and the like overtake fetches for which the client itself 
 | 28 | ACK | handle, zero (u32), upto (u64) |
 | 29 | ACKED | low, next (u64 each) |
 | 30, 31 | DROP, DROPPED | handle; nothing: the subscription is forgotten |
+| 32 | REACH | handle, zero (u32), start, most bytes (u64 each) |
+| 33 | REACHED | before which number the messages from `start` on have so many (u64) |
 
 Kinds from 64 to 95 are kept for writers. The blocks are those of
 `clearfunds.dataspace.subscriptions`.
@@ -80,6 +82,8 @@ class Kind(enum.IntEnum):
     ACKED = 29
     DROP = 30
     DROPPED = 31
+    REACH = 32
+    REACHED = 33
 
 
 class ErrorCode(enum.IntEnum):
@@ -174,7 +178,16 @@ class Drop:
     handle: int
 
 
-Request: TypeAlias = Hello | Ping | Attach | Detach | AskHead | Fetch | Ack | Drop
+@attrs.frozen(slots=True)
+class Reach:
+    """Ask how far so many bytes reach."""
+
+    handle: int
+    start: int
+    max_bytes: int
+
+
+Request: TypeAlias = Hello | Ping | Attach | Detach | AskHead | Fetch | Ack | Drop | Reach
 
 _HEADER = Struct("<IB3xI")
 _HELLO = Struct("<4sHH")
@@ -188,6 +201,8 @@ _FETCH = Struct("<IIQQ")
 _RECORDS = Struct("<QII")
 _ACK = Struct("<IIQ")
 _ACKED = Struct("<QQ")
+_REACH = Struct("<IIQQ")
+_REACHED = Struct("<Q")
 
 _STARTS: tuple[Start | None, ...] = (None, Start.EARLIEST, Start.LATEST)
 _AFTER: tuple[AfterGrace | None, ...] = (
@@ -318,6 +333,9 @@ def _parse(frame: Frame) -> tuple[Request, int]:
             return Detach(*_HANDLE.unpack_from(payload)), _HANDLE.size
         case Kind.DROP:
             return Drop(*_HANDLE.unpack_from(payload)), _HANDLE.size
+        case Kind.REACH:
+            handle, _, start, max_bytes = _REACH.unpack_from(payload)
+            return Reach(handle, start, max_bytes), _REACH.size
         case Kind.PING:
             return Ping(), 0
         case Kind.HELLO:
@@ -382,6 +400,8 @@ def encode_request(number: int, request: Request) -> bytes:
             return encode_frame(Kind.ACK, number, _ACK.pack(handle, 0, upto))
         case Drop(handle):
             return encode_frame(Kind.DROP, number, _HANDLE.pack(handle))
+        case Reach(handle, start, max_bytes):
+            return encode_frame(Kind.REACH, number, _REACH.pack(handle, 0, start, max_bytes))
         case Attach():
             fixed = _ATTACH.pack(
                 request.generation,
@@ -442,6 +462,11 @@ def encode_head(number: int, head: Head, items: int, nbytes: int) -> bytes:
 def encode_acked(number: int, head: Head) -> bytes:
     """Return an ACKED."""
     return encode_frame(Kind.ACKED, number, _ACKED.pack(*head))
+
+
+def encode_reached(number: int, end: int) -> bytes:
+    """Return a REACHED."""
+    return encode_frame(Kind.REACHED, number, _REACHED.pack(end))
 
 
 def encode_records(number: int, following: int, blocks: Sequence[bytes]) -> bytes:

@@ -51,6 +51,7 @@ from ._frames import (
     Hello,
     Kind,
     Ping,
+    Reach,
     Request,
     code_of,
     encode_acked,
@@ -58,6 +59,7 @@ from ._frames import (
     encode_error,
     encode_frame,
     encode_head,
+    encode_reached,
     encode_records,
     encode_welcome,
     parse_request,
@@ -267,7 +269,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                     if found is None:
                         return len(kept)
                     number, request = found
-                if isinstance(request, (Ping, AskHead)) or (
+                if isinstance(request, (Ping, AskHead, Reach)) or (
                     isinstance(request, Ack) and not self._is_awaited(request, kept)
                 ):
                     self._handle(number, request)
@@ -312,6 +314,9 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 subscription = self._attachment(handle).subscription
                 items, nbytes = subscription.owed()
                 self._send(encode_head(number, subscription.head(), items, nbytes))
+            case Reach(handle, start, max_bytes):
+                end = self._attachment(handle).subscription.reach(start, max_bytes)
+                self._send(encode_reached(number, end))
             case Ping():
                 self._send(encode_frame(Kind.PONG, number))
             case Attach():
@@ -357,8 +362,6 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     def _attach(self, number: int, request: Attach) -> None:
         server = self._server
-        if request.join and not request.generation:
-            raise Refused("who reads along has to say with which generation")
         if len(self._attachments) >= server.settings.max_attachments:
             msg = (
                 f"{server.settings.max_attachments} attachments are the limit for one connection "
@@ -367,9 +370,11 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             raise Refused(msg)
         subscription = self._find(request)
         start = subscription.low
-        if not request.generation:
+        if request.join:
+            pass
+        elif not request.generation:
             subscription.attach()
-        elif not request.join:
+        else:
             subscription.resume(request.generation, subscription.incarnation)
         if request.start is not None:
             start = subscription.start(request.start)
@@ -405,8 +410,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         if found is not None and request.generation:
             known = None if request.incarnation == UNKNOWN else request.incarnation
             found.check(request.generation, known)
-            if request.join:
-                return found
+        if request.join:
+            return subscriptions.get(request.name)
         before = SubscriptionOptions() if found is None else found.options
         options = SubscriptionOptions(
             durable=request.durable if request.filters else before.durable,

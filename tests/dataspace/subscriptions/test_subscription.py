@@ -6,6 +6,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clearfunds.accounts import Account, Ledger, Outcome, Quota, QuotaExceededError, overdue
 from clearfunds.dataspace import Dataspace, Publication, capture
@@ -26,7 +28,8 @@ from clearfunds.dataspace.subscriptions import (
     merge_blocks,
     open_block,
 )
-from tests.dataspace.conftest import inside
+from clearfunds.dataspace.subscriptions._chunk import ROW_BYTES
+from tests.dataspace.conftest import STEADY, inside
 from tests.dataspace.subscriptions.confirms import Told
 from tests.dataspace.subscriptions.conftest import Clock, publish, publish_run, rows
 from tests.dataspace.subscriptions.memory_log import MemoryDisk
@@ -447,6 +450,76 @@ def test_what_is_known_of_the_disk_is_little(
     subscription.ack(101)
     assert dataspace.ledger.accounts["disk"].debt_bytes == 0
     subscriptions.close()
+
+
+def reached(values: list[bytes], start: int, most: int) -> int:
+    """Count: before which number messages on topic `a`, from 1 on, have that many bytes."""
+    end = start
+    while end <= len(values) and (most := most - len(values[end - 1]) - 1 - ROW_BYTES) >= 0:
+        end += 1
+    return min(max(end, start + 1), len(values) + 1)
+
+
+@settings(STEADY, max_examples=30)
+@given(
+    st.lists(st.integers(0, 30_000), min_size=1, max_size=30),
+    st.integers(0, 30),
+    st.integers(0, 200_000),
+    st.booleans(),
+)
+def test_how_far_so_many_bytes_reach(sizes: list[int], start: int, most: int, seal: bool) -> None:
+    ledger = Ledger()
+    dataspace = Dataspace(ledger)
+    publisher = ledger.open("publisher")
+    subscription = Subscriptions(dataspace, ledger.open("server")).open("s", ["a"])
+    values = [bytes(size) for size in sizes]
+    for value in values:
+        publish(dataspace, publisher, Publication("a", value))
+        if seal:
+            inside(subscription, "_seal")()
+    start = 1 + start % (len(values) + 1)
+    found = subscription.reach(start, most)
+    wanted = reached(values, start, most)
+    if found != wanted:
+        # A sealed chunk counts with its header and the names of its accounts: less is found.
+        blocks = inside(subscription, "_chunks")
+        assert start < found < wanted
+        assert wanted == reached(values, start, most)
+        assert found >= reached(values, start, most - 100 * len(blocks))
+    subscription.ack(start)
+    assert subscription.reach(start, most) == found
+    if start > 1:
+        with pytest.raises(DataLossError):
+            subscription.reach(start - 1, most)
+    with pytest.raises(OutOfRangeError):
+        subscription.reach(len(values) + 2, most)
+
+
+def test_how_far_bytes_reach_on_disk_goes_by_the_average(
+    dataspace: Dataspace, server: Account, publisher: Account
+) -> None:
+    disk = MemoryDisk()
+    subscriptions = durable(dataspace, server, disk, cache_bytes=0)
+    subscription = subscriptions.open("s", ["a"], DURABLE)
+    log = disk.logs["s"]
+    for number in range(100):
+        publish(dataspace, publisher, Publication("a", bytes(80)))
+        if number % 10 == 9:
+            subscription.write()
+            subscription.durable(log.sync())
+    each = log.nbytes / 100
+    for start in (1, 50, 55, 100):
+        for wanted in (1, 7, 30, 200):
+            found = subscription.reach(start, int(each * (wanted + 0.5)))
+            assert abs(found - min(start + wanted, 101)) <= 1
+    # As much as it is known of after a restart.
+    subscriptions.close()
+    again = durable(dataspace, server, disk, cache_bytes=0).restore(
+        "s", log.state, low=1, following=101, nbytes=log.nbytes
+    )
+    assert again.reach(11, int(each * 20.5)) == 31
+    assert again.reach(101, 5) == 101
+    again.close()
 
 
 def test_small_blocks_are_put_together(

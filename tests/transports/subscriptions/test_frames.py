@@ -23,6 +23,7 @@ from clearfunds.transports.subscriptions._frames import (
     Fetch,
     Hello,
     Ping,
+    Reach,
     Request,
     encode_error,
     encode_request,
@@ -39,6 +40,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Drop, U32),
     st.builds(Fetch, U32, U64, U64, U32),
     st.builds(Ack, U32, U64),
+    st.builds(Reach, U32, U64, U64),
     st.builds(
         Attach,
         name=TEXTS,

@@ -170,6 +170,37 @@ async def test_what_happens_when_nobody_comes_back(
         assert relay.subscription().options.after_grace == policy
 
 
+async def test_who_looks_on_does_not_put_the_reader_out() -> None:
+    async with running() as relay:
+        with pytest.raises(RefusedError, match="there is no subscription 's' here"):
+            await relay.join(Ticket("s"))
+        reader = await relay.attach()
+        await publish(relay, 3)
+        along = await relay.join(Ticket("s"))
+        assert along.ticket == reader.ticket
+        assert await blocking(numbers, along, 1, 4) == await blocking(numbers, reader, 1, 4)
+        await relay.attach()
+        with pytest.raises(FencedError, match="another reader has attached"):
+            await blocking(along.head)
+        assert (await relay.join(Ticket("s"))).ticket.generation == 2
+
+
+async def test_how_far_so_many_bytes_reach() -> None:
+    async with running() as relay:
+        reader = await relay.attach()
+        assert await blocking(reader.reach, 1, 1000) == 1
+        await publish(relay, 10, size=100)  # on topics of three bytes
+        assert await blocking(reader.reach, 1, 1000) == 1 + 1000 // 123
+        assert await blocking(reader.reach, 9, 1000) == 11
+        assert await blocking(reader.reach, 3, 0) == 4
+        await blocking(reader.ack, 5)
+        standing = await blocking(reader.standing)
+        assert standing[:3] == (5, 11, 6)
+        assert standing.bytes == (await blocking(reader.owed)).bytes > 0
+        with pytest.raises(DataLossError):
+            await blocking(reader.reach, 4, 1)
+
+
 async def test_several_fetch_at_the_same_time() -> None:
     count = 3000
     async with running() as relay:
@@ -311,8 +342,6 @@ async def test_there_are_limits() -> None:
             await relay.attach("t")
         with pytest.raises(RefusedError, match="is bound to a/#, not to b"):
             await relay.attach(filters=["b"])
-        with pytest.raises(RefusedError, match="with which generation"):
-            await relay.join(Ticket("s", 0, bytes(16)))
         await until(lambda: len(relay.server.open) == 1)
         await relay.join(reader.ticket)
         with pytest.raises(AwayError):
