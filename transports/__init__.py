@@ -1,5 +1,7 @@
 """How bytes move: listeners, outlets, the relay, and one folder for each wire protocol."""
 
+from ._account_limits import AccountLimit as AccountLimit
+from ._account_limits import AccountLimits as AccountLimits
 from ._alarms import AlarmSettings as AlarmSettings
 from ._alarms import watch_alarms as watch_alarms
 from ._errors import LocalProtocolError as LocalProtocolError

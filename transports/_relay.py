@@ -33,6 +33,7 @@ from ..dataspace import (
     DEFAULT_MAX_SHAPES,
     Dataspace,
 )
+from ._account_limits import AccountLimit, AccountLimits
 from ._alarms import AlarmSettings, watch_alarms
 from ._flusher import Flusher, open_flusher
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
@@ -85,6 +86,9 @@ class RelaySettings(KeepingSettings):
     """Events that one connection may owe before it is not read any more."""
     limit_bytes: int | None = DEFAULT_LIMIT_BYTES
     """Bytes that one connection may owe."""
+    account_limit: tuple[AccountLimit, ...] = ()
+    """What those may owe whose account's name, or client identifier, matches a pattern; the first
+    that matches is taken."""
     server_limit_items: int | None = None
     """Events that all connections may owe together."""
     server_limit_bytes: int | None = DEFAULT_SERVER_LIMIT_BYTES
@@ -211,6 +215,7 @@ class Relay:
             server,
             MqttSettings(
                 limit=Limit(items=settings.limit_items, bytes=settings.limit_bytes),
+                account_limits=_account_limits(settings),
                 max_connections=settings.max_connections,
                 max_packet_size=settings.max_packet_size,
                 max_client_id=settings.max_client_id,
@@ -326,6 +331,13 @@ def _session_counts(side: Server[Any, Any]) -> dict[str, int]:
     }
 
 
+def _account_limits(settings: RelaySettings) -> AccountLimits | None:
+    if not settings.account_limit:
+        return None
+    others = Limit(items=settings.limit_items, bytes=settings.limit_bytes)
+    return AccountLimits(settings.account_limit, others)
+
+
 def _syndicate_server(
     dataspace: Dataspace,
     flusher: Flusher,
@@ -343,6 +355,7 @@ def _syndicate_server(
         account,
         SyndicateSettings(
             limit=Limit(items=settings.limit_items, bytes=settings.limit_bytes),
+            account_limits=_account_limits(settings),
             max_connections=settings.max_connections,
             max_packet_size=settings.max_packet_size,
             max_text_size=settings.max_text_size,

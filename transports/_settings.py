@@ -7,6 +7,7 @@ from typing import Literal
 import attrs
 
 from ..accounts import DEFAULT_PATIENCE, Limit, StuckPolicy
+from ._account_limits import AccountLimits
 
 DEFAULT_DISK_LIMIT = 1 << 30
 """What may be at rest on disk: sixteen clients' full queues; a tenth of a small disk."""
@@ -24,6 +25,8 @@ class ServerSettings:
 
     limit: Limit = attrs.field(factory=Limit)
     """The debt of one connection above which it is not read."""
+    account_limits: AccountLimits | None = None
+    """Those of some connections; None: `limit` is everybody's."""
     max_connections: int = 10_000
     """Connections at a time, over all listeners; below the usual 20,000 descriptors of a process,
     with room for the listeners, the HTTP side and files."""
@@ -37,6 +40,10 @@ class ServerSettings:
     """How long a peer on whom others wait may make no progress."""
     stuck: StuckPolicy = StuckPolicy.DISCONNECT
     """What happens to it then."""
+
+    def limit_of(self, *names: str) -> Limit:
+        """Return the limit of the account that has one of these names."""
+        return self.limit if self.account_limits is None else self.account_limits.of(*names)
 
 
 @attrs.frozen(kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 
 from clearfunds._cli import run
 from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
-from clearfunds.transports import RelaySettings
+from clearfunds.transports import AccountLimit, RelaySettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,14 @@ KINDS = {
     "idle_timeout": (["--idle-timeout", "1.5"], "none", '"60"', 1.5, None, 60.0),
     "limit_items": (["--limit-items", "11"], "12", "13", 11, 12, 13),
     "limit_bytes": (["--limit-bytes", "1MiB"], "2_000", '"3 KiB"', 1 << 20, 2_000, 3_072),
+    "account_limit": (
+        ["--account-limit", "a=b,c=1", "--account-limit", "press/*=2,3KiB"],
+        "x=none,none y=NONE,1_000",
+        '["with space, and = =4,none"]',
+        (AccountLimit("a=b,c", 1), AccountLimit("press/*", 2, 3072)),
+        (AccountLimit("x", None, None), AccountLimit("y", None, 1000)),
+        (AccountLimit("with space, and = ", 4, None),),
+    ),
     "server_limit_items": (["--server-limit-items", "none"], "21", "22", None, 21, 22),
     "server_limit_bytes": (["--server-limit-bytes", "31"], "None", "32", 31, None, 32),
     "grace": (["--grace", "1.5"], "0", "2", 1.5, 0.0, 2.0),
@@ -125,6 +133,10 @@ def test_the_file_can_be_named_in_the_environment(
     monkeypatch.setattr("clearfunds._cli._relay.run_async", keep)
     assert run(["relay"]) == 0
     assert found[0].limit_items == 99
+
+
+def test_an_empty_list_of_limits_is_none(settle: Settle) -> None:
+    assert settle(toml="[relay]\naccount_limit = []").account_limit == ()
 
 
 def test_every_setting_has_an_option() -> None:
@@ -209,6 +221,13 @@ def test_a_key_file_that_is_not_there_is_one_line(
         (["--limit-items", "0"], "", ["--limit-items", "0"]),
         (["--limit-items"], "", ["--limit-items"]),
         (["--limit-bytes", "8MB"], "", ["--limit-bytes", "8MB", "MiB"]),
+        (["--account-limit", "a"], "", ["--account-limit", '"a"', "PATTERN=ITEMS"]),
+        (["--account-limit", "a=1,"], "", ["--account-limit", "a=1,", "PATTERN=ITEMS"]),
+        (["--account-limit", "=1"], "", ["--account-limit", "=1", "PATTERN=ITEMS"]),
+        (["--account-limit", "a=0"], "", ["--account-limit", "items must be at least 1", "0"]),
+        (["--account-limit", "a=1,8MB"], "", ["--account-limit", "8MB", "PATTERN=ITEMS"]),
+        ([], "[relay]\naccount_limit = ['a=1', 'b']", ["account_limit", "FILE", '"b"']),
+        ([], "[relay]\naccount_limit = {a = 1}", ["account_limit", "FILE"]),
         (["--patience", "-1"], "", ["--patience", "-1"]),
         (["--patience", "nan"], "", ["--patience", "nan"]),
         (["--stuck", "panic"], "", ["--stuck", "panic", "wait", "disconnect"]),

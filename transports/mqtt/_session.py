@@ -504,7 +504,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         server.sessions[self.client_id] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
-        self.account = server.ledger.open(self.name, limit=settings.limit, parent=server.account)
+        limit = settings.limit_of(name, printable(self.client_id))
+        self.account = server.ledger.open(name, limit=limit, parent=server.account)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
         if kept is not None:

@@ -79,7 +79,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         super().__init__(server, link, f"{listener}/-/{link.peer}")
         settings = server.settings
         # Known by name: who comes back by the same address finds its debt waiting (rule 14).
-        self.account = server.ledger.open(self.name, limit=settings.limit, parent=server.account)
+        limit = settings.limit_of(self.name, link.peer)
+        self.account = server.ledger.open(self.name, limit=limit, parent=server.account)
         self.outlet.owner = self.account
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,

@@ -113,7 +113,7 @@ def relay(
             http=http,
             grace=grace,
             otel_every=otel_every,
-            **attrs.asdict(debt),
+            **attrs.asdict(debt, recurse=False),
             **attrs.asdict(patience),
             **attrs.asdict(peers),
             **kept,

@@ -9,6 +9,7 @@ from cyclopts import Group, Parameter
 from clearfunds.transports import RelaySettings
 
 from ._types import (
+    AccountLimits,
     Count,
     OptionalCount,
     OptionalSeconds,
@@ -38,6 +39,14 @@ class Debt:
             help="Bytes a connection may owe before it is not read any more; none: no limit."
         ),
     ] = DEFAULTS.limit_bytes
+    account_limit: Annotated[
+        AccountLimits,
+        Parameter(
+            help="PATTERN=ITEMS[,BYTES]: the same for accounts whose name, or client identifier, "
+            "matches: * any text, ? any character; none: no limit. May be given several times, "
+            "the first that matches is taken."
+        ),
+    ] = DEFAULTS.account_limit
     server_limit_items: Annotated[
         OptionalCount, Parameter(help="Events all connections together may owe; none: no limit.")
     ] = DEFAULTS.server_limit_items
