@@ -36,6 +36,7 @@ from ._holder import Holder as Holder
 from ._holder import LoanQueue as LoanQueue
 from ._holder import Recipient as Recipient
 from ._holder import StuckPolicy as StuckPolicy
+from ._leaks import Gone as Gone
 from ._ledger import Ledger as Ledger
 from ._limit import DEFAULT_LIMIT_BYTES as DEFAULT_LIMIT_BYTES
 from ._limit import DEFAULT_LIMIT_ITEMS as DEFAULT_LIMIT_ITEMS
@@ -47,6 +48,7 @@ from ._outcome import Outcome as Outcome
 from ._patience import Stuck as Stuck
 from ._patience import overdue as overdue
 from ._patience import watch_patience as watch_patience
+from ._recorder import Recorder as Recorder
 from ._slow_waits import DEFAULT_SLOW_WAIT as DEFAULT_SLOW_WAIT
 from ._slow_waits import watch_slow_waits as watch_slow_waits
 from ._standing import DEFAULT_STANDING_BYTES as DEFAULT_STANDING_BYTES

@@ -28,10 +28,11 @@ from ._limit import UNLIMITED, Limit
 from ._loan import LoanedItem
 from ._measure import measure
 from ._outcome import Outcome
+from ._stalls import Stalls
 from ._standing import Standing
 from ._statistics import AccountStatistics
 from ._turn import Turn
-from ._waiters import Waiter, WaitQueue, waited_by_reason
+from ._waiters import REASONS, Waiter, WaitQueue, waited_by_reason
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from ._confirm import Confirm
     from ._holder import Holder
+    from ._leaks import Gone
     from ._ledger import Ledger
     from ._tracer import Tracer
 
@@ -156,6 +158,8 @@ class Account:
         # so often, and there may be ten thousand of them.
         if self._is_limited() != was_limited:
             self.ledger.limits_changed(self)
+        if self.ledger.recorder is not None:
+            self.ledger.recorder.limit_changed(self)
 
     def _is_limited(self) -> bool:
         return self.mark_items < UNLIMITED or self.mark_bytes < UNLIMITED
@@ -243,6 +247,8 @@ class Account:
             self._blame(self.alarm_name, now)
         self.blame_mark = now
         line.joined.clear()
+        if line.stalls is not None:
+            line.stalls.cut()
         for waiter in line.waiters:
             self._book_stretch(waiter, now)
 
@@ -366,15 +372,21 @@ class Account:
         items: int,
         nbytes: int,
         outcome: Outcome = Outcome.DELIVERED,
-        holder: Holder | None = None,
+        holder: Holder | Gone | None = None,
+        opened: float | None = None,
     ) -> None:
         """Lower the debt, here and at every ancestor, and let waiting readers go on.
 
-        For loans and holders. `holder` is who finished it, for the record of who was waited on.
+        For loans and holders. `holder` is who finished it, for the record of who was waited on;
+        `opened` is since when it was owed, for the ledger's recorder: None for what was borrowed
+        just now.
         """
         ledger = self.ledger
         ledger.repaid_items[outcome] += items
         ledger.repaid_bytes[outcome] += nbytes
+        # What a turn handled, the turn tells of.
+        if ledger.recorder is not None and holder is not ledger.router:
+            ledger.recorder.settled(self, holder, items, nbytes, outcome, opened)
         account: Account | None = self
         while account is not None:
             account.debt_items = left = account.debt_items - items
@@ -385,7 +397,7 @@ class Account:
                 ledger.fold(account)
             account = account.parent
 
-    def _repaid_while_waited_for(self, holder: Holder | None) -> None:
+    def _repaid_while_waited_for(self, holder: Holder | Gone | None) -> None:
         line = self.line
         # While there is an alarm, that is to blame.
         if line is not None and len(line) and not self.halted:
@@ -400,6 +412,8 @@ class Account:
         if self.blame is None:
             self.blame = {}
         name = add_blame(self.blame, name, now - self.blame_mark)
+        if line.stalls is not None:
+            line.stalls.blame((name, bool(self.halted)), now - self.blame_mark)
         self.blame_mark = now
         for waiter, before in line.joined.items():
             waiter.blame[name] = waiter.blame.get(name, 0.0) - before
@@ -594,6 +608,10 @@ class Account:
             self.blame_mark = now
         elif self is not waiter.account:
             self.line.joined[waiter] = now - self.blame_mark
+        if self.ledger.recorder is not None:
+            if self.line.stalls is None:
+                self.line.stalls = Stalls()
+            self.line.stalls.joined(waiter, now - self.blame_mark)
         self.line.join(waiter)
         self.gated = True
         waiter.at = self
@@ -602,6 +620,9 @@ class Account:
     def _step_out(self, waiter: Waiter) -> None:
         line = self.line
         assert line is not None
+        if line.stalls is not None:
+            self.tell_stall(waiter)
+            line.stalls.left(waiter)
         line.leave(waiter)
         waiter.at = None
         self._book_stretch(waiter, self.ledger.clock())
@@ -616,6 +637,18 @@ class Account:
         self.gated = closed or len(line) > 0
         if not closed:
             line.wake_head()
+
+    def tell_stall(self, waiter: Waiter) -> None:
+        """Tell the recorder whom a reader that stands here has been kept waiting by."""
+        line = self.line
+        recorder = self.ledger.recorder
+        if line is None or line.stalls is None or recorder is None:
+            return
+        account = waiter.account
+        here = REASONS[0] if self is account else REASONS[1]
+        for (culprit, alarm), seconds in line.stalls.tell(waiter):
+            reason = REASONS[2] if alarm else here
+            recorder.stalled(account, self, culprit, seconds, self.blame_mark, reason)
 
     # -- closing --------------------------------------------------------------------------------
 

@@ -22,6 +22,14 @@ MAX_NAMED_LEAKS: Final = 5
 
 
 @attrs.define(slots=True)
+class Gone:
+    """What is known of a holder that may be no more."""
+
+    name: str
+    kind: str
+
+
+@attrs.define(slots=True)
 class LeakLog:
     """What was found leaked since the last line."""
 

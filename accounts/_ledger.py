@@ -17,7 +17,7 @@ from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
 from ._incidents import Incidents
-from ._leaks import LeakLog
+from ._leaks import Gone, LeakLog
 from ._limit import Limit
 from ._loan import LoanedItem
 from ._outcome import Outcome
@@ -28,6 +28,7 @@ from ._waiters import REASONS, Waiter, waited_by_reason
 
 if TYPE_CHECKING:
     from ._confirm import Confirm
+    from ._recorder import Recorder
     from ._slow_waits import SlowWaits
     from ._trace_notes import TraceNotes
     from ._tracer import Tracer
@@ -95,6 +96,8 @@ class Ledger:
         waiters: The readers that wait now.
         confirming: Who wants to hear that responsibility has been taken for what is being handed
             over at this moment; for `Holder.hold`.
+        recorder: Who is told of every settlement, publication, stall and change of a limit; None:
+            nobody is.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class Ledger:
         self.turns: set[Turn] = set()
         self.loose: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
         # Appended to by finalizers, in any thread: a deque's append is atomic.
-        self.leaked: deque[tuple[Account, int, int, str | None]] = deque()
+        self.leaked: deque[tuple[Account, int, int, Gone | None, float]] = deque()
         self.leaked_loans = 0
         self._leak_log = LeakLog()
         self.borrowed_items = 0
@@ -153,6 +156,7 @@ class Ledger:
         self.traces: list[TraceNotes] = []
         # Of the turn that is being handed over.
         self.confirming: Confirm | None = None
+        self.recorder: Recorder | None = None
         self.router = Router(self, "router")
 
     # -- accounts -------------------------------------------------------------------------------
@@ -334,9 +338,10 @@ class Ledger:
         """
         found: list[str] = []
         while self.leaked:
-            account, items, nbytes, holder = self.leaked.popleft()
+            account, items, nbytes, gone, opened = self.leaked.popleft()
             self.leaked_loans += 1
-            account.repay(items, nbytes, Outcome.LEAKED)
+            account.repay(items, nbytes, Outcome.LEAKED, gone, opened)
+            holder = None if gone is None else gone.name
             self._leak_log.note(account.name, items, nbytes, holder)
             where = "before any holder took it" if holder is None else f"held by {holder}"
             found.append(
@@ -347,6 +352,12 @@ class Ledger:
         self._leak_log.tell(self.clock())
         for message in found:
             warnings.warn(message, ResourceWarning, stacklevel=3)
+
+    def tell_stalls(self) -> None:
+        """Tell the recorder of the waits that go on what it has not been told of them yet."""
+        for waiter in self.waiters:
+            if waiter.at is not None:
+                waiter.at.tell_stall(waiter)
 
     # -- looking --------------------------------------------------------------------------------
 

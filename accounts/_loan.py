@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ._errors import SettledError
+from ._leaks import Gone
 from ._outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
@@ -83,9 +84,12 @@ class LoanedItem(Generic[T_co]):
     def __del__(self) -> None:
         # In the middle of anything, in any thread: only append; the next turn or audit drains.
         if self.items:
-            # A holder may have a length, and be false when it is empty.
-            name = None if self.holder is None else self.holder.name
-            self.account.ledger.leaked.append((self.account, self.items, self.bytes, name))
+            # A holder may have a length, and be false when it is empty. It may be going, too.
+            holder = self.holder
+            gone = None if holder is None else Gone(holder.name, holder.kind)
+            self.account.ledger.leaked.append(
+                (self.account, self.items, self.bytes, gone, self.opened)
+            )
 
     def held_by(self, holder: Holder) -> None:
         """Note that the loan is in the hands of `holder` from now on."""
@@ -125,7 +129,7 @@ class LoanedItem(Generic[T_co]):
             holder.settled()
             # Where deliveries have joined one loan, its age is that of the first of them.
             holder.ages.add(holder.progressed_at - self.opened, n)
-        self.account.repay(n, nbytes, outcome, holder)
+        self.account.repay(n, nbytes, outcome, holder, self.opened)
 
     def split(self, n: int, nbytes: int | None = None) -> LoanedItem[list[Any]]:
         """Take the first `n` items out, as a loan of its own; what is owed stays the same.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from ._account import Account
     from ._holder import Holder
+    from ._leaks import Gone
     from ._traced import StandIn
     from ._waiters import Waiter
 
@@ -124,7 +125,9 @@ class LoanNotes:
             del self.moves[0]
         self.moves.append(Move(self.trace.now(), holder.name, holder.kind))
 
-    def repaid(self, items: int, nbytes: int, outcome: Outcome, holder: Holder | None) -> None:
+    def repaid(
+        self, items: int, nbytes: int, outcome: Outcome, holder: Holder | Gone | None
+    ) -> None:
         """Note that some of it has ended."""
         self.left_items -= items
         self.left_bytes -= nbytes

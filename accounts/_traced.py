@@ -21,6 +21,7 @@ from ._turn import Router, Turn
 
 if TYPE_CHECKING:
     from ._holder import Holder
+    from ._leaks import Gone
     from ._trace_notes import LoanNotes, TraceNotes, TurnNotes
 
 
@@ -65,10 +66,11 @@ class StandIn(Account):
         items: int,
         nbytes: int,
         outcome: Outcome = Outcome.DELIVERED,
-        holder: Holder | None = None,
+        holder: Holder | Gone | None = None,
+        opened: float | None = None,
     ) -> None:
         """See `Account.repay`."""
-        self.real.repay(items, nbytes, outcome, holder)
+        self.real.repay(items, nbytes, outcome, holder, opened)
         if self.notes is not None:
             self.notes.repaid(items, nbytes, outcome, holder)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._account import Account
     from ._confirm import Confirm
     from ._holder import Recipient
+    from ._recorder import Recorder
 
 
 class Router(Protocol):
@@ -55,7 +56,7 @@ class Turn:
     """
 
     __slots__ = (
-        "__weakref__", "_actions", "_deliveries", "_state", "_undo",
+        "__weakref__", "_about", "_actions", "_deliveries", "_state", "_undo",
         "account", "confirm", "input_bytes", "input_items", "max_deliveries", "opened",
     )  # fmt: skip
 
@@ -69,6 +70,8 @@ class Turn:
         self._actions: list[Callable[[Turn], None]] = []
         self._deliveries: list[tuple[Recipient, Any, int, int]] = []
         self._undo: list[Callable[[], object]] = []
+        # What it publishes, the first of it; for the ledger's recorder.
+        self._about: object = None
         self._state = "new"
 
     def __repr__(self) -> str:
@@ -123,6 +126,8 @@ class Turn:
             SettledError: If the turn is not open.
         """
         self.act(lambda turn: router.route(turn, event, nbytes))
+        if self._about is None:
+            self._about = event
 
     def send(
         self, holder: Recipient, item: Any, *, items: int = 1, nbytes: int | None = None
@@ -220,12 +225,28 @@ class Turn:
         ledger.turns.discard(self)
         items, nbytes = self.input_items, self.input_bytes
         self.input_items = self.input_bytes = 0
+        if items and ledger.recorder is not None:
+            self._tell(ledger.recorder, items, nbytes, outcome)
+        self._about = None
         self._actions.clear()
         self._deliveries.clear()
         self._undo.clear()
         if items:
             ledger.router.ages.add(ledger.clock() - self.opened, items)
             account.repay(items, nbytes, outcome, ledger.router)
+
+    def _tell(self, recorder: Recorder, items: int, nbytes: int, outcome: Outcome) -> None:
+        account = self.account
+        deliveries = self._deliveries
+        about = self._about
+        if about is None and deliveries:
+            about = deliveries[0][1]
+        if about is None or outcome is not Outcome.DELIVERED:
+            recorder.settled(account, account.ledger.router, items, nbytes, outcome, self.opened)
+        else:
+            copies = sum([each[2] for each in deliveries])
+            copied = sum([each[3] for each in deliveries])
+            recorder.published(account, about, items, nbytes, copies, copied)
 
 
 def commit_run(
@@ -250,6 +271,9 @@ def commit_run(
     account.borrow_run(items, nbytes, len(holders))
     # The router has had the input for no time at all.
     ledger.router.ages.counts[0] += items
+    if ledger.recorder is not None:
+        copies = len(holders)
+        ledger.recorder.published(account, item, items, nbytes, items * copies, nbytes * copies)
     now = ledger.clock()
     for holder in holders:
         holder.hold(account, item, items, nbytes, now)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ._account import Account
     from ._ledger import Ledger
+    from ._stalls import Stalls
 
 
 REASONS: Final = ("account", "parent", "alarm")
@@ -67,13 +68,15 @@ def waited_by_reason(
 class WaitQueue:
     """The readers that wait at one account."""
 
-    __slots__ = ("joined", "waiters")
+    __slots__ = ("joined", "stalls", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[Waiter] = []
         # Who joined in the middle of a stretch, with the seconds of it that were over by then:
         # for those the next repayment's holder is not to blame.
         self.joined: dict[Waiter, float] = {}
+        # While the ledger has a recorder.
+        self.stalls: Stalls | None = None
 
     def __len__(self) -> int:
         return len(self.waiters)

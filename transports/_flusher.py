@@ -101,6 +101,9 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
     What goes out at once is as old as its outlet had to wait for its turn, in seconds: it takes no
     clock to know that it is nothing where there are few outlets.
     """
+    if outlets[0].ledger.recorder is not None:
+        _flush_one_by_one(outlets, waited)
+        return
     account: Account | None = None
     holder: Outlet | None = None
     items = nbytes = 0
@@ -129,6 +132,21 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
             else:
                 holder.ages.counts[0] += items
             account.repay(items, nbytes, Outcome.DELIVERED, holder)
+
+
+def _flush_one_by_one(outlets: list[Outlet], waited: float) -> None:
+    """Do the same, but repay loan by loan, for who records each of them."""
+    for outlet in outlets:
+        loan = outlet.flush()
+        if loan is not None:
+            items = loan.items
+            loan.items = 0
+            outlet.spare = loan
+            if waited:
+                outlet.ages.add(waited, items)
+            else:
+                outlet.ages.counts[0] += items
+            loan.account.repay(items, loan.bytes, Outcome.DELIVERED, outlet, loan.opened)
 
 
 @asynccontextmanager

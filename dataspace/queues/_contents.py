@@ -298,9 +298,10 @@ class QueueContents(Holder):
                 publisher, items, nbytes = loan.account, loan.items, loan.bytes
                 self.account.borrow(items, nbytes)
                 self.settled()
-                self.ages.add(self.progressed_at - loan.opened, items)
+                opened, loan.opened = loan.opened, self.progressed_at
+                self.ages.add(self.progressed_at - opened, items)
                 loan.account = self.account
-                publisher.repay(items, nbytes, Outcome.STORED, self)
+                publisher.repay(items, nbytes, Outcome.STORED, self, opened)
         else:
             self._rest.add(1, loan.bytes)
             message.loan = None

@@ -7,18 +7,92 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
 from clearfunds.accounts import (
     DEFAULT_PATIENCE,
     Account,
+    Gone,
+    Holder,
     Ledger,
+    Limit,
     LoanedItem,
     LoanQueue,
     Outcome,
     StuckPolicy,
 )
+
+
+@attrs.frozen
+class Settled:
+    """What a ledger's recorder was told of one settlement."""
+
+    account: str
+    holder: str | None
+    kind: str | None
+    items: int
+    bytes: int
+    outcome: Outcome
+    opened: float | None
+
+
+class Recording:
+    """Keeps what a ledger's recorder is told, by names."""
+
+    def __init__(self) -> None:
+        self.settlements: list[Settled] = []
+        self.publications: list[tuple[str, object, int, int, int, int]] = []
+        self.stalls: list[tuple[str, str, str, float, float, str]] = []
+        self.limits: list[tuple[str, Limit]] = []
+
+    def settled(
+        self,
+        account: Account,
+        holder: Holder | Gone | None,
+        items: int,
+        nbytes: int,
+        outcome: Outcome,
+        opened: float | None,
+    ) -> None:
+        name, kind = (None, None) if holder is None else (holder.name, holder.kind)
+        self.settlements.append(Settled(account.name, name, kind, items, nbytes, outcome, opened))
+
+    def published(
+        self,
+        account: Account,
+        about: object,
+        items: int,
+        nbytes: int,
+        copies: int,
+        copied_bytes: int,
+    ) -> None:
+        self.publications.append((account.name, about, items, nbytes, copies, copied_bytes))
+
+    def stalled(
+        self,
+        account: Account,
+        at: Account,
+        culprit: str,
+        seconds: float,
+        ended: float,
+        reason: str,
+    ) -> None:
+        self.stalls.append((account.name, at.name, culprit, seconds, ended, reason))
+
+    def limit_changed(self, account: Account) -> None:
+        self.limits.append((account.name, account.limit))
+
+    def repaid(self, outcome: Outcome) -> tuple[int, int]:
+        """Return items and bytes that were repaid so."""
+        some = [each for each in self.settlements if each.outcome is outcome]
+        items = sum(each.items for each in some)
+        nbytes = sum(each.bytes for each in some)
+        if outcome is Outcome.DELIVERED:
+            items += sum(each[2] for each in self.publications)
+            nbytes += sum(each[3] for each in self.publications)
+        return items, nbytes
 
 
 class Box(LoanQueue):

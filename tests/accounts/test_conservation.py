@@ -33,7 +33,7 @@ from clearfunds.accounts import (
     Turn,
     commit_run,
 )
-from tests.accounts.conftest import Box
+from tests.accounts.conftest import Box, Recording
 
 #: Who is below whom (rule 13).
 PARENTS: dict[str, str | None] = {
@@ -154,11 +154,14 @@ class Books(RuleBasedStateMachine):
         self.shelves = [Shelf(Box(self.ledger, f"box {i}")) for i in range(3)]
         self.made = 3
         self.leaks: list[Paper] = []  # forgotten, and not found yet
+        self.recording: Recording | None = None
 
     # -- accounts -------------------------------------------------------------------------------
 
-    @initialize(some=st.sets(names))
-    def begin(self, some: set[str]) -> None:
+    @initialize(some=st.sets(names), recorded=st.booleans())
+    def begin(self, some: set[str], recorded: bool) -> None:
+        if recorded:
+            self.ledger.recorder = self.recording = Recording()
         for name in sorted(some):
             self.open(name, None)
 
@@ -541,6 +544,9 @@ class Books(RuleBasedStateMachine):
                 b,
             )
         assert totals.leaked_loans >= bool(own.repaid[Outcome.LEAKED][0])
+        if self.recording is not None:
+            for outcome in Outcome:
+                assert self.recording.repaid(outcome) == own.repaid[outcome]
         roots = [owes for name, owes in own.owes.items() if PARENTS[name] is None]
         assert totals.debt_items == sum(items for items, _ in roots)
         assert totals.debt_bytes == sum(nbytes for _, nbytes in roots)
