@@ -576,4 +576,4 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBooks.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

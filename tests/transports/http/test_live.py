@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -390,14 +390,15 @@ async def test_a_survey_lets_the_loop_go_on() -> None:
             nursery.start_soon(account.ensure_clear_funds)
         nursery.start_soon(count_turns)
         await trio.lowlevel.checkpoint()
-        started, before = perf_counter(), turns
+        started, spent, before = perf_counter(), process_time(), turns
         pace = Pace()
         seen = await survey(ledger, pace)
         busy = pace.busy_seconds
-        took, meanwhile = perf_counter() - started, turns - before
+        took, spent, meanwhile = perf_counter() - started, process_time() - spent, turns - before
         nursery.cancel_scope.cancel()
     assert seen["more"]["accounts"] == 10_000 - ACCOUNTS_MAX
-    assert meanwhile >= min(took / STRETCH_SECONDS, 1000) / 10
+    # By the time of its own that it took: on a busy machine others have some of it.
+    assert meanwhile >= min(spent / STRETCH_SECONDS, 1000) / 10
     assert meanwhile >= 5
     # What others did in the pauses is not the survey's.
     assert 0 < busy < took
