@@ -41,7 +41,8 @@ class RelayProcess:
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read_log)
         self._reader.start()
-        self.mqtt = self.ranges = 0
+        self.mqtt: int = 0
+        self.ranges: int = 0
         self.http = ""
         try:
             self._wait_until_ready()
@@ -62,7 +63,7 @@ class RelayProcess:
             if "http" in said:
                 self.http = said["http"]
             else:
-                url = urlsplit(said["listening"])
+                url = urlsplit(str(said["listening"]))
                 assert url.port is not None
                 if url.scheme.startswith("mqtt"):
                     self.mqtt = url.port

@@ -1,0 +1,166 @@
+"""Options of Spark's: texts with names in any case, looked at one by one before anything is asked.
+
+Whatever is wrong with one is an `OptionError` that names it and says what it can be.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ._errors import OptionError
+
+_TRUE = ("true", "1", "yes", "on")
+_FALSE = ("false", "0", "no", "off")
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30,
+          "gb": 1 << 30}  # fmt: skip
+"""As Spark's own sizes have them: `64m` is 64 MiB."""
+
+RELAY_URL = "subscribe+tcp"
+"""What an option `relay` may begin with: the address as `clearfunds relay --listen` has it."""
+
+
+class Options:
+    """What a user has said, to be asked for by name.
+
+    Args:
+        given: Names and texts, as Spark hands them over.
+        known: All names that there are, spelled as the documentation has them.
+
+    Raises:
+        OptionError: If there is a name that is not known.
+    """
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        spelled = {name.lower(): name for name in known}
+        self._given = {name.lower(): str(text) for name, text in given.items()}
+        for name in self._given:
+            if name not in spelled:
+                near = difflib.get_close_matches(name, spelled, 1)
+                hint = f"; did you mean {spelled[near[0]]!r}?" if near else "."
+                there = ", ".join(sorted(spelled.values()))
+                raise OptionError(f"there is no option {name!r} here{hint} There are: {there}")
+
+    def has(self, name: str) -> bool:
+        """Return whether it was given."""
+        return name.lower() in self._given
+
+    def text(self, name: str) -> str | None:
+        """Return what was given, None if nothing was."""
+        return self._given.get(name.lower())
+
+    def required(self, name: str, what: str) -> str:
+        """Return what was given.
+
+        Raises:
+            OptionError: If nothing was, or an empty text.
+        """
+        text = self.text(name)
+        if not text:
+            raise OptionError(f"the option {name!r} is missing: {what}")
+        return text
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """Return a yes or no."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() in _TRUE:
+            return True
+        if text.lower() in _FALSE:
+            return False
+        raise _wrong(name, text, "true or false")
+
+    def integer(self, name: str, least: int = 1, most: int | None = None) -> int | None:
+        """Return a whole number, None if nothing was given."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            upto = "on" if most is None else f"to {most}"
+            raise _wrong(name, text, f"a whole number from {least} {upto}")
+        return number
+
+    def size(self, name: str) -> int | None:
+        """Return a number of bytes, None if nothing was given."""
+        text = self.text(name)
+        if text is None:
+            return None
+        match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+        unit = None if match is None else _UNITS.get(match[2])
+        if match is None or unit is None or not int(match[1]):
+            raise _wrong(name, text, "a number of bytes from 1 on, as 1048576, 64k, 16m or 1g")
+        return int(match[1]) * unit
+
+    def seconds(self, name: str, least: float = 0.0) -> float | None:
+        """Return a time in seconds, None if nothing was given."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not least <= number < float("inf"):
+            raise _wrong(name, text, f"a number of seconds from {least:g} on")
+        return number
+
+    def one_of(self, name: str, choices: Mapping[str, str], default: str) -> str:
+        """Return what one of these words stands for."""
+        text = self.text(name)
+        if text is None:
+            return default
+        for word, meaning in choices.items():
+            if text.lower() == word.lower():
+                return meaning
+        raise _wrong(name, text, " or ".join(map(repr, choices)))
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return a list: separated by commas, or JSON's where entries have commas themselves."""
+        text = self.text(name)
+        if text is None:
+            return ()
+        entries: list[Any] = text.split(",")
+        if text.lstrip().startswith("["):
+            try:
+                entries = json.loads(text)
+            except ValueError:
+                entries = []
+        stripped = tuple(each.strip() for each in entries if isinstance(each, str))
+        if stripped and all(stripped) and len(stripped) == len(entries):
+            return stripped
+        raise _wrong(name, text, 'names separated by commas, or a list of JSON\'s as ["a,b"]')
+
+    def address(self) -> tuple[str, int]:
+        """Return where the relay is: `relay`, or `host` and `port`."""
+        text = self.text("relay")
+        if text is None:
+            port = self.integer("port", 1, 65_535)
+            if port is None:
+                raise OptionError(
+                    "where is the relay? Give the option 'relay' as HOST:PORT, or 'host' and "
+                    "'port': those of its listener 'subscribe+tcp'"
+                )
+            return self.text("host") or "127.0.0.1", port
+        if self.has("host") or self.has("port"):
+            raise OptionError("give the option 'relay', or 'host' and 'port', not both")
+        url = urlsplit(text if "://" in text else f"{RELAY_URL}://{text}")
+        try:
+            host, found = url.hostname, url.port
+        except ValueError:
+            host, found = None, None
+        if url.scheme != RELAY_URL or not host or not found or url.path.strip("/"):
+            raise _wrong("relay", text, f"HOST:PORT, as 127.0.0.1:7700 or {RELAY_URL}://[::1]:7700")
+        return host, found
+
+
+def _wrong(name: str, text: str, what: str) -> OptionError:
+    return OptionError(f"the option {name!r} is {what}, not {text!r}")

@@ -1,0 +1,82 @@
+"""A batch: a look at what a subscription holds, which puts nobody out and repays nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+import clearfunds.range_client as client
+from clearfunds.range_client import Head, RangeReader, Ticket
+
+from .._errors import OptionError
+from ._offset import Position
+from ._options import EARLIEST, BatchOptions, Word
+from ._ranges import Range, cut, passed_over, read_range
+from ._relay import FETCH_BYTES, asking
+
+
+class BatchReader(DataSourceReader):
+    """Reads what a subscription holds, once for each action of Spark's.
+
+    Args:
+        options: What it was told.
+    """
+
+    def __init__(self, options: BatchOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Look what is there, and cut it into ranges."""
+        options = self._options
+        with (
+            asking(options),
+            RangeReader.join(
+                options.host,
+                options.port,
+                Ticket(options.subscription),
+                timeout=options.timeout,
+                fetch_bytes=FETCH_BYTES,
+            ) as reader,
+        ):
+            head = reader.head()
+            start = self._place("startingOffsets", options.start, reader, head)
+            end = self._place("endingOffsets", options.end, reader, head)
+            if start < head.low:
+                self._lost(start, head.low)
+                start = head.low
+            if options.repay:
+                reader.ack(start)
+            return cut(start, end, options.min_partitions, reader.ticket)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield a range's record batches; in a worker."""
+        # Spark makes one of its own where there is none.
+        return read_range(self._options, partition) if isinstance(partition, Range) else iter(())
+
+    def _place(self, name: str, wanted: Position | Word, reader: RangeReader, head: Head) -> int:
+        if not isinstance(wanted, Position):
+            return head.low if wanted == EARLIEST else head.next
+        subscription = self._options.subscription
+        if wanted.incarnation not in (None, reader.ticket.incarnation.hex()):
+            raise client.DataLossError(
+                f"the option {name!r} is of another life of subscription {subscription!r}: it was "
+                "made anew since, and numbers stand for other messages"
+            )
+        if wanted.number > head.next:
+            msg = (
+                f"the option {name!r} has number {wanted.number}, and subscription "
+                f"{subscription!r} has had messages up to {head.next - 1} so far"
+            )
+            raise OptionError(msg)
+        return wanted.number
+
+    def _lost(self, start: int, low: int) -> None:
+        why = "they were acknowledged, or given up"
+        if self._options.fail_on_data_loss:
+            raise client.DataLossError(
+                f"messages {start} to {low - 1} of subscription {self._options.subscription!r} are "
+                f"not there any more: {why}"
+            )
+        passed_over(self._options, start, low, why)

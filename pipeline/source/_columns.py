@@ -1,0 +1,107 @@
+"""Columns of Spark's out of a relay's blocks, without looking at a row.
+
+A block comes as joined bytes and lengths, so what Arrow calls a column is the bytes as they came
+and the running sum of the lengths.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clearfunds.range_client import Block
+
+from .._arrow import arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+BATCH_ROWS = 10_000
+"""Rows that are handed to Spark as one, or a few more; as its `arrow.maxRecordsPerBatch`."""
+
+BATCH_BYTES = 1 << 20
+"""Their bytes, or a few more: what a worker has in memory besides two answers of the relay's."""
+
+
+def schema_of(account: bool) -> StructType:
+    """Return the columns as Spark has them.
+
+    A type, not a text: what `TIMESTAMP` means in one is up to a setting.
+    """
+    from pyspark.sql.types import (
+        BinaryType,
+        LongType,
+        StringType,
+        StructType,
+        TimestampType,
+    )
+
+    columns = StructType()
+    columns.add("topic", StringType())
+    columns.add("value", BinaryType())
+    columns.add("offset", LongType())
+    columns.add("timestamp", TimestampType())
+    if account:
+        columns.add("account", StringType())
+    return columns
+
+
+class Columns:
+    """Makes record batches of blocks.
+
+    Args:
+        account: Whether rows have the column `account`.
+
+    Raises:
+        MissingError: If there is no pyarrow here.
+    """
+
+    def __init__(self, account: bool) -> None:
+        self._arrow = pa = arrow()
+        self._compute = arrow("pyarrow.compute")
+        self._account = account
+        fields = [
+            ("topic", pa.string()),
+            ("value", pa.binary()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", "UTC")),
+        ]
+        if account:
+            fields.append(("account", pa.string()))
+        # Exactly what Spark derives from `schema_of`: it compares the first batch's.
+        self.schema: Any = pa.schema(fields)
+        self._zero = pa.array([0], pa.int32())
+
+    def batch(self, block: Block) -> Any:
+        """Return a block as a record batch; what has a length is a view on the block's bytes."""
+        pa = self._arrow
+        rows = block.count
+        columns = [
+            self._bytes(pa.string(), block.key_lengths, block.keys),
+            self._bytes(pa.binary(), block.value_lengths, block.values),
+            self._compute.cumulative_sum(pa.repeat(1, rows), start=block.first - 1),
+            pa.Array.from_buffers(
+                pa.timestamp("us", "UTC"), rows, [None, pa.py_buffer(block.times)]
+            ),
+        ]
+        if self._account:
+            columns.append(self._accounts(block))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def join(self, batches: list[Any]) -> Any:
+        """Return batches as one: what each costs Spark is as much as a thousand rows."""
+        return batches[0] if len(batches) == 1 else self._arrow.concat_batches(batches)
+
+    def _bytes(self, kind: Any, lengths: memoryview, joined: memoryview) -> Any:
+        pa = self._arrow
+        rows = len(lengths)
+        # The wire's are unsigned, Arrow's offsets signed; both fit, as no block has 2 GiB.
+        raw = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(lengths)])
+        ends = pa.concat_arrays([self._zero, self._compute.cumulative_sum(raw)])
+        return pa.Array.from_buffers(kind, rows, [None, ends.buffers()[1], pa.py_buffer(joined)])
+
+    def _accounts(self, block: Block) -> Any:
+        pa = self._arrow
+        if len(block.accounts) == 1:
+            return pa.repeat(pa.scalar(block.accounts[0], pa.string()), block.count)
+        codes = pa.Array.from_buffers(pa.uint32(), block.count, [None, pa.py_buffer(block.codes)])
+        return pa.array(block.accounts, pa.string()).take(codes)

@@ -1,0 +1,192 @@
+"""What a reader was told: all of it looked at before anything is asked of a relay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from clearfunds.range_client import DEFAULT_TIMEOUT
+
+from .._errors import OptionError
+from .._options import Options
+from ._offset import Position
+
+Word: TypeAlias = Literal["earliest", "latest"]
+"""A place that is told by a word."""
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+_ADDRESS = ("relay", "host", "port", "timeoutSeconds")
+_BOTH = (
+    *_ADDRESS, "subscription", "startingOffsets", "failOnDataLoss", "minPartitions",
+    "includeAccount",
+)  # fmt: skip
+STREAM_OPTIONS = (
+    *_BOTH, "subscribe", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "durable", "graceSeconds",
+    "afterGrace", "ackMode",
+)  # fmt: skip
+BATCH_OPTIONS = (*_BOTH, "endingOffsets", "repayBelowStart")
+
+_WORDS: dict[str, Word] = {EARLIEST: EARLIEST, LATEST: LATEST}
+_AFTER_GRACE = {"hold": "hold", "drop": "drop", "write_off": "write_off", "writeOff": "write_off"}
+_ACK_MODES = {"eager": "eager", "commit": "commit"}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What holds for reading, streaming or not. It is pickled and sent to Spark's workers.
+
+    Attributes:
+        host: Where the relay is.
+        port: Where it listens for readers of ranges.
+        subscription: The subscription's name.
+        start: Where to begin: a word, or a place.
+        fail_on_data_loss: Whether a gap ends the query; else it is logged, and passed over.
+        min_partitions: How many ranges a batch is cut into; None: by its size.
+        account: Whether rows have the column `account`.
+        timeout: Seconds within which the relay has to answer, reconnecting included.
+    """
+
+    host: str
+    port: int
+    subscription: str
+    start: Position | Word = EARLIEST
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    account: bool = True
+    timeout: float = DEFAULT_TIMEOUT
+
+    @property
+    def where(self) -> str:
+        """The relay's address, for sentences."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class StreamOptions(ReadOptions):
+    """What holds for a stream, beyond that.
+
+    Attributes:
+        filters: What the subscription is bound to; empty: it is there already.
+        max_rows: Messages of one batch.
+        max_bytes: Bytes of one batch: topics, values, and 20 for each message.
+        durable: Whether a subscription that is made goes to the relay's disk.
+        grace: Seconds that it waits for the query to come back; None: as the relay has it.
+        after_grace: What it does then.
+        eager: Whether is repaid when Spark plans the next batch, not when it calls `commit`.
+    """
+
+    filters: tuple[str, ...] = ()
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    durable: bool = False
+    grace: float | None = None
+    after_grace: Literal["hold", "drop", "write_off"] | None = None
+    eager: bool = True
+
+
+@dataclass(frozen=True)
+class BatchOptions(ReadOptions):
+    """What holds for a batch, beyond that.
+
+    Attributes:
+        end: Where to end: a place, or the latest there is.
+        repay: Whether everything below the start is repaid.
+    """
+
+    end: Position | Word = LATEST
+    repay: bool = False
+
+
+def includes_account(given: Mapping[str, str]) -> bool:
+    """Return whether rows have the column `account`: all that their schema depends on.
+
+    What is asked when it is not known yet whether it will be a stream; so a name that neither has
+    is found here.
+    """
+    options = Options(given, {*STREAM_OPTIONS, *BATCH_OPTIONS})
+    return options.boolean("includeAccount", True)
+
+
+def stream_options(given: Mapping[str, str]) -> StreamOptions:
+    """Look at what a stream was told.
+
+    Raises:
+        OptionError: If something is missing, is not known, or cannot be so.
+    """
+    _turn_away(given, BATCH_OPTIONS, STREAM_OPTIONS, "read", "a stream")
+    options = Options(given, STREAM_OPTIONS)
+    after_grace = options.one_of("afterGrace", _AFTER_GRACE, "")
+    return StreamOptions(
+        **_common(options),
+        filters=options.names("subscribe"),
+        max_rows=options.integer("maxOffsetsPerTrigger"),
+        max_bytes=options.size("maxBytesPerTrigger"),
+        durable=options.boolean("durable", False),
+        grace=options.seconds("graceSeconds"),
+        after_grace=cast("Literal['hold', 'drop', 'write_off'] | None", after_grace or None),
+        eager=options.one_of("ackMode", _ACK_MODES, "eager") == "eager",
+    )
+
+
+def batch_options(given: Mapping[str, str]) -> BatchOptions:
+    """Look at what a batch was told.
+
+    Raises:
+        OptionError: If something is missing, is not known, or cannot be so.
+    """
+    _turn_away(given, STREAM_OPTIONS, BATCH_OPTIONS, "readStream", "a batch")
+    options = Options(given, BATCH_OPTIONS)
+    common = _common(options)
+    return BatchOptions(
+        **common,
+        end=_place(options, "endingOffsets", common["subscription"], LATEST),
+        repay=options.boolean("repayBelowStart", False),
+    )
+
+
+def _turn_away(
+    given: Mapping[str, str],
+    others: tuple[str, ...],
+    own: tuple[str, ...],
+    method: str,
+    this: str,
+) -> None:
+    """Tell of options that are there, but not for this."""
+    told = {name.lower() for name in given}
+    for name in others:
+        if name.lower() in told and name not in own:
+            raise OptionError(f"the option {name!r} is one of spark.{method}; {this} has none such")
+
+
+def _common(options: Options) -> dict[str, Any]:
+    host, port = options.address()
+    name = options.required(
+        "subscription",
+        "a name for what the relay keeps for this query, and for this one alone; it is to be the "
+        "same when the query is started again from its checkpoint",
+    )
+    timeout = options.seconds("timeoutSeconds", 0.1)
+    return {
+        "host": host,
+        "port": port,
+        "subscription": name,
+        "start": _place(options, "startingOffsets", name, EARLIEST),
+        "fail_on_data_loss": options.boolean("failOnDataLoss", True),
+        "min_partitions": options.integer("minPartitions"),
+        "account": options.boolean("includeAccount", True),
+        "timeout": DEFAULT_TIMEOUT if timeout is None else timeout,
+    }
+
+
+def _place(options: Options, name: str, subscription: str, default: Word) -> Position | Word:
+    text = options.text(name)
+    if text is None:
+        return default
+    word = _WORDS.get(text.strip().lower())
+    if word is not None:
+        return word
+    return Position.parse(name, text, subscription, f"'{EARLIEST}', '{LATEST}'")

@@ -1,0 +1,122 @@
+"""Ranges of messages: how a batch is cut into them, and reading one, in a worker of Spark's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+import clearfunds.range_client as client
+from clearfunds.range_client import RangeClientError, Ticket
+
+from ._columns import BATCH_BYTES, BATCH_ROWS, Columns
+from ._options import ReadOptions
+from ._relay import along, forget, sentence
+
+logger = logging.getLogger("clearfunds.pipeline.source")
+
+ROWS_A_RANGE = 50_000
+"""Without `minPartitions` a range has at least so many messages: what a task costs Spark, some ten
+milliseconds, is little beside reading them."""
+
+MOST_RANGES = 16
+"""Without `minPartitions` there are at most so many: the cores of an ordinary machine."""
+
+
+class Range(InputPartition):
+    """Messages from `start` to before `end`, for one task.
+
+    Attributes:
+        start: The first.
+        end: The number after the last.
+        ticket: What is needed to read along.
+    """
+
+    def __init__(self, start: int, end: int, ticket: Ticket) -> None:
+        super().__init__((start, end))
+        self.start = start
+        self.end = end
+        self.ticket = ticket
+
+
+def cut(start: int, end: int, parts: int | None, ticket: Ticket) -> list[Range]:
+    """Cut a range into equal ones, in order; none if it is empty."""
+    rows = end - start
+    if rows <= 0:
+        return []
+    if parts is None:
+        parts = min(MOST_RANGES, -(-rows // ROWS_A_RANGE))
+    parts = min(parts, rows)
+    edges = [start + rows * part // parts for part in range(parts + 1)]
+    return [Range(a, b, ticket) for a, b in pairwise(edges)]
+
+
+def read_range(options: ReadOptions, wanted: Range) -> Iterator[Any]:
+    """Yield the messages of a range as record batches, as often as Spark likes.
+
+    What is in memory is one batch and two answers of the relay's, however large the range is.
+
+    Raises:
+        RelayError: A sentence that says why they cannot be had.
+        MissingError: If there is no pyarrow here.
+    """
+    columns = Columns(options.account)
+    at = wanted.start
+    waiting: list[Any] = []
+    rows = nbytes = 0
+    while at < wanted.end:
+        try:
+            for block in along(options, wanted.ticket).fetch(at, wanted.end):
+                waiting.append(columns.batch(block))
+                at = block.end
+                rows += block.count
+                nbytes += len(block.keys) + len(block.values)
+                if rows >= BATCH_ROWS or nbytes >= BATCH_BYTES:
+                    yield columns.join(waiting)
+                    waiting.clear()
+                    rows = nbytes = 0
+            if at < wanted.end:
+                raise client.DataLossError(
+                    f"messages {at} to {wanted.end - 1} of subscription {options.subscription} "
+                    "have not come, though the relay had told of them"
+                )
+        except RangeClientError as exc:
+            at = _go_on(options, wanted, at, exc)
+    if waiting:
+        yield columns.join(waiting)
+
+
+def _go_on(options: ReadOptions, wanted: Range, at: int, fault: RangeClientError) -> int:
+    """Return from where on to read after a loss that may be passed over.
+
+    Raises:
+        RelayError: If it is no loss, or may not be.
+    """
+    if not isinstance(fault, client.DataLossError) or options.fail_on_data_loss:
+        forget(options, wanted.ticket)
+        raise sentence(options, fault) from fault
+    try:
+        low = along(options, wanted.ticket).head().low
+    except client.DataLossError:
+        low = wanted.end  # the subscription was made anew: these numbers are gone
+    except RangeClientError as exc:
+        raise sentence(options, exc) from exc
+    # The relay has nothing there, and says so again: nor will it have.
+    following = min(low, wanted.end) if low > at else wanted.end
+    passed_over(options, at, following, str(fault))
+    return following
+
+
+def passed_over(options: ReadOptions, start: int, end: int, why: str) -> None:
+    """Log that messages are passed over, as `failOnDataLoss` is false."""
+    logger.warning(
+        "subscription %s at %s: messages %d to %d are lost, and passed over: %s",
+        options.subscription,
+        options.where,
+        start,
+        end - 1,
+        why,
+    )
