@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
+from ..dataspace.sinks import SinkLimits
 from ..store import StoreSettings
 from ._alarms import AlarmSettings, memory_limit, memory_used
 from ._flusher import Flusher
@@ -20,6 +21,7 @@ from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
 from .subscriptions import SubscriptionServer, SubscriptionSettings
 from .subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
+from .subscriptions._sink_disk import PREFIX as SINK_PREFIX
 
 DISK_ACCOUNT = "disk"
 """The account above those of all queues, for what is at rest on disk. Apart from `server`: what is
@@ -116,12 +118,17 @@ def _paging(server: Account, settings: KeepingSettings) -> BackingFactory:
 
 
 def has_subscriptions(keeping: Shelves | RamShelves) -> bool:
-    """Whether there are durable subscriptions of readers of ranges."""
-    return isinstance(keeping, Shelves) and bool(keeping.store.values(SUBSCRIPTION_PREFIX))
+    """Whether there are durable subscriptions of readers of ranges, or writers of batches."""
+    return isinstance(keeping, Shelves) and bool(
+        keeping.store.values(SUBSCRIPTION_PREFIX) or keeping.store.values(SINK_PREFIX)
+    )
 
 
 def subscription_server(
-    mqtt: MqttServer, keeping: Shelves | RamShelves, admission: Admission
+    mqtt: MqttServer,
+    keeping: Shelves | RamShelves,
+    admission: Admission,
+    settings: KeepingSettings,
 ) -> SubscriptionServer:
     """Make the side of a relay that readers of ranges connect to; see `transports.subscriptions`.
 
@@ -138,8 +145,18 @@ def subscription_server(
             connect_timeout=common.connect_timeout,
             idle_timeout=common.idle_timeout,
             topics=mqtt.settings.topics,
+            max_stage_size=mqtt.settings.max_packet_size + (64 << 10),
+            sinks=SinkLimits(
+                batch_bytes=settings.sink_batch_limit,
+                grace=settings.sink_grace,
+                expiry=settings.sink_expiry,
+                max_sinks=settings.max_sinks,
+                patience=common.patience,
+                stuck=StuckPolicy(common.stuck),
+            ),
         ),
         admission,
         store=store,
         disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
+        limit_of=common.limit_of,
     )

@@ -7,6 +7,7 @@ from typing import Literal
 import attrs
 
 from ..accounts import DEFAULT_PATIENCE, Limit, StuckPolicy
+from ..dataspace.sinks import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
 from ._account_limits import AccountLimits
 
 DEFAULT_DISK_LIMIT = 1 << 30
@@ -78,6 +79,16 @@ class KeepingSettings:
     `max_queued_messages`, which are in RAM."""
     max_queued_bytes: int | None = 64 << 20
     """Their bytes: eight times an account's default limit."""
+    sink_batch_limit: int = DEFAULT_BATCH_LIMIT
+    """Bytes that one writer of batches may have staged of one: what is staged counts as at rest,
+    not for what the writer may owe. Without a store it is in RAM, and this is for all of them."""
+    sink_grace: float = DEFAULT_GRACE
+    """How long staged rows that nobody commits wait for their writer's next word."""
+    sink_expiry: float | None = DEFAULT_EXPIRY
+    """How long it is known which batch a writer has committed last, after it did; None: for
+    ever."""
+    max_sinks: int = 1_000
+    """Writers of batches that are known at a time."""
     memory_alarm: float | None = 0.6
     """Memory of the process above which nobody who publishes is read: up to 1, a share of what
     there is; above, bytes; None: it is not watched. As RabbitMQ's vm_memory_high_watermark."""

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 
 from ..accounts import Confirm
+
+
+def nowhere(key: str, value: bytes) -> None:
+    """Keep nothing."""
 
 
 class Writes(abc.ABC):
@@ -16,8 +21,12 @@ class Writes(abc.ABC):
     __slots__ = ()
 
     @abc.abstractmethod
-    def written(self) -> Confirm:
+    def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
         """Note that one of those who were expected has written its message.
+
+        Args:
+            where: To which place: the name of a queue in the store.
+            keep: Keeps a value, by its key, in the very batch that the message is in.
 
         Returns:
             What that one has to tell from now on, in place of this.

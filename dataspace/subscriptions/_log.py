@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ...accounts import Confirm
+
 
 class SubscriptionLog(Protocol):
     """One subscription's place on a disk.
@@ -17,8 +19,12 @@ class SubscriptionLog(Protocol):
         """Something waits to be written: call `RangeSubscription.write` soon, or when idle."""
         ...
 
-    def put(self, last: int, block: bytes) -> int:
-        """Write a record; return its ticket. `last` grows from record to record."""
+    def put(self, last: int, block: bytes, confirms: list[Confirm]) -> int:
+        """Write a record; return its ticket. `last` grows from record to record.
+
+        `confirms` are those of its messages, in order; who has something to write together with
+        them puts another one in their place.
+        """
         ...
 
     def done(self, first: int, last: int, low: int) -> None:

@@ -482,7 +482,7 @@ class RangeSubscription(Holder):
             if not self._has_room(chunk.end - chunk.first, len(block)):
                 return  # as acknowledgements make room
             self._unwritten.popleft()
-            chunk.ticket = log.put(chunk.end - 1, block)
+            chunk.ticket = log.put(chunk.end - 1, block, chunk.confirms)
             self._writing.append(chunk)
             self._writing_items += chunk.end - chunk.first
             self._writing_bytes += len(block)

@@ -14,7 +14,7 @@ from typing import Protocol
 from ...accounts import Confirm
 from .._errors import RemoteProtocolError
 from .._outlet import nobody
-from .._writes import Writes
+from .._writes import Writes, nowhere
 from ._packets import PubAck, PubRec
 
 MAX_UNANSWERED = 65_535
@@ -77,7 +77,7 @@ class Answer(Writes):
         self._keep_identifier()
         self.written_is_taken()
 
-    def written(self) -> Confirm:
+    def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
         """See `Writes.written`."""
         self._unwritten -= 1
         self._keep_identifier()

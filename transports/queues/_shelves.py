@@ -163,7 +163,7 @@ class Shelves:
         batch.users.add(shelf)
         confirm = message.confirm
         if isinstance(confirm, Writes):
-            message.confirm = confirm.written()
+            message.confirm = confirm.written(shelf.name, self.set)
         return batch.number
 
     def _shared(self, payload: bytes) -> bytes | Body:

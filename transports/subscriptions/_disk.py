@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ...accounts import QuotaExceededError
+from ...accounts import Confirm, QuotaExceededError
 from ...dataspace.subscriptions import (
     AtRest,
     RangeSubscription,
@@ -26,6 +26,7 @@ from ...dataspace.subscriptions import (
 )
 from ...store import StoreError
 from .._flusher import Flusher
+from .._writes import Writes
 
 if TYPE_CHECKING:
     from ...store import Record, Store
@@ -268,8 +269,11 @@ class _StoreLog:
     def dirty(self) -> None:
         self._disk.dirty()
 
-    def put(self, last: int, block: bytes) -> int:
+    def put(self, last: int, block: bytes, confirms: list[Confirm]) -> int:
         changes = self._disk.store.begin()
+        for place, confirm in enumerate(confirms):
+            if isinstance(confirm, Writes):
+                confirms[place] = confirm.written(PREFIX + self._name, changes.set)
         changes.put(self.queue, last, b"", block)
         return self._disk.committed(self._disk.store.commit(changes))
 

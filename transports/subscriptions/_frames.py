@@ -25,7 +25,7 @@ that acknowledgements and the like overtake fetches for which the client itself 
 | 32 | REACH | handle, zero (u32), start, most bytes (u64 each) |
 | 33 | REACHED | before which number the messages from `start` on have so many (u64) |
 
-Kinds from 64 to 95 are kept for writers. The blocks are those of
+Kinds from 64 to 95 are those of writers: see `_sink_frames`. The blocks are those of
 `clearfunds.dataspace.subscriptions`.
 """  # noqa: E501
 
@@ -51,6 +51,14 @@ from ...dataspace.subscriptions import (
 )
 from .._errors import RemoteProtocolError
 from .._need_data import NEED_DATA, NeedDataType
+from ._sink_frames import (
+    FIRST_KIND,
+    LAST_KIND,
+    SinkKind,
+    SinkRequest,
+    encode_sink_request,
+    parse_sink_request,
+)
 
 VERSION = 1
 MAGIC = b"CLFR"
@@ -101,6 +109,8 @@ class ErrorCode(enum.IntEnum):
     """The subscription was made anew: numbers mean something else."""
     STORE = 6
     """The disk does not do what it should; it may later."""
+    NOT_STAGED = 7
+    """What a writer wants to commit is not staged here."""
 
 
 class Frame(NamedTuple):
@@ -187,7 +197,9 @@ class Reach:
     max_bytes: int
 
 
-Request: TypeAlias = Hello | Ping | Attach | Detach | AskHead | Fetch | Ack | Drop | Reach
+Request: TypeAlias = (
+    Hello | Ping | Attach | Detach | AskHead | Fetch | Ack | Drop | Reach | SinkRequest
+)
 
 _HEADER = Struct("<IB3xI")
 _HELLO = Struct("<4sHH")
@@ -266,6 +278,10 @@ class FrameReader:
         """Let the frame that was returned last be the next one again."""
         self._position = self._returned
 
+    def allow(self, max_frame_size: int) -> None:
+        """Take frames of this size, too."""
+        self._max = max(self._max, max_frame_size)
+
     def close(self) -> None:
         """Forget what was not returned."""
         self._buffer = b""
@@ -312,7 +328,7 @@ def parse_request(frame: Frame) -> Request:
 
 def _name(kind: int) -> str:
     try:
-        return Kind(kind).name
+        return SinkKind(kind).name if kind >= FIRST_KIND else Kind(kind).name
     except ValueError:
         return "unknown"
 
@@ -345,6 +361,8 @@ def _parse(frame: Frame) -> tuple[Request, int]:
             return Hello(lowest, highest), _HELLO.size
         case Kind.ATTACH:
             return _parse_attach(payload)
+        case kind if FIRST_KIND <= kind <= LAST_KIND:
+            return parse_sink_request(kind, payload)
         case _:
             raise ValueError("a reader does not send that")
 
@@ -377,7 +395,7 @@ def _parse_attach(payload: bytes) -> tuple[Attach, int]:
 # -- what is sent --------------------------------------------------------------------------------
 
 
-def encode_frame(kind: Kind, request: int, *parts: bytes) -> bytes:
+def encode_frame(kind: int, request: int, *parts: bytes) -> bytes:
     """Return a frame with these parts, joined."""
     length = _REST + sum(map(len, parts))
     return b"".join((_HEADER.pack(length, kind, request), *parts))
@@ -415,6 +433,9 @@ def encode_request(number: int, request: Request) -> bytes:
             texts = [_text(request.name), _U16.pack(len(request.filters))]
             texts += map(_text, request.filters)
             return encode_frame(Kind.ATTACH, number, fixed, *texts)
+        case _:
+            kind, payload = encode_sink_request(request)
+            return encode_frame(kind, number, payload)
 
 
 def _text(text: str) -> bytes:

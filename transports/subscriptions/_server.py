@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import trio
 
 from ...accounts import Account, Limit
 from ...dataspace import Dataspace
+from ...dataspace.sinks import usual_limit
 from ...dataspace.subscriptions import SubscriptionLimits, Subscriptions
 from ...store import Store
 from .._flusher import Flusher
@@ -17,10 +19,16 @@ from ._disk import SubscriptionDisk
 from ._runs import columns_of
 from ._session import SubscriptionSession
 from ._settings import SubscriptionSettings
+from ._sink_disk import SinkDisk
+from ._sink_serving import SinkServing
 
 READERS_ACCOUNT = "readers"
 """The account above those of all readers: a root of its own. What is on its way to a reader is not
 counted with what publishers owe, or they could use up what lets them go on again."""
+
+STAGED_ACCOUNT = "staged"
+"""In a relay without a store, the account above those for what writers have staged: at rest in
+RAM."""
 
 
 class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
@@ -36,10 +44,12 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         store: Where durable ones are, opened and written by its owner; what is there is taken up.
             None: there are none. With one, this has to be made in Trio's thread.
         disk_account: Whose children the accounts of durable ones are.
+        limit_of: What a writer may owe, by its account's name and its own.
 
     Attributes:
         subscriptions: All of them.
         disk: The store's side, if there is a store.
+        writing: What writers of batches share.
         readers: The account above those of all readers.
     """
 
@@ -56,9 +66,11 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         limits: SubscriptionLimits | None = None,
         store: Store | None = None,
         disk_account: Account | None = None,
+        limit_of: Callable[..., Limit] = usual_limit,
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission)
         self.disk: SubscriptionDisk | None = None
+        self._staged: Account | None = None
         if store is not None:
             self.disk = SubscriptionDisk(store, flusher, max_reads=settings.max_reads)
         self.subscriptions = Subscriptions(
@@ -72,9 +84,30 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         if self.disk is not None:
             self.disk.restore(self.subscriptions)
             self.disk.listen()
+        rest = disk_account
+        if rest is None:
+            within = Limit(items=None, bytes=settings.sinks.batch_bytes)
+            rest = self.ledger.open(STAGED_ACCOUNT, limit=within, at_rest="ram")
+            self._staged = rest
+        self.writing = SinkServing(
+            dataspace,
+            flusher,
+            account,
+            rest,
+            topics=settings.topics,
+            limit_of=limit_of,
+            limits=settings.sinks,
+            disk=self._sink_disk(),
+        )
         self.readers = self.ledger.open(
             READERS_ACCOUNT, limit=Limit(items=None, bytes=settings.max_unsent_bytes)
         )
+
+    def _sink_disk(self) -> SinkDisk | None:
+        if self.disk is None:
+            return None
+        store, reads = self.disk.store, self.settings.max_reads
+        return SinkDisk(store, self.flusher, self.disk, max_reads=reads)
 
     def __repr__(self) -> str:
         return (
@@ -94,11 +127,13 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().keep_time)
+            nursery.start_soon(self.writing.run)
             if self.disk is not None:
                 nursery.start_soon(self.disk.run)
             while True:
                 await trio.sleep(TICK_SECONDS)
                 self.look_for_the_lost()
+                self.writing.each_tick()
                 if self.disk is not None:
                     # Others may have made room on the disk.
                     self.disk.write()
@@ -130,4 +165,8 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         if self.disk is not None:
             self.disk.write()
         self.subscriptions.close()
+        self.unflushed += self.writing.unpublished()
+        self.writing.close()
+        if self._staged is not None:
+            self._staged.close()
         self.readers.close()

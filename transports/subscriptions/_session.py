@@ -5,7 +5,9 @@ Rules of this file, beyond those of every session (`.._session`):
    while that is over its limit, nothing more is fetched for it.
 2. Meanwhile acknowledgements and the like are still taken (rule 10), but not those of what an
    earlier fetch of the same connection still waits for.
-3. When the connection ends, it is detached from what it was attached to: there is no other way to
+3. What a writer of batches stages is not read while its writer's account is over its limit. Writing
+   is in `_sink_writing`; a connection may read and write.
+4. When the connection ends, it is detached from what it was attached to: there is no other way to
    tell that a reader has gone.
 """
 
@@ -64,6 +66,18 @@ from ._frames import (
     encode_welcome,
     parse_request,
 )
+from ._sink_frames import (
+    Abort,
+    AskLast,
+    Commit,
+    Forget,
+    Open,
+    SinkKind,
+    SinkRequest,
+    Stage,
+    StageEnd,
+)
+from ._sink_writing import SinkConnection
 
 if TYPE_CHECKING:
     from ._server import SubscriptionServer
@@ -95,6 +109,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     __slots__ = (
         "_attachments", "_frames", "_greeted", "_handles", "_listener", "_pending", "_step",
+        "_writing",
     )  # fmt: skip
 
     _unacknowledged_are = "messages were not acknowledged"
@@ -114,6 +129,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._step: Callable[[], Awaitable[None]] | None = None
         self._attachments: dict[int, _Attachment] = {}
         self._handles = 0
+        self._writing: SinkConnection | None = None
         if link.sock.family in (socket.AF_INET, socket.AF_INET6):
             link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in KEEP_ALIVE:
@@ -147,6 +163,10 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 if await self._wait_for_clear_funds(account):
                     continue
                 return self._cut_off()
+            if self._writer_owes():
+                if await self._wait_for_the_writer():
+                    continue
+                return self._cut_off()
             if more:
                 await trio.lowlevel.checkpoint()
                 continue
@@ -171,11 +191,34 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self._pending.append(found)
             if isinstance(request, Fetch) and not self.account.funds_are_clear():
                 return True
+            if self._writer_owes():
+                return True
             self._pending.popleft()
             self._handle(number, request)
             if self._step is not None:
                 return True
         return True
+
+    def _writer_owes(self) -> bool:
+        """Whether the next request stages something that its writer has no funds for."""
+        account = None if self._writing is None else self._writing.account
+        if account is None or not self._pending or account.funds_are_clear():
+            return False
+        return isinstance(self._pending[0][1], Stage)
+
+    async def _wait_for_the_writer(self) -> bool:
+        """See `_wait_for_clear_funds`; its peer is told meanwhile that it has to wait."""
+        writing = self._writing
+        assert writing is not None
+        assert writing.account is not None
+        went_on = False
+
+        async def wait(account: Account) -> None:
+            nonlocal went_on
+            went_on = await self._wait_for_clear_funds(account)
+
+        await writing.while_saying_so(self._pending[0][0], partial(wait, writing.account))
+        return went_on
 
     def _next_request(self) -> tuple[int, Request] | None:
         frame = self._frames.next_frame()
@@ -198,8 +241,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
     def _cut_off(self) -> str:
         left = self._frames.unparsed_bytes
         if left:
-            return f"the reader closed the connection within a frame ({left} bytes of it came)"
-        return "the reader closed the connection"
+            return f"the peer closed the connection within a frame ({left} bytes of it came)"
+        return "the peer closed the connection"
 
     def _silence(self, seconds: float, allowed: float) -> str:
         if not self._greeted:
@@ -219,6 +262,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         for attachment in self._attachments.values():
             self._detach(attachment)
         self._attachments.clear()
+        if self._writing is not None:
+            self._writing.close()
         fields = self._fields("left", reason)
         self._server.logger.info("%s left: %s", self.name, reason, extra=fields)
 
@@ -331,6 +376,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self._server.subscriptions.drop(name)
                 self._say("%s dropped subscription %s", name, self._fields("subscription_dropped"))
                 self._send(encode_frame(Kind.DROPPED, number))
+            case Open() | Stage() | StageEnd() | Commit() | Abort() | AskLast() | Forget():
+                self._step = self._write(number, request)
             case Hello(lowest, highest):
                 if not lowest <= VERSION <= highest:
                     msg = (
@@ -341,6 +388,42 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self._greeted = True
                 self._deadline_after = self._server.settings.idle_timeout
                 self._send(encode_welcome(number, self._server.settings.max_frame_size))
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def _write(self, number: int, request: SinkRequest) -> Callable[[], Awaitable[None]] | None:
+        server = self._server
+        writing = self._writing
+        if writing is None:
+            settings = server.settings
+            writing = self._writing = SinkConnection(
+                server.writing,
+                self,
+                max_stage_size=settings.max_stage_size,
+                store_timeout=settings.store_timeout,
+            )
+        step = writing.handle(number, request)
+        if isinstance(request, Open) and writing.sink is not None:
+            self._frames.allow(server.settings.max_stage_size)
+        return step
+
+    def answer(self, kind: int, number: int, payload: bytes) -> None:
+        """See `_sink_writing.Answers`."""
+        self._send(encode_frame(kind, number, payload))
+
+    def refuse(self, code: int, number: int, sentence: str) -> None:
+        """See `_sink_writing.Answers`."""
+        self._send(encode_error(number, ErrorCode(code), sentence))
+
+    def still_waits(self, number: int) -> None:
+        """See `_sink_writing.Answers`."""
+        if not self.outlet.queue and not self.outlet.closed:
+            self._send(encode_frame(SinkKind.WAITING, number))
+            self._server.flusher.ready()
+
+    def received(self, rows: int) -> None:
+        """See `_sink_writing.Answers`."""
+        self._server.counters.received += rows
 
     def _say(self, sentence: str, name: str, fields: dict[str, object]) -> None:
         fields["subscription"] = name

@@ -5,7 +5,9 @@ from __future__ import annotations
 import attrs
 
 from ...accounts import Limit
+from ...dataspace.sinks import SinkLimits
 from .._settings import ServerSettings
+from ..mqtt._frames import DEFAULT_MAX_PACKET_SIZE
 from ..mqtt._topics import TopicLimits
 from ._frames import DEFAULT_MAX_FRAME_SIZE
 
@@ -34,5 +36,9 @@ class SubscriptionSettings(ServerSettings):
     """Bytes of one answer, but for its last block, whatever it was asked for."""
     max_reads: int = 8
     """Reads of the disk at a time, of all connections."""
+    max_stage_size: int = DEFAULT_MAX_PACKET_SIZE + (64 << 10)
+    """Bytes of one STAGE of a writer's: whatever MQTT's clients may publish fits into it."""
+    sinks: SinkLimits = attrs.field(factory=SinkLimits)
+    """How many writers there may be, and how much each may hold."""
     store_timeout: float = 10.0
     """How long an attachment to a durable subscription waits until it is on disk."""

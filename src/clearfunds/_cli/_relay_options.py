@@ -192,6 +192,25 @@ class Keeping:
     max_queued_bytes: Annotated[OptionalSize, Parameter(help="Their bytes; none: no limit.")] = (
         DEFAULTS.max_queued_bytes
     )
+    sink_batch_limit: Annotated[
+        Size,
+        Parameter(
+            help="Bytes that a writer of batches (Spark's sink) may have staged of one batch; "
+            "without --store they are in memory, and this is for all writers."
+        ),
+    ] = DEFAULTS.sink_batch_limit
+    sink_grace: Annotated[
+        Seconds, Parameter(help="Seconds that staged rows wait which nobody commits.")
+    ] = DEFAULTS.sink_grace
+    sink_expiry: Annotated[
+        OptionalSeconds,
+        Parameter(
+            help="Seconds that it is known which batch a writer has committed last; none: for ever."
+        ),
+    ] = DEFAULTS.sink_expiry
+    max_sinks: Annotated[Count, Parameter(help="Writers of batches that are known.")] = (
+        DEFAULTS.max_sinks
+    )
     memory_alarm: Annotated[
         OptionalShareOrSize,
         Parameter(

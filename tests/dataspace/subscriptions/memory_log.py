@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from clearfunds.accounts import Confirm
 from clearfunds.dataspace.subscriptions import AtRest, SubscriptionLog, block_range, cut_block
 
 
@@ -48,7 +49,7 @@ class MemoryLog:
     def dirty(self) -> None:
         self.called_dirty += 1
 
-    def put(self, last: int, block: bytes) -> int:
+    def put(self, last: int, block: bytes, confirms: list[Confirm]) -> int:
         assert last >= self.following
         assert block_range(block)[1] == last + 1
 

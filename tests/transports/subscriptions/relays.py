@@ -15,6 +15,7 @@ from clearfunds.accounts import Account, Ledger, Limit, Quota, watch_patience
 from clearfunds.dataspace import Dataspace
 from clearfunds.dataspace.subscriptions import RangeSubscription, SubscriptionLimits
 from clearfunds.range_client import RangeReader, Ticket
+from clearfunds.sink_client import SinkWriter
 from clearfunds.store import Store
 from clearfunds.transports import Flusher, Listener, ListenURL, open_flusher, open_listeners
 from clearfunds.transports.mqtt._server import MqttServer, MqttSettings
@@ -40,7 +41,7 @@ class Relay:
     mqtt: MqttServer
     port: int
     mqtt_port: int
-    readers: list[RangeReader] = attrs.field(factory=list[RangeReader])
+    readers: list[RangeReader | SinkWriter] = attrs.field(factory=list[RangeReader | SinkWriter])
 
     async def attach(self, name: str = "s", **options: Any) -> RangeReader:
         """Attach a reader, by default to everything under `a`."""
@@ -86,6 +87,7 @@ async def running(
     port: int = 0,
     disk_limit: int = 1 << 30,
     quota: Quota | None = None,
+    limit_of: Callable[..., Limit] = lambda *_: Limit(),
     **settings: Any,
 ) -> AsyncGenerator[Relay]:
     """Run a relay; at the end nothing may be owed."""
@@ -104,6 +106,7 @@ async def running(
             limits=limits,
             store=store,
             disk_account=disk_account,
+            limit_of=limit_of,
         )
         mqtt = MqttServer(
             dataspace, flusher, server_account, MqttSettings(limit=mqtt_limit or Limit())

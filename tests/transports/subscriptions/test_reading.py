@@ -323,7 +323,7 @@ async def test_a_subscription_can_be_dropped() -> None:
         await publish(relay, 3)
         await blocking(reader.drop)
         assert len(relay.server.subscriptions) == relay.dataspace.statistics().subscriptions == 0
-        assert set(relay.ledger.accounts) - {"server", "readers"} <= {
+        assert set(relay.ledger.accounts) - {"server", "readers", "staged"} <= {
             f"mqtt:{relay.mqtt_port}/-/publisher",
             *(s.name for s in relay.server.open),
         }

@@ -1,0 +1,216 @@
+"""All sinks of one relay, by the names of their writers."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from ...accounts import NO_LIMIT, Account, Ledger, Limit, Recipient, StuckPolicy
+from ._errors import RefusedError
+from ._log import SinkLog
+from ._part import Block
+from ._publishing import Publishing, RowConfirm
+from ._settings import SinkLimits
+from ._sink import Sink
+
+
+def usual_limit(*names: str) -> Limit:
+    """Return the limit of an account, whatever its names."""
+    del names
+    return Limit()
+
+
+@attrs.frozen(slots=True)
+class SinksStatistics:
+    """All sinks in numbers."""
+
+    sinks: int
+    """How many there are."""
+    rest_items: int
+    """Rows at rest: staged, or decided and not yet taken."""
+    rest_bytes: int
+    """Their bytes."""
+    committed: int
+    """Batches decided, in this process."""
+    published: int
+    """Rows published, in this process."""
+    discarded: int
+    """Rows that were staged and thrown away."""
+
+
+class Sinks:
+    """All sinks of one relay.
+
+    Args:
+        ledger: The books.
+        account: Whose children the writers' accounts are: the server's.
+        rest: Whose children those for what is at rest are: a root, whose limit is the disk's, or
+            what may be staged in RAM.
+        limit_of: What a writer may owe, by the account's name and the writer's.
+        limits: How many there may be, and how much each may hold.
+        open_log: Gives a name its place on the disk; None: there is no disk.
+        confirm_of: See `Sink`.
+        place_of: See `Sink`.
+        wall: The time in seconds since 1970.
+
+    Attributes:
+        on_change: Called with a sink where something was decided, or has been published.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        account: Account,
+        rest: Account,
+        *,
+        limit_of: Callable[..., Limit] = usual_limit,
+        limits: SinkLimits | None = None,
+        open_log: Callable[[str], SinkLog] | None = None,
+        confirm_of: Callable[[Publishing, Block, int], RowConfirm] = RowConfirm,
+        place_of: Callable[[Recipient], str | None] = lambda _: None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.ledger = ledger
+        self.limits = SinkLimits() if limits is None else limits
+        self.on_change: Callable[[Sink], object] = lambda _: None
+        self._limit_of = limit_of
+        self._account = account
+        self._rest = rest
+        self._open_log = open_log
+        self._confirm_of = confirm_of
+        self._place_of = place_of
+        self._wall = wall
+        self._by_name: dict[str, Sink] = {}
+        # Of those that are over.
+        self._past = SinksStatistics(0, 0, 0, 0, 0, 0)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Sink]:
+        return iter(list(self._by_name.values()))
+
+    def find(self, name: str) -> Sink | None:
+        """Return the sink of this name, if there is one."""
+        return self._by_name.get(name)
+
+    def open(self, name: str) -> Sink:
+        """Return the sink of this name; make it, if there is none.
+
+        Raises:
+            RefusedError: If there can be none.
+        """
+        found = self._by_name.get(name)
+        if found is not None:
+            found.doomed = False
+            return found
+        limits = self.limits
+        if not name or not name.isprintable() or len(name.encode()) > limits.max_name:
+            msg = (
+                f"{name!r} cannot be a writer's name: it has to be printable, and not longer than "
+                f"{limits.max_name} bytes (max_name)"
+            )
+            raise RefusedError(msg)
+        if len(self._by_name) >= limits.max_sinks:
+            msg = (
+                f"{limits.max_sinks} writers are the limit (max_sinks); those that commit nothing "
+                "are forgotten some time later, or by SinkWriter.forget()"
+            )
+            raise RefusedError(msg)
+        sink = self.make(name)
+        self._by_name[name] = sink
+        sink.keep()
+        return sink
+
+    def make(self, name: str) -> Sink:
+        """Return a new sink that is not among these yet; see `take_up`."""
+        log = None if self._open_log is None else self._open_log(name)
+        known_as = f"sink/{name}"
+        limit = self._limit_of(known_as, name)
+        sink = Sink(
+            self.ledger,
+            name,
+            account=self.ledger.open(known_as, limit=limit, parent=self._account),
+            rest=self.ledger.open(f"staged/{name}", limit=NO_LIMIT, parent=self._rest),
+            limits=self.limits,
+            incarnation=secrets.token_bytes(16),
+            log=log,
+            confirm_of=self._confirm_of,
+            place_of=self._place_of,
+            wall=self._wall,
+        )
+        sink.on_change = self._changed
+        return sink
+
+    def take_up(self, sink: Sink) -> None:
+        """Have one that was restored among these."""
+        self._by_name[sink.sink] = sink
+
+    def _changed(self, sink: Sink) -> None:
+        if sink.doomed and sink.publishing is None:
+            self.forget(sink)
+        self.on_change(sink)
+
+    def forget(self, sink: Sink) -> None:
+        """Forget a sink, with what is staged; where something is to be published, after that."""
+        if sink.publishing is not None:
+            sink.doomed = True
+            sink.abort(sink.batch)
+            return
+        sink.forget()
+        self._by_name.pop(sink.sink, None)
+        past, seen = self._past, sink.statistics()
+        self._past = attrs.evolve(
+            past,
+            committed=past.committed + seen.committed,
+            published=past.published + seen.published,
+            discarded=past.discarded + seen.discarded,
+        )
+
+    def look(self, in_use: Callable[[Sink], bool]) -> tuple[list[tuple[Sink, int]], list[Sink]]:
+        """Throw away what nobody has come back for, and forget who commits nothing any more.
+
+        Args:
+            in_use: Whether somebody is connected to a sink.
+
+        Returns:
+            The sinks with the number of parts that were thrown away, and those forgotten.
+        """
+        now = self.ledger.clock()
+        for sink in self:
+            sink.write()  # others may have made room
+            if sink.is_stuck(now) and self.limits.stuck is StuckPolicy.DISCONNECT:
+                sink.give_up(f"it has waited for {sink.patience:g} s")
+        left = [(sink, count) for sink in self if (count := sink.left_alone(now))]
+        gone: list[Sink] = []
+        expiry = self.limits.expiry
+        if expiry is not None:
+            before = self._wall() - expiry
+            for sink in self:
+                if sink.committed_at < before and sink.is_idle and not in_use(sink):
+                    self.forget(sink)
+                    gone.append(sink)
+        return left, gone
+
+    def close(self) -> None:
+        """End all of them here; what is on disk stays there. Idempotent."""
+        for sink in self:
+            sink.close()
+        self._by_name.clear()
+
+    def statistics(self) -> SinksStatistics:
+        """Return all of them in numbers."""
+        each = [one.statistics() for one in self]
+        past = self._past
+        return SinksStatistics(
+            sinks=len(each),
+            rest_items=sum(one.rest_items for one in each),
+            rest_bytes=sum(one.rest_bytes for one in each),
+            committed=past.committed + sum(one.committed for one in each),
+            published=past.published + sum(one.published for one in each),
+            discarded=past.discarded + sum(one.discarded for one in each),
+        )

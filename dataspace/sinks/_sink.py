@@ -1,0 +1,758 @@
+"""A sink: what one writer has staged, and which batches were committed.
+
+Theory of operation. Batches have numbers, which only grow. Of one batch at a time parts are staged,
+each by one connection: blocks of rows, and then a word that this is all. What belongs to a newer
+batch ends what was staged of an older one. `commit` decides, once: it names the parts; they are the
+batch from then on, in the order of the partitions, and everything else of it is thrown away. What
+is decided is published after that (`Publishing`), one batch after another; the next one is decided
+when that is done. Whoever commits a batch that is decided, or one before it, is told so.
+
+With a log, blocks are written as they come. On the way there they are on the writer's account; when
+they are durable they are at rest: another account of the sink's borrows, then the writer's loans
+end as `stored`. Without one they are at rest at once, in RAM. Everything at rest is one loan, which
+grows; the rows of a block are repaid, as `delivered`, when everybody has taken them. What is
+published is on the writer's account, like anybody's.
+
+So the writer's account never owes for what only its own commit could repay, however large a batch
+is: that is bounded apart, in bytes (`SinkLimits.batch_bytes`), and by the room there is at rest. If
+there is none, because others have it, the writer waits, owing; when the patience of this holder is
+over (rule 11), what is staged and not committed is written off, and its writer is told.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+import attrs
+
+from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, Recipient
+from ._errors import FencedError, NotStagedError, OtherIncarnationError, RefusedError
+from ._log import SinkLog
+from ._part import Block, Part, PartKey
+from ._publishing import Publishing, RowConfirm
+from ._settings import SinkLimits
+
+NONE = -1
+"""The number of the batch that there is not."""
+
+PUBLISH_SECONDS = 0.002
+"""How long rows are published before others may go on."""
+
+
+class Decision(enum.Enum):
+    """What became of a `commit`."""
+
+    NOW = enum.auto()
+    """It is decided by this."""
+    BEFORE = enum.auto()
+    """It was before."""
+    LATER = enum.auto()
+    """The batch before it is still published, or something is not written yet: ask again."""
+
+
+@attrs.frozen(slots=True)
+class SinkStatistics:
+    """A sink in numbers."""
+
+    name: str
+    generation: int
+    """How often its name was taken over."""
+    last: int | None
+    """The batch that was committed last."""
+    staging: int | None
+    """The batch of which something is staged."""
+    parts: int
+    """How many parts that has."""
+    staged_items: int
+    """Rows of it."""
+    staged_bytes: int
+    """Their bytes."""
+    publishing: int | None
+    """The batch that is being published."""
+    rest_items: int
+    """Rows at rest: staged, or decided and not yet taken."""
+    rest_bytes: int
+    """Their bytes."""
+    committed: int
+    """Batches decided, in this process."""
+    published: int
+    """Rows published, in this process."""
+    discarded: int
+    """Rows that were staged and thrown away."""
+
+
+class Sink(Holder):
+    """What one writer has staged, and which batches were committed; see the top of this module.
+
+    Made by `Sinks`.
+
+    Args:
+        ledger: The books.
+        name: What its writer is known by.
+        account: The writer's: for what is on its way to rest, and what publishing causes.
+        rest: The sink's own: for what is at rest.
+        limits: How much it may hold.
+        incarnation: Which life of it this is: 16 bytes.
+        log: Where it writes; None: it keeps everything in RAM.
+        confirm_of: Makes the confirm of a row.
+        place_of: Names a recipient's place on disk, if it has one that notes what it has.
+        wall: The time in seconds since 1970.
+
+    Attributes:
+        last: The batch that was decided last.
+        batch: The batch of which something is staged.
+        parts: What is staged of it, by partition and attempt.
+        publishing: What is decided and not published yet, if something is.
+        generation: How often the name was taken over.
+        committed_at: When a batch was last decided, by `wall`.
+        on_change: Called when something was decided, or has been published.
+        doomed: Whether it is to be forgotten when nothing is left to be published.
+        closed: Whether it is over.
+    """
+
+    __slots__ = (
+        "_cached_bytes", "_committed", "_confirm_of", "_decided", "_discarded", "_in_rest", "_log",
+        "_published", "_touched_at", "_unwritten", "_wall", "_writing", "_writing_bytes",
+        "_writing_items", "account", "batch", "batch_bytes", "closed", "committed_at",
+        "doomed", "generation", "incarnation", "last", "limits", "on_change", "parts", "place_of",
+        "publishing", "rest", "sink",
+    )  # fmt: skip
+
+    kind = "staging"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        name: str,
+        *,
+        account: Account,
+        rest: Account,
+        limits: SinkLimits,
+        incarnation: bytes,
+        log: SinkLog | None = None,
+        confirm_of: Callable[[Publishing, Block, int], RowConfirm] = RowConfirm,
+        place_of: Callable[[Recipient], str | None] = lambda _: None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(
+            ledger, f"{self.kind}/{name}", patience=limits.patience, policy=limits.stuck
+        )
+        self.sink = name
+        self.account = account
+        self.rest = rest
+        self.limits = limits
+        self.incarnation = incarnation
+        self.last = NONE
+        self.batch = NONE
+        self.batch_bytes = 0
+        self.parts: dict[tuple[int, int], Part] = {}
+        self.publishing: Publishing | None = None
+        self.generation = 1
+        self.committed_at = wall()
+        self.on_change: Callable[[Sink], object] = lambda _: None
+        self.doomed = False
+        self.closed = False
+        self.place_of = place_of
+        self._confirm_of = confirm_of
+        self._log = log
+        self._wall = wall
+        self._touched_at = ledger.clock()
+        # Blocks for which there was no room at rest, with their parts; and those being written.
+        self._unwritten: deque[tuple[Part, Block]] = deque()
+        self._writing: deque[Block] = deque()
+        self._writing_items = 0
+        self._writing_bytes = 0
+        self._in_rest: LoanedItem[None] | None = None
+        self._cached_bytes = 0
+        self._decided = 0
+        self._committed = 0
+        self._published = 0
+        self._discarded = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self.parts)} parts of batch {self.batch}"
+        return f"<Sink {self.sink}: {state}, {self.last} is committed>"
+
+    # -- a holder -------------------------------------------------------------------------------
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Holder.hold`: nothing is delivered here; what comes all the same is dropped."""
+        account.repay(items, nbytes, Outcome.DROPPED, self)
+
+    def ready(self) -> None:
+        """See `Holder.ready`."""
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """See `Holder.loans`."""
+        if self._in_rest is not None:
+            yield self._in_rest
+        for block in self._writing:
+            if block.loan is not None:
+                yield block.loan
+        for _, block in self._unwritten:
+            if block.loan is not None:
+                yield block.loan
+
+    def give_up(self, why: str) -> None:
+        """See `Holder.give_up`: what is staged and not committed is written off."""
+        reason = (
+            f"what was staged of batch {self.batch} of writer {self.sink} was written off: there "
+            f"is no room for it on the disk (--disk-limit); {why}"
+        )
+        for part in self.parts.values():
+            if not part.failed:
+                self._discard(part, Outcome.WRITTEN_OFF)
+                part.failed = reason
+        self._drop_from_log(self.parts.values())
+        self.settled()
+
+    # -- who writes -----------------------------------------------------------------------------
+
+    def check(self, generation: int, incarnation: bytes | None = None) -> None:
+        """See whether a writer with this generation may ask for something.
+
+        Raises:
+            FencedError: If the name was taken over since.
+            OtherIncarnationError: If it is of an earlier life of the sink.
+        """
+        if self.closed or (incarnation is not None and incarnation != self.incarnation):
+            msg = (
+                f"writer {self.sink} is not remembered here as it was: it was forgotten, or the "
+                "relay has no store and was restarted; open it anew"
+            )
+            raise OtherIncarnationError(msg)
+        if generation != self.generation:
+            msg = (
+                f"another writer has taken over the name {self.sink}: generation {generation} has "
+                f"ended, {self.generation} has it now"
+            )
+            raise FencedError(msg)
+
+    def take_over(self) -> int:
+        """Put out who has the name; throw away what is staged; return the new generation."""
+        self.generation += 1
+        self._clear()
+        self.keep()
+        return self.generation
+
+    def _touch(self) -> None:
+        self._touched_at = self.ledger.clock()
+
+    # -- staging --------------------------------------------------------------------------------
+
+    def stage(self, owner: object, key: PartKey, at: int, data: bytes, count: int) -> None:
+        """Take a block of a part: `count` rows from its row `at` on. Row 0 begins the part anew.
+
+        What is of a batch that is committed already is passed over.
+
+        Raises:
+            RefusedError: If it cannot be taken; nothing of the part is kept then.
+        """
+        part = self._part(owner, key, at == 0)
+        if part is None:
+            return
+        if part.rows != at:
+            self._fail(part, f"row {at} of {key} came where row {part.rows} was to come")
+        nbytes = len(data)
+        if self.batch_bytes + nbytes > self.limits.batch_bytes:
+            self._fail(
+                part,
+                f"writer {self.sink} has {self.batch_bytes} bytes staged of batch {key.batch}, and "
+                f"{self.limits.batch_bytes} are the limit (--sink-batch-limit): let a batch be "
+                "smaller, as by Spark's maxOffsetsPerTrigger or maxBytesPerTrigger, or raise it",
+            )
+        if self._log is None and self.rest.room()[1] < nbytes:
+            self._fail(
+                part,
+                f"all writers together have no room left for {nbytes} bytes of batch {key.batch} "
+                f"of writer {self.sink} (--sink-batch-limit): a relay with a store (--store) has "
+                "room on its disk",
+            )
+        if not self.batch_bytes and self._in_rest is None:
+            # A holder that held nothing was not failing to make progress.
+            self.progressed_at = self.ledger.clock()
+        block = Block(at, count, nbytes, len(part.blocks) + 1, data)
+        part.blocks.append(block)
+        part.rows += count
+        part.nbytes += nbytes
+        part.crc = zlib.crc32(data, part.crc)
+        self.batch_bytes += nbytes
+        self._touch()
+        if self._log is None:
+            self._lay_to_rest(block)
+        else:
+            block.loan = LoanedItem(self.account, None, count, nbytes, self)
+            self._unwritten.append((part, block))
+            self.write()
+
+    def _part(self, owner: object, key: PartKey, begins: bool) -> Part | None:
+        """Return the part that something is for; None if that is passed over.
+
+        Raises:
+            RefusedError: If it cannot be staged.
+        """
+        if not self._goes_to(key.batch):
+            return None
+        known = self.parts.get(key[1:])
+        if known is not None and not begins:
+            if known.failed:
+                raise RefusedError(known.failed)
+            if known.owner is not owner or known.complete:
+                msg = (
+                    f"{key} of writer {self.sink} is staged by another connection, or whole; "
+                    "begin it anew, with its first row, or with another attempt"
+                )
+                raise RefusedError(msg)
+            return known
+        if not begins:
+            msg = f"{key} of writer {self.sink} does not begin with its first row"
+            raise RefusedError(msg)
+        if known is not None:
+            self._discard(known, Outcome.DROPPED)
+        elif len(self.parts) >= self.limits.max_parts:
+            msg = (
+                f"{self.limits.max_parts} parts of batch {key.batch} of writer {self.sink} are "
+                "staged, which is the limit (max_parts)"
+            )
+            raise RefusedError(msg)
+        place = None if self._log is None else self._log.open_part(key)
+        part = self.parts[key[1:]] = Part(key, owner, place)
+        return part
+
+    def _goes_to(self, batch: int) -> bool:
+        """See whether something of a batch may be staged now; False if it is committed already."""
+        if batch <= self.last:
+            return False
+        if batch < self.batch:
+            msg = f"batch {batch} of writer {self.sink} is over: batch {self.batch} is being staged"
+            raise RefusedError(msg)
+        if batch > self.batch:
+            self._clear()
+            self.batch = batch
+        return True
+
+    def refuse_part(self, key: PartKey, why: str) -> NoReturn:
+        """Refuse a part for what is in it; nothing of it is kept.
+
+        Raises:
+            RefusedError: Always.
+        """
+        part = self.parts.get(key[1:]) if key.batch == self.batch else None
+        if part is None:
+            raise RefusedError(why)
+        self._fail(part, why)
+
+    def is_noted(self, key: PartKey) -> bool:
+        """Whether a whole part has been handed to the log, if there is one."""
+        if self._log is None or key.batch <= self.last:
+            return True
+        part = self.parts.get(key[1:])
+        return part is not None and part.noted
+
+    def _fail(self, part: Part, why: str) -> NoReturn:
+        self._discard(part, Outcome.DROPPED)
+        part.failed = why
+        self._drop_from_log([part])
+        raise RefusedError(why)
+
+    def complete(self, owner: object, key: PartKey, rows: int, nbytes: int, crc: int) -> bool:
+        """Take the word that a part is whole; whether its batch is committed already.
+
+        Raises:
+            RefusedError: If it is not what has come.
+        """
+        if not self._goes_to(key.batch):
+            return True
+        known = self.parts.get(key[1:])
+        if known is not None and known.complete and known.rows == rows and known.crc == crc:
+            return False
+        part = self._part(owner, key, rows == 0)
+        assert part is not None
+        if (part.rows, part.nbytes, part.crc) != (rows, nbytes, crc):
+            self._fail(
+                part,
+                f"{key} of writer {self.sink} is torn: {rows} rows of {nbytes} bytes were sent, "
+                f"and {part.rows} of {part.nbytes} came, or others; stage it anew",
+            )
+        part.complete = True
+        self._touch()
+        self._end_part(part)
+        return False
+
+    def _end_part(self, part: Part) -> None:
+        log = self._log
+        if log is not None and all(block.ticket is not None for block in part.blocks):
+            log.end_part(part.key, part.value())
+            part.noted = True
+
+    # -- the disk -------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Hand to the log what has not been, as far as there is room for it at rest."""
+        log = self._log
+        if log is None or self.closed:
+            return
+        unwritten = self._unwritten
+        while unwritten:
+            part, block = unwritten[0]
+            if block.loan is not None:
+                if not self._has_room(block):
+                    return  # as others make room, or the patience ends
+                assert part.place is not None
+                assert block.data is not None
+                block.ticket = log.put(part.place, block.number, block.first, block.data)
+                self._writing.append(block)
+                self._writing_items += block.count
+                self._writing_bytes += block.nbytes
+            unwritten.popleft()
+            if part.complete and block is part.blocks[-1] and not part.failed:
+                self._end_part(part)
+
+    def _has_room(self, block: Block) -> bool:
+        items, nbytes = self.rest.room()
+        return (
+            items - self._writing_items >= block.count
+            and nbytes - self._writing_bytes >= block.nbytes
+        )
+
+    def durable(self, ticket: int) -> None:
+        """Everything up to this ticket of the log's is on disk: it is at rest from now on."""
+        writing = self._writing
+        while writing and (writing[0].ticket or 0) <= ticket:
+            block = writing.popleft()
+            self._writing_items -= block.count
+            self._writing_bytes -= block.nbytes
+            loan, block.loan = block.loan, None
+            if loan is None:
+                continue  # thrown away meanwhile
+            self._lay_to_rest(block)
+            loan.settle(outcome=Outcome.STORED)
+            if self._cached_bytes + block.nbytes > self.limits.cache_bytes:
+                block.data = None
+            else:
+                self._cached_bytes += block.nbytes
+        publishing = self.publishing
+        if publishing is not None and not publishing.durable and ticket >= self._decided:
+            publishing.durable = True
+            self.on_change(self)
+
+    def _lay_to_rest(self, block: Block) -> None:
+        block.at_rest = True
+        self._rest_more(block.count, block.nbytes)
+
+    def _rest_more(self, items: int, nbytes: int) -> None:
+        self.rest.borrow(items, nbytes)
+        rest = self._in_rest
+        if rest is None:
+            self._in_rest = LoanedItem(
+                self.rest, None, items, nbytes, self, self.ledger.clock(), charged=True
+            )
+        else:
+            rest.items += items
+            rest.bytes += nbytes
+
+    def _end_rest(self, block: Block, outcome: Outcome) -> None:
+        rest = self._in_rest
+        assert rest is not None
+        block.at_rest = False
+        if rest.items == block.count:
+            self._in_rest = None
+        rest.settle(block.count, outcome, block.nbytes)
+        if self._log is not None and block.data is not None:
+            self._cached_bytes -= block.nbytes
+        block.data = None
+
+    # -- throwing away --------------------------------------------------------------------------
+
+    def _discard(self, part: Part, outcome: Outcome) -> None:
+        """End what a part holds; its place in the log is for who calls this."""
+        self.batch_bytes -= part.nbytes
+        self._discarded += part.rows
+        for block in part.blocks:
+            loan, block.loan = block.loan, None
+            if block.at_rest:
+                self._end_rest(block, outcome)
+            elif loan is not None:
+                loan.settle(outcome=outcome)
+                block.data = None
+        part.blocks.clear()
+        part.rows = part.nbytes = part.crc = 0
+        part.complete = part.noted = False
+
+    def _drop_from_log(self, parts: Iterable[Part]) -> None:
+        if self._log is None:
+            return
+        drop = [(part.key, part.place) for part in parts if part.place is not None]
+        for part in parts:
+            part.place = None
+        if drop:
+            self._log.settle(self.state(), drop)
+
+    def _clear(self) -> None:
+        """Throw away all that is staged and not decided."""
+        parts = list(self.parts.values())
+        self.parts.clear()
+        for part in parts:
+            self._discard(part, Outcome.DROPPED)
+        self._drop_from_log(parts)
+        self.batch = NONE
+
+    def abort(self, batch: int) -> None:
+        """Throw away what is staged of a batch; of any other nothing happens."""
+        if batch == self.batch:
+            self._clear()
+
+    def left_by(self, owner: object) -> None:
+        """Throw away what a connection has begun and cannot end any more."""
+        torn = [part for part in self.parts.values() if part.owner is owner and not part.complete]
+        for part in torn:
+            self._discard(part, Outcome.DROPPED)
+            del self.parts[part.key[1:]]
+        if torn:
+            self._drop_from_log(torn)
+
+    def left_alone(self, now: float) -> int:
+        """Throw away what nobody has come back for; return how many parts that was."""
+        count = len(self.parts)
+        if not count or now - self._touched_at <= self.limits.grace:
+            return 0
+        self._clear()
+        return count
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether what is staged has waited for room at rest for longer than its patience."""
+        waits = any(block.loan is not None for _, block in self._unwritten)
+        return waits and now - self.progressed_at > self.patience
+
+    # -- committing -----------------------------------------------------------------------------
+
+    def commit(self, batch: int, pairs: Iterable[tuple[int, int]]) -> Decision:
+        """Decide that a batch is these parts, as (partition, attempt).
+
+        Raises:
+            NotStagedError: If one is not there, or not whole.
+            RefusedError: If they cannot be one batch.
+        """
+        if batch <= self.last:
+            return Decision.BEFORE
+        chosen: dict[int, Part] = {}
+        for partition, attempt in pairs:
+            if partition in chosen:
+                msg = f"batch {batch} of writer {self.sink} has partition {partition} twice"
+                raise RefusedError(msg)
+            part = self.parts.get((partition, attempt)) if batch == self.batch else None
+            if part is None or not part.complete:
+                key = PartKey(batch, partition, attempt)
+                why = "not staged here, or not any more" if part is None else "not whole"
+                why = why if part is None or part.failed is None else part.failed
+                raise NotStagedError(f"{key} of writer {self.sink} is {why}; stage it again")
+            chosen[partition] = part
+        self._touch()
+        if self.publishing is not None:
+            return Decision.LATER
+        if self._log is not None and not all(part.noted for part in chosen.values()):
+            return Decision.LATER
+        parts = [chosen[partition] for partition in sorted(chosen)]
+        others = [
+            part for part in self.parts.values() if chosen.get(part.key.partition) is not part
+        ]
+        for part in others:
+            self._discard(part, Outcome.DROPPED)
+        self.parts.clear()
+        self.batch = NONE
+        self.batch_bytes = 0
+        self.last = batch
+        self.committed_at = self._wall()
+        self._committed += 1
+        self.publishing = Publishing(self, batch, parts)
+        self._decided = 0
+        if self._log is None:
+            self.publishing.durable = True
+        else:
+            drop = [(part.key, part.place) for part in others if part.place is not None]
+            self._decided = self._log.settle(self.state(), drop)
+        self.on_change(self)
+        return Decision.NOW
+
+    def confirm_of(self, publishing: Publishing, block: Block, row: int) -> RowConfirm:
+        """Make the confirm of a row. For `Publishing`."""
+        self._published += 1
+        return self._confirm_of(publishing, block, row)
+
+    def block_over(self, part: Part, block: Block) -> None:
+        """Repay a block: all its rows have been taken. For `Publishing`."""
+        if self.closed:
+            return
+        block.over = True
+        if block.at_rest:
+            self._end_rest(block, Outcome.DELIVERED)
+        elif block.loan is not None:
+            # Everybody had it before it was durable, though that was decided later.
+            loan, block.loan = block.loan, None
+            loan.settle()
+        if self._log is not None and part.place is not None:
+            self._log.done(part.place, block.number)
+            self.write()
+
+    def published(self, publishing: Publishing) -> None:
+        """Note that all of a batch has been taken. For `Publishing`."""
+        if publishing is not self.publishing or self.closed:
+            return
+        self.publishing = None
+        if self._log is not None:
+            drop = [(part.key, part.place) for part in publishing.parts if part.place is not None]
+            self._log.settle(self.state(), drop, publishing.marks)
+        self.on_change(self)
+
+    # -- what is kept of it for a restart -------------------------------------------------------
+
+    def state(self) -> bytes:
+        """Return what is to be known of it after a restart, but for what is staged."""
+        publishing = self.publishing
+        parts = None if publishing is None else [part.key[1:] for part in publishing.parts]
+        return json.dumps(
+            {
+                "incarnation": self.incarnation.hex(),
+                "generation": self.generation,
+                "last": self.last,
+                "at": self.committed_at,
+                "publishing": parts,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    def keep(self) -> None:
+        """Write what is to be known of it after a restart."""
+        if self._log is not None:
+            self._log.settle(self.state())
+
+    def restore(
+        self,
+        state: bytes,
+        parts: dict[PartKey, tuple[Part, int]],
+        marks: dict[str, tuple[int, int]],
+    ) -> list[Part]:
+        """Take up what `state` gave, and what is on the disk. Only before anything else.
+
+        Args:
+            state: See there.
+            parts: The whole ones, and the number of the first block of each that is left.
+            marks: Of places on disk: a batch, and up to before which row of it they have it.
+
+        Returns:
+            Parts that are of no use any more; they are to be forgotten.
+
+        Raises:
+            ValueError: If the state is none.
+        """
+        try:
+            found = json.loads(state)
+            self.incarnation = bytes.fromhex(found["incarnation"])
+            self.generation = int(found["generation"])
+            self.last = int(found["last"])
+            self.committed_at = float(found["at"])
+            pairs = found["publishing"]
+            wanted = [] if pairs is None else [PartKey(self.last, int(p), int(a)) for p, a in pairs]
+        except (KeyError, TypeError, ValueError) as exc:
+            msg = f"the stored state of writer {self.sink} is none: {exc!r}"
+            raise ValueError(msg) from exc
+        missing = [key for key in wanted if key not in parts]
+        if missing:
+            msg = f"writer {self.sink}: {missing[0]} was committed, and is not in the store"
+            raise ValueError(msg)
+        staged = [key for key in parts if key.batch > self.last]
+        self.batch = max((key.batch for key in staged), default=NONE)
+        staged = [key for key in staged if key.batch == self.batch]
+        taken_up: dict[PartKey, Part] = {}
+        for key in (*wanted, *staged):
+            part, first = parts.pop(key)
+            taken_up[key] = part
+            for block in part.blocks:
+                block.ticket = 0
+                if block.number < first:
+                    block.over = True
+                else:
+                    self._lay_to_rest(block)
+        for key in staged:
+            self.parts[key[1:]] = taken_up[key]
+            self.batch_bytes += taken_up[key].nbytes
+        if pairs is not None:
+            known = {place: upto for place, (batch, upto) in marks.items() if batch == self.last}
+            chosen = [taken_up[key] for key in wanted]
+            self.publishing = Publishing(self, self.last, chosen, known)
+            self.publishing.durable = True
+        return [part for part, _ in parts.values()]
+
+    # -- its end --------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is staged, and nothing is to be published."""
+        return self.publishing is None and not self.parts
+
+    def forget(self) -> None:
+        """End it, with all that is staged; there is nothing to be published. Nobody knows of it."""
+        assert self.publishing is None
+        parts = list(self.parts.values())
+        self.parts.clear()
+        for part in parts:
+            self._discard(part, Outcome.DROPPED)
+        if self._log is not None:
+            self._log.forget([(part.key, part.place) for part in parts if part.place is not None])
+        self.close()
+
+    def unpublished(self) -> str | None:
+        """Say what was committed and has not been published, if it is lost with the process."""
+        publishing = self.publishing
+        if publishing is None or self._log is not None:
+            return None
+        rows = sum(
+            block.count for part in publishing.parts for block in part.blocks if not block.over
+        )
+        return (
+            f"{rows} rows of batch {publishing.batch} of writer {self.sink} were not published as "
+            "far as anybody knows; it was not told that they were"
+        )
+
+    def close(self) -> None:
+        """End it here; what is on disk stays there, what is in RAM is cancelled. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        at_rest = Outcome.CANCELLED if self._log is None else Outcome.STORED
+        for loan in list(self.loans()):
+            # On disk it is owed for by nobody in this process any more.
+            loan.settle(outcome=at_rest if loan is self._in_rest else Outcome.CANCELLED)
+        self._in_rest = None
+        self._writing.clear()
+        self._unwritten.clear()
+        self.parts.clear()
+        self.publishing = None
+        self.ledger.unregister(self)
+        self.rest.close()
+        self.account.close()
+
+    def statistics(self) -> SinkStatistics:
+        """Return the sink in numbers."""
+        rest = self._in_rest
+        return SinkStatistics(
+            name=self.sink,
+            generation=self.generation,
+            last=None if self.last == NONE else self.last,
+            staging=None if self.batch == NONE else self.batch,
+            parts=len(self.parts),
+            staged_items=sum(part.rows for part in self.parts.values()),
+            staged_bytes=self.batch_bytes,
+            publishing=None if self.publishing is None else self.publishing.batch,
+            rest_items=0 if rest is None else rest.items,
+            rest_bytes=0 if rest is None else rest.bytes,
+            committed=self._committed,
+            published=self._published,
+            discarded=self._discarded,
+        )

@@ -1,0 +1,810 @@
+"""A blocking client that writes batches to a relay exactly once; the standard library is enough.
+
+It stands here, and speaks the protocol in its own words, for the same reasons as
+`clearfunds.range_client`; `transports/subscriptions/_sink_frames.py` has it written down. ::
+
+    with SinkWriter("127.0.0.1", 7700, "hourly-means") as writer:
+        parts = [
+            writer.stage(7, 0, 1, [("means/plant-1", b"20.5"), ("means/plant-2", b"21")]),
+            writer.stage(7, 1, 1, [("means/plant-3", b"19")]),
+        ]
+        writer.commit(7, parts)  # published: these rows, in this order, and only once
+
+Parts of one batch may be staged by many connections, from many processes: give them
+`writer.ticket`, and let them write along with `SinkWriter.join`. What is staged and not committed
+is nobody's yet; `abort` throws it away, and so does the relay some time later.
+
+Staged rows, and what publishing them causes, are debt of the writer's. While it owes too much, the
+relay does not read on: `stage` and `commit` take longer then, and that is all that is seen of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count, repeat
+from types import TracebackType
+from typing import NamedTuple, NoReturn, Self, TypeVar
+
+from clearfunds.range_client import (
+    AwayError,
+    DataLossError,
+    FencedError,
+    RangeClientError,
+    RefusedError,
+    StoreError,
+    WrongAnswerError,
+)
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds without a sign of life after which the relay is taken to be away. One that makes a writer
+wait for its debt gives one each second."""
+
+DEFAULT_REPLAY_BYTES = 16 << 20
+"""Bytes of one part that are kept until it is staged, to be sent again if the connection breaks."""
+
+FRAME_BYTES = 128 << 10
+"""About how large a frame of rows is: two reads of the relay's."""
+
+MAX_TEXT_BYTES = 65_535
+MAX_ANSWER_BYTES = 1 << 20
+
+QOS = (0, 1, 2)
+
+_MAGIC = b"CLFR"
+_VERSION = 1
+_HEADER = struct.Struct("<IB3xI")
+_HELLO = struct.Struct("<4sHH")
+_OPEN = struct.Struct("<Q16sB7x")
+_OPENED = struct.Struct("<Q16sqII")
+_STAGE = struct.Struct("<qIIQQ")
+_STAGE_END = struct.Struct("<qIIQQQ")
+_STAGED = struct.Struct("<QII")
+_COMMIT = struct.Struct("<qII")
+_PART = struct.Struct("<QII")
+_COMMITTED = struct.Struct("<qII")
+_BATCH = struct.Struct("<q")
+_BLOCK = struct.Struct("<IIQ")
+_U16 = struct.Struct("<H")
+
+HELLO, WELCOME, ERROR, PING, PONG = 1, 2, 3, 4, 5
+OPEN, OPENED, STAGE, STAGE_END, STAGED = 64, 65, 66, 68, 69
+COMMIT, COMMITTED, ABORT, ABORTED, LAST, LAST_IS = 70, 71, 72, 73, 74, 75
+FORGET, FORGOTTEN, WAITING = 76, 77, 79
+
+RETAIN = 4
+"""In a row's flags, beside its QoS: it becomes its topic's retained value."""
+
+_UNKNOWN = bytes(16)
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Seconds between attempts to reach the relay again; the last one from then on."""
+
+T = TypeVar("T")
+
+
+class NotStagedError(RefusedError):
+    """What is to be committed is not staged at the relay, or not any more; stage it again."""
+
+
+class TornError(AwayError):
+    """The connection broke in the middle of a part that is too large to be sent again from here.
+
+    Nothing of it will be published. Stage the part again, best as another attempt.
+    """
+
+
+class ThrottledError(RangeClientError):
+    """The writer owes so much that the relay has not read on for longer than its patience."""
+
+
+class _SilentError(TimeoutError):
+    """There was no sign of life from a relay that is connected."""
+
+
+_ERRORS: dict[int, type[RangeClientError]] = {
+    1: WrongAnswerError,
+    2: RefusedError,
+    3: FencedError,
+    4: DataLossError,
+    5: FencedError,
+    6: StoreError,
+    7: NotStagedError,
+}
+
+
+class Ticket(NamedTuple):
+    """What others need to write along; it can be pickled."""
+
+    writer: str
+    generation: int
+    incarnation: bytes
+
+
+class Row(NamedTuple):
+    """One message to be published."""
+
+    topic: str | bytes
+    """The topic's name: no wildcards."""
+    value: bytes | str
+    """The payload."""
+    qos: int = 1
+    """0 at most once, 1 at least once, 2 exactly once: what subscribers get is the lower of this
+    and what they asked for. With 0 it is not kept for clients that are away."""
+    retain: bool = False
+    """Whether it becomes its topic's retained value."""
+
+
+class Staged(NamedTuple):
+    """A part that is staged as a whole; for `SinkWriter.commit`. It can be pickled."""
+
+    partition: int
+    attempt: int
+    rows: int = 0
+
+
+class SinkWriter:
+    """A writer of batches, over one connection. Threads may share it.
+
+    A writer is known by its name: of which batch was committed last the relay keeps a record for
+    each name. Batches have numbers from 0 on, which only grow; each is committed once, whoever asks
+    how often. If the connection breaks, the next request connects again.
+
+    Args:
+        host: Where the relay is.
+        port: Where it listens for readers and writers (`subscribe+tcp://`).
+        writer: The writer's name: for Spark, the query's id.
+        take_over: Whether those who have opened this name before are to be put out (`FencedError`),
+            and what they have staged and not committed thrown away.
+        timeout: Seconds without any sign of life from the relay before it is taken to be away.
+        patience: Seconds that one request may take while the relay says that the writer owes too
+            much; None: however long it takes.
+        replay_bytes: Bytes of one part that are kept, to be sent again if the connection breaks.
+
+    Attributes:
+        ticket: What others need to write along.
+
+    Raises:
+        AwayError: If the relay cannot be reached in time.
+        RefusedError: If it does not let it write; the message says why.
+        ValueError: If an argument cannot be one; nothing was asked for then.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        writer: str,
+        *,
+        take_over: bool = False,
+        timeout: float = DEFAULT_TIMEOUT,
+        patience: float | None = None,
+        replay_bytes: int = DEFAULT_REPLAY_BYTES,
+    ) -> None:
+        _text(writer)
+        self._prepare(host, port, timeout, patience, replay_bytes)
+        self._take_over = take_over
+        self.ticket = Ticket(writer, 0, _UNKNOWN)
+        self._open()
+
+    @classmethod
+    def join(
+        cls,
+        host: str,
+        port: int,
+        ticket: Ticket,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        patience: float | None = None,
+        replay_bytes: int = DEFAULT_REPLAY_BYTES,
+    ) -> Self:
+        """Write along with who has this ticket.
+
+        Raises:
+            FencedError: If somebody else has taken the name over since, or the relay does not know
+                this writer any more.
+            AwayError: If the relay cannot be reached in time.
+        """
+        writer = cls.__new__(cls)
+        writer._prepare(host, port, timeout, patience, replay_bytes)
+        writer.ticket = Ticket(*ticket)
+        writer._open()
+        return writer
+
+    def _prepare(
+        self, host: str, port: int, timeout: float, patience: float | None, replay_bytes: int
+    ) -> None:
+        self._address = (host, port)
+        self._timeout = timeout
+        self._patience = patience
+        self.replay_bytes = replay_bytes
+        self._take_over = False
+        self._lock = threading.RLock()
+        self._numbers = count(1)
+        self._sock: socket.socket | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._buffer = bytearray()
+        self._answers: dict[int, tuple[int, bytes]] = {}
+        # Requests whose answers are wanted; what else comes is passed over.
+        self._wanted: set[int] = set()
+        self._connections = 0
+        self._alive = 0.0
+        self._closed = False
+        self._last = -1
+        self.max_frame = FRAME_BYTES
+        self.max_rows = 1
+
+    def __reduce__(self) -> tuple[Callable[..., SinkWriter], tuple[object, ...]]:
+        host, port = self._address
+        settings = (self._timeout, self._patience, self.replay_bytes)
+        return _joined, (type(self), host, port, self.ticket, settings)
+
+    def __repr__(self) -> str:
+        host, port = self._address
+        state = "closed" if self._closed else "away" if self._sock is None else "connected"
+        return f"<SinkWriter {self.ticket.writer} at {host}:{port}: {state}>"
+
+    # -- what can be asked for ------------------------------------------------------------------
+
+    def last_committed(self) -> int | None:
+        """Return the number of the batch that was committed last; None: there was none yet.
+
+        Raises:
+            AwayError: If the relay cannot be reached in time.
+        """
+        (last,) = _taken_apart(_BATCH, self._ask(LAST, LAST_IS, b""))
+        return None if last < 0 else last
+
+    def stage(
+        self,
+        batch: int,
+        partition: int,
+        attempt: int,
+        rows: Iterable[Row | tuple[str | bytes, bytes | str]],
+        *,
+        qos: int = 1,
+        retain: bool = False,
+    ) -> Staged:
+        """Stage one part of a batch as a whole: rows, of which none is published before `commit`.
+
+        Args:
+            batch: Which batch.
+            partition: Which part of it: parts are published in the order of these numbers.
+            attempt: Which attempt at this part; of several, `commit` takes one.
+            rows: What is in it, in order: `Row`, or (topic, value).
+            qos: For those that do not say so themselves.
+            retain: For those that do not say so themselves.
+
+        Returns:
+            What `commit` wants.
+
+        Raises:
+            RefusedError: If the relay does not take it: a topic with a wildcard, a row or a batch
+                that is too large. Nothing of the part is kept then.
+            FencedError: If somebody else has taken the name over.
+            AwayError: If the relay cannot be reached in time.
+            ThrottledError: If it has made this writer wait for longer than its patience.
+        """
+        with self.stager(batch, partition, attempt, qos=qos, retain=retain) as stager:
+            stager.write(rows)
+            return stager.complete()
+
+    def stager(
+        self, batch: int, partition: int, attempt: int, *, qos: int = 1, retain: bool = False
+    ) -> Stager:
+        """Begin to stage one part, to be written piece by piece; for the arguments see `stage`."""
+        return Stager(self, batch, partition, attempt, _flags(qos, retain))
+
+    def commit(self, batch: int, parts: Iterable[Staged | tuple[int, int]]) -> bool:
+        """Publish these parts of a batch, whole and in order, and nothing else that was staged.
+
+        When this returns the relay has decided so, for good: with a store that is on its disk.
+        Where there is none, everything has been handed over to whom it concerns.
+
+        Args:
+            batch: Which batch. Of one that is committed already, or older than that, nothing is
+                done.
+            parts: What `stage` returned, or (partition, attempt).
+
+        Returns:
+            Whether it was done now; False: it was done before.
+
+        Raises:
+            NotStagedError: If a part is not there.
+            RefusedError: If the relay does not allow it.
+            FencedError: If somebody else has taken the name over.
+            StoreError: If its disk does not do what it should; it may be committed, so ask again.
+            AwayError: If the relay cannot be reached in time; ask again.
+            ThrottledError: If it has made this writer wait for longer than its patience.
+        """
+        pairs = [(part[0], part[1]) for part in parts]
+        try:
+            packed = b"".join([_PART.pack(attempt, partition, 0) for partition, attempt in pairs])
+            fixed = _COMMIT.pack(batch, len(pairs), 0)
+        except struct.error as exc:
+            raise ValueError(f"a batch, a partition or an attempt that is none: {exc}") from exc
+        _, already, _ = _taken_apart(_COMMITTED, self._ask(COMMIT, COMMITTED, fixed + packed))
+        return not already
+
+    def abort(self, batch: int) -> None:
+        """Throw away what is staged of a batch; of one that is committed nothing happens.
+
+        Raises:
+            FencedError: If somebody else has taken the name over.
+            AwayError: If the relay cannot be reached in time; it throws it away itself, later.
+        """
+        self._ask(ABORT, ABORTED, _pack(_BATCH, batch))
+
+    def forget(self) -> None:
+        """Let the relay forget this writer, and close: for names that are not used again.
+
+        What is staged is thrown away, what is committed is published all the same.
+
+        Raises:
+            AwayError: If the relay cannot be reached in time.
+        """
+        self._ask(FORGET, FORGOTTEN, b"")
+        self.close()
+
+    def ping(self) -> None:
+        """See whether the relay is there.
+
+        Raises:
+            AwayError: If it cannot be reached in time.
+        """
+        self._ask(PING, PONG, b"")
+
+    def close(self) -> None:
+        """Close the connection. What is staged stays there. Idempotent; never raises.
+
+        Another thread that waits for an answer is told that the writer was closed.
+        """
+        self._closed = True
+        sock = self._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self.again(self.connect)
+
+    def _ask(self, kind: int, answer: int, payload: bytes) -> bytes:
+        """Ask for something, and wait for the answer; again, if the connection breaks."""
+        return self.again(lambda: self._once(kind, answer, payload))
+
+    def _once(self, kind: int, answer: int, payload: bytes) -> bytes:
+        self.connect()
+        number = self.new_number()
+        self.send(kind, number, payload)
+        return self.wait(number, answer)
+
+    def again(self, attempt: Callable[[], T]) -> T:
+        """Do something that talks to the relay; once more, if the connection breaks. For `Stager`.
+
+        Whatever else ends it in the middle ends the connection, too: it is not known what would
+        come next.
+        """
+        with self._lock:
+            broken: float | None = None  # since when it cannot be reached
+            for tried in count():
+                self.check_open()
+                began = time.monotonic()
+                try:
+                    return attempt()
+                except (WrongAnswerError, TornError, ThrottledError):
+                    self._disconnect()
+                    raise
+                except (RangeClientError, ValueError):
+                    raise  # an answer, and the whole of it; or nothing was sent
+                except OSError as exc:
+                    self._disconnect()
+                    why = exc
+                except BaseException:
+                    self._disconnect()
+                    raise
+                now = time.monotonic()
+                if broken is None or now - began > self._timeout:
+                    broken = now  # until then it was there
+                pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
+                if isinstance(why, _SilentError) or now + pause - broken >= self._timeout:
+                    self._check_away(why)
+                time.sleep(pause)
+        raise AssertionError  # it counts for ever
+
+    def _check_away(self, why: Exception) -> NoReturn:
+        self.check_open()
+        host, port = self._address
+        msg = f"the relay at {host}:{port} gave no answer for {self._timeout:g} s: {why}"
+        raise AwayError(msg) from why
+
+    def check_open(self) -> None:
+        """Raise if the writer was closed. For `Stager`."""
+        if self._closed:
+            raise RangeClientError("this writer was closed")
+
+    def new_number(self) -> int:
+        """Return a number for a request whose answer is wanted. For `Stager`."""
+        number = next(self._numbers) & 0xFFFFFFFF or next(self._numbers) & 0xFFFFFFFF
+        self._wanted.add(number)
+        return number
+
+    def no_longer_wanted(self, number: int) -> None:
+        """Pass over what may still be answered to a request. For `Stager`."""
+        with self._lock:
+            self._wanted.discard(number)
+            self._answers.pop(number, None)
+
+    @property
+    def connections(self) -> int:
+        """How many connections there have been: which one it is. For `Stager`."""
+        return self._connections
+
+    def connect(self) -> None:
+        """Connect, if it is not connected. For `Stager`; within `again`."""
+        if self._sock is not None:
+            return
+        sock = self._sock = socket.create_connection(self._address, self._timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(sock, selectors.EVENT_READ)
+        number = self.new_number()
+        self.send(HELLO, number, _HELLO.pack(_MAGIC, _VERSION, _VERSION))
+        self.wait(number, WELCOME)
+        name, generation, incarnation = self.ticket
+        take_over = self._take_over and not self._connections
+        fixed = _OPEN.pack(generation, incarnation, take_over)
+        number = self.new_number()
+        self.send(OPEN, number, fixed + _text(name))
+        try:
+            answer = _OPENED.unpack(self.wait(number, OPENED))
+        except struct.error as exc:
+            raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
+        except RangeClientError:
+            self._disconnect()  # it is not let in: it may be asked again
+            raise
+        generation, incarnation, self._last, self.max_frame, self.max_rows = answer
+        self.ticket = Ticket(name, generation, incarnation)
+        self._connections += 1
+
+    def _disconnect(self) -> None:
+        sock, self._sock = self._sock, None
+        selector, self._selector = self._selector, None
+        self._answers.clear()
+        self._wanted.clear()
+        self._buffer.clear()
+        if selector is not None:
+            selector.close()
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.close()
+
+    def send(self, kind: int, number: int, *parts: bytes) -> None:
+        """Send a frame, and take in what comes meanwhile. For `Stager`; within `again`."""
+        size = sum(map(len, parts)) + _HEADER.size - 4
+        self._pump(memoryview(b"".join((_HEADER.pack(size, kind, number), *parts))), None)
+
+    def wait(self, number: int, wanted: int) -> bytes:
+        """Wait for an answer, and return what is in it. For `Stager`; within `again`."""
+        self._pump(memoryview(b""), number)
+        self._wanted.discard(number)
+        kind, payload = self._answers.pop(number)
+        if kind == ERROR:
+            raise _error_of(payload)
+        if kind != wanted:
+            raise WrongAnswerError(f"an answer of kind {kind} to what wants {wanted}")
+        return payload
+
+    def look(self, number: int) -> None:
+        """Raise what a request has been answered with that is answered only if it is refused."""
+        found = self._answers.get(number)
+        if found is not None:
+            self.no_longer_wanted(number)
+            raise _error_of(found[1])
+
+    def _pump(self, unsent: memoryview, number: int | None) -> None:
+        """Send, and take in what comes, until everything is sent and `number` is answered.
+
+        Both at once: a relay that makes its writer wait reads nothing, and says so.
+
+        Raises:
+            OSError: If the connection breaks, or there is no sign of life for too long.
+        """
+        sock, selector = self._sock, self._selector
+        assert sock is not None
+        assert selector is not None
+        began = self._alive = time.monotonic()
+        while unsent or (number is not None and number not in self._answers):
+            selector.modify(sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0))
+            now = time.monotonic()
+            if self._patience is not None and now - began > self._patience:
+                msg = (
+                    f"writer {self.ticket.writer} owes so much that the relay has not read on for "
+                    f"{self._patience:g} s: who is to read what it publishes does not keep up"
+                )
+                raise ThrottledError(msg)
+            seconds = self._alive + self._timeout - now
+            if seconds <= 0:
+                raise _SilentError("it is silent")
+            if self._patience is not None:
+                seconds = min(seconds, max(0.0, began + self._patience - now) + 0.001)
+            for _, events in selector.select(seconds):
+                if events & selectors.EVENT_READ:
+                    self._receive(sock)
+                if events & selectors.EVENT_WRITE:
+                    with contextlib.suppress(BlockingIOError):
+                        unsent = unsent[sock.send(unsent) :]
+                        self._alive = time.monotonic()
+        if number is None:
+            self._receive(sock)  # it may have been refused
+
+    def _receive(self, sock: socket.socket) -> None:
+        try:
+            data = sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self.check_open()
+            raise ConnectionResetError("the relay has closed the connection")
+        self._alive = time.monotonic()
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while len(buffer) - at >= _HEADER.size:
+            length, kind, number = _HEADER.unpack_from(buffer, at)
+            if not _HEADER.size - 4 <= length <= MAX_ANSWER_BYTES:
+                raise WrongAnswerError(f"an answer of {length} bytes is none of this protocol's")
+            end = at + 4 + length
+            if len(buffer) < end:
+                break
+            payload = bytes(buffer[at + _HEADER.size : end])
+            at = end
+            if kind == ERROR and number == 0:
+                raise _error_of(payload)  # of the whole connection
+            if kind != WAITING and number in self._wanted:
+                # The first: of a part that is refused, its end is refused, too.
+                self._answers.setdefault(number, (kind, payload))
+        del buffer[:at]
+
+
+def _joined(
+    cls: type[SinkWriter],
+    host: str,
+    port: int,
+    ticket: Ticket,
+    settings: tuple[float, float | None, int],
+) -> SinkWriter:
+    timeout, patience, replay_bytes = settings
+    return cls.join(
+        host, port, ticket, timeout=timeout, patience=patience, replay_bytes=replay_bytes
+    )
+
+
+class Stager:
+    """One part that is being staged; made by `SinkWriter.stager`. A context manager.
+
+    Nothing of it counts before `complete`; leaving the block without that leaves it to the relay,
+    which throws it away. For one thread.
+    """
+
+    def __init__(
+        self, writer: SinkWriter, batch: int, partition: int, attempt: int, flags: int
+    ) -> None:
+        _pack(_STAGE, batch, partition, 0, attempt, 0)
+        if batch < 0:
+            raise ValueError(f"batches have numbers from 0 on, not {batch}")
+        self._writer = writer
+        self._part = (batch, partition, attempt)
+        self._flags = flags
+        # Rows that are not in a frame yet.
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._row_flags = bytearray()
+        self._size = 0
+        # Frames of which it is not known that the relay has them; None: more than are kept.
+        self._frames: list[tuple[int, bytes]] | None = []
+        self._kept = 0
+        self._sent = 0
+        self._connection = -1
+        self._number = 0
+        self._crc = 0
+        self.rows = 0
+        self.bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._frames = None
+        self._keys.clear()
+        self._values.clear()
+        self._writer.no_longer_wanted(self._number)
+
+    def write(self, rows: Iterable[Row | tuple[str | bytes, bytes | str]]) -> None:
+        """Add rows; for what it raises see `SinkWriter.stage`."""
+        default = self._flags
+        for row in rows:
+            topic, value = row[0], row[1]
+            key = topic.encode() if isinstance(topic, str) else topic
+            data = value.encode() if isinstance(value, str) else value
+            if isinstance(row, Row):
+                self._add(key, data, _flags(row.qos, row.retain))
+            else:
+                self._add(key, data, default)
+
+    def write_columns(
+        self,
+        topics: Iterable[bytes],
+        values: Iterable[bytes],
+        flags: Iterable[int] | None = None,
+    ) -> None:
+        """Add rows that come in columns; of each the flags are its QoS, and `RETAIN` if it is.
+
+        Raises:
+            ValueError: If the columns are not equally long.
+        """
+        every = repeat(self._flags) if flags is None else flags
+        for key, value, each in zip(topics, values, every, strict=flags is not None):
+            self._add(key, value, each)
+
+    def _add(self, key: bytes, value: bytes, flags: int) -> None:
+        size = len(key) + len(value) + 7
+        if len(key) > MAX_TEXT_BYTES:
+            raise RefusedError(f"a topic of {len(key)} bytes: {MAX_TEXT_BYTES} are the most")
+        if size + 1024 > self._writer.max_frame:
+            msg = (
+                f"a row of {size} bytes, topic and value: the relay takes frames of "
+                f"{self._writer.max_frame} bytes (its --max-packet-size)"
+            )
+            raise RefusedError(msg)
+        if self._keys and (
+            self._size + size > FRAME_BYTES or len(self._keys) >= self._writer.max_rows
+        ):
+            self._flush()
+        self._keys.append(key)
+        self._values.append(value)
+        self._row_flags.append(flags)
+        self._size += size
+
+    def _flush(self) -> None:
+        keys, values = self._keys, self._values
+        if not keys:
+            return
+        number = len(keys)
+        joined_keys, joined_values = b"".join(keys), b"".join(values)
+        block = b"".join(
+            (
+                _BLOCK.pack(number, len(joined_keys), len(joined_values)),
+                _column("H", keys),
+                _column("I", values),
+                self._row_flags,
+                joined_keys,
+                joined_values,
+            )
+        )
+        keys.clear()
+        values.clear()
+        self._row_flags.clear()
+        self._size = 0
+        batch, partition, attempt = self._part
+        frame = _STAGE.pack(batch, partition, 0, attempt, self.rows) + block
+        self._crc = zlib.crc32(block, self._crc)
+        self.rows += number
+        self.bytes += len(block)
+        self._kept += len(frame)
+        if self._frames is None:
+            frames = [(STAGE, frame)]
+        else:
+            self._frames.append((STAGE, frame))
+            frames = self._frames[-1:]
+        self._writer.again(lambda: self._send(frames))
+        if self._kept > self._writer.replay_bytes:
+            self._frames = None
+
+    def _send(self, frames: Sequence[tuple[int, bytes]]) -> None:
+        """Send what is new; on a new connection, everything."""
+        writer = self._writer
+        writer.connect()
+        if self._connection != writer.connections:
+            if self._connection >= 0:
+                if self._frames is None:
+                    batch, partition, attempt = self._part
+                    msg = (
+                        f"the connection broke in the middle of attempt {attempt} at partition "
+                        f"{partition} of batch {batch}, of which {self.bytes} bytes were sent: "
+                        "more than are kept to be sent again (replay_bytes); stage it anew"
+                    )
+                    raise TornError(msg)
+                frames = self._frames
+            self._connection = writer.connections
+            self._number = writer.new_number()
+        for kind, payload in frames:
+            writer.send(kind, self._number, payload)
+        writer.look(self._number)
+
+    def complete(self) -> Staged:
+        """Say that this is all; return what `SinkWriter.commit` wants.
+
+        Raises:
+            RefusedError: If the relay has not taken it; and as `SinkWriter.stage`.
+        """
+        self._flush()
+        batch, partition, attempt = self._part
+        payload = _STAGE_END.pack(batch, partition, self._crc, attempt, self.rows, self.bytes)
+
+        def end() -> bytes:
+            self._send([])
+            self._writer.send(STAGE_END, self._number, payload)
+            return self._writer.wait(self._number, STAGED)
+
+        rows, _, _ = _taken_apart(_STAGED, self._writer.again(end))
+        self._frames = None
+        if rows != self.rows:
+            raise WrongAnswerError(f"{self.rows} rows were staged, and {rows} were taken")
+        return Staged(partition, attempt, self.rows)
+
+
+def _flags(qos: int, retain: bool) -> int:
+    if qos not in QOS:
+        raise ValueError(f"QoS is 0, 1 or 2, not {qos!r}")
+    return qos | (RETAIN if retain else 0)
+
+
+def _column(typecode: str, entries: list[bytes]) -> bytes:
+    return struct.pack(f"<{len(entries)}{typecode}", *map(len, entries))
+
+
+def _pack(form: struct.Struct, *numbers: int) -> bytes:
+    try:
+        return form.pack(*numbers)
+    except struct.error as exc:
+        msg = f"batches, partitions and attempts are positive whole numbers: {numbers} ({exc})"
+        raise ValueError(msg) from exc
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    if len(raw) > MAX_TEXT_BYTES:
+        raise ValueError(f"a name of {len(raw)} bytes: {MAX_TEXT_BYTES} are the most")
+    return _U16.pack(len(raw)) + raw
+
+
+def _taken_apart(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    try:
+        return form.unpack(payload)
+    except struct.error as exc:
+        raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
+
+
+def _error_of(payload: bytes) -> RangeClientError:
+    try:
+        (code,) = _U16.unpack_from(payload)
+        sentence = payload[4:].decode()
+    except (struct.error, ValueError):
+        return WrongAnswerError("an error that cannot be read")
+    return _ERRORS.get(code, RangeClientError)(sentence)

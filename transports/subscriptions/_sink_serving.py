@@ -1,0 +1,252 @@
+"""What all writers' connections of a relay share: the sinks, and who publishes what is decided.
+
+Each batch that is decided is published by a task of its own: rows for two milliseconds at a time,
+and only while the writer's account has funds. An alarm does not stop it, as long as there are: what
+is at rest gets less by it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...accounts import Account, Limit
+from ...dataspace import Dataspace
+from ...dataspace.sinks import Publishing, RowConfirm, Rows, Sink, SinkLimits, Sinks, usual_limit
+from ...store import StoreError
+from .._flusher import OUTLETS_A_STEP, Flusher
+from ..mqtt._topics import TopicLimits, topic_name_fault
+from ._sink_disk import DurableRow, place_of
+
+if TYPE_CHECKING:
+    from ._sink_disk import SinkDisk
+
+logger = logging.getLogger("clearfunds.transports.sink")
+
+PUBLISH_SECONDS = 0.002
+"""How long rows are published before others may go on."""
+
+LOOK_AGAIN_SECONDS = 2.0
+"""After so long who waits for funds looks whether only an alarm keeps it."""
+
+RETRY_SECONDS = 1.0
+"""After so long what the disk did not give is asked for again."""
+
+SERVER_TOPICS = "$SYS/"
+
+
+class SinkServing:
+    """The sinks of a relay.
+
+    Args:
+        dataspace: Where batches are published.
+        flusher: Who sends.
+        account: Whose children the writers' accounts are: the server's.
+        rest: Whose children those are for what is at rest.
+        topics: How long and deep a topic may be.
+        limit_of: What a writer may owe, by its account's name and its own.
+        limits: How many writers there may be, and how much each may hold.
+        disk: The store's side, if there is a store; what is there is taken up.
+
+    Attributes:
+        sinks: All of them.
+        disk: See above.
+        failures: Batches whose publication was ended by a fault of the relay's own.
+    """
+
+    def __init__(
+        self,
+        dataspace: Dataspace,
+        flusher: Flusher,
+        account: Account,
+        rest: Account,
+        *,
+        topics: TopicLimits,
+        limit_of: Callable[..., Limit] = usual_limit,
+        limits: SinkLimits | None = None,
+        disk: SinkDisk | None = None,
+    ) -> None:
+        self.disk = disk
+        self.failures = 0
+        self._dataspace = dataspace
+        self._flusher = flusher
+        self._topics = topics
+        self._connections: Counter[Sink] = Counter()
+        self._moved = trio.Event()
+        self._busy: set[Sink] = set()
+        self.sinks = Sinks(
+            dataspace.ledger,
+            account,
+            rest,
+            limit_of=limit_of,
+            limits=limits,
+            open_log=None if disk is None else disk.open_log,
+            confirm_of=RowConfirm if disk is None else DurableRow,
+            place_of=(lambda _: None) if disk is None else place_of,
+        )
+        self.sinks.on_change = self._changed
+        if disk is not None:
+            disk.restore(self.sinks)
+            disk.listen()
+
+    def topic_fault(self, topic: str) -> str | None:
+        """Say why a topic cannot be published to; None if it can."""
+        if topic.startswith(SERVER_TOPICS):
+            return f"{topic!r}: topics under {SERVER_TOPICS} are the server's own"
+        return topic_name_fault(topic) or self._topics.name_fault(topic)
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def connected(self, sink: Sink) -> None:
+        """Note that a connection has opened a sink."""
+        self._connections[sink] += 1
+
+    def disconnected(self, sink: Sink) -> None:
+        """Note that it has gone."""
+        self._connections[sink] -= 1
+        if not self._connections[sink]:
+            del self._connections[sink]
+
+    async def moved(self) -> None:
+        """Wait until something was decided, published, or written off, of any sink."""
+        await self._moved.wait()
+
+    def _changed(self, sink: Sink) -> None:
+        del sink
+        self._moved.set()
+        self._moved = trio.Event()
+
+    # -- publishing -----------------------------------------------------------------------------
+
+    def each_tick(self) -> None:
+        """Throw away what nobody has come back for, and forget who commits nothing any more."""
+        left, gone = self.sinks.look(lambda sink: sink in self._connections)
+        self._flusher.flush_now()
+        for sink, count in left:
+            logger.warning(
+                "nobody has come back within %g s for %d parts that writer %s has staged and not "
+                "committed: they were thrown away",
+                self.sinks.limits.grace, count, sink.sink,
+                extra={"event": "grace_over", "writer": sink.sink, "parts": count},
+            )  # fmt: skip
+        for sink in gone:
+            logger.info(
+                "writer %s has committed nothing for %g s, and is forgotten",
+                sink.sink, self.sinks.limits.expiry,
+                extra={"event": "writer_forgotten", "writer": sink.sink},
+            )  # fmt: skip
+        # Who waits for room looks again.
+        self._moved.set()
+        self._moved = trio.Event()
+
+    async def run(self) -> None:
+        """Publish what is decided, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                moved = self._moved
+                for sink in self.sinks:
+                    publishing = sink.publishing
+                    if publishing is not None and publishing.durable and sink not in self._busy:
+                        self._busy.add(sink)
+                        nursery.start_soon(self._publish_all, sink, publishing)
+                await moved.wait()
+
+    async def _publish_all(self, sink: Sink, publishing: Publishing) -> None:
+        try:
+            await self._publish(sink, publishing)
+        except Exception:
+            self.failures += 1
+            logger.exception(
+                "batch %d of writer %s is not published any further, for an error of the relay's; "
+                "with a store it is, at the next start",
+                publishing.batch, sink.sink,
+                extra={"event": "publishing_failed", "writer": sink.sink},
+            )  # fmt: skip
+        else:
+            self._tell(sink, publishing)
+            self._busy.discard(sink)
+            self._changed(sink)  # the next one may have been decided meanwhile
+
+    async def _publish(self, sink: Sink, publishing: Publishing) -> None:
+        flusher = self._flusher
+        account = sink.account
+        while (found := publishing.current) is not None:
+            _, block = found
+            data = block.data if block.data is not None else await self._read(publishing)
+            if data is None:
+                publishing.lose()
+                continue
+            rows = Rows(data)
+            ended = False
+            while not ended:
+                while not account.debt_is_clear():
+                    with trio.move_on_after(LOOK_AGAIN_SECONDS):
+                        await account.ensure_clear_funds()
+                with flusher.corked():
+                    ended = publishing.publish(self._dataspace, rows, PUBLISH_SECONDS)
+                if len(flusher.dirty) <= OUTLETS_A_STEP:
+                    flusher.flush_now()
+                else:
+                    await flusher.flush()
+                await trio.lowlevel.checkpoint()
+        publishing.end_if_over()
+        while sink.publishing is publishing:
+            await self.moved()
+
+    async def _read(self, publishing: Publishing) -> bytes | None:
+        """Return the current block from the disk; None if it is not there any more."""
+        assert self.disk is not None
+        said = False
+        while True:
+            found = publishing.current
+            assert found is not None
+            part, block = found
+            try:
+                data = await self.disk.read(part, block)
+            except StoreError as exc:
+                if not said:
+                    logger.error(
+                        "batch %d of writer %s waits: %s", publishing.batch,
+                        publishing.sink.sink, exc,
+                        extra={"event": "store_unreadable", "writer": publishing.sink.sink},
+                    )  # fmt: skip
+                said = True
+                await trio.sleep(RETRY_SECONDS)
+                continue
+            if data is None:
+                logger.error(
+                    "%d rows of %s of writer %s are not in the store, where they should be: see "
+                    "`clearfunds store verify`",
+                    block.count, part.key, publishing.sink.sink,
+                    extra={"event": "store_lost", "writer": publishing.sink.sink},
+                )  # fmt: skip
+            return data
+
+    @staticmethod
+    def _tell(sink: Sink, publishing: Publishing) -> None:
+        fields: dict[str, object] = {"writer": sink.sink, "batch": publishing.batch}
+        if publishing.refused:
+            logger.warning(
+                "batch %d of writer %s: queues refused %d rows, the last because of: %s",
+                publishing.batch, sink.sink, publishing.refused, publishing.why_refused,
+                extra={"event": "rows_refused", "rows": publishing.refused, **fields},
+            )  # fmt: skip
+        if publishing.not_retained:
+            logger.warning(
+                "batch %d of writer %s: %d rows were published, and could not be retained: the "
+                "quota of sink/%s does not allow it",
+                publishing.batch, sink.sink, publishing.not_retained, sink.sink,
+                extra={"event": "not_retained", "rows": publishing.not_retained, **fields},
+            )  # fmt: skip
+
+    def unpublished(self) -> list[str]:
+        """Say what was being published, and is lost with the process."""
+        return [said for sink in self.sinks if (said := sink.unpublished()) is not None]
+
+    def close(self) -> None:
+        """End all sinks here, when the connections have ended. Idempotent."""
+        self.sinks.close()
