@@ -117,15 +117,23 @@ class Extents:
         """Return the places of the extents that have numbers from `first` on."""
         return range(bisect_left(self._columns[1], first, self._head), len(self._details))
 
-    def append(self, extent: Extent) -> None:
-        """Add an extent behind all others, or make it one with the last."""
-        if len(self) and self._join(extent):
-            return
+    def append(self, extent: Extent) -> int:
+        """Add an extent behind all others, or make it one with the last.
+
+        Returns:
+            how many bytes more of its segment are needed. Those of the last one, where some of its
+            messages are done, are a share, and become another one when the two are one.
+        """
+        if len(self):
+            more = self._join(extent)
+            if more is not None:
+                return more
         for column, value in zip(self._columns, extent[:8], strict=True):
             column.append(value)
         self._details.append(extent.detail)
+        return extent.live_bytes
 
-    def _join(self, new: Extent) -> bool:
+    def _join(self, new: Extent) -> int | None:
         old = self.at(len(self._details) - 1)
         length = new.offset + new.length - old.offset
         if (
@@ -136,16 +144,14 @@ class Extents:
             or (length > _JOIN_ANYHOW and (old.own + new.own) * 4 < length)
             or new.last - old.first >> 32
         ):
-            return False
+            return None
         detail = joined(old.first, old.items, old.detail, new.first, new.items, new.detail)
         own, count, live = old.own + new.own, old.items + new.items, old.live + new.live
-        self._set(
-            len(self._details) - 1,
-            Extent(
-                *(old.first, new.last, old.segment, old.offset, length, own, count, live, detail)
-            ),
+        both = Extent(
+            *(old.first, new.last, old.segment, old.offset, length, own, count, live, detail)
         )
-        return True
+        self._set(len(self._details) - 1, both)
+        return both.live_bytes - old.live_bytes
 
     def _set(self, place: int, extent: Extent) -> None:
         for column, value in zip(self._columns, extent[:8], strict=True):

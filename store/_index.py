@@ -161,9 +161,8 @@ class Index:
             if queue is None:
                 return
             extent = self._extent(op, segment)
-            queue.extents.append(extent)
+            segment.live += queue.extents.append(extent)
             queue.durable_seq = max(queue.durable_seq, op.last + 1)
-            segment.live += op.length
             self._refer(extent)
         elif op.kind == DONE:
             queue = self.durable.get(op.queue)

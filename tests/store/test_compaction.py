@@ -120,3 +120,31 @@ def test_the_snapshot_before_the_last_is_as_good_with_the_log_since() -> None:
     assert store.values() == {"last": b"%d" % (NUMBER - 5), "fills": bytes(500)}
     assert list(store.queues) == ["kept", "churn"]
     store.close()
+
+
+def test_extents_that_become_one_need_of_their_segment_what_they_did() -> None:
+    """Or it is removed with what others have in it."""
+    store = Store.open("", StoreSettings(compact_below=0.1), files=FakeFiles())
+    changes = store.begin()
+    kept, churn = changes.declare("kept"), changes.declare("churn")
+    changes.put(kept, 0, b"", b"kept" * 9)
+    changes.put(churn, 0, b"", bytes(1000))
+    changes.put(churn, 1, b"", b"")
+    store.commit(changes)
+    store.flush(sync=True)
+    changes = store.begin()
+    changes.done(churn, 1)
+    store.commit(changes)
+    store.flush(sync=True)
+    changes = store.begin()
+    for number in range(2, 30):
+        changes.put(churn, number, b"", b"")
+    store.commit(changes)
+    store.flush(sync=True)
+    changes = store.begin()
+    changes.done(churn, 0, 29)
+    store.commit(changes)
+    store.compact()
+    assert [record.body for record in store.read(kept, 0, count=9, nbytes=999)] == [b"kept" * 9]
+    assert store.statistics().live_bytes > len(b"kept" * 9)
+    store.close()

@@ -217,8 +217,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def close_and_open(self) -> None:
         self.store.close()
+        live = self.store.statistics().live_bytes
         self._open()
         assert contents_of(self.store) == self.now
+        # Counted anew: what was counted all along is the same.
+        assert self.store.statistics().live_bytes == live
 
     @rule()
     def kill(self) -> None:
