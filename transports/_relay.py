@@ -35,6 +35,7 @@ from ..dataspace import (
 )
 from ._account_limits import AccountLimit, AccountLimits
 from ._alarms import AlarmSettings, watch_alarms
+from ._beside import Beside, nothing
 from ._flusher import Flusher, open_flusher
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
@@ -46,6 +47,8 @@ from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from .http import Pages, TransportCounts
     from .queues import RamShelves, Shelves
     from .subscriptions import SubscriptionServer
@@ -234,11 +237,13 @@ class Relay:
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
-            self.readers = subscription_server(self.mqtt, keeping, admission, settings)
+            self.readers = subscription_server(self.mqtt, keeping, admission)
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
             self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings, admission)
         self.pages: Pages | None = None
+        # The metrics of what runs beside it.
+        self.collectors: list[Collector] = []
 
     @property
     def sides(self) -> list[Server[Any, Any]]:
@@ -416,6 +421,7 @@ async def serve_relay(
     *,
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     stop: trio.Event | None = None,
+    beside: Beside | None = None,
 ) -> RelayReport:
     """Run a relay until `stop` is set, or until cancelled.
 
@@ -424,6 +430,7 @@ async def serve_relay(
         task_status: Told of the addresses once every listener is open.
         stop: Ends it in an orderly way: nothing more is accepted or read, what is owed is sent
             within `settings.grace` seconds, and then every connection is closed.
+        beside: What is to run beside it: a journal.
 
     Cancellation: ends it at once; every connection is closed, and nothing is owed afterwards.
 
@@ -441,10 +448,13 @@ async def serve_relay(
         async with open_flusher() as flusher, open_keeping(settings, flusher) as keeping:
             relay = Relay(settings, flusher, keeping)
             ending = trio.Event() if stop is None else stop
-            try:
-                return await _run(relay, listeners, ending, task_status)
-            finally:
-                relay.close()
+            async with (beside or nothing)(relay.ledger) as collector:
+                if collector is not None:
+                    relay.collectors.append(collector)
+                try:
+                    return await _run(relay, listeners, ending, task_status)
+                finally:
+                    relay.close()
     finally:
         for listener in listeners:
             listener.close()
@@ -528,7 +538,7 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
     pages = Pages(
         relay.ledger,
         limits=limits,
-        collectors=[RelayCollector(relay.counts)],
+        collectors=[RelayCollector(relay.counts), *relay.collectors],
         kept=KeptCollector(relay.mqtt.kept, store),
     )
     relay.pages = pages

@@ -1,5 +1,14 @@
 """The journal: what the relay's books say as time goes by, written as Parquet."""
 
+from ._collector import JournalCollector as JournalCollector
+from ._journal import Journal as Journal
+from ._journal import JournalFigures as JournalFigures
+from ._journal import open_journal as open_journal
+from ._settings import DEFAULT_ROLL_BYTES as DEFAULT_ROLL_BYTES
+from ._settings import DEFAULT_ROLL_EVERY as DEFAULT_ROLL_EVERY
+from ._settings import DEFAULT_ROWS_PER_SECOND as DEFAULT_ROWS_PER_SECOND
+from ._settings import DEFAULT_SNAPSHOT_EVERY as DEFAULT_SNAPSHOT_EVERY
+from ._settings import JournalSettings as JournalSettings
 from ._tables import TABLES as TABLES
 from ._tables import Column as Column
 from ._tables import Table as Table

@@ -26,7 +26,7 @@ def settle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settle:
     """Return what turns a command line, an environment and a file into settings."""
     found: list[RelaySettings] = []
 
-    def instead(_: object, settings: RelaySettings) -> int:
+    def instead(_: object, settings: RelaySettings, __: object) -> int:
         found.append(settings)
         return 0
 
@@ -126,7 +126,7 @@ def test_the_file_can_be_named_in_the_environment(
     assert settle(toml="[relay]\nlimit_items = 98").limit_items == 98
     found: list[RelaySettings] = []
 
-    def keep(_: object, settings: RelaySettings) -> int:
+    def keep(_: object, settings: RelaySettings, __: object) -> int:
         found.append(settings)
         return 0
 

@@ -13,8 +13,10 @@ import trio
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from clearfunds.pipeline._errors import PipelineError
 from clearfunds.store import StoreError
 from clearfunds.transports import (
+    Beside,
     ListenURLError,
     RelayAddresses,
     RelayReport,
@@ -24,6 +26,7 @@ from clearfunds.transports import (
 )
 
 from ._errors import CommandFailedError, UsageError
+from ._journal_options import Journal
 from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
@@ -70,6 +73,7 @@ def relay(
     peers: Peers = Peers(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
     syndicate: Syndicate = Syndicate(),  # noqa: B008
+    journal: Journal = Journal(),  # noqa: B008
     grace: Annotated[
         Seconds,
         Parameter(
@@ -120,11 +124,12 @@ def relay(
             **sides,
             sturdy_key=None if key_file is None else read_key(key_file, log.warning),
         )
+        beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
     _spare_the_collector()
     _allow_descriptors(settings.max_connections)
-    return run_async(_serve, settings)
+    return run_async(_serve, settings, beside)
 
 
 def _spare_the_collector() -> None:
@@ -153,13 +158,13 @@ def _allow_descriptors(connections: int) -> None:
         )
 
 
-async def _serve(settings: RelaySettings) -> int:
+async def _serve(settings: RelaySettings, beside: Beside | None) -> int:
     stop = trio.Event()
     status = 0
     async with trio.open_nursery() as nursery:
 
         async def serving(task_status: trio.TaskStatus[RelayAddresses]) -> None:
-            report = await serve_relay(settings, task_status=task_status, stop=stop)
+            report = await serve_relay(settings, task_status=task_status, stop=stop, beside=beside)
             _report(report)
             nursery.cancel_scope.cancel()
 
@@ -183,7 +188,7 @@ async def _serve(settings: RelaySettings) -> int:
             cause = alone(error)
             if isinstance(cause, ListenURLError):
                 raise UsageError(str(cause)) from error
-            if isinstance(cause, OSError | TransportError | StoreError):
+            if isinstance(cause, OSError | TransportError | StoreError | PipelineError):
                 raise CommandFailedError(str(cause)) from error
             raise
         for listening in addresses.listening:

@@ -1,0 +1,575 @@
+"""The journal: takes down what happens in the books, and has a thread write it.
+
+Theory of operation. In the middle of turns a row is a tuple of names and numbers that is appended
+to a list (`_sample.py`): half a microsecond. A task hands full lists to a thread, one at a time,
+which makes columns of them (`_columns.py`) and writes these (`_files.py`). Nothing ever waits for
+the thread: what it has no time for, or no disk, is sampled.
+
+Once a second it is seen how many rows came. Where that is more than may be written, one in k is
+kept from then on, and in a second that brings ever more, k doubles each time that its allowance is
+used up: so what it costs is bounded from the first moment. A list that is full since the thread is
+slow gives up half of its rows and doubles k, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import math
+import os
+import threading
+import time
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+
+from ...accounts import label_of
+from .._errors import PipelineError
+from ._columns import SECOND, Columns
+from ._files import TableFiles, Written, leftovers, open_file
+from ._sample import MAX_ROWS, Rows, Sample
+from ._settings import JournalSettings
+from ._snapshot import snapshot
+from ._stall_rows import MAX_KEYS, StallRows
+from ._tables import NO_HOLDER, NO_KIND, TABLES, arrow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from ...accounts import Account, Gone, Holder, Ledger, Outcome
+
+logger = logging.getLogger("clearfunds.journal")
+
+TICK: Final = 1.0
+"""Seconds between two looks at how many rows come, and until they are handed to the thread."""
+
+BATCH: Final = 4096
+"""Rows that are handed to the thread at once: some milliseconds of its time."""
+
+STEP: Final = 1024
+"""Rows between two looks at whether there are too many."""
+
+RETRY: Final = (1.0, 30.0)
+"""Seconds until what could not be written is tried again, at first and at most."""
+
+STRETCH_SECONDS: Final = 10.0
+"""For so long every row has to be kept for a stretch of sampling to be over: of each there are two
+lines in the log."""
+
+FINISH_SECONDS: Final = 10.0
+"""How long the end of a journal may take; as a service manager's patience is a multiple of it."""
+
+CUT_SHORT_SECONDS: Final = 2.0
+"""The same where it does not end in an orderly way."""
+
+MAX_LABEL: Final = 256
+"""Characters of what a publication is about. Topics may be 64 KiB long."""
+
+LOCK: Final = ".lock"
+
+_ADVICE: Final = {
+    errno.ENOSPC: "make room on its disk",
+    errno.EDQUOT: "raise its quota, or make room on its disk",
+    errno.EROFS: "make its disk writable",
+    errno.EACCES: "let the relay's user write there",
+    errno.EPERM: "let the relay's user write there",
+    errno.ENOENT: "mount its disk, or make the directory",
+    errno.ENOTDIR: "move away what stands where a directory is to be",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+}
+
+
+@attrs.frozen
+class JournalFigures:
+    """A journal in numbers; all but `waiting` and `one_in` only ever rise."""
+
+    written: Mapping[str, Written]
+    """What became of rows that were kept, by table."""
+    sampled_out: Mapping[str, int]
+    """Rows that were not kept, by table; others stand for them."""
+    waiting: Mapping[str, int]
+    """Rows that are in no complete file yet, by table."""
+    errors: int
+    """How often something could not be written."""
+    one_in: int
+    """One row of how many is kept now."""
+
+
+class Journal:
+    """Takes down what a ledger tells; made by `open_journal`.
+
+    It is the ledger's `Recorder`, and for nobody else to call but for `flush` and `figures`.
+
+    Attributes:
+        folder: Where its files are.
+        settings: What it may cost, and how its files are cut.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        folder: Path,
+        settings: JournalSettings,
+        *,
+        label: Callable[[object], str],
+        opener: Callable[[Path], IO[bytes]],
+        random: Random,
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self._ledger = ledger
+        self._clock = ledger.clock
+        self._label = label
+        offset_ns = time.time_ns() - round(ledger.clock() * SECOND)
+        started = datetime.fromtimestamp(time.time(), UTC)
+        run = f"{started:%Y%m%dT%H%M%S.%f}-{os.getpid()}"
+        self._files = {
+            name: TableFiles(folder, table, Columns(table, offset_ns), settings, run, opener)
+            for name, table in TABLES.items()
+        }
+        allowance = settings.rows_per_second
+        self._allowance = math.inf if allowance is None else float(allowance)
+        step = int(min(STEP, max(1.0, self._allowance / 16)))
+        self._step = step
+        self._settlements = Sample(step, partial(self._full, "settlements"), random)
+        self._publications = Sample(step, partial(self._full, "publications"), random)
+        self._samples = {"settlements": self._settlements, "publications": self._publications}
+        self._stalls = StallRows()
+        self._limits: dict[str, tuple[Any, ...]] = {}
+        self._snapshots: dict[str, list[tuple[Any, ...]]] = {}
+        # For the rate of rows: one in how many, and how many were kept since the last tick.
+        self._by_rate = 1
+        self._by_room = 1
+        self._kept = 0
+        self._ticked = ledger.clock()
+        self._seen = 0
+        # Since when rows are sampled, or were last; and how many were then.
+        self._stretch: tuple[float, int] | None = None
+        self._sampled_at = 0.0
+        self._wake = trio.Event()
+        self._writing = trio.Lock()
+        self._at_work = threading.Lock()
+        self._trouble: str | None = None
+        self._errors = 0
+
+    def __repr__(self) -> str:
+        return f"<Journal in {self.folder}: one row in {self._settlements.one_in} is kept>"
+
+    # -- the recorder -----------------------------------------------------------------------------
+
+    def settled(
+        self,
+        account: Account,
+        holder: Holder | Gone | None,
+        items: int,
+        nbytes: int,
+        outcome: Outcome,
+        opened: float | None,
+    ) -> None:
+        """See `Recorder.settled`."""
+        sample = self._settlements
+        if sample.skip:
+            sample.skip -= 1
+            return
+        now = self._clock()
+        parent = account.parent
+        rows = sample.rows
+        rows.append(
+            (
+                now if opened is None else opened,
+                now,
+                account.name,
+                None if parent is None else parent.name,
+                NO_HOLDER if holder is None else holder.name,
+                NO_KIND if holder is None else holder.kind,
+                outcome,
+                items,
+                nbytes,
+            )
+        )
+        if len(rows) >= sample.look_at or sample.one_in > 1:
+            sample.appended()
+
+    def published(
+        self,
+        account: Account,
+        about: object,
+        items: int,
+        nbytes: int,
+        copies: int,
+        copied_bytes: int,
+    ) -> None:
+        """See `Recorder.published`."""
+        sample = self._publications
+        if sample.skip:
+            sample.skip -= 1
+            return
+        parent = account.parent
+        rows = sample.rows
+        rows.append(
+            (
+                self._clock(),
+                account.name,
+                None if parent is None else parent.name,
+                self._label(about)[:MAX_LABEL],
+                items,
+                nbytes,
+                copies,
+                copied_bytes,
+            )
+        )
+        if len(rows) >= sample.look_at or sample.one_in > 1:
+            sample.appended()
+
+    def stalled(
+        self,
+        account: Account,
+        at: Account,
+        culprit: str,
+        seconds: float,
+        ended: float,
+        reason: str,
+    ) -> None:
+        """See `Recorder.stalled`."""
+        self._stalls.add(account.name, at.name, culprit, seconds, ended, reason)
+
+    def limit_changed(self, account: Account) -> None:
+        """See `Recorder.limit_changed`: of several changes between two writes, the last is kept."""
+        limit, name = account.limit, account.name
+        low_items = None if limit.items is None else account.low_items
+        low_bytes = None if limit.bytes is None else account.low_bytes
+        # In the order of the moments.
+        self._limits.pop(name, None)
+        self._limits[name] = self._clock(), name, limit.items, limit.bytes, low_items, low_bytes
+
+    # -- how much is kept -------------------------------------------------------------------------
+
+    def _full(self, name: str) -> None:
+        """Look at a list that has grown by a step."""
+        sample = self._samples[name]
+        waiting = len(sample)
+        self._kept += self._step
+        if waiting >= MAX_ROWS:
+            sample.thin()
+            self._by_room *= 2
+            self._choose()
+        elif waiting >= BATCH:
+            self._wake.set()
+        if self._kept >= self._allowance * TICK:
+            self._kept = 0
+            self._by_rate *= 2
+            self._choose()
+
+    def _choose(self) -> None:
+        """Keep one row in as many as has been found right."""
+        k = self._by_rate * self._by_room
+        for sample in self._samples.values():
+            sample.keep_one_in(k)
+        now = self._clock()
+        if k > 1:
+            self._sampled_at = now
+            if self._stretch is None:
+                self._stretch = now, self._sampled_out()
+                logger.warning("%s", self._why(k), extra={"event": "journal_samples", "one_in": k})
+
+    def _why(self, k: int) -> str:
+        stands = f"one in {k} is kept and counts for {k}, by lot"
+        if self._by_room > 1:
+            return (
+                f"the journal in {self.folder} is not written as fast as rows come: {stands}; a "
+                "faster disk, or fewer rows (--journal-rows-per-second), keeps more even"
+            )
+        return (
+            f"more than {self._allowance:,.0f} rows a second for the journal in {self.folder}: "
+            f"{stands}; --journal-rows-per-second allows more, at a microsecond or two a row"
+        )
+
+    def _sampled_out(self) -> int:
+        return sum(sample.sampled_out for sample in self._samples.values())
+
+    def _tick(self) -> None:
+        """See how many rows have come since the last time."""
+        now = self._clock()
+        seconds = max(now - self._ticked, TICK / 2)
+        self._ticked = now
+        seen = sum(sample.seen for sample in self._samples.values())
+        came = seen - self._seen
+        self._seen = seen
+        self._kept = 0
+        self._by_rate = max(1, math.ceil(came / (self._allowance * seconds)))
+        room = all(len(sample) < MAX_ROWS // 4 for sample in self._samples.values())
+        if self._by_room > 1 and room and self._trouble is None:
+            self._by_room //= 2
+        self._choose()
+        if self._stretch is not None and now - self._sampled_at >= STRETCH_SECONDS:
+            since, before = self._stretch
+            self._stretch = None
+            logger.info(
+                "the journal in %s keeps every row again; in %.0f s it did not keep %d",
+                self.folder,
+                self._sampled_at - since,
+                self._sampled_out() - before,
+                extra={"event": "journal_keeps_all"},
+            )
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def _take(self, *, everything: bool) -> dict[str, list[Rows]]:
+        """Take what waits, but for what can wait for longer, if there is much of it."""
+        taken = {name: sample.take() for name, sample in self._samples.items()}
+        most = MAX_KEYS if everything else int(min(self._allowance, MAX_KEYS))
+        names = list(self._limits) if everything else list(self._limits)[:most]
+        few = {
+            "stalls": self._stalls.take(most),
+            "limits": [self._limits.pop(name) for name in names],
+            **self._snapshots,
+        }
+        self._snapshots = {}
+        taken.update({name: [Rows(1, rows)] for name, rows in few.items() if rows})
+        return taken
+
+    async def _hand_over(self, *, everything: bool = False) -> bool:
+        """Have the thread write what waits; return whether it could."""
+        async with self._writing:
+            # What it could not write it still has: only when that is on the disk it gets more.
+            rows = {} if self._trouble is not None else self._take(everything=everything)
+            work = partial(self._work, rows, self._clock(), everything=everything)
+            why = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+            if why is None and self._trouble is not None:
+                logger.info(
+                    "the journal in %s is written again", self.folder,
+                    extra={"event": "journal_writes"},
+                )  # fmt: skip
+            if why is not None:
+                self._errors += 1
+                if self._trouble is None:
+                    logger.error("%s", why, extra={"event": "journal_fails"})
+            self._trouble = why
+        return why is None
+
+    def _work(self, rows: dict[str, list[Rows]], now: float, *, everything: bool) -> str | None:
+        """Write, in a thread; return a sentence if something could not be."""
+        why: str | None = None
+        with self._at_work:
+            for name, files in self._files.items():
+                try:
+                    if name in rows:
+                        files.put(rows[name])
+                    files.work(now, everything=everything)
+                except OSError as exc:
+                    advice = _ADVICE.get(exc.errno or 0, "see to its disk")
+                    why = (
+                        f"the journal in {self.folder} cannot be written ({exc.strerror or exc}); "
+                        f"the relay goes on, and keeps a sample of what comes: {advice}, and it "
+                        "goes on by itself"
+                    )
+                except Exception as exc:
+                    logger.exception("rows of the journal's table %s are lost", name)
+                    why = why or f"rows of the journal's table {name} are lost: {exc!r}"
+        return why
+
+    async def flush(self) -> None:
+        """Have all that was told so far in files that can be read.
+
+        Raises:
+            PipelineError: It cannot be written now.
+        """
+        if self._trouble is not None:
+            await self._hand_over(everything=True)  # what could not be written before
+        if self._trouble is not None or not await self._hand_over(everything=True):
+            raise PipelineError(self._trouble or "")
+
+    async def keep_writing(self) -> None:
+        """Write what comes, until cancelled."""
+        pause = RETRY[0]
+        while True:
+            with trio.move_on_after(TICK):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            if await self._hand_over():
+                pause = RETRY[0]
+            else:
+                await trio.sleep(pause)
+                pause = min(2 * pause, RETRY[1])
+
+    async def keep_time(self) -> None:
+        """See how many rows come, until cancelled."""
+        while True:
+            await trio.sleep(TICK)
+            self._tick()
+
+    async def keep_snapshots(self, every: float) -> None:
+        """Take snapshots, until cancelled."""
+        while True:
+            await trio.sleep(every)
+            if self._snapshots:
+                continue  # the last one is not written yet
+            steps = snapshot(self._ledger)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    self._keep_snapshot(*end.value)
+                    break
+                await trio.lowlevel.checkpoint()
+
+    def take_snapshot(self) -> None:
+        """Take one now, in one step."""
+        steps = snapshot(self._ledger)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._keep_snapshot(*end.value)
+                return
+
+    def _keep_snapshot(self, accounts: list[tuple[Any, ...]], loans: list[tuple[Any, ...]]) -> None:
+        self._ledger.tell_stalls()
+        if self._snapshots:
+            for name, rows in (("accounts", accounts), ("open_loans", loans)):
+                self._snapshots[name] = self._snapshots.get(name, []) + rows
+        else:
+            self._snapshots = {"accounts": accounts, "open_loans": loans}
+
+    async def finish(self, seconds: float) -> None:
+        """Take down no more; write all that there is, if that can be done in so many seconds."""
+        self.take_snapshot()
+        self._ledger.recorder = None
+        until = trio.current_time() + seconds
+        with suppress(PipelineError), trio.CancelScope(shield=True, deadline=until):
+            await self.flush()  # if it cannot be written, that has been told of
+        left = sum(self.figures().waiting.values())
+        if left:
+            logger.error(
+                "%d rows of the journal in %s could not be written within %g s, and are lost",
+                left,
+                self.folder,
+                seconds,
+                extra={"event": "journal_incomplete", "rows": left},
+            )
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def figures(self) -> JournalFigures:
+        """Return what became of the rows so far."""
+        others = {"stalls": len(self._stalls), "limits": len(self._limits)}
+        others.update({name: len(rows) for name, rows in self._snapshots.items()})
+        samples = self._samples
+        return JournalFigures(
+            written={name: attrs.evolve(files.written) for name, files in self._files.items()},
+            sampled_out={
+                **{name: sample.sampled_out for name, sample in samples.items()},
+                "stalls": self._stalls.lost,
+            },
+            waiting={
+                name: files.waiting
+                + (len(samples[name]) if name in samples else others.get(name, 0))
+                for name, files in self._files.items()
+            },
+            errors=self._errors,
+            one_in=self._settlements.one_in,
+        )
+
+
+@asynccontextmanager
+async def open_journal(
+    ledger: Ledger,
+    folder: Path | str,
+    settings: JournalSettings | None = None,
+    *,
+    label: Callable[[object], str] = label_of,
+    opener: Callable[[Path], IO[bytes]] = open_file,
+    random: Random | None = None,
+) -> AsyncGenerator[Journal]:
+    """Keep a journal of a ledger for the length of a block::
+
+        async with open_journal(ledger, "/var/lib/clearfunds/journal"):
+            ...
+
+    At its end all that was told is in files that can be read, if the disk takes it within
+    `FINISH_SECONDS`; of a block that is left by an exception or cancelled, within
+    `CUT_SHORT_SECONDS`.
+
+    Args:
+        ledger: The books; it has no other recorder.
+        folder: Where the files are to be; made if it is not there.
+        settings: What it may cost, and how its files are cut.
+        label: Names what a publication is about; must not raise.
+        opener: Makes a file.
+        random: Draws the lots of sampling.
+
+    Raises:
+        MissingError: There is no pyarrow.
+        PipelineError: There cannot be a journal in that folder.
+    """
+    if ledger.recorder is not None:
+        raise PipelineError("this ledger has a recorder already; end that before another begins")
+    path = Path(folder)
+    chosen = JournalSettings() if settings is None else settings
+    lock = await trio.to_thread.run_sync(_prepare, path)
+    try:
+        journal = Journal(
+            ledger, path, chosen,
+            label=label, opener=opener, random=Random() if random is None else random,
+        )  # fmt: skip
+        async with trio.open_nursery() as nursery:
+            ledger.recorder = journal
+            nursery.start_soon(journal.keep_writing)
+            nursery.start_soon(journal.keep_time)
+            if chosen.snapshot_every is not None:
+                nursery.start_soon(journal.keep_snapshots, chosen.snapshot_every)
+            seconds = CUT_SHORT_SECONDS
+            try:
+                yield journal
+                seconds = FINISH_SECONDS
+            finally:
+                await journal.finish(seconds)
+                nursery.cancel_scope.cancel()
+    finally:
+        ledger.recorder = None
+        lock.close()
+
+
+def _prepare(folder: Path) -> IO[bytes]:
+    """Make the folder, lock it, and remove what a run has left unfinished there."""
+    arrow("pyarrow.parquet")
+    arrow("pyarrow.compute")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("ab")
+        for table in TABLES:  # what is followed by a reader has to be there
+            (folder / table).mkdir(exist_ok=True)
+    except OSError as exc:
+        advice = _ADVICE.get(exc.errno or 0, "name another directory")
+        msg = f"there can be no journal in {folder} ({exc.strerror or exc}): {advice}"
+        raise PipelineError(msg) from exc
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        msg = (
+            f"another relay keeps its journal in {folder}: give each a directory of its own, or "
+            "end the other first"
+        )
+        raise PipelineError(msg) from None
+    logger.info("keeping a journal in %s", folder, extra={"event": "journal"})
+    left = leftovers(folder)
+    for path in left:
+        with suppress(OSError):
+            path.unlink()
+    if left:
+        logger.warning(
+            "the last run that kept a journal in %s did not end in an orderly way: %d files that "
+            "it had not finished are removed, what was in them is lost",
+            folder,
+            len(left),
+            extra={"event": "journal_leftovers", "files": len(left)},
+        )
+    return lock
