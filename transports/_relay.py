@@ -237,7 +237,7 @@ class Relay:
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
-            self.readers = subscription_server(self.mqtt, keeping, admission)
+            self.readers = subscription_server(self.mqtt, keeping, admission, settings)
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
             self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings, admission)
