@@ -1,0 +1,64 @@
+"""What Spark's workers need of clearfunds, as one file for `--py-files`.
+
+Where clearfunds is not installed on a cluster's machines::
+
+    python -m clearfunds.pipeline.py_files clearfunds.zip
+    spark-submit --py-files clearfunds.zip query.py
+
+The source and the sink need the standard library and pyarrow, which Spark itself needs there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zipfile
+from pathlib import Path
+
+from ._errors import PipelineError
+
+_DISCOVERED = "pyspark_clearfunds.py"
+
+
+def write_py_files(path: str | Path) -> Path:
+    """Write a zip file with the pipeline and the blocking clients of a relay; return where it is.
+
+    Args:
+        path: Where to; a file that is there is written over.
+
+    Raises:
+        PipelineError: If it cannot be written, or has a name that Python does not import from.
+    """
+    target = Path(path)
+    if target.suffix not in (".zip", ".egg"):
+        raise PipelineError(f"{target} has to end in .zip, or Spark does not put it on sys.path")
+    # Not resolved: in a checkout the pipeline is a link beside the clients.
+    pipeline = Path(__file__).parent
+    root = pipeline.parent
+    try:
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for source in (root / "__init__.py", *sorted(root.glob("*_client.py"))):
+                archive.write(source, f"clearfunds/{source.name}")
+            for source in sorted(pipeline.rglob("*.py")):
+                archive.write(source, f"clearfunds/pipeline/{source.relative_to(pipeline)}")
+            archive.write(root.parent / _DISCOVERED, _DISCOVERED)
+    except OSError as exc:
+        raise PipelineError(f"{target} cannot be written: {exc}") from exc
+    return target
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write it where the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m clearfunds.pipeline.py_files",
+        description="Write what Spark's workers need of clearfunds, for spark-submit --py-files.",
+    )
+    parser.add_argument("path", help="where to, as clearfunds.zip")
+    try:
+        print(write_py_files(parser.parse_args(argv).path))
+    except PipelineError as exc:
+        sys.exit(str(exc))
+
+
+if __name__ == "__main__":
+    main()
