@@ -50,6 +50,8 @@ _QUIET: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
+    # Spark's own is 200, for a cluster.
+    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
 """A session for one command: no page, no bars, nothing that listens beyond this machine."""
 

@@ -139,6 +139,13 @@ def test_an_empty_list_of_limits_is_none(settle: Settle) -> None:
     assert settle(toml="[relay]\naccount_limit = []").account_limit == ()
 
 
+def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None:
+    wanted = (AccountLimit("[ab]*", 1), AccountLimit("[1]", 2))
+    assert settle(toml="[relay]\naccount_limit = ['[ab]*=1', '[1]=2']").account_limit == wanted
+    line = ("--account-limit", "[ab]*=1", "--account-limit", "[1]=2")
+    assert settle(*line).account_limit == wanted
+
+
 def test_every_setting_has_an_option() -> None:
     groups = (Debt, Patience, Peers, Keeping, Syndicate)
     grouped = {field.name for group in groups for field in attrs.fields(group)}

@@ -8,8 +8,8 @@ from cyclopts import Group, Parameter
 
 from clearfunds.transports import RelaySettings
 
+from ._account_limit import AccountLimits
 from ._types import (
-    AccountLimits,
     Count,
     OptionalCount,
     OptionalSeconds,

@@ -4,13 +4,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final, TypeVar
 
-from cyclopts import CoercionError, Parameter, Token
+from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from clearfunds.transports import AccountLimit
-
-_UNITS: Final = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-_SIZE: Final = re.compile(r"([0-9][0-9_]*) ?([KMG]iB|)", re.IGNORECASE)
+UNITS: Final = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+SIZE: Final = re.compile(r"([0-9][0-9_]*) ?([KMG]iB|)", re.IGNORECASE)
 
 
 Value = TypeVar("Value", int, float, str)
@@ -27,11 +25,11 @@ def _count(_: object, tokens: Sequence[Token]) -> int:
 
 def _size(_: object, tokens: Sequence[Token]) -> int:
     text = tokens[0].value
-    match = _SIZE.fullmatch(text)
+    match = SIZE.fullmatch(text)
     if match is None:
         msg = f'"{text}" is not a size: a whole number of bytes, or of KiB, MiB or GiB ("8MiB").'
         raise ValueError(msg)
-    return int(match[1]) * _UNITS[match[2].upper()]
+    return int(match[1]) * UNITS[match[2].upper()]
 
 
 def _seconds(_: object, tokens: Sequence[Token]) -> float:
@@ -50,48 +48,11 @@ def _share_or_size(_: object, tokens: Sequence[Token]) -> float:
     text = tokens[0].value
     if re.fullmatch(r"0?\.[0-9]+|1(\.0*)?", text):
         return float(text)
-    match = _SIZE.fullmatch(text)
+    match = SIZE.fullmatch(text)
     if match is None or int(match[1]) < 2:
         msg = f'"{text}" is neither a share of what there is ("0.6") nor a size ("512MiB").'
         raise ValueError(msg)
-    return int(match[1]) * _UNITS[match[2].upper()]
-
-
-def _account_limit(text: str) -> AccountLimit:
-    # A pattern may have = and , in it; what comes after it has no =.
-    pattern, equals, amounts = text.rpartition("=")
-    items, comma, nbytes = amounts.partition(",")
-    items, nbytes = items.strip(), nbytes.strip()
-    size = _SIZE.fullmatch(nbytes)
-    if (
-        not (pattern and equals)
-        or not (items.lower() == "none" or re.fullmatch(r"[0-9][0-9_]*", items))
-        or (comma and nbytes.lower() != "none" and size is None)
-    ):
-        msg = (
-            f'"{text}" is not PATTERN=ITEMS or PATTERN=ITEMS,BYTES, with a number of events and '
-            'a size, or none for no limit ("press/*=500,2MiB").'
-        )
-        raise ValueError(msg)
-    count = None if items.lower() == "none" else int(items)
-    if not comma:
-        return AccountLimit(pattern, count)
-    return AccountLimit(
-        pattern, count, None if size is None else int(size[1]) * _UNITS[size[2].upper()]
-    )
-
-
-def _account_limits(_: object, tokens: Sequence[Token]) -> tuple[AccountLimit, ...]:
-    found: list[AccountLimit] = []
-    for token in tokens:
-        if token.implicit_value == []:  # an empty list in a file
-            continue
-        try:
-            found.append(_account_limit(token.value))
-        except ValueError as error:
-            # Which one it was, of several, only this knows.
-            raise CoercionError(msg=str(error), token=token) from error
-    return tuple(found)
+    return int(match[1]) * UNITS[match[2].upper()]
 
 
 def _or_none(
@@ -131,8 +92,3 @@ OptionalSeconds = Annotated[
 
 OptionalShareOrSize = Annotated[float | None, Parameter(converter=_or_none(_share_or_size))]
 """A share of what there is, `0.6`; or a size, `512MiB`; or `none` for no limit."""
-
-AccountLimits = Annotated[
-    tuple[AccountLimit, ...], Parameter(converter=_account_limits, n_tokens=1, negative=())
-]
-"""Limits of some accounts, each `PATTERN=ITEMS[,BYTES]`; the option may be given several times."""
