@@ -180,6 +180,21 @@ def publications(raw: bytes) -> Iterator[Publication]:
         yield Publication(raw[at + 2 : topic_end].decode(), raw[topic_end:position])
 
 
+def first_topic(raw: bytes) -> str | None:
+    """Return the topic of the first publication of a run; None if it does not begin with one."""
+    try:
+        if raw[0] != PLAIN_PUBLISH:
+            return None
+        at = 1
+        while raw[at] >= 128:
+            at += 1
+        start = at + 3
+        end = start + (raw[at + 1] << 8 | raw[at + 2])
+        return raw[start:end].decode() if end <= len(raw) else None
+    except (IndexError, UnicodeDecodeError):
+        return None
+
+
 def take_acknowledgements(
     buffer: bytes, start: int, passed: set[int] | None = None
 ) -> tuple[list[tuple[int, int]], bytes, int]:

@@ -29,6 +29,7 @@ from clearfunds.transports.mqtt._runs import (
     Run,
     equal_headers,
     find_run,
+    first_topic,
     publications,
     take_acknowledgements,
 )
@@ -391,3 +392,21 @@ def test_a_length_at_its_edges(length: int) -> None:
     buffer = head + b"\0"
     whole = len(head) + length if length < 2 else 0
     assert take_acknowledgements(buffer, 0) == ([], buffer, whole)
+
+
+# -- what a run is about ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 100, 200, 20_000])
+def test_the_first_topic(size: int) -> None:
+    raw = encode(Publish("flights/\u00e4", b"x" * size)) + encode(Publish("other", b""))
+    assert first_topic(raw) == next(publications(raw)).topic == "flights/\u00e4"
+
+
+def test_what_begins_with_no_publication_is_about_nothing() -> None:
+    whole = encode(Publish("topic", b""))
+    for end in range(len(whole)):
+        assert first_topic(whole[:end]) is None
+    assert first_topic(encode(PingReq())) is None
+    assert first_topic(b"\x30\x04\x00\x02\xff\xff") is None
+    assert first_topic(b"\x30\xff\xff") is None
