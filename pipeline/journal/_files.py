@@ -67,14 +67,18 @@ class Part:
         schema = columns.schema
         whole = [f.name for f in schema if not str(f.type).startswith(("string", "double"))]
         deltas = [n for n in whole if n.endswith("_ns")] + [schema.field(0).name]
-        self._writer = arrow("pyarrow.parquet").ParquetWriter(
-            self._file,
-            schema,
-            compression="zstd",
-            use_dictionary=[f.name for f in schema if f.name not in deltas],
-            # A quarter of the bytes, and half of the time, of what is plain.
-            column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
-        )
+        try:
+            self._writer = arrow("pyarrow.parquet").ParquetWriter(
+                self._file,
+                schema,
+                compression="zstd",
+                use_dictionary=[f.name for f in schema if f.name not in deltas],
+                # A quarter of the bytes, and half of the time, of what is plain.
+                column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
+            )
+        except BaseException:
+            self._discard()
+            raise
 
     @property
     def size(self) -> int:
@@ -101,6 +105,9 @@ class Part:
     def abandon(self) -> None:
         """Remove what there is of it."""
         self._writer.is_open = False  # else it tries to write its end, wherever it is let go
+        self._discard()
+
+    def _discard(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -150,15 +157,28 @@ class TableFiles:
         return in_batches if self._part is None else in_batches + self._part.rows
 
     def put(self, waiting: Iterable[Rows]) -> None:
-        """Take rows, to be written by `work`."""
+        """Take rows, to be written by `work`; what is none is lost, and not for being tried again.
+
+        Raises:
+            Exception: Something is in there that Arrow has no room for.
+        """
         hour_of = self._columns.hour_of
+        wrong: Exception | None = None
         for each in waiting:
             rows = each.rows
-            if hour_of(rows[0]) == hour_of(rows[-1]):
-                self._batches.append((hour_of(rows[0]), self._columns.batch(rows, each.weight)))
-                continue
-            for hour, some in groupby(rows, hour_of):
-                self._batches.append((hour, self._columns.batch(list(some), each.weight)))
+            try:
+                if hour_of(rows[0]) == hour_of(rows[-1]):
+                    parts = [(hour_of(rows[0]), rows)]
+                else:
+                    parts = [(hour, list(some)) for hour, some in groupby(rows, hour_of)]
+                made = [(hour, self._columns.batch(some, each.weight)) for hour, some in parts]
+            except Exception as exc:  # noqa: BLE001 (the others can be written)
+                self.written.lost += len(rows)
+                wrong = exc
+            else:
+                self._batches += made
+        if wrong is not None:
+            raise wrong
 
     def work(self, now: float, *, everything: bool = False) -> None:
         """Write what is enough for a row group, and complete what is due, at `now`.
