@@ -74,8 +74,8 @@ def test_its_sums_are_what_was_sent_and_delivered(tmp_path: Path) -> None:
         until(lambda: all(each.got == 700 for each in plain) and acked.got == 500)
         shown = relay.page("/metrics").decode()
         assert "clearfunds_journal_one_in_rows 1.0" in shown
-        for each in (*plain, acked, publisher):
-            each.close()
+        for client in (*plain, acked, publisher):
+            client.close()
         until(lambda: sum(" left: " in line for line in relay.log) == 4)
         totals = relay.ledger()["totals"]
         assert relay.stop() == 0
@@ -88,8 +88,8 @@ def test_its_sums_are_what_was_sent_and_delivered(tmp_path: Path) -> None:
         assert row["weight"] == 1.0
         assert row["settled_ns"] >= row["opened_ns"] > time.time_ns() - 120 * 10**9
         if row["kind"] in ("outlet", "inflight"):
-            for number, each in enumerate(("plain 0", "plain 1", "acked", "publisher")):
-                if row["holder"].endswith(each):
+            for number, name in enumerate(("plain 0", "plain 1", "acked", "publisher")):
+                if row["holder"].endswith(name):
                     delivered[number] += row["items"]
     # The publisher gets its CONNACK and its acknowledgements, at its own expense.
     assert delivered == [700, 700, 500, 101]
