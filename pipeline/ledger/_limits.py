@@ -1,0 +1,286 @@
+"""Which limit would have kept hold times under a target: the arithmetic.
+
+Little's law: what a holder has of an account, in messages, is the rate at which it clears them
+times how long each is held. An account with a limit does not have more than the limit with all its
+holders together; so with one of them, however slow, no message is held for longer than
+
+    limit / (the rate at which that holder clears this account's messages)
+
+where the holder works first in, first out. Turned around, `limit = target * rate` keeps holds under
+the target at a holder of that rate, and the least of these over an account's holders at all of
+them.
+
+The rate. Only loans held for longer than the target say how fast a holder is when it cannot keep
+up: its other hours do not count, nor do loans that were given up. Stretches of time in which at
+least one such loan was open are put together; from each the target is taken off its beginning,
+during which nothing could have been held too long yet (but not more than a half, of short ones).
+The rate is what was cleared of these loans over that time.
+
+The tail. A holder's rate varies. Between its lower mark (the share `low` of the limit) and its
+limit the debt swings evenly, and so do holds: with a steady rate the mean hold is (1 + low) / 2 of
+the longest. Where the 99th percentile is farther from the mean than that, the rate is taken to fall
+that much below its mean, and the limit is lowered by as much. Of what is left `margin` is taken.
+
+The floor. A limit that is too low costs throughput: when the reader goes on, at the lower mark, the
+holder must have enough to work on until there is more. That is what it clears in the time that a
+message takes when nobody is before it (the shortest hold on record, as BBR takes the shortest round
+trip: Cardwell et al., 2016; for a consumer that acknowledges, its round trip), and in which the
+relay comes round to reading (`wake_ms`). So
+
+    floor = what one message becomes (its fan-out) + rate * (shortest hold + wake) / low
+
+and the limit is not below that, nor above what it is now. Where the floor is above what the target
+asks for, the target is not to be had by a limit: the time is not spent waiting behind others.
+
+Who is left alone: accounts whose holds are under the target; holders that cleared fewer than 100 of
+their messages, of which no 99th percentile can be known; and at a holder's those who have less than
+a tenth of an equal share of what it holds, as they wait behind the others' messages.
+
+What it does not know. Limits do not reach what lies in the kernel's buffers: holders whose peer
+reads in gulps hold what comes in between, whatever the limit. A record that begins in the middle of
+an overload has no short holds, and its floor may be the limit itself. The record is of one load; a
+holder that was not slow in it is not known to be. Many accounts at one slow holder share its rate:
+what each has of it is its own, and if their floors together are more than it clears in time, only a
+limit of the account above them all can help.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as fn
+
+from .._errors import OptionError
+from ._columns import CLEARED, ROUTER, refuse_streams, weighted
+from ._hold import hold_percentiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MIN_ITEMS: Final = 100
+"""Of fewer messages there is no 99th percentile."""
+
+INNOCENT: Final = 0.1
+"""Who has less than this part of an equal share of a holder's debt is not what it is slow with."""
+
+DEFAULT_LOW: Final = 0.5
+"""The lower mark as a share of the limit, where none was set; as `accounts.Limit` has it."""
+
+
+def recommended_limits(
+    settlements: DataFrame,
+    accounts: DataFrame | None = None,
+    limits: DataFrame | None = None,
+    publications: DataFrame | None = None,
+    *,
+    target_ms: float = 250.0,
+    margin: float = 0.8,
+    wake_ms: float = 10.0,
+) -> DataFrame:
+    """Return which limits would have kept the 99th percentile of hold times under a target.
+
+    Batch only. How it is computed, and what it cannot know, stands at the head of this module and
+    in docs/ledger.md.
+
+    Args:
+        settlements: Loans that ended, of a time in which there was too much.
+        accounts: Snapshots of statements: the limits that there are now, which are never raised;
+            accounts whose debt is at rest (a queue's disk) are left out.
+        limits: Changes of limits, for lower marks; by default they are half of the limits.
+        publications: What one message becomes; by default one for each of its account's holders.
+        target_ms: How long a message may be held.
+        margin: The share of what the target allows that is made use of.
+        wake_ms: How long it takes until a reader that goes on has brought more.
+
+    Returns:
+        account, holder (the one that decided, or else the one with the longest holds), items_per_s,
+        bytes_per_s (what it clears of this account while that waits too long; null where it does
+        not), p99_ms (at that holder), limit_items, limit_bytes (as they are now, null if not known,
+        where nothing is to be changed), advice: `keep`, `lower`, or `floor` where the limit is as
+        low as it can be without costing throughput and the target is not to be had by it.
+
+    Raises:
+        OptionError: The target or margin is not positive, or the margin above 1.
+        PipelineError: A table is a stream.
+    """
+    if target_ms <= 0 or not 0 < margin <= 1 or wake_ms < 0:
+        msg = (
+            f"target_ms={target_ms} must be above 0, margin={margin} above 0 and at most 1, and "
+            f"wake_ms={wake_ms} not below 0"
+        )
+        raise OptionError(msg)
+    instead = "give it what read() returns"
+    refuse_streams("a limit", instead, settlements, accounts, limits, publications)
+    cleared = settlements.where(
+        fn.col("outcome").isin(*CLEARED) & (fn.col("kind") != ROUTER)
+    ).withColumn("hold_ns", fn.greatest(fn.col("settled_ns") - fn.col("opened_ns"), fn.lit(0)))
+    present = _present(cleared, accounts, limits)
+    at_holders = (
+        _at_holders(cleared, target_ms)
+        .join(present, "account")
+        .join(_one_message(cleared, publications), "account")
+        .withColumns(_arithmetic(target_ms, margin, wake_ms))
+    )
+    first = Window.partitionBy("account").orderBy(
+        fn.col("too_long").desc(),
+        fn.coalesce("wanted_bytes", fn.lit(0.0)),
+        fn.col("p99_ms").desc(),
+        "holder",
+    )
+    account = Window.partitionBy("account")
+    decided = at_holders.withColumns(
+        {
+            "place": fn.row_number().over(first),
+            "want_items": fn.min("wanted_items").over(account),
+            "want_bytes": fn.min("wanted_bytes").over(account),
+            "least_items": fn.max("floor_items").over(account),
+            "least_bytes": fn.max("floor_bytes").over(account),
+        }
+    ).where("place = 1")
+    new = {
+        unit: fn.ceil(fn.greatest(f"want_{unit}", f"least_{unit}")) for unit in ("items", "bytes")
+    }
+    lower = {
+        unit: fn.col(f"now_{unit}").isNull() | (new[unit] < fn.col(f"now_{unit}")) for unit in new
+    }
+    at_floor = (fn.col("least_items") > fn.col("want_items")) | (
+        fn.col("least_bytes") > fn.col("want_bytes")
+    )
+    advice = (
+        fn.when(~fn.col("too_long"), "keep")
+        .when(at_floor, "floor")
+        .when(lower["items"] | lower["bytes"], "lower")
+        .otherwise("keep")
+    )
+
+    def limit(unit: str) -> Column:
+        now = fn.col(f"now_{unit}")
+        return fn.when(fn.col("too_long"), fn.least(new[unit], now)).otherwise(now).cast("long")
+
+    return decided.select(
+        "account",
+        "holder",
+        "items_per_s",
+        "bytes_per_s",
+        "p99_ms",
+        limit("items").alias("limit_items"),
+        limit("bytes").alias("limit_bytes"),
+        advice.alias("advice"),
+    )
+
+
+def _present(cleared: DataFrame, accounts: DataFrame | None, limits: DataFrame | None) -> DataFrame:
+    """Return account, the limits of now, and the lower marks as shares of theirs."""
+    units = ("items", "bytes")
+    if accounts is None:
+        known = cleared.select("account").distinct()
+        known = known.withColumns({f"now_{unit}": fn.lit(None).cast("long") for unit in units})
+    else:
+        last = accounts.groupBy("account").agg(
+            *(fn.max_by(f"limit_{unit}", "at_ns").alias(f"now_{unit}") for unit in units),
+            fn.max_by("at_rest", "at_ns").alias("at_rest"),
+        )
+        # One that came and went between two snapshots has no statement.
+        known = cleared.select("account").distinct().join(last, "account", "left")
+        known = known.where(fn.col("at_rest").isNull()).drop("at_rest")
+    if limits is None:
+        return known.withColumns({f"low_{unit}": fn.lit(DEFAULT_LOW) for unit in units})
+    marks = limits.groupBy("account").agg(
+        *(
+            fn.max_by(fn.col(f"low_{unit}") / fn.col(f"limit_{unit}"), "at_ns").alias(f"low_{unit}")
+            for unit in units
+        )
+    )
+    return known.join(marks, "account", "left").withColumns(
+        # Of a mark at nothing none can be made: it is taken for a very low one.
+        {
+            f"low_{unit}": fn.greatest(
+                fn.coalesce(f"low_{unit}", fn.lit(DEFAULT_LOW)), fn.lit(0.05)
+            )
+            for unit in units
+        }
+    )
+
+
+def _one_message(cleared: DataFrame, publications: DataFrame | None) -> DataFrame:
+    """Return account, and what one of its messages becomes at most: fan_items, fan_bytes."""
+    loans = cleared.groupBy("account").agg(
+        fn.count_distinct("holder").alias("holders"),
+        fn.max(fn.col("bytes") / fn.col("items")).alias("size"),
+    )
+    guess = loans.select(
+        "account",
+        fn.col("holders").cast("double").alias("fan_items"),
+        (fn.col("holders") * fn.col("size")).alias("fan_bytes"),
+    )
+    if publications is None:
+        return guess
+    told = (
+        publications.where("items > 0")
+        .groupBy("account")
+        .agg(
+            fn.max(fn.col("copies") / fn.col("items")).alias("told_items"),
+            fn.max(fn.col("copied_bytes") / fn.col("items")).alias("told_bytes"),
+        )
+    )
+    return guess.join(told, "account", "left").select(
+        "account",
+        fn.coalesce("told_items", "fan_items").alias("fan_items"),
+        fn.coalesce("told_bytes", "fan_bytes").alias("fan_bytes"),
+    )
+
+
+def _at_holders(cleared: DataFrame, target_ms: float) -> DataFrame:
+    """Return, by account and holder, how long messages were held, and what was cleared how fast."""
+    keys = ["account", "holder"]
+    holds = hold_percentiles(cleared, by=keys, at=(0.99,)).select(*keys, "items", "p99_ms")
+    shortest = cleared.groupBy(*keys).agg((fn.min("hold_ns") / 1e9).alias("shortest_s"))
+    late = _late(cleared.where(fn.col("hold_ns") > fn.lit(target_ms * 1e6)), target_ms)
+    known = holds.join(shortest, keys).join(late, keys, "left")
+    same_holder = Window.partitionBy("holder")
+    share = fn.col("late_item_s") * fn.count("late_item_s").over(same_holder)
+    guilty = share >= fn.sum("late_item_s").over(same_holder) * INNOCENT
+    too_long = (fn.col("p99_ms") > target_ms) & (fn.col("items") >= MIN_ITEMS) & guilty
+    return known.withColumn("too_long", fn.coalesce(too_long, fn.lit(False)))
+
+
+def _late(loans: DataFrame, target_ms: float) -> DataFrame:
+    """Return, by account and holder, the rate at which loans that came too late were cleared."""
+    keys = ["account", "holder"]
+    in_order = Window.partitionBy(*keys).orderBy("opened_ns", "settled_ns")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    begins = fn.coalesce(fn.col("opened_ns") > fn.max("settled_ns").over(before), fn.lit(True))
+    stretches = (
+        loans.withColumn("begins", begins.cast("int"))
+        .withColumn("stretch", fn.sum("begins").over(so_far))
+        .groupBy(*keys, "stretch")
+        .agg(
+            ((fn.max("settled_ns") - fn.min("opened_ns")) / 1e9).alias("seconds"),
+            fn.sum(weighted("items")).alias("items"),
+            fn.sum(weighted("bytes")).alias("bytes"),
+            fn.sum(weighted("items") * fn.col("hold_ns") / 1e9).alias("item_s"),
+        )
+    )
+    busy = fn.greatest(fn.col("seconds") - target_ms / 1e3, fn.col("seconds") / 2)
+    return stretches.groupBy(*keys).agg(
+        fn.sum("item_s").alias("late_item_s"),
+        (fn.sum("items") / fn.sum(busy)).alias("late_items_per_s"),
+        (fn.sum("bytes") / fn.sum(busy)).alias("late_bytes_per_s"),
+        (fn.sum("item_s") / fn.sum("items") * 1e3).alias("late_mean_ms"),
+    )
+
+
+def _arithmetic(target_ms: float, margin: float, wake_ms: float) -> dict[str, Column]:
+    """Return the columns of what each holder asks of the limit; null where it asks nothing."""
+    found: dict[str, Column] = {}
+    for unit in ("items", "bytes"):
+        rate = fn.when(fn.col("too_long"), fn.col(f"late_{unit}_per_s"))
+        low = fn.col(f"low_{unit}")
+        swing = fn.col("late_mean_ms") / (fn.col("p99_ms") * (1 + low) / 2)
+        working = (fn.col("shortest_s") + wake_ms / 1e3) / low
+        found[f"{unit}_per_s"] = rate
+        found[f"wanted_{unit}"] = rate * fn.least(swing, fn.lit(1.0)) * (target_ms / 1e3 * margin)
+        found[f"floor_{unit}"] = fn.col(f"fan_{unit}") + rate * working
+    return found

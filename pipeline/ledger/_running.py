@@ -1,0 +1,244 @@
+"""Debt over time, and its peaks, over a stream: what has to be remembered, and for how long.
+
+The journal tells of a loan when it ends, so what an account owed at some moment is known only when
+all loans of that moment have ended. Two things follow.
+
+An interval is told of once, `horizon` after its end: later than that a loan that was open in it is
+rarely told of. Until then its changes are kept, each with its moment, for the peak is not to be had
+from sums; after that a number is left of them, the debt at the interval's end.
+
+A loan that was open for longer than `horizon` cannot change what has been told. It is counted from
+the end of the last interval that has been, and is in `late_items` there: too low was only what was
+told before, and from its end on everything is right again, because what is taken off was put on.
+
+Why state, and not an aggregate of changes by window: a change that comes after its window was
+closed would be dropped, the half of a loan, and the debt be wrong for ever. Why not a merge into a
+table for each batch: it would have to be read back to be added up, and be somebody's to look after.
+And why `applyInPandasWithState` of Spark's two ways: what is kept for an account is one value, told
+of and forgotten together; it needs no more than pandas and any state store, where
+`transformWithState` would need RocksDB and protobuf.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import (
+    BinaryType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from .._errors import OptionError, PipelineError
+from ._columns import interval_ns, weighted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame
+
+_RESULT: Final = StructType(
+    [
+        StructField("at", TimestampType(), False),
+        StructField("account", StringType(), False),
+        StructField("debt_items", LongType(), False),
+        StructField("debt_bytes", LongType(), False),
+        StructField("peak_items", LongType(), False),
+        StructField("peak_items_at_ns", LongType(), False),
+        StructField("peak_bytes", LongType(), False),
+        StructField("peak_bytes_at_ns", LongType(), False),
+        StructField("late_items", LongType(), False),
+    ]
+)
+
+#: One change in an interval that has not been told of. `order` is its moment in ns, doubled, and
+#: one more where it repays: what is made comes before what ends.
+_CHANGE: Final = np.dtype([("order", "<i8"), ("items", "<f8"), ("bytes", "<f8"), ("late", "<f8")])
+
+
+_STATE: Final = StructType(
+    [
+        # The first moment that has not been told of, and the debt just before it.
+        StructField("told_ns", LongType()),
+        StructField("items", DoubleType()),
+        StructField("bytes", DoubleType()),
+        # An array of `_CHANGE`.
+        StructField("changes", BinaryType()),
+    ]
+)
+
+
+def running_debt(
+    settlements: DataFrame, every: str = "1 second", horizon: str = "1 minute"
+) -> DataFrame:
+    """Return what each account owed at the end of each interval and at most, as it flows.
+
+    For streams, in append mode, from a table with a watermark on `settled` (as `read_stream` has
+    it). For what is owed right now look at the snapshots of statements.
+
+    A row comes when the watermark is `horizon` past the end of its interval. The journal tells of a
+    loan when it ends: one that is open for longer than `horizon` counts from where the telling had
+    got to, and is among the `late_items` of that interval. As long as nothing ends the watermark
+    stands, and the last intervals are not told of.
+
+    Kept for each account: a number for what has been told, and the changes of the last `horizon`,
+    of 32 bytes each.
+
+    Args:
+        settlements: Loans that ended.
+        every: How long an interval is, as `1 second`; a whole number of milliseconds.
+        horizon: How long to wait for the loans of an interval to end.
+
+    Returns:
+        at (the end of the interval), account, debt_items, debt_bytes, and of the interval
+        peak_items, peak_items_at_ns, peak_bytes, peak_bytes_at_ns; late_items. A row for each
+        interval in which a loan was made or ended; the peak of all is the greatest of them.
+
+    Raises:
+        OptionError: `every` or `horizon` is no such interval.
+        PipelineError: The table is not a stream.
+    """
+    step, wait = interval_ns(every), interval_ns(horizon)
+    if step % 10**6 or wait % 10**6:
+        msg = f"every={every!r} and horizon={horizon!r} must be whole numbers of milliseconds"
+        raise OptionError(msg)
+    if not settlements.isStreaming:
+        msg = (
+            "running_debt() is for streams; of a table that is there, debt_over_time() and "
+            "peak_debt() tell"
+        )
+        raise PipelineError(msg)
+    rows = settlements.select(
+        "settled",
+        "account",
+        "opened_ns",
+        "settled_ns",
+        weighted("items").alias("items"),
+        weighted("bytes").alias("bytes"),
+    )
+
+    def account(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
+        pandas: Any = import_module("pandas")  # without types
+        debt = RunningDebt(step, wait, *(state.get if state.exists else ()))
+        for frame in frames:
+            debt.add(*(frame[name].to_numpy() for name in _COLUMNS))
+        now = state.getCurrentWatermarkMs()
+        told = [
+            (pandas.Timestamp(at, unit="ns", tz="UTC"), *key, *row) for at, *row in debt.tell(now)
+        ]
+        state.update(debt.kept())
+        due = debt.due_ms()
+        if due is not None:
+            state.setTimeoutTimestamp(due)
+        if told:
+            yield pandas.DataFrame(told, columns=_RESULT.names)
+
+    return rows.groupBy("account").applyInPandasWithState(
+        account, _RESULT, _STATE, "append", GroupStateTimeout.EventTimeTimeout
+    )
+
+
+_COLUMNS: Final = ("opened_ns", "settled_ns", "items", "bytes")
+
+
+class RunningDebt:
+    """The debt of one account: what has been told of, and the changes that have not.
+
+    Args:
+        step_ns: How long an interval is.
+        horizon_ns: How long after its end it is told of.
+        told_ns: The first moment that has not been told of.
+        items: The debt just before that.
+        nbytes: The same in bytes.
+        changes: What `kept` returned of those since then.
+    """
+
+    def __init__(
+        self,
+        step_ns: int,
+        horizon_ns: int,
+        told_ns: int = 0,
+        items: float = 0.0,
+        nbytes: float = 0.0,
+        changes: bytes = b"",
+    ) -> None:
+        self._step = step_ns
+        self._horizon = horizon_ns
+        self._told = told_ns
+        self._items = items
+        self._bytes = nbytes
+        self._parts: list[NDArray[Any]] = [np.frombuffer(changes, _CHANGE)]
+
+    def add(
+        self,
+        opened_ns: NDArray[np.int64],
+        settled_ns: NDArray[np.int64],
+        items: NDArray[np.float64],
+        nbytes: NDArray[np.float64],
+    ) -> None:
+        """Put the changes of some loans aside."""
+        n = len(opened_ns)
+        changes = np.zeros(2 * n, _CHANGE)
+        changes["late"][:n] = np.where(opened_ns < self._told, items, 0.0)
+        changes["order"][:n] = np.maximum(opened_ns, self._told) * 2
+        changes["order"][n:] = np.maximum(settled_ns, self._told) * 2 + 1
+        changes["items"] = np.concatenate([items, -items])
+        changes["bytes"] = np.concatenate([nbytes, -nbytes])
+        self._parts.append(changes)
+
+    def tell(self, watermark_ms: int) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
+        """Yield what is due of the intervals in which something changed, and forget the changes.
+
+        As `running_debt` has it, but for the account; `at` in ns.
+        """
+        changes = np.sort(np.concatenate(self._parts), order="order", kind="stable")
+        # The first moment of the interval that is not due.
+        until = (watermark_ms * 10**6 - self._horizon) // self._step * self._step
+        due = int(np.searchsorted(changes["order"], until * 2))
+        self._parts = [changes[due:]]
+        if not due:
+            return
+        changes = changes[:due]
+        numbers, starts = np.unique(changes["order"] // 2 // self._step, return_index=True)
+        for number, some in zip(numbers.tolist(), np.split(changes, starts[1:]), strict=True):
+            begin = number * self._step
+            high_items, items_ns, self._items = _highest(some, "items", self._items, begin)
+            high_bytes, bytes_ns, self._bytes = _highest(some, "bytes", self._bytes, begin)
+            self._told = begin + self._step
+            yield (
+                self._told,
+                *(round(self._items), round(self._bytes)),
+                *(round(high_items), items_ns, round(high_bytes), bytes_ns),
+                round(float(some["late"].sum())),
+            )
+
+    def kept(self) -> tuple[int, float, float, bytes]:
+        """Return what to make the next one with."""
+        return self._told, self._items, self._bytes, np.concatenate(self._parts).tobytes()
+
+    def due_ms(self) -> int | None:
+        """Return what the watermark has to be for something to be told of, if anything is left."""
+        orders = np.concatenate(self._parts)["order"]
+        if not len(orders):
+            return None
+        end = (int(orders.min()) // 2 // self._step + 1) * self._step
+        return (end + self._horizon) // 10**6
+
+
+def _highest(
+    changes: NDArray[Any], unit: str, debt: float, begin_ns: int
+) -> tuple[float, int, float]:
+    """Return the most that is owed in an interval, when first so, and the debt at its end."""
+    running = debt + np.cumsum(changes[unit])
+    top = int(np.argmax(running))
+    if running[top] <= debt:
+        return debt, begin_ns, float(running[-1])
+    return float(running[top]), int(changes["order"][top]) // 2, float(running[-1])
