@@ -50,6 +50,8 @@ class Entry:
     persistent: bool
     expires: float | None
     delivered: bool = False
+    recorded: bool = False
+    """Whether that may be known after a crash, too."""
     requeued: bool = False
     failures: int = 0
     finished: bool = False
@@ -219,12 +221,17 @@ class QueueMachine(RuleBasedStateMachine):
             assert party.has_room(), f"{entry} was delivered to a full window"
             self.check_delivery(delivery, entry)
             self.ready.remove(entry)
-            entry.delivered = True
+            self.was_delivered(entry)
             if party.no_ack:
                 entry.finished = True
             else:
                 party.has[delivery.tag] = entry
                 party.deliveries[delivery.tag] = delivery
+
+    def was_delivered(self, entry: Entry) -> None:
+        entry.delivered = True
+        # With the disk in trouble there is no record, and consumers are served all the same.
+        entry.recorded = entry.recorded or not self.trouble
 
     def late(self, entry: Entry) -> bool:
         return entry.expires is not None and entry.expires <= WALL + self.now
@@ -379,7 +386,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.ready[0] is entry
             self.check_delivery(delivery, entry)
             self.ready.remove(entry)
-            entry.delivered = True
+            self.was_delivered(entry)
             party.has[delivery.tag] = entry
             party.deliveries[delivery.tag] = delivery
             self.gone.append(party)
@@ -515,6 +522,7 @@ class QueueMachine(RuleBasedStateMachine):
             # It may be one that was acked, if the shelf had not come to know that.
             entry.finished = False
             entry.requeued = True
+            entry.delivered = entry.recorded
             entry.failures = 0
         self.open(shelf)
 
