@@ -79,8 +79,14 @@ class Puts:
         self.gaps = cast("list[int]", self.gaps)
         self.gaps += range(first, first + count)
 
+    def count_up(self) -> None:
+        """See what the last number is: while there are no gaps, nobody keeps it up to date."""
+        if not self.gaps:
+            self.last = self.first + len(self.headers) - 1
+
     def seal(self) -> None:
         """Work out what is known of them once they are complete."""
+        self.count_up()
         self.seqs = self.gaps or range(self.first, self.last + 1)
         self.count = len(self.seqs)
         self.gaps = (self.last,)  # So that what comes late is refused, see `skip_to`.
@@ -158,8 +164,8 @@ class Changes:
     """
 
     __slots__ = (
-        *("_named", "_store", "bodies", "declared", "dones", "dropped", "nbytes", "puts"),
-        *("sealed", "since", "ticket", "values"),
+        *("_bodies", "_headers", "_named", "_next", "_queue", "_store", "bodies", "declared"),
+        *("dones", "dropped", "nbytes", "puts", "sealed", "since", "ticket", "values"),
     )
 
     def __init__(self, store: Store) -> None:
@@ -176,6 +182,12 @@ class Changes:
         self.sealed = False
         self.since = 0.0
         """When it was committed."""
+        # Of the message that was put last: its queue, the number behind it, and where its parts
+        # are. No number (None): what comes next has to be looked at.
+        self._queue = 0
+        self._next: int | None = None
+        self._headers: list[bytes] = []
+        self._bodies: list[bytes | Body] = []
 
     def __bool__(self) -> bool:
         """Whether there is anything in it."""
@@ -227,6 +239,22 @@ class Changes:
             StoreUsageError: `seq` is not above the last one here; what stands in the store
                 already is looked at by `commit`.
         """
+        if (
+            seq == self._next
+            and queue_id == self._queue
+            and size is None
+            and type(body) is not Body
+        ):
+            # It follows the last one, as most do.
+            self._next = seq + 1
+            self._headers.append(header)
+            self._bodies.append(body)
+        else:
+            self._put(queue_id, seq, header, body, size)
+
+    def _put(
+        self, queue_id: int, seq: int, header: bytes, body: bytes | Body, size: int | None
+    ) -> None:
         shared = False
         if type(body) is Body:
             if body.changes is not self:
@@ -236,12 +264,12 @@ class Changes:
         if size is not None and not 0 <= size < 1 << 32:
             msg = f"a message counts for 0 to 4 GiB, not for {size} bytes"
             raise StoreUsageError(msg)
-        puts = self.puts.get(queue_id)
-        if puts is None:
-            puts = self._puts(queue_id, seq)
+        puts = self._puts(queue_id, seq)
         if puts.gaps or seq != puts.last + 1:
             puts.skip_to(seq, 1)
         puts.last = seq
+        self._queue, self._next = queue_id, None if puts.gaps else seq + 1
+        self._headers, self._bodies = puts.headers, puts.bodies
         puts.headers.append(header)
         puts.bodies.append(body)
         if shared:
@@ -252,6 +280,11 @@ class Changes:
             puts.explicit[seq] = size
 
     def _puts(self, queue_id: int, first: int) -> Puts:
+        """Return what is put to a queue, with its `last` as it is."""
+        puts = self.puts.get(queue_id)
+        if puts is not None:
+            puts.count_up()
+            return puts
         if self.sealed:
             raise StoreUsageError(_COMMITTED)
         if not 0 <= first <= _MAX_SEQ:
@@ -273,9 +306,8 @@ class Changes:
             raise StoreUsageError(msg)
         if not headers:
             return
-        puts = self.puts.get(queue_id)
-        if puts is None:
-            puts = self._puts(queue_id, first)
+        puts = self._puts(queue_id, first)
+        self._next = None
         if puts.gaps or first != puts.last + 1:
             puts.skip_to(first, len(headers))
         puts.last = first + len(headers) - 1
@@ -330,6 +362,7 @@ class Changes:
         if self.sealed:
             raise StoreUsageError(_COMMITTED)
         self.sealed = True
+        self._next = None
         nbytes = 64
         for puts in self.puts.values():
             puts.seal()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 #: More parts than this are joined before they are written: small ones cost more apart, and the
 #: system takes no more than 1,024 at a time (IOV_MAX).
 _MANY_PARTS: Final = 256
+
+_SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 class File(Protocol):
@@ -21,6 +24,13 @@ class File(Protocol):
 
     def write(self, parts: Sequence[bytes], offset: int) -> None:
         """Write all parts, one behind the other; after an error anything of it may be there."""
+        ...
+
+    def write_back(self, start: int, end: int) -> None:
+        """Have the system begin to put these bytes on the disk, if it can; never raises.
+
+        What was written is as little durable as before: `fsync` has less to wait for.
+        """
         ...
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -97,6 +107,19 @@ class Files(Protocol):
         ...
 
 
+@cache
+def sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return the system's call of that name, which Python has not; None: there is none."""
+    try:
+        import ctypes
+
+        call = ctypes.CDLL(None).sync_file_range
+    except (ImportError, OSError, AttributeError):  # Another system, or another C library.
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return call
+
+
 class RealFile:
     """An open file of the operating system."""
 
@@ -115,6 +138,14 @@ class RealFile:
             view = memoryview(b"".join(parts))
             while written < size:
                 written += os.pwrite(self._fd, view[written:], offset + written)
+
+    def write_back(self, start: int, end: int) -> None:
+        """See `File`."""
+        call = sync_file_range()
+        if call is not None:
+            # An error is of no interest: so called it does not take from `fsync` what that is to
+            # report [sync_file_range(2)].
+            call(self._fd, start, end - start, _SYNC_FILE_RANGE_WRITE)
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `File`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from ._index import Index, Op
 
 _logger = logging.getLogger(__name__)
+
+#: The disk is to begin with what is written each time that it is so much, in bytes: then it is busy
+#: while more is put together, and an fsync does not wait for all that came in 200 ms. As RocksDB's
+#: `bytes_per_sync`, for which 1 MB is advised, and PostgreSQL's `checkpoint_flush_after`.
+_WRITE_BACK_BYTES: Final = 1 << 20
+
+#: A page that is not full is left out: it would be written twice.
+_PAGE: Final = 4096
 
 
 @attrs.define(slots=True, eq=False)
@@ -55,6 +63,8 @@ class Log:
         self.next_segment = next_segment
         self.next_batch = next_batch
         self.unsynced: deque[Written] = deque()
+        # Up to where the disk was told to begin with the current segment.
+        self._begun = 0
 
     def begin(self) -> Segment:
         """Return the current segment, making one where there is none.
@@ -81,6 +91,7 @@ class Log:
             self._index.segments[number] = segment
         self.next_segment += 1
         self.current, self._file = segment, file
+        self._begun = 0
         return segment
 
     def append(self, batch: Batch, ticket: int, group: list[Changes]) -> Written:
@@ -100,6 +111,10 @@ class Log:
         with self._index.lock:
             segment.size += written.size
             self.unsynced.append(written)
+        if segment.size - self._begun > _WRITE_BACK_BYTES:
+            end = segment.size - segment.size % _PAGE
+            self._file.write_back(self._begun, end)
+            self._begun = end
         return written
 
     def fsync(self) -> None:
@@ -111,6 +126,8 @@ class Log:
         """
         assert self._file is not None
         self._file.fsync()
+        assert self.current is not None
+        self._begun = self.current.size - self.current.size % _PAGE
 
     def give_up(self) -> Iterator[Written]:
         """End the current segment where it was last durable; yield what came after, last first."""

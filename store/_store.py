@@ -18,7 +18,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain
 from time import monotonic, sleep
 from types import MappingProxyType
@@ -52,7 +52,7 @@ from ._statistics import StoreStatistics
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Mapping
 
     from ._extents import Extent
     from ._files import Files
@@ -236,12 +236,15 @@ class Store:
             StoreClosedError: the store is closed.
         """
         changes.seal()
-        with self._at_once():
+        lock = self._acquire()
+        try:
             if self._closed:
                 msg = "the store is closed"
                 raise StoreClosedError(msg)
             self._index.commit(changes)
             return self._take_in(changes)
+        finally:
+            lock.release()
 
     def _take_in(self, changes: Changes) -> int:
         """Have changes written that the index has. Under the lock."""
@@ -261,21 +264,20 @@ class Store:
 
     def hurry(self) -> None:
         """Have everything committed so far on the disk as soon as possible."""
-        with self._at_once():
+        lock = self._acquire()
+        try:
             self._hurried = True
             self._wake.notify()
+        finally:
+            lock.release()
 
-    @contextmanager
-    def _at_once(self) -> Generator[None]:
+    def _acquire(self) -> threading.RLock:
         """Have the lock, before the writer has it again: what has it holds up its owner's loop."""
         if not self._lock.acquire(blocking=False):
             self._asked_for = True
             self._lock.acquire()
             self._asked_for = False
-        try:
-            yield
-        finally:
-            self._lock.release()
+        return self._lock
 
     def ahead(self) -> int:
         """Return how many bytes are committed and not yet written."""
@@ -524,6 +526,8 @@ class Store:
     def _group(self, until: int) -> list[Changes]:
         """Take the next changes that share a batch, up to a ticket."""
         limit = self.settings.write_bytes if self._trouble is None else _SMALL_BYTES
+        # Rather one that is somewhat larger than another one with little in it.
+        slack = _BATCH_BYTES // 2 if self._pending_bytes < 3 * _BATCH_BYTES // 2 else 0
         group: list[Changes] = []
         queues: set[int] = set()
         size = 0
@@ -531,7 +535,7 @@ class Store:
             changes = self._pending[0]
             size += changes.nbytes
             queues.update(changes.puts)
-            if group and size > min(limit, _BATCH_BYTES + _QUEUE_BYTES * len(queues)):
+            if group and size > min(limit, _BATCH_BYTES + slack + _QUEUE_BYTES * len(queues)):
                 break
             group.append(self._pending.popleft())
         return group

@@ -20,6 +20,8 @@ class _Inode:
         self.durable = b""
         #: Since the last fsync: (offset, bytes), or (size, None) for a truncation.
         self.since: list[tuple[int, bytes | None]] = []
+        #: What it was told to begin with, before an fsync: from, up to.
+        self.begun: list[tuple[int, int]] = []
 
     def write(self, data: bytes, offset: int) -> None:
         _put(self.data, data, offset)
@@ -90,6 +92,11 @@ class FakeFile:
             self.inode.write(data[:room], offset)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.inode.write(data, offset)
+
+    def write_back(self, start: int, end: int) -> None:
+        assert not self.closed
+        # What of it is on the disk when the power fails is left to chance in any case.
+        self.inode.begun.append((start, end))
 
     def pread(self, size: int, offset: int) -> bytes:
         assert not self.closed

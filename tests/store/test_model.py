@@ -151,6 +151,8 @@ class StoreMachine(RuleBasedStateMachine):
         for name in sorted(names):
             queue = self.store.queues[name]
             puts = changes.puts.get(queue.id)
+            if puts is not None:
+                puts.count_up()
             seq = puts.last + 1 if puts else queue.next_seq
             seq += chance.choice((0, 0, 0, 0, 1, 3))
             changes.put(queue.id, seq, header, given, size=size)

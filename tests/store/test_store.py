@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clearfunds.store import Record, Store, StoreSettings, StoreUsageError
+from clearfunds.store._files import sync_file_range
 from tests.store.disk import FakeFiles
 
 if TYPE_CHECKING:
@@ -473,3 +474,105 @@ def test_progress_is_told_of_what_takes_long() -> None:
     store.compact()
     assert any("forward" in what and 0 < done <= total for what, done, total in told)
     store.close()
+
+
+def test_the_disk_begins_with_what_is_written_before_an_fsync_waits_for_it() -> None:
+    disk = FakeFiles()
+    store = Store.open("", files=disk)
+    queue = declared(store, "q")
+    store.flush(sync=True)
+    (inode,) = (inode for name, inode in disk.names.items() if name.startswith("segment"))
+    for number in range(64):
+        changes = store.begin()
+        changes.put(queue, number, b"", bytes(50_000))
+        store.commit(changes)
+        store.flush(sync=False)
+    begun = inode.begun
+    assert [start for start, _ in begun] == [0, *(end for _, end in begun[:-1])]
+    assert all(0 < end - start < 1_200_000 and end % 4096 == 0 for start, end in begun)
+    assert len(inode.data) - begun[-1][1] < 1_200_000
+    assert not inode.durable[4096:]  # Which is not to say that it is there.
+    store.flush(sync=True)
+    changes = store.begin()
+    changes.put(queue, 64, b"", bytes(50_000))
+    store.commit(changes)
+    store.flush(sync=False)
+    assert inode.begun is begun  # What an fsync has waited for is not begun with once more.
+    assert begun[-1][1] < len(inode.data) - 50_000
+    store.close()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_it_does_without_a_system_that_can_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    calls: list[tuple[int, ...]] = []
+    call = sync_file_range()
+
+    def counted(*args: int) -> int:
+        calls.append(args)
+        return 0 if call is None else call(*args)
+
+    monkeypatch.setattr(
+        "clearfunds.store._files.sync_file_range", lambda: counted if there else None
+    )
+    store = Store.open(tmp_path)
+    queue = declared(store, "q")
+    for number in range(30):
+        changes = store.begin()
+        changes.put(queue, number, b"", b"%d" % (number % 10) * 100_000)
+        store.commit(changes)
+        store.flush(sync=False)
+    store.close()
+    assert len(calls) == (2 if there else 0)
+    store = Store.open(tmp_path)
+    records = store.read(queue, 0, count=100, nbytes=1 << 30)
+    assert [record.body[-1:] for record in records] == [b"%d" % (n % 10) for n in range(30)]
+    store.close()
+
+
+def test_messages_are_put_one_by_one_and_in_runs_in_any_mixture(store: Store) -> None:
+    one, two = declared(store, "one"), declared(store, "two")
+    expected: dict[int, list[Record]] = {one: [], two: []}
+    changes = store.begin()
+    large = bytes(store.settings.embed_below)
+    shared = changes.share(large)
+
+    def put(queue: int, seq: int, size: int | None = None, body: bytes = b"body") -> None:
+        changes.put(queue, seq, b"%d" % seq, shared if body is large else body, size=size)
+        nbytes = len(b"%d" % seq) + len(body) if size is None else size
+        expected[queue].append(Record(seq, b"%d" % seq, body, nbytes))
+
+    def put_run(queue: int, first: int, count: int) -> None:
+        changes.put_run(queue, first, [b"run"] * count, [b"r"] * count)
+        expected[queue] += [Record(first + n, b"run", b"r", 4) for n in range(count)]
+
+    for seq in range(1, 4):
+        put(one, seq)
+    put(two, 1)
+    put(one, 4)
+    put(one, 5, size=99)
+    put(one, 6)
+    put_run(one, 7, 3)
+    with pytest.raises(StoreUsageError, match="seq 9 comes after 9"):
+        put(one, 9)
+    put(one, 10, body=large)
+    put(one, 11)
+    put(two, 2)
+    put_run(two, 3, 2)
+    put(two, 5)
+    put(one, 12)
+    put(one, 20)  # From here on there is a gap.
+    put(one, 21)
+    put_run(one, 22, 2)
+    put(one, 24)
+    with pytest.raises(StoreUsageError, match="seq 24 comes after 24"):
+        changes.put_run(one, 24, [b""], [b""])
+    store.commit(changes)
+    for queue, seq in ((one, 25), (two, 6)):
+        with pytest.raises(StoreUsageError, match="were committed before"):
+            changes.put(queue, seq, b"", b"")
+    for _ in range(2):
+        for queue, records in expected.items():
+            assert store.read(queue, 0, count=99, nbytes=1 << 20) == records
+        store.flush(sync=True)
