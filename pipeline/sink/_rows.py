@@ -1,0 +1,200 @@
+"""Messages out of Arrow's record batches: which columns there may be, and what they hold.
+
+Rule: what cannot be sent is refused before anything is, with its column, its row and what to do;
+columns that mean nothing here are refused too, and not left out in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import attrs
+
+from clearfunds.sink_client import QOS, RETAIN
+
+from .._errors import OptionError, PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from ._options import WriteOptions
+
+_TEXTS: Final = ("string", "char", "varchar")
+_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic": _TEXTS,
+    "value": ("binary", *_TEXTS),
+    "qos": ("tinyint", "smallint", "int", "bigint"),
+    "retain": ("boolean",),
+}
+"""Columns that mean something, and the types that they may have, as Spark writes them."""
+
+_ADVICE: Final = {
+    "topic": 'make it a string, as col("topic").cast("string")',
+    "value": "make it a string or binary, as with cast, or with to_json(struct(...))",
+    "qos": 'make it a whole number, as col("qos").cast("int")',
+    "retain": 'make it a boolean, as col("retain").cast("boolean")',
+}
+
+
+class Column(Protocol):
+    """What is needed of `pyarrow.Array`."""
+
+    @property
+    def null_count(self) -> int:
+        """How many rows have nothing in this column."""
+        ...
+
+    def to_pylist(self) -> list[Any]:
+        """Return what it holds as Python's own values."""
+        ...
+
+
+class RecordBatch(Protocol):
+    """What is needed of `pyarrow.RecordBatch`, which has no types."""
+
+    def column(self, i: int, /) -> Column:
+        """Return one column."""
+        ...
+
+
+class RowError(PipelineError, ValueError):
+    """A row that cannot be sent; nothing of its batch was published."""
+
+
+class Messages(NamedTuple):
+    """Some rows in their order, column by column, as `Stager.write_columns` takes them."""
+
+    topics: Iterable[bytes]
+    values: list[bytes]
+    flags: list[int]
+
+
+@attrs.frozen(slots=True)
+class Columns:
+    """Where in a record batch the parts of a message are; None: nowhere, all rows have the same.
+
+    Attributes:
+        value: The place of the values.
+        topic: The place of the topics.
+        qos: The place of the QoS.
+        retain: The place of whether they become their topics' retained values.
+        same_topic: The topic of all rows.
+        same_qos: The QoS of all rows.
+        same_retain: Whether all rows become their topics' retained values.
+    """
+
+    value: int
+    topic: int | None
+    qos: int | None
+    retain: int | None
+    same_topic: bytes
+    same_qos: int
+    same_retain: bool
+
+    @classmethod
+    def of(cls, schema: StructType, options: WriteOptions) -> Columns:
+        """Find them in what a query writes.
+
+        Args:
+            schema: The columns, as Spark has them.
+            options: What holds for rows that do not say otherwise.
+
+        Raises:
+            OptionError: If one is missing, is of a wrong type, or means nothing here.
+        """
+        topic = options.topic
+        places: dict[str, int] = {}
+        unknown: list[str] = []
+        for place, field in enumerate(schema.fields):
+            name = field.name.lower()
+            if name not in _TYPES or name in places:
+                unknown.append(field.name)
+                continue
+            places[name] = place
+            found = field.dataType.simpleString()
+            if found.split("(")[0] not in _TYPES[name]:
+                msg = f"the column {field.name} is of type {found}; {_ADVICE[name]}"
+                raise OptionError(msg)
+        if "value" not in places:
+            given = ", ".join(schema.fieldNames()) or "none"
+            msg = (
+                f"there is no column value among those that are written ({given}): give the one "
+                'that holds the messages that name, as .withColumnRenamed("body", "value")'
+            )
+            raise OptionError(msg)
+        if "topic" in places and topic is not None:
+            msg = (
+                f"the option topic says {topic} for all rows, and there is a column topic, too: "
+                'leave out the option, or the column with .drop("topic")'
+            )
+            raise OptionError(msg)
+        if "topic" not in places and topic is None:
+            msg = (
+                "nothing says to which topic the rows go: write a column topic (a string), or "
+                'give the option topic for all of them, as .option("topic", "plant/alarms")'
+            )
+            raise OptionError(msg)
+        if unknown:
+            names = ", ".join(unknown)
+            kept = ", ".join(f'"{name}"' for name in _TYPES if name in places)
+            msg = (
+                f"the columns {names} mean nothing here: choose those that do with "
+                f".select({kept}), or pack what you need into value with to_json(struct(...))"
+            )
+            raise OptionError(msg)
+        return cls(
+            places["value"],
+            places.get("topic"),
+            places.get("qos"),
+            places.get("retain"),
+            (topic or "").encode(),
+            options.qos,
+            options.retain,
+        )
+
+    def messages(self, batch: RecordBatch, first: int) -> Messages:
+        """Take the messages out of a record batch.
+
+        Args:
+            batch: The rows.
+            first: How many rows of the same task came before.
+
+        Raises:
+            RowError: If something is null, or a QoS is none.
+        """
+        values = _entries("value", batch.column(self.value), first)
+        if values and isinstance(values[0], str):
+            values = [value.encode() for value in values]
+        topics: Iterable[bytes] = repeat(self.same_topic)
+        if self.topic is not None:
+            names = _entries("topic", batch.column(self.topic), first)
+            topics = [name.encode() for name in names]
+        return Messages(topics, values, self._flags(batch, first, len(values)))
+
+    def _flags(self, batch: RecordBatch, first: int, rows: int) -> list[int]:
+        qos, retain = self.same_qos, RETAIN if self.same_retain else 0
+        if self.qos is None and self.retain is None:
+            return [qos | retain] * rows
+        flags = [qos] * rows if self.qos is None else _entries("qos", batch.column(self.qos), first)
+        for place, each in enumerate(flags):
+            if each not in QOS:
+                row = first + place
+                raise RowError(f"the qos of row {row} of its partition is {each}, not 0, 1 or 2")
+        if self.retain is None:
+            return [each | retain for each in flags]
+        kept = _entries("retain", batch.column(self.retain), first)
+        return [each | RETAIN if keep else each for each, keep in zip(flags, kept, strict=True)]
+
+
+def _entries(name: str, column: Column, first: int) -> list[Any]:
+    entries = column.to_pylist()
+    if column.null_count:
+        row = first + entries.index(None)
+        msg = (
+            f"the {name} of row {row} of its partition (counted from 0) is null: leave such rows "
+            f'out with .where("{name} is not null"), or give them one with coalesce'
+        )
+        raise RowError(msg)
+    return entries

@@ -1,0 +1,61 @@
+"""A stream's batches: `df.writeStream.format("clearfunds")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from .._errors import PipelineError
+from ._options import WriteOptions
+from ._rows import Columns
+from ._staging import abort, commit, stage
+
+QUERY: Final = "sql.streaming.queryId"
+BATCH: Final = "streaming.sql.batchId"
+"""What Spark tells its tasks beside the rows: local properties of `StreamExecution` and
+`MicroBatchExecution`, there since Spark 2.0. A query's id stands in its checkpoint, so it is the
+same when it is started again from there, and so are the numbers of batches."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a query exactly once.
+
+    Args:
+        options: What it was told.
+        columns: Where in the rows a message is.
+    """
+
+    def __init__(self, options: WriteOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage one task's rows; in a worker."""
+        name = _property(QUERY, "the query's id")
+        if self._options.writer is not None:
+            name = f"{self._options.writer}/{name}"
+        number = _property(BATCH, "the batch's number")
+        return stage(self._options, self._columns, name, int(number), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish what the tasks have staged; in a process of the driver's."""
+        commit(self._options, batchId, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Throw away what the tasks have staged, if it was not published."""
+        abort(self._options, messages)
+
+
+def _property(name: str, what: str) -> str:
+    context = TaskContext.get()
+    found = None if context is None else context.getLocalProperty(name)
+    if not found:
+        raise PipelineError(
+            f"Spark does not tell its tasks {what} (the local property {name}), without which a "
+            "batch cannot be told from one that was written before; write with foreachBatch, and "
+            "in it with df.write and the options 'writer' and 'batch'"
+        )
+    return found
