@@ -22,6 +22,7 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from .sink import BatchWriter, StreamWriter
     from .source import BatchReader, StreamReader
 
 NAME = "clearfunds"
@@ -63,6 +64,18 @@ class ClearFundsDataSource(DataSource):
         options = stream_options(self.options)
         self._check(schema)
         return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what `df.write` writes with."""
+        from .sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Return what `df.writeStream` writes with."""
+        from .sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
     def _check(self, schema: StructType) -> None:
         """See whether a schema that a user has given is the one there is."""
