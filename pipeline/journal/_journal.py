@@ -277,7 +277,11 @@ class Journal:
             self._sampled_at = now
             if self._stretch is None:
                 self._stretch = now, self._sampled_out()
-                logger.warning("%s", self._why(k), extra={"event": "journal_samples", "one_in": k})
+                logger.warning(
+                    "%s",
+                    self._why(k),
+                    extra={"event": "journal_samples", "folder": str(self.folder), "one_in": k},
+                )
 
     def _why(self, k: int) -> str:
         stands = f"one in {k} is kept and counts for {k}, by lot"
@@ -311,12 +315,18 @@ class Journal:
         if self._stretch is not None and now - self._sampled_at >= STRETCH_SECONDS:
             since, before = self._stretch
             self._stretch = None
+            seconds, rows = self._sampled_at - since, self._sampled_out() - before
             logger.info(
                 "the journal in %s keeps every row again; in %.0f s it did not keep %d",
                 self.folder,
-                self._sampled_at - since,
-                self._sampled_out() - before,
-                extra={"event": "journal_keeps_all"},
+                seconds,
+                rows,
+                extra={
+                    "event": "journal_keeps_all",
+                    "folder": str(self.folder),
+                    "seconds": round(seconds, 3),
+                    "rows": rows,
+                },
             )
 
     # -- writing ----------------------------------------------------------------------------------
@@ -344,13 +354,22 @@ class Journal:
             why = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
             if why is None and self._trouble is not None:
                 logger.info(
-                    "the journal in %s is written again", self.folder,
-                    extra={"event": "journal_writes"},
-                )  # fmt: skip
+                    "the journal in %s is written again",
+                    self.folder,
+                    extra={"event": "journal_writes", "folder": str(self.folder)},
+                )
             if why is not None:
                 self._errors += 1
                 if self._trouble is None:
-                    logger.error("%s", why, extra={"event": "journal_fails"})
+                    logger.error(
+                        "%s",
+                        why,
+                        extra={
+                            "event": "journal_fails",
+                            "folder": str(self.folder),
+                            "reason": why,
+                        },
+                    )
             self._trouble = why
         return why is None
 
@@ -371,7 +390,15 @@ class Journal:
                         "goes on by itself"
                     )
                 except Exception as exc:
-                    logger.exception("rows of the journal's table %s are lost", name)
+                    logger.exception(
+                        "rows of the journal's table %s are lost",
+                        name,
+                        extra={
+                            "event": "journal_rows_lost",
+                            "folder": str(self.folder),
+                            "table": name,
+                        },
+                    )
                     why = why or f"rows of the journal's table {name} are lost: {exc!r}"
         return why
 
@@ -452,7 +479,11 @@ class Journal:
                 left,
                 self.folder,
                 seconds,
-                extra={"event": "journal_incomplete", "rows": left},
+                extra={
+                    "event": "journal_incomplete",
+                    "folder": str(self.folder),
+                    "rows": left,
+                },
             )
 
     # -- looking ----------------------------------------------------------------------------------
@@ -560,7 +591,9 @@ def _prepare(folder: Path) -> IO[bytes]:
             "end the other first"
         )
         raise PipelineError(msg) from None
-    logger.info("keeping a journal in %s", folder, extra={"event": "journal"})
+    logger.info(
+        "keeping a journal in %s", folder, extra={"event": "journal", "folder": str(folder)}
+    )
     left = leftovers(folder)
     for path in left:
         with suppress(OSError):
@@ -571,6 +604,6 @@ def _prepare(folder: Path) -> IO[bytes]:
             "it had not finished are removed, what was in them is lost",
             folder,
             len(left),
-            extra={"event": "journal_leftovers", "files": len(left)},
+            extra={"event": "journal_leftovers", "folder": str(folder), "files": len(left)},
         )
     return lock

@@ -155,13 +155,12 @@ def test_pythons_warnings_are_lines_too(capsys: pytest.CaptureFixture[str]) -> N
 # -- the documentation ----------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("accounts", "dataspace", "transports", "pipeline/journal", "src/clearfunds/_cli")
 
 
 def test_every_event_is_documented_and_no_other() -> None:
     code = "".join(
-        path.read_text("utf-8")
-        for folder in ("accounts", "dataspace", "transports", "src/clearfunds/_cli")
-        for path in (ROOT / folder).rglob("*.py")
+        path.read_text("utf-8") for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
     )
     in_code = set(re.findall(r'"event": "(\w+)"|\b_fields\("(\w+)"', code))
     documented = re.findall(

@@ -117,6 +117,7 @@ NOTES: Final = """\
   is not in `clearfunds_debt_items`, the peaks, the distribution, the ranks, the accounts by state
   or the oldest loan, but in `clearfunds_at_rest_items` alone. `/metrics/detailed` has all of it:
   the accounts under `disk` (or `kept`) are the queues' own.
+- A relay with a journal has those of [ledger.md](ledger.md#the-journal), too.
 """
 
 
