@@ -20,6 +20,7 @@ _COMMANDS: Final = {
     "trace": "Follow an account's next event to the last who is done with it.",
     "mint": "Make keys and sturdyrefs for Syndicate clients.",
     "store": "Look at what a relay keeps on disk, and put it in order.",
+    "report": "Say from a relay's journal who owed, who held, and which limits would have helped.",
     "demo": "Send a month of flights through a relay, and watch who owes, holds and waits.",
 }
 """The commands, each with what the list of them says, for which none of them is loaded."""

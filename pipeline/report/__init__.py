@@ -1,0 +1,9 @@
+"""`clearfunds report`: a page, tables and limits out of a journal.
+
+Importing this needs neither PySpark nor pyarrow; each function says what is missing.
+"""
+
+from .._errors import PipelineError as PipelineError
+from ._run import Written as Written
+from ._run import follow_report as follow_report
+from ._run import write_report as write_report

@@ -1,0 +1,231 @@
+"""The figures of a report, computed by Spark from a journal: the ledger's functions, one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from pyspark.sql import functions as f
+
+from ..ledger import (
+    blame,
+    debt_over_time,
+    fairness,
+    fan_out,
+    hold_percentiles,
+    peak_debt,
+    read,
+    recommended_limits,
+    stall_time,
+)
+from ._book import Book
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    Note = Callable[[str, int, int], None]
+
+TABLES: Final = (
+    *("overview", "outcomes", "debt_over_time", "debt_total", "peak_debt", "accounts_now"),
+    *("hold_percentiles", "blame", "stall_time", "fan_out", "fairness", "tenants"),
+    "recommended_limits",
+)
+"""What is computed, in this order; each is a file in the report's `tables`."""
+
+_POINTS: Final = 240
+"""Moments of debt over time, at most; a picture is not wider."""
+
+_STEPS_MS: Final = (
+    *(100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000),
+    *(600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 14_400_000, 43_200_000, 86_400_000),
+)
+
+_ROUTER: Final = "router"
+"""The holder of what is being handled; what it had is not a delivery."""
+
+_SERVER: Final = "server"
+
+
+@attrs.frozen
+class _Journal:
+    """The tables of a journal, without what is at rest, and the time that they are about."""
+
+    settlements: DataFrame
+    publications: DataFrame
+    open_loans: DataFrame
+    stalls: DataFrame
+    accounts: DataFrame
+    limits: DataFrame
+    since_ns: int | None
+
+    @property
+    def delivered(self) -> DataFrame:
+        return self.settlements.where(f.col("kind") != _ROUTER)
+
+
+def compute(
+    spark: SparkSession,
+    folder: Path,
+    *,
+    target_ms: float,
+    margin: float,
+    last: float | None = None,
+    note: Note = lambda _, __, ___: None,
+) -> Book:
+    """Compute all tables.
+
+    Args:
+        spark: The session.
+        folder: The journal.
+        target_ms: What 99 of 100 deliveries are to be held for at most.
+        margin: Which part of what that allows a limit may give.
+        last: Only of the last so many seconds, up to the last settlement.
+        note: Told what is being computed, how many tables are there and how many there will be.
+
+    Raises:
+        PipelineError: There is no journal.
+    """
+    total = len(TABLES)
+    note("reading the journal", 0, total)
+    journal = _journal(spark, folder, last)
+    overview = _collected(_overview(journal))
+    (row,) = overview.to_pylist()
+    step_ms = _step(row)
+    overview = overview.append_column("step_ns", [[step_ms * 10**6]])
+    tables: dict[str, Any] = {"overview": overview}
+    for name in TABLES[1:]:
+        note(name.replace("_", " "), len(tables), total)
+        if row["rows"]:
+            frame = _frame(name, journal, f"{step_ms} milliseconds", target_ms, margin)
+            tables[name] = _collected(frame)
+    note("writing", total, total)
+    return Book(tables)
+
+
+def _collected(frame: Any) -> Any:
+    """Return what a DataFrame gives, as a `pyarrow.Table`."""
+    return frame.toArrow()
+
+
+def _frame(name: str, journal: _Journal, every: str, target_ms: float, margin: float) -> DataFrame:
+    loans, still = journal.settlements, journal.open_loans
+    match name:
+        case "outcomes":
+            return _outcomes(journal.delivered)
+        case "debt_over_time":
+            return debt_over_time(loans, still, every)
+        case "debt_total":
+            # All accounts as if they were one.
+            one = f.lit("all")
+            both = (loans.withColumn("account", one), still.withColumn("account", one))
+            return debt_over_time(*both, every).drop("account")
+        case "peak_debt":
+            return peak_debt(loans, still)
+        case "accounts_now":
+            return _accounts_now(journal)
+        case "hold_percentiles":
+            return hold_percentiles(journal.delivered)
+        case "blame":
+            return blame(loans, still)
+        case "stall_time":
+            return stall_time(journal.stalls)
+        case "fan_out":
+            return fan_out(journal.publications)
+        case "fairness":
+            return fairness(_published(journal), _tenant())
+        case "tenants":
+            return _tenants(_published(journal))
+        case _:
+            assert name == "recommended_limits"
+            return recommended_limits(
+                loans,
+                journal.accounts,
+                journal.limits,
+                journal.publications,
+                target_ms=target_ms,
+                margin=margin,
+            )
+
+
+def _journal(spark: SparkSession, folder: Path, last: float | None) -> _Journal:
+    tables = read(spark, folder)
+    # What is put aside in a queue is owed for days, and nobody waits for it.
+    rest = tables.accounts.where("at_rest is not null").select("account").distinct()
+    names = [row["account"] for row in rest.collect()]
+    on_its_way = ~f.col("account").isin(names) if names else f.lit(True)
+    settlements = tables.settlements.where(on_its_way)
+    publications, stalls = tables.publications, tables.stalls
+    since_ns: int | None = None
+    if last is not None:
+        end: int | None = tables.settlements.agg(f.max("settled_ns")).collect()[0][0]
+        since = since_ns = 0 if end is None else end - int(last * 1e9)
+        settlements = settlements.where(f.col("settled_ns") >= since)
+        publications = publications.where(f.col("at_ns") >= since)
+        stalls = stalls.where(f.col("ended_ns") >= since)
+    return _Journal(
+        settlements=settlements,
+        publications=publications,
+        open_loans=tables.open_loans.where(on_its_way),
+        stalls=stalls,
+        accounts=tables.accounts,
+        limits=tables.limits,
+        since_ns=since_ns,
+    )
+
+
+def _amount(column: str) -> Column:
+    return f.coalesce(f.sum(f.col(column) * f.col("weight")), f.lit(0.0)).alias(column)
+
+
+def _overview(journal: _Journal) -> DataFrame:
+    began = f.coalesce(f.min("opened_ns"), f.lit(0))
+    if journal.since_ns is not None:
+        began = f.greatest(began, f.lit(journal.since_ns))
+    return journal.delivered.agg(
+        began.alias("began_ns"),
+        f.coalesce(f.max("settled_ns"), f.lit(0)).alias("ended_ns"),
+        f.count(f.lit(1)).alias("rows"),
+        _amount("items"),
+        _amount("bytes"),
+        f.count_distinct("account").alias("accounts"),
+        f.count_distinct("holder").alias("holders"),
+        f.coalesce(f.max("weight"), f.lit(1.0)).alias("weight"),
+    )
+
+
+def _step(overview: dict[str, Any]) -> int:
+    """Return how far apart, in milliseconds, debt over time is told."""
+    span_ms = (overview["ended_ns"] - overview["began_ns"]) / 1e6
+    return next((step for step in _STEPS_MS if span_ms / step <= _POINTS), _STEPS_MS[-1])
+
+
+def _outcomes(settlements: DataFrame) -> DataFrame:
+    return settlements.groupBy("outcome").agg(_amount("items"), _amount("bytes"))
+
+
+def _accounts_now(journal: _Journal) -> DataFrame:
+    """Return what is known last of each account's limit."""
+    columns = ("account", "at_ns", "limit_items", "limit_bytes")
+    told = journal.accounts.select(*columns).unionByName(journal.limits.select(*columns))
+    last = f.max_by(f.struct("limit_items", "limit_bytes"), "at_ns").alias("last")
+    return told.groupBy("account").agg(last).select("account", "last.*")
+
+
+def _published(journal: _Journal) -> DataFrame:
+    """Return the settlements of those who publish: all others only have answers sent to them."""
+    sources = f.broadcast(journal.publications.select("account").distinct())
+    return journal.delivered.join(sources, "account", "left_semi")
+
+
+def _tenant() -> Column:
+    above = f.col("parent")
+    alone = above.isNull() | (above == _SERVER)
+    return f.when(alone, f.col("account")).otherwise(above)
+
+
+def _tenants(settlements: DataFrame) -> DataFrame:
+    done = settlements.where(f.col("outcome").isin("delivered", "acked"))
+    return done.groupBy(_tenant().alias("tenant")).agg(_amount("items"), _amount("bytes"))

@@ -1,0 +1,604 @@
+"""The report as one page: nothing is loaded from anywhere, and it needs no script.
+
+Rule: whatever came from a peer (names of accounts and holders, topics) goes through `_words.text`
+or `_words.name`; everything else on the page is ours, or a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import attrs
+
+from ._book import Book, Row
+from ._limits import Advice, by_pattern
+from ._plots import COLOURS, Axis, Series, bar, debts, hold_axis, hold_range
+from ._style import STYLE
+from ._words import NOTHING, count, day, duration, moment, name, percent, period, plural, size, text
+
+SHOWN: Final = 15
+"""Rows of a table on the page; all of them are in the Parquet files."""
+
+_WIDE: Final = 8
+"""Columns of the matrix."""
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """What a page tells."""
+
+    source: str
+    """The journal's folder."""
+    made_ns: int
+    """When, in nanoseconds since 1970."""
+    target_ms: float
+    """For how long 99 of 100 deliveries are to be held at most."""
+    book: Book
+    advices: Sequence[Advice]
+    """Whose limit should be another."""
+    toml: str
+    """The file that says so."""
+    refresh: float | None = None
+    """Seconds after which the page is another; None: it is the last."""
+
+
+@attrs.frozen(kw_only=True)
+class _Overview:
+    """The one row of the table `overview`."""
+
+    began_ns: int
+    ended_ns: int
+    rows: int
+    items: float
+    bytes: float
+    accounts: int
+    holders: int
+    weight: float
+    step_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return max((self.ended_ns - self.began_ns) / 1e9, 1e-9)
+
+
+def page(report: Report) -> str:
+    """Write the page, as HTML."""
+    rows = report.book.rows("overview")
+    seen = _Overview(**rows[0]) if rows and rows[0]["rows"] else None
+    parts = [_head(report, seen)]
+    if seen is None:
+        parts.append(
+            '<main><div class="verdict calm"><p class="headline">Nothing has been settled yet: the '
+            "journal has no rows.</p><p>A relay that runs with <kbd>--journal</kbd> writes them as "
+            "it delivers, and closes a file after some seconds.</p></div></main>"
+        )
+    else:
+        parts.append("<main>")
+        parts += [
+            _verdict(report, seen),
+            _tiles(report, seen),
+            _owed(report, seen),
+            _held(report, seen),
+            _blocked(report, seen),
+            _waited(report),
+            _fanned(report),
+            _fair(report),
+            _advice(report),
+        ]
+        parts += ["</main>", _foot(report, seen)]
+    return "\n".join(part for part in parts if part) + "\n</body>\n</html>\n"
+
+
+def _head(report: Report, seen: _Overview | None) -> str:
+    again = (
+        ""
+        if report.refresh is None
+        else f'<meta http-equiv="refresh" content="{report.refresh:g}">'
+    )
+    when = "" if seen is None else f" · {period(seen.began_ns, seen.ended_ns)}"
+    made = f"{day(report.made_ns)} {moment(report.made_ns)} UTC"
+    live = f", rewritten every {duration(report.refresh)}" if report.refresh is not None else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+{again}<title>clearfunds report: {text(report.source)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<header>
+<h1>clearfunds report</h1>
+<p>{text(report.source)}{when} · made {made}{live}</p>
+</header>"""
+
+
+# -- the sentences at the top -------------------------------------------------------------------
+
+
+def _verdict(report: Report, seen: _Overview) -> str:
+    book = report.book
+    waited = book.total("stall_time", "seconds")
+    worst = book.top("stall_time", "seconds", 1)
+    holders = book.sums("blame", "holder", "byte_seconds")
+    sentences: list[str] = []
+    if worst:
+        row = worst[0]
+        culprit, seconds = row["culprit"], row["seconds"]
+        mood = "stuck" if seconds > 0.5 * seen.seconds else "waits"
+        alone = len(book.sums("stall_time", "account", "seconds")) == 1
+        whom = f"waited <b>{duration(seconds)}</b> for <b>{name(culprit)}</b>"
+        headline = f"{name(row['account'])} {whom}"
+        if book.count("stall_time") > 1:
+            headline += (
+                f", of {duration(waited)} it waited in all"
+                if alone
+                else f"; all readers together waited {duration(waited)}"
+            )
+        headline += "."
+    else:
+        mood = "calm"
+        headline = "Nobody had to wait: every account stayed within its limit."
+    if holders:
+        whole = sum(holders.values())
+        first, held = next(iter(holders.items()))
+        if whole > 0:
+            sentences.append(
+                f"{name(first)} held {percent(held / whole)} of all that was owed, "
+                f"{size(held / seen.seconds)} on average."
+            )
+    late = [row for row in book.rows("hold_percentiles") if row["p99_ms"] > report.target_ms]
+    wanted = duration(report.target_ms / 1e3)
+    if late:
+        slowest = max(late, key=lambda row: row["p99_ms"])
+        sentences.append(
+            f"{plural(len(late), 'holder')} kept one delivery in a hundred for longer than the "
+            f"{wanted} that are wanted; {name(slowest['holder'])} kept them for "
+            f"{duration(slowest['p99_ms'] / 1e3)} or longer."
+        )
+    else:
+        sentences.append(f"Every holder was done with 99 % of its deliveries within {wanted}.")
+    changes = len(by_pattern(report.advices))
+    if changes:
+        sentences.append(
+            f'<a href="#change">Other limits for {plural(changes, "account")}</a> would have kept '
+            "what they cause within it."
+        )
+    body = "".join(f"<p>{sentence}</p>" for sentence in [" ".join(sentences)])
+    return f'<div class="verdict {mood}"><p class="headline">{headline}</p>{body}</div>'
+
+
+def _tiles(report: Report, seen: _Overview) -> str:
+    book = report.book
+    peak = book.top("peak_debt", "peak_bytes", 1)
+    waited = book.total("stall_time", "seconds")
+    outcomes = book.sums("outcomes", "outcome", "items")
+    undone = sum(value for key, value in outcomes.items() if key not in _DONE)
+    lost = (
+        "all reached their holders"
+        if not undone
+        else f"{count(undone)} did not ({_worst_outcome(outcomes)})"
+    )
+    highest = "nothing" if not peak else size(peak[0]["peak_bytes"])
+    who = "" if not peak else f"{name(peak[0]['account'])} at {moment(peak[0]['peak_bytes_at_ns'])}"
+    return (
+        '<dl class="tiles">'
+        + _tile("Deliveries", count(seen.items), f"{size(seen.bytes)}; {lost}")
+        + _tile(
+            "Pace",
+            f"{count(seen.items / seen.seconds)}/s",
+            f"{size(seen.bytes / seen.seconds)}/s over {duration(seen.seconds)}",
+        )
+        + _tile("Highest debt", highest, who)
+        + _tile(
+            "Waited",
+            duration(waited),
+            f"{plural(seen.accounts, 'account')}, {plural(seen.holders, 'holder')}",
+        )
+        + "</dl>"
+    )
+
+
+_DONE: Final = ("delivered", "acked", "stored")
+"""Outcomes of what was finished; all others were given up, in one way or another."""
+
+
+def _worst_outcome(outcomes: dict[str, float]) -> str:
+    undone = {key: value for key, value in outcomes.items() if key not in _DONE}
+    return text(
+        ", ".join(
+            f"{key.replace('_', ' ')} {count(value)}" for key, value in list(undone.items())[:2]
+        )
+    )
+
+
+def _tile(term: str, figure: str, note: str) -> str:
+    return f'<div class="tile"><dt>{term}</dt><dd>{figure}</dd><dd>{note}</dd></div>'
+
+
+# -- who owed -----------------------------------------------------------------------------------
+
+
+def _owed(report: Report, seen: _Overview) -> str:
+    book = report.book
+    owed = book.sums("blame", "account", "byte_seconds")
+    order = list(owed) or [row["account"] for row in book.top("peak_debt", "peak_bytes", SHOWN)]
+    shown = order[:SHOWN]
+    peaks = {row["account"]: row for row in book.where("peak_debt", "account", shown)}
+    limits = {row["account"]: row for row in book.where("accounts_now", "account", shown)}
+    waits = book.sums("stall_time", "account", "seconds")
+    rows: list[Sequence[str]] = []
+    for place, account in enumerate(shown):
+        peak, limit = peaks.get(account), limits.get(account)
+        colour = f"c{place + 1}" if place < COLOURS else "c0"
+        rows.append(
+            (
+                f'<span class="key {colour}"></span>{name(account)}',
+                size(owed.get(account, 0.0) / seen.seconds),
+                NOTHING if peak is None else size(peak["peak_bytes"]),
+                NOTHING if peak is None else count(peak["peak_items"]),
+                NOTHING if peak is None else moment(peak["peak_bytes_at_ns"]),
+                NOTHING if limit is None else _limit(limit["limit_items"], limit["limit_bytes"]),
+                duration(waits[account]) if account in waits else NOTHING,
+            )
+        )
+    head = ("account", "on average", "at most", "events", "at", "its limit", "waited")
+    table = _table(head, rows, numbers=range(1, 7))
+    return _card(
+        "owed",
+        "Who owed",
+        "Debt is what an account caused and nobody is done with yet, here in bytes. An account "
+        "over its limit is not read from until it has come down.",
+        _debt_plot(book, order, seen) + table + _more(len(order), "account"),
+    )
+
+
+def _limit(items: int | None, nbytes: int | None) -> str:
+    said = [
+        *([] if items is None else [plural(items, "event")]),
+        *([] if nbytes is None else [size(nbytes)]),
+    ]
+    return ", ".join(said) or "none"
+
+
+def _debt_plot(book: Book, order: Sequence[str], seen: _Overview) -> str:
+    step = seen.step_ns
+    # An interval's debt is told at its end.
+    moments = range(seen.began_ns // step * step, seen.ended_ns + step, step)
+    if len(moments) < 3 or not order:
+        return ""
+    coloured = order[:COLOURS]
+    series = [
+        Series(account, _line(book.where("debt_over_time", "account", [account]), moments))
+        for account in coloured
+    ]
+    if len(order) > len(coloured):
+        all_of_them = _line(book.rows("debt_total"), moments)
+        rest = [
+            max(whole - sum(parts), 0.0)
+            for whole, *parts in zip(all_of_them, *(each.values for each in series), strict=True)
+        ]
+        series.append(Series(plural(len(order) - len(coloured), "other"), rest))
+    return debts(moments, series)
+
+
+def _line(rows: Iterable[Row], moments: Sequence[int]) -> list[float]:
+    """Return a value for each moment; where there is none, the last one still holds."""
+    known = sorted((_ns(row["at"]), float(row["debt_bytes"])) for row in rows)
+    values: list[float] = []
+    last, place = 0.0, 0
+    for moment_ns in moments:
+        while place < len(known) and known[place][0] <= moment_ns:
+            last = known[place][1]
+            place += 1
+        values.append(last)
+    return values
+
+
+def _ns(at: Any) -> int:
+    # A datetime, of a column of timestamps.
+    return int(round(at.timestamp() * 1e6) * 1000)
+
+
+# -- who held -----------------------------------------------------------------------------------
+
+
+_HOLDS: Final = ("p50_ms", "p90_ms", "p99_ms", "max_ms")
+
+
+def _held(report: Report, seen: _Overview) -> str:
+    book = report.book
+    found = book.top("hold_percentiles", "p99_ms", SHOWN)
+    if not found:
+        return ""
+    target = report.target_ms / 1e3
+    held = book.sums("blame", "holder", "byte_seconds")
+    every = [row[column] / 1e3 for row in found for column in ("p50_ms", "p99_ms", "max_ms")]
+    axis = Axis.over([*every, target])
+    rows = [
+        (
+            name(row["holder"]),
+            count(row["items"]),
+            NOTHING if row["holder"] not in held else size(held[row["holder"]] / seen.seconds),
+            hold_range(axis, [row[each] / 1e3 for each in _HOLDS], target),
+            duration(row["p50_ms"] / 1e3),
+            _late(row["p99_ms"], report.target_ms),
+            duration(row["max_ms"] / 1e3),
+        )
+        for row in found
+    ]
+    head = (
+        *("holder", "deliveries", "held on average", hold_axis(axis, target)),
+        *("half within", "99 % within", "all within"),
+    )
+    return _card(
+        "held",
+        "Who held it, and for how long",
+        "From when an event came in to when its holder was done with it: the dot is the median, "
+        "the mark 90 %, the thick bar ends at 99 %. The dashed line is the target, "
+        f"{duration(target)}.",
+        _table(head, rows, numbers=(1, 2, 4, 5, 6))
+        + _more(book.count("hold_percentiles"), "holder"),
+    )
+
+
+def _late(milliseconds: float, target: float) -> str:
+    said = duration(milliseconds / 1e3)
+    return f'<span class="late">{said}</span>' if milliseconds > target else said
+
+
+# -- who blocked whom ---------------------------------------------------------------------------
+
+
+def _blocked(report: Report, seen: _Overview) -> str:
+    book = report.book
+    accounts = book.sums("blame", "account", "byte_seconds")
+    holders = book.sums("blame", "holder", "byte_seconds")
+    whole = sum(accounts.values())
+    if whole <= 0:
+        return ""
+    rows, columns = list(accounts)[:SHOWN], list(holders)[:_WIDE]
+    cells = {(row["account"], row["holder"]): row for row in book.where("blame", "account", rows)}
+    highest = max(row["byte_seconds"] for row in cells.values()) or 1.0
+    lines: list[str] = []
+    for account in rows:
+        line = [f"<th>{name(account)}</th>"]
+        for holder in columns:
+            row = cells.get((account, holder))
+            if row is None or not row["byte_seconds"]:
+                line.append('<td class="cell none" style="--heat:0">·</td>')
+                continue
+            heat = 0.06 + 0.64 * (row["byte_seconds"] / highest) ** 0.6
+            title = text(
+                f"{account} owed {size(row['byte_seconds'] / seen.seconds)} on average for what "
+                f"{holder} held: {percent(row['byte_seconds'] / whole)} of all debt "
+                f"({count(row['byte_seconds'])} byte-seconds, {count(row['item_seconds'])} "
+                "event-seconds)"
+            )
+            line.append(
+                f'<td class="cell" style="--heat:{heat:.2f}" title="{title}">'
+                f"{size(row['byte_seconds'] / seen.seconds)}</td>"
+            )
+        line.append(f'<td class="sum">{size(accounts[account] / seen.seconds)}</td>')
+        lines.append(f"<tr>{''.join(line)}</tr>")
+    heads = "".join(f"<th>{name(holder)}</th>" for holder in columns)
+    sums = "".join(f"<td>{percent(holders[holder] / whole)}</td>" for holder in columns)
+    table = (
+        '<div class="scroll"><table class="matrix"><thead><tr><th></th>'
+        f"{heads}<th>owed in all</th></tr></thead><tbody>{''.join(lines)}</tbody>"
+        f"<tfoot><tr><th>of all debt</th>{sums}<td></td></tr></tfoot></table></div>"
+    )
+    left: list[str] = []
+    if len(accounts) > len(rows):
+        left.append(plural(len(accounts) - len(rows), "account"))
+    if len(holders) > len(columns):
+        left.append(plural(len(holders) - len(columns), "holder"))
+    more = f'<p class="more">{" and ".join(left)} more in tables/blame.</p>' if left else ""
+    return _card(
+        "blocked",
+        "Who blocked whom",
+        "A row is an account, a column whoever held what that account owed for; the figure is how "
+        "much stood there on average. Where the colour is strongest is where to look first.",
+        table + more,
+    )
+
+
+def _waited(report: Report) -> str:
+    book = report.book
+    found = book.top("stall_time", "seconds", SHOWN)
+    if not found:
+        return ""
+    highest = found[0]["seconds"] or 1.0
+    rows = [
+        (
+            name(row["account"]),
+            name(row["culprit"]),
+            bar(row["seconds"] / highest, duration(row["seconds"]), "blamed"),
+            duration(row["seconds"]),
+            count(row["stalls"]),
+        )
+        for row in found
+    ]
+    return _card(
+        "waited",
+        "Who had to wait, and for whom",
+        "How long an account's reader stood still, by whoever held most of what had to be done "
+        "first.",
+        _table(("account", "waited for", "", "in all", "times"), rows, numbers=(3, 4))
+        + _more(book.count("stall_time"), "pair"),
+    )
+
+
+def _fanned(report: Report) -> str:
+    book = report.book
+    found = book.top("fan_out", "copies", SHOWN)
+    if not found:
+        return ""
+    highest = found[0]["copies"] or 1.0
+    rows = [
+        (
+            name(row["account"]),
+            f'<bdi class="name">{text(row["topic"])}</bdi>',
+            count(row["published"]),
+            count(row["copies"]),
+            bar(row["copies"] / highest, f"{count(row['copies'])} deliveries"),
+            f"&times; {row['amplification']:.3g}",
+        )
+        for row in found
+    ]
+    return _card(
+        "fan-out",
+        "What became of each publication",
+        "One event to nine subscribers is nine loans: what is published here is not what has to be "
+        "delivered.",
+        _table(("account", "topic", "published", "deliveries", "", "each"), rows, numbers=(2, 3, 5))
+        + _more(book.count("fan_out"), "topic"),
+    )
+
+
+# -- fairness -----------------------------------------------------------------------------------
+
+
+def _fair(report: Report) -> str:
+    book = report.book
+    found = book.rows("fairness")
+    shares = book.sums("tenants", "tenant", "bytes")
+    if not found or len(shares) < 2 or found[0]["fairness_bytes"] is None:
+        return ""
+    row = found[0]
+    whole = sum(shares.values()) or 1.0
+    shown = list(shares)[:SHOWN]
+    items = book.sums("tenants", "tenant", "items")
+    rows = [
+        (
+            name(tenant),
+            bar(shares[tenant] / whole, percent(shares[tenant] / whole)),
+            percent(shares[tenant] / whole),
+            size(shares[tenant]),
+            count(items.get(tenant, 0.0)),
+        )
+        for tenant in shown
+    ]
+    index = row["fairness_bytes"]
+    about = (
+        f"Jain's index is <b>{index:.2f}</b> over {plural(len(shares), 'tenant')} in bytes "
+        f"({row['fairness_items']:.2f} in events): 1 is when all got as much, "
+        f"{1 / len(shares):.2g} when one got everything. It is as if {index * len(shares):.3g} of "
+        "them had shared it evenly."
+    )
+    return _card(
+        "fair",
+        "How evenly it was shared",
+        about,
+        _table(("tenant", "", "share", "delivered", "events"), rows, numbers=(2, 3, 4))
+        + _more(len(shares), "tenant"),
+    )
+
+
+# -- what to change -----------------------------------------------------------------------------
+
+
+def _advice(report: Report) -> str:
+    wanted = duration(report.target_ms / 1e3)
+    advices = by_pattern(report.advices)
+    if not advices:
+        return _card(
+            "change",
+            "What to change",
+            "Nothing: with the limits as they are, 99 % of what every account caused was done with "
+            f"within {wanted}, or no limit of its own would help.",
+            "",
+        )
+    rows = [
+        (
+            f'<bdi class="name">{text(key)}</bdi>',
+            name(advice.holder),
+            _late(advice.p99_ms, report.target_ms),
+            f"{count(advice.items_per_s)}/s, {size(advice.bytes_per_s)}/s",
+            f'<span class="now">{_limit(advice.now_items, advice.now_bytes)}</span>',
+            f'<b class="good">{_limit(advice.limit_items, advice.limit_bytes)}</b>'
+            + ("*" if advice.floor else ""),
+        )
+        for key, advice in list(advices.items())[:SHOWN]
+    ]
+    head = (
+        *("account", "waits at", "99 % within, now", "cleared there"),
+        *("limit now", "limit wanted"),
+    )
+    floor = (
+        "*: lower would cost throughput; it may not be enough."
+        if any(advice.floor for advice in advices.values())
+        else ""
+    )
+    about = (
+        "What is owed waits in somebody's hands: debt is the pace at which it is cleared times the "
+        f"time that takes. So that 99 of 100 are done with within <b>{wanted}</b>, an account may "
+        "owe no more than is cleared of it in that time. It publishes no less: it is the queue in "
+        "between that gets shorter."
+    )
+    return _card(
+        "change",
+        "What to change",
+        about,
+        _table(head, rows, numbers=(2, 3, 4, 5))
+        + (f'<p class="more">{floor}</p>' if floor else "")
+        + _more(len(advices), "limit", "limits.toml")
+        + '<p class="more">Beside this page is limits.toml, to be given to the relay: '
+        + f"<kbd>clearfunds relay --config limits.toml</kbd></p><pre>{_lines(report.toml)}</pre>",
+    )
+
+
+def _lines(toml: str) -> str:
+    """Show a file, line by line; the rest of a long one is in the file."""
+    lines = toml.splitlines()
+    shown = lines if len(lines) <= 60 else [*lines[:59], f"... {len(lines) - 59} lines more"]
+    return "\n".join(map(text, shown))
+
+
+# -- the frame ----------------------------------------------------------------------------------
+
+
+def _foot(report: Report, seen: _Overview) -> str:
+    sampled = (
+        ""
+        if seen.weight <= 1
+        else f" The relay wrote a sample at times, up to one of {seen.weight:,.0f} rows, and sums "
+        "are made up for it; a peak may have been higher than it is here."
+    )
+    return (
+        "<footer><p>Read from "
+        f"{plural(seen.rows, 'settlement')}, one for each loan that ended: who owed, who held, how "
+        f"much, from when to when.{sampled} Percentiles are approximate, within about a percent."
+        "</p><p>All rows of every table are in tables/, as Parquet.</p></footer>"
+    )
+
+
+def _card(anchor: str, title: str, about: str, body: str) -> str:
+    return (
+        f'<section class="card" id="{anchor}"><h2>{title}</h2><p class="about">{about}</p>{body}'
+        "</section>"
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int]) -> str:
+    right = set(numbers)
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} class="n">{cell}</{tag}>' if place in right else f"<{tag}>{cell}</{tag}>"
+            for place, cell in enumerate(row)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return (
+        f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _more(there: int, what: str, where: str = "tables/") -> str:
+    if there <= SHOWN:
+        return ""
+    return f'<p class="more">{plural(there - SHOWN, what)} more in {where}.</p>'

@@ -1,0 +1,299 @@
+"""Making a report: once, or over and over while the relay writes its journal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from .._arrow import arrow
+from .._environment import check_spark, session
+from .._errors import PipelineError
+from ._book import Book
+from ._limits import Advice, as_toml, by_pattern
+from ._page import Report, page
+from ._words import day, duration, moment, percent
+
+if TYPE_CHECKING:
+    import threading
+
+    from pyspark.sql import DataFrame, SparkSession
+
+PAGE: Final = "report.html"
+LIMITS: Final = "limits.toml"
+TABLES: Final = "tables"
+
+_APP: Final = "clearfunds report"
+
+_POLL_SECONDS: Final = 0.2
+"""How soon an end is seen, of the query or of him who follows it."""
+
+
+@attrs.frozen
+class Written:
+    """What has been written."""
+
+    page: Path
+    settlements: int
+    """How many rows it was made from."""
+    changes: int
+    """How many limits should be others."""
+    again: bool = False
+    """Whether it was there before, from the same call."""
+
+
+def write_report(
+    folder: Path,
+    out: Path,
+    *,
+    target_ms: float = 250.0,
+    margin: float = 0.8,
+    last: float | None = None,
+    conf: Mapping[str, str] | None = None,
+    progress: Callable[[str, int, int], None] = lambda _, __, ___: None,
+) -> Written:
+    """Write a report of a journal as it is now.
+
+    Args:
+        folder: The journal: what the relay has as `--journal`.
+        out: Where to: `report.html`, `limits.toml` and `tables/NAME.parquet`; made if it is not
+            there. What is there of an earlier report is replaced, each file at once.
+        target_ms: What 99 of 100 deliveries are to be held for at most.
+        margin: Which part of what that allows a recommended limit gives.
+        last: Only of the last so many seconds; None: of all that is there.
+        conf: Settings for Spark.
+        progress: Told what is being done, how much is done, and of how much.
+
+    Raises:
+        PipelineError: There is no journal, nothing in it, no Spark, or no way to write to `out`.
+    """
+    _check_folder(folder)
+    if not _begun(folder):
+        msg = (
+            f"there is nothing in the journal {folder} yet: a relay writes it with "
+            f"--journal {folder}, and closes its first files after some seconds"
+        )
+        raise PipelineError(msg)
+    _make(out)
+    progress("starting Spark", 0, 1)
+    spark = session(_APP, **dict(conf or {}))
+    try:
+        return _write(spark, folder, out, _Wanted(target_ms, margin, last, None), progress)
+    finally:
+        spark.stop()
+
+
+def follow_report(
+    folder: Path,
+    out: Path,
+    *,
+    target_ms: float = 250.0,
+    margin: float = 0.8,
+    last: float | None = None,
+    every: float = 10.0,
+    conf: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    written: Callable[[Written], None] = lambda _: None,
+    stopped: threading.Event,
+) -> None:
+    """Write a report, and write it anew as files are added to the journal, until `stopped` is set.
+
+    A streaming query over the settlements says when there is something new; every trigger that
+    has found some is a new report. What is being computed when `stopped` is set is finished.
+
+    Args:
+        folder: The journal; it may be empty yet.
+        out: See `write_report`.
+        target_ms: See there.
+        margin: See there.
+        last: See there.
+        every: Seconds from the beginning of one report to that of the next, at least.
+        conf: Settings for Spark.
+        progress: Told what is being done.
+        written: Told of each report.
+        stopped: Set by another thread, or by a signal's handler, to end.
+
+    Raises:
+        PipelineError: See `write_report`; an empty journal is none.
+    """
+    _check_folder(folder)
+    _make(out)
+    progress("starting Spark")
+    spark = session(_APP, **dict(conf or {}))
+    wanted = _Wanted(target_ms, margin, last, every)
+    checkpoint = tempfile.mkdtemp(prefix="clearfunds-report-")
+    failed: list[BaseException] = []
+    made = 0
+
+    def again(new: DataFrame, _: int) -> None:
+        # Runs in a thread that Spark calls into; what goes wrong is told by the one that waits.
+        nonlocal made
+        if stopped.is_set() or failed or new.isEmpty():
+            return
+        try:
+            done = _write(spark, folder, out, wanted, lambda what, _, __: progress(what))
+            written(attrs.evolve(done, again=made > 0))
+            made += 1
+            progress(f"{PAGE} is of {moment(time.time_ns())} UTC; waiting for more (Ctrl-C ends)")
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    try:
+        from ..ledger import read_stream
+
+        settlements = read_stream(spark, folder).settlements
+        query = (
+            settlements.writeStream.foreachBatch(again)
+            .option("checkpointLocation", checkpoint)
+            .trigger(processingTime=f"{every:g} seconds")
+            .start()
+        )
+        progress("waiting for the journal's first file (Ctrl-C ends)")
+        while query.isActive and not stopped.wait(_POLL_SECONDS):
+            pass
+        query.stop()
+        if failed:
+            raise failed[0]
+        problem = query.exception()
+        if problem is not None and not stopped.is_set():
+            msg = f"the journal {folder} could not be read on: {str(problem).splitlines()[0]}"
+            raise PipelineError(msg)
+    finally:
+        spark.stop()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+@attrs.frozen
+class _Wanted:
+    """What a report is to be like."""
+
+    target_ms: float
+    margin: float
+    last: float | None
+    every: float | None
+
+
+def _write(
+    spark: SparkSession,
+    folder: Path,
+    out: Path,
+    wanted: _Wanted,
+    progress: Callable[[str, int, int], None],
+) -> Written:
+    # Here, and not above: it needs PySpark.
+    from ._compute import compute
+
+    book = compute(
+        spark,
+        folder,
+        target_ms=wanted.target_ms,
+        margin=wanted.margin,
+        last=wanted.last,
+        note=progress,
+    )
+    made = time.time_ns()
+    advices = advise(book)
+    toml = as_toml(
+        advices, target_ms=wanted.target_ms, heading=_heading(made, wanted.target_ms, wanted.margin)
+    )
+    report = Report(
+        source=str(folder),
+        made_ns=made,
+        target_ms=wanted.target_ms,
+        book=book,
+        advices=advices,
+        toml=toml,
+        refresh=wanted.every,
+    )
+    try:
+        _save_tables(book, out / TABLES)
+        _replace(out / LIMITS, toml)
+        _replace(out / PAGE, page(report))
+    except OSError as error:
+        raise _unwritable(out, error) from error
+    (overview,) = book.rows("overview")
+    return Written(out / PAGE, int(overview["rows"]), len(by_pattern(advices)))
+
+
+def advise(book: Book) -> list[Advice]:
+    """Return whose limit should be lower, those who are the latest first."""
+    now = {row["account"]: row for row in book.rows("accounts_now")}
+    found: list[Advice] = []
+    for row in book.rows("recommended_limits"):
+        if row["advice"] == "keep":
+            continue
+        known = now.get(row["account"], {})
+        found.append(
+            Advice(
+                account=row["account"],
+                holder=row["holder"],
+                p99_ms=row["p99_ms"],
+                items_per_s=row["items_per_s"],
+                bytes_per_s=row["bytes_per_s"],
+                limit_items=max(int(row["limit_items"]), 1),
+                limit_bytes=max(int(row["limit_bytes"]), 1),
+                now_items=known.get("limit_items"),
+                now_bytes=known.get("limit_bytes"),
+                floor=row["advice"] == "floor",
+            )
+        )
+    return sorted(found, key=lambda each: (-each.p99_ms, each.account))
+
+
+def _heading(made_ns: int, target_ms: float, margin: float) -> list[str]:
+    wanted = duration(target_ms / 1e3)
+    return [
+        f"Made by `clearfunds report`, {day(made_ns)} {moment(made_ns)} UTC.",
+        f"So that 99 of 100 deliveries are held for no longer than {wanted}: what is cleared of",
+        f"each account in {percent(margin)} of that time is what it may owe.",
+        "To be given to the relay: clearfunds relay --config limits.toml",
+    ]
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "is no directory" if folder.exists() else "is not there"
+        msg = f"{folder} {what}; give the one that `clearfunds relay --journal` writes to"
+        raise PipelineError(msg)
+    # Before a second is spent on Java.
+    check_spark()
+
+
+def _begun(folder: Path) -> bool:
+    """Look whether there is a table with a file in it."""
+    return any(
+        not each.name.startswith((".", "_")) for each in folder.glob("*/date=*/hour=*/*.parquet")
+    )
+
+
+def _make(out: Path) -> None:
+    try:
+        (out / TABLES).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _unwritable(out: Path, error: OSError) -> PipelineError:
+    why = error.strerror or error
+    return PipelineError(f"cannot write to {out}: {why}; give another directory with --out")
+
+
+def _save_tables(book: Book, folder: Path) -> None:
+    parquet: Any = arrow("pyarrow.parquet")
+    for name, table in book.items():
+        hidden = folder / f".{name}.parquet"
+        parquet.write_table(table, str(hidden))
+        os.replace(hidden, folder / f"{name}.parquet")
+
+
+def _replace(path: Path, content: str) -> None:
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_text(content, "utf-8")
+    os.replace(hidden, path)
