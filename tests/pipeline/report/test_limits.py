@@ -27,7 +27,7 @@ def settle(toml: str, folder: Path) -> RelaySettings:
     """Have the relay's command read a file, and return the settings that it would run with."""
     found: list[RelaySettings] = []
 
-    def instead(_: object, settings: RelaySettings) -> int:
+    def instead(_: object, settings: RelaySettings, *__: object) -> int:
         found.append(settings)
         return 0
 
