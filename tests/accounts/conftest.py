@@ -94,6 +94,12 @@ class Recording:
             nbytes += sum(each[3] for each in self.publications)
         return items, nbytes
 
+    def agrees(self, ledger: Ledger) -> None:
+        """Check that every repayment was told of once, with its outcome."""
+        for outcome in Outcome:
+            books = ledger.repaid_items[outcome], ledger.repaid_bytes[outcome]
+            assert self.repaid(outcome) == books
+
 
 class Box(LoanQueue):
     """A holder that keeps what it gets until a test takes it: the smallest mailbox there is."""

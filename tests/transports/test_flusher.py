@@ -15,6 +15,7 @@ import trio.testing
 from clearfunds.accounts import Account, Ledger, Limit, Outcome
 from clearfunds.transports import Flusher, Outlet, open_flusher
 from clearfunds.transports._flusher import OUTLETS_A_STEP
+from tests.accounts.conftest import Recording
 
 
 @attrs.define
@@ -275,3 +276,35 @@ async def test_what_was_kept_waiting_by_its_connection_has_its_age() -> None:
             await trio.testing.wait_all_tasks_blocked()
         ages = c.ledger.loan_ages["outlet"]
         assert (ages.count, ages.total) == (40, 3.0 * (40 - at_once))
+
+
+async def test_with_a_recorder_each_loan_is_repaid_for_itself() -> None:
+    async with crowd(3) as c:
+        c.ledger.recorder = recording = Recording()
+        alice, bob = c.ledger.open("alice"), c.ledger.open("bob")
+        before = c.ledger.clock()
+        with c.flusher.corked():
+            c.send(alice, b"one ")
+            c.send(alice, b"two")
+            c.send(bob, b"three", c.outlets[:1])
+        c.flusher.flush_now()
+        assert c.got() == [b"one twothree", b"one two", b"one two"]
+        assert not recording.settlements[0].opened < before  # type: ignore[operator] # pyright: ignore
+        assert sorted((e.account, e.holder, e.items, e.bytes) for e in recording.settlements) == [
+            ("alice", "O1", 2, 7),
+            ("alice", "O2", 2, 7),
+            ("alice", "O3", 2, 7),
+            ("bob", "O1", 1, 5),
+        ]
+        assert {e.outcome for e in recording.settlements} == {Outcome.DELIVERED}
+        recording.agrees(c.ledger)
+
+
+async def test_ages_are_the_same_with_a_recorder() -> None:
+    ages: list[list[int]] = []
+    for recorder in (None, Recording()):
+        async with crowd(OUTLETS_A_STEP + 5) as c:
+            c.ledger.recorder = recorder
+            c.send(c.ledger.open("a"), b"now")
+            ages.append([sum(c.outlets[0].ages.counts), c.ledger.repaid_items[Outcome.DELIVERED]])
+    assert ages[0] == ages[1] == [OUTLETS_A_STEP + 5, OUTLETS_A_STEP + 6]

@@ -18,6 +18,7 @@ from clearfunds.dataspace.queues import (
     Queue,
     QueueSettings,
 )
+from tests.accounts.conftest import Recording
 
 WALL = 1.7e9
 """What the wall clock says when the ledger's says 0."""
@@ -46,6 +47,7 @@ class Bench:
     def __init__(self) -> None:
         self.now = 0.0
         self.ledger = Ledger(clock=lambda: self.now)
+        self.ledger.recorder = self.recording = Recording()
         self.dataspace = Dataspace(self.ledger)
         self.publisher = self.ledger.open("publisher", limit=NO_LIMIT)
         self.disk = self.ledger.open("disk", limit=NO_LIMIT)
@@ -164,3 +166,4 @@ def bench() -> Iterator[Bench]:
     bench.ledger.audit()
     assert not bench.publisher.debt_items
     assert not bench.disk.debt_items
+    bench.recording.agrees(bench.ledger)

@@ -18,6 +18,7 @@ from clearfunds.dataspace.queues import (
     Queue,
     SteadyBacking,
 )
+from tests.accounts.conftest import Settled
 from tests.dataspace.queues.conftest import Bench, Worker
 
 # -- rest, and confirms ---------------------------------------------------------------------------
@@ -89,6 +90,36 @@ def test_a_delivery_that_comes_to_rest_changes_accounts_where_it_is(bench: Bench
     worker.channel.ack(2)
     assert not bench.disk.debt_items
     assert not len(shelf)
+
+
+def test_where_a_loan_changes_accounts_one_ends_and_another_begins(bench: Bench) -> None:
+    queue, shelf = bench.durable()
+    worker = Worker(queue)
+    bench.publish("a")
+    bench.now = 3.0
+    shelf.sync()
+    bench.now = 7.0
+    worker.channel.ack(1)
+    stored, acked = [each for each in bench.recording.settlements if each.holder == queue.name]
+    kind, account = queue.kind, queue.account.name
+    assert stored == Settled("publisher", queue.name, kind, 1, 2, Outcome.STORED, 0.0)
+    assert acked == Settled(account, queue.name, kind, 1, 2, Outcome.ACKED, 3.0)
+
+
+def test_what_came_to_rest_before_it_was_delivered_is_recorded_twice_too(bench: Bench) -> None:
+    queue, shelf = bench.durable()
+    bench.publish("a")
+    bench.now = 3.0
+    shelf.sync()
+    worker = Worker(queue)
+    bench.now = 5.0
+    shelf.settle()
+    worker.channel.ack(1)
+    stored, acked = [each for each in bench.recording.settlements if each.holder == queue.name]
+    kind, account = queue.kind, queue.account.name
+    assert stored == Settled("publisher", queue.name, kind, 1, 2, Outcome.STORED, 0.0)
+    # It is taken out of what is at rest when it is delivered.
+    assert acked == Settled(account, queue.name, kind, 1, 2, Outcome.ACKED, 5.0)
 
 
 def test_what_is_acked_before_it_is_durable_is_confirmed_at_once(bench: Bench) -> None:
