@@ -6,8 +6,7 @@ columns that mean nothing here are refused too, and not left out in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import repeat
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import attrs
@@ -66,7 +65,7 @@ class RowError(PipelineError, ValueError):
 class Messages(NamedTuple):
     """Some rows in their order, column by column, as `Stager.write_columns` takes them."""
 
-    topics: Iterable[bytes]
+    topics: list[bytes]
     values: list[bytes]
     flags: list[int]
 
@@ -167,8 +166,9 @@ class Columns:
         values = _entries("value", batch.column(self.value), first)
         if values and isinstance(values[0], str):
             values = [value.encode() for value in values]
-        topics: Iterable[bytes] = repeat(self.same_topic)
-        if self.topic is not None:
+        if self.topic is None:
+            topics = [self.same_topic] * len(values)
+        else:
             names = _entries("topic", batch.column(self.topic), first)
             topics = [name.encode() for name in names]
         return Messages(topics, values, self._flags(batch, first, len(values)))

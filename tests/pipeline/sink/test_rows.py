@@ -18,7 +18,7 @@ TO_ALARMS = WriteOptions("127.0.0.1", 7700, topic="alarms", qos=0, retain=True)
 def rows(columns: str, options: WriteOptions = OPTIONS, **given: list[Any]) -> list[Any]:
     """Return what is made of a record batch before which a hundred rows came."""
     made = Columns.of(schema_of(columns), options).messages(batch_of(columns, **given), 100)
-    return list(zip(made.topics, made.values, made.flags, strict=False))
+    return list(zip(*made, strict=True))
 
 
 def test_a_topic_and_a_value() -> None:
