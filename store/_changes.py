@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ._detail import Detail, detail_of
 from ._errors import StoreUsageError
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 
 _MAX_SEQ: Final = (1 << 63) - 1
+
+#: Nothing is ever added to it. A list more for each `Changes` is one more for the collector of
+#: garbage, which comes the sooner, and looks at all the messages that are not written yet.
+_NONE: Final[list[Any]] = []
 
 _COMMITTED: Final = "these changes were committed before: begin new ones"
 
@@ -172,11 +176,11 @@ class Changes:
         self._store = store
         self.declared: dict[int, tuple[str, bytes]] = {}
         self._named: dict[str, int] = {}
-        self.dropped: list[int] = []
+        self.dropped: tuple[int, ...] = ()
         self.puts: dict[int, Puts] = {}
         self.dones: dict[int, list[tuple[int, int]]] = {}
         self.values: dict[str, bytes | None] = {}
-        self.bodies: list[Body] = []
+        self.bodies: list[Body] = _NONE
         self.ticket = 0
         self.nbytes = 0
         self.sealed = False
@@ -186,8 +190,8 @@ class Changes:
         # are. No number (None): what comes next has to be looked at.
         self._queue = 0
         self._next: int | None = None
-        self._headers: list[bytes] = []
-        self._bodies: list[bytes | Body] = []
+        self._headers: list[bytes] = _NONE
+        self._bodies: list[bytes | Body] = _NONE
 
     def __bool__(self) -> bool:
         """Whether there is anything in it."""
@@ -214,7 +218,7 @@ class Changes:
 
     def drop(self, queue_id: int) -> None:
         """Remove a queue with all its messages."""
-        self.dropped.append(queue_id)
+        self.dropped += (queue_id,)
 
     def put(
         self,
@@ -322,6 +326,8 @@ class Changes:
         if len(body) < self._store.settings.embed_below:
             return body
         made = Body(self, body)
+        if not self.bodies:
+            self.bodies = []
         self.bodies.append(made)
         return made
 
