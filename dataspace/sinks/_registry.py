@@ -171,6 +171,17 @@ class Sinks:
             discarded=past.discarded + seen.discarded,
         )
 
+    def look_for_the_stuck(self) -> list[Sink]:
+        """Write what had to wait for room; write off what has waited for too long; return whose."""
+        now = self.ledger.clock()
+        found: list[Sink] = []
+        for sink in self:
+            sink.write()
+            if sink.is_stuck(now) and self.limits.stuck is StuckPolicy.DISCONNECT:
+                sink.give_up(f"it has waited for {sink.patience:g} s")
+                found.append(sink)
+        return found
+
     def look(self, in_use: Callable[[Sink], bool]) -> tuple[list[tuple[Sink, int]], list[Sink]]:
         """Throw away what nobody has come back for, and forget who commits nothing any more.
 
@@ -181,10 +192,6 @@ class Sinks:
             The sinks with the number of parts that were thrown away, and those forgotten.
         """
         now = self.ledger.clock()
-        for sink in self:
-            sink.write()  # others may have made room
-            if sink.is_stuck(now) and self.limits.stuck is StuckPolicy.DISCONNECT:
-                sink.give_up(f"it has waited for {sink.patience:g} s")
         left = [(sink, count) for sink in self if (count := sink.left_alone(now))]
         gone: list[Sink] = []
         expiry = self.limits.expiry

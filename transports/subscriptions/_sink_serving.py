@@ -123,7 +123,18 @@ class SinkServing:
     # -- publishing -----------------------------------------------------------------------------
 
     def each_tick(self) -> None:
-        """Throw away what nobody has come back for, and forget who commits nothing any more."""
+        """Throw away what nobody has come back for, and forget who commits nothing any more.
+
+        What has waited for room on the disk is written if there is some; if there has been none for
+        too long, its writer is told.
+        """
+        for sink in self.sinks.look_for_the_stuck():
+            logger.warning(
+                "what writer %s has staged and not committed was written off: the disk has had no "
+                "room for it for %g s (--disk-limit)",
+                sink.sink, sink.patience,
+                extra={"event": "staged_written_off", "writer": sink.sink},
+            )  # fmt: skip
         left, gone = self.sinks.look(lambda sink: sink in self._connections)
         self._flusher.flush_now()
         for sink, count in left:
@@ -222,7 +233,7 @@ class SinkServing:
                     "%d rows of %s of writer %s are not in the store, where they should be: see "
                     "`clearfunds store verify`",
                     block.count, part.key, publishing.sink.sink,
-                    extra={"event": "store_lost", "writer": publishing.sink.sink},
+                    extra={"event": "rows_lost", "writer": publishing.sink.sink},
                 )  # fmt: skip
             return data
 
