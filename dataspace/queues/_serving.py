@@ -43,7 +43,8 @@ class ServingQueue(QueueContents):
     """A queue's consumers; see `Queue` for the arguments."""
 
     __slots__ = (
-        "_active", "_again", "_due", "_unused_since", "_working", "consumers", "durable_first",
+        "_active", "_again", "_due", "_said_too_large", "_unused_since", "_working", "consumers",
+        "durable_first",
     )  # fmt: skip
 
     def _begin_serving(self) -> None:
@@ -53,6 +54,7 @@ class ServingQueue(QueueContents):
         # Those with room, in the order in which they are served.
         self._active: deque[Consumer] = deque()
         self._working = self._again = False
+        self._said_too_large = False
         # When `tick` has to come for the backing's sake, or for what a round has left.
         self._due = math.inf
         self._unused_since = self.progressed_at
@@ -122,8 +124,9 @@ class ServingQueue(QueueContents):
             if self._refuses and self._must_refuse(message):
                 self._refuse(message)
                 continue
-            if message.persistent:
-                self._writer.write_or_wait(message)
+            if message.persistent and not self._writer.write_or_wait(message):
+                self._do_without(message)
+                continue
             self._release_if_transient(message)
             self._ready_bytes += message.size
             self.backing.publish(message)
@@ -146,12 +149,30 @@ class ServingQueue(QueueContents):
             or (message.persistent and self._writer.trouble is not None)
         )
 
-    def _refuse(self, message: Message) -> None:
+    def _do_without(self, message: Message) -> None:
+        """End a message that is larger than what may be on disk at all."""
+        budget = self._writer.budget_bytes
+        why = (
+            f"a message of {message.size} bytes is more than queue {self.name} may have on disk at "
+            f"all, {budget}: publish smaller ones, or raise its disk budget"
+        )
+        log = logger.debug if self._said_too_large else logger.warning
+        self._said_too_large = True
+        log("%s", why, extra={"event": "too_large", "queue": self.name, "bytes": message.size,
+                              "budget": budget})  # fmt: skip
+        if self._refuses:
+            self._refuse(message, why)
+        else:
+            self.counters.dropped += 1
+            self._die(message, DeathReason.MAX_LENGTH)
+
+    def _refuse(self, message: Message, why: str | None = None) -> None:
         self.counters.refused += 1
         confirm, message.confirm = message.confirm, None
         trouble = self._writer.trouble
         if confirm is not None:
-            confirm.refused(f"queue {self.name} is full" if trouble is None else trouble)
+            full = f"queue {self.name} is full"
+            confirm.refused(why or (full if trouble is None else trouble))
         if self.settings.overflow is Overflow.REJECT_PUBLISH_DLX and trouble is None:
             self._die(message, DeathReason.MAX_LENGTH)
         else:

@@ -8,12 +8,15 @@ Rules of this file:
    written when acks have made some, the first come first. Only the first one of those that may
    not be delivered before they are durable does not wait, once somebody has room for it
    (`write_now`): or nobody would ever make room.
-3. What is written belongs to its publisher until the shelf says that it is durable.
+3. One that is larger than the whole budget never finds room. It does not wait, or those behind it
+   would wait with it, for ever: the queue does without it, unless a consumer takes it at once.
+4. What is written belongs to its publisher until the shelf says that it is durable.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -92,13 +95,24 @@ class Writer:
 
     # -- for the queue --------------------------------------------------------------------------
 
-    def write_or_wait(self, message: Message) -> None:
+    def write_or_wait(self, message: Message) -> bool:
         """Write a persistent message, as soon as there is room for it.
 
         It is persistent no more if the shelf cannot take it.
+
+        Returns:
+            Whether there can be room for it; if not, it is not written.
         """
         if not self.write(message) and message.persistent:
+            if message.size > self.budget_bytes:
+                return False
             self._unwritten.append(message)
+        return True
+
+    @property
+    def budget_bytes(self) -> float:
+        """How many bytes may be at rest: the least over the queue's account and those above."""
+        return min([account.mark_bytes for account in self._account.limited], default=math.inf)
 
     def write_now(self, message: Message) -> None:
         """Write a message, and those that wait before it, whatever the budget says.
@@ -125,9 +139,11 @@ class Writer:
         while unwritten:
             message = unwritten[0]
             if not message.finished and message.ticket is None:
-                if not self._has_room(message.size):
+                if self._has_room(message.size):
+                    self._put(message)
+                elif message.size <= self.budget_bytes:
                     return False
-                self._put(message)
+                # Else the budget was cut: whoever takes the message takes it from RAM.
             unwritten.popleft()
         self.short = self.trouble is not None
         return not self.short

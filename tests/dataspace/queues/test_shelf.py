@@ -7,10 +7,12 @@ import weakref
 
 import pytest
 
-from clearfunds.accounts import NO_LIMIT, Limit, Outcome
+from clearfunds.accounts import NO_LIMIT, Limit, Outcome, Turn
 from clearfunds.dataspace import TopicFilter
 from clearfunds.dataspace.queues import (
     Channel,
+    DeadLetter,
+    DeathReason,
     Marks,
     MemoryShelf,
     Message,
@@ -220,9 +222,83 @@ def test_the_budget_in_bytes_counts_what_is_on_its_way(bench: Bench) -> None:
     assert bench.disk.debt_bytes == 4
 
 
+@pytest.mark.parametrize("above", [False, True])
+@pytest.mark.parametrize("overflow", [Overflow.DROP_HEAD, Overflow.REJECT_PUBLISH])
+def test_what_is_more_than_the_whole_budget_holds_up_nobody(
+    bench: Bench, caplog: pytest.LogCaptureFixture, overflow: Overflow, above: bool
+) -> None:
+    budget = Limit(items=None, bytes=100)
+    if above:
+        bench.disk.limit = budget
+    died: list[DeadLetter] = []
+
+    def bury(_: Turn, letter: DeadLetter) -> None:
+        died.append(letter)
+
+    queue, shelf = bench.durable(
+        budget=NO_LIMIT if above else budget, overflow=overflow, dead_letter=bury
+    )
+    heard = [bench.publish(name) for name in ("a", "x" * 100, "x" * 100, "b")]
+    shelf.settle()
+    sentence = (
+        "a message of 101 bytes is more than queue queue may have on disk at all, 100: "
+        "publish smaller ones, or raise its disk budget"
+    )
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [sentence]
+    if overflow is Overflow.DROP_HEAD:
+        assert [each.answers for each in heard] == [["taken"]] * 4
+        assert [letter.reason for letter in died] == [DeathReason.MAX_LENGTH] * 2
+        assert queue.counters.dropped == 2
+    else:
+        assert [each.answers for each in heard] == [["taken"], [sentence], [sentence], ["taken"]]
+        assert not died
+        assert queue.counters.refused == 2
+    assert bench.publisher.debt_items == 0
+    worker = Worker(queue)
+    shelf.settle()
+    assert worker.names == [*"ab"]
+    assert [message.event.payload for message in shelf.messages] == [b"a", b"b"]
+
+
+def test_what_is_more_than_the_whole_budget_is_delivered_if_somebody_has_room(
+    bench: Bench,
+) -> None:
+    queue, shelf = bench.durable(budget=Limit(items=None, bytes=100))
+    worker = Worker(queue, 2)
+    shelf.settle()
+    large, small = bench.publish("x" * 100), bench.publish("a")
+    shelf.settle()
+    # It does not wait for room, and so neither does what comes after it.
+    assert worker.names == ["x" * 100, "a"]
+    assert (large.answers, small.answers) == ([], ["taken"])
+    assert bench.publisher.debt_bytes == 101
+    worker.got[0].ack()
+    assert large.answers == ["taken"]
+    assert bench.publisher.debt_bytes == 0
+
+
+def test_what_is_more_than_a_budget_that_was_cut_holds_up_nobody(bench: Bench) -> None:
+    queue, shelf = bench.durable(budget=Limit(items=1, bytes=None))
+    bench.publish("a")
+    large, small = bench.publish("x" * 100), bench.publish("b")
+    shelf.settle()
+    queue.account.limit = Limit(items=None, bytes=100)
+    worker = Worker(queue, 1)
+    shelf.settle()
+    worker.got[0].ack()
+    shelf.settle()
+    assert worker.names == ["a", "x" * 100]
+    assert (large.answers, small.answers) == ([], ["taken"])
+    assert [message.event.payload for message in shelf.messages] == [b"b"]
+    worker.got[1].ack()
+    assert worker.names == ["a", "x" * 100, "b"]
+    assert large.answers == ["taken"]
+
+
 def test_nobody_overtakes_those_who_wait_for_room(bench: Bench) -> None:
     _, shelf = bench.durable(budget=Limit(items=None, bytes=5))
-    bench.publish("a", "bbbbb", "c")
+    bench.publish("a", "bbbb", "c")
     assert [message.seq for message in shelf.messages] == [1]
 
 
