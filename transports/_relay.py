@@ -254,7 +254,10 @@ class Relay:
     @property
     def unflushed(self) -> list[str]:
         """A sentence for each connection that ended, while stopping, before it had its due."""
-        return sorted(sentence for side in self.sides for sentence in side.unflushed)
+        unflushed = [sentence for side in self.sides for sentence in side.unflushed]
+        if self.readers is not None:
+            unflushed += self.readers.writing.unpublished()
+        return sorted(unflushed)
 
     def counts(self) -> dict[str, TransportCounts]:
         """Return what the sessions of each protocol have seen, for metrics.

@@ -69,6 +69,7 @@ class Part:
         blocks: What is in it.
         rows: How many rows.
         nbytes: Bytes of its blocks.
+        cost: What they count for.
         crc: Of its blocks, one after another.
         complete: Whether it is whole.
         noted: Whether that has been handed to the log.
@@ -76,7 +77,8 @@ class Part:
     """
 
     __slots__ = (
-        "blocks", "complete", "crc", "failed", "key", "nbytes", "noted", "owner", "place", "rows",
+        "blocks", "complete", "cost", "crc", "failed", "key", "nbytes", "noted", "owner", "place",
+        "rows",
     )  # fmt: skip
 
     def __init__(self, key: PartKey, owner: object, place: int | None) -> None:
@@ -86,6 +88,7 @@ class Part:
         self.blocks: list[Block] = []
         self.rows = 0
         self.nbytes = 0
+        self.cost = 0
         self.crc = 0
         self.complete = False
         self.noted = False

@@ -25,6 +25,9 @@ class SinkLimits:
     batch_bytes: int = DEFAULT_BATCH_LIMIT
     """Bytes that one writer may have staged of a batch, all attempts together. Without a store that
     is RAM beyond what the writer may owe, and what all writers may have together."""
+    block_bytes: int = 4 << 10
+    """What a block counts for at least, in `batch_bytes`: a page. What is known of one in RAM is
+    little, but of very many small ones it is not."""
     max_sinks: int = 1_000
     """Writers that are known at a time; as subscriptions."""
     max_name: int = 255

@@ -107,6 +107,8 @@ class Sink(Holder):
     Attributes:
         last: The batch that was decided last.
         batch: The batch of which something is staged.
+        batch_bytes: The bytes of that.
+        batch_cost: What they count for in `SinkLimits.batch_bytes`.
         parts: What is staged of it, by partition and attempt.
         publishing: What is decided and not published yet, if something is.
         generation: How often the name was taken over.
@@ -119,7 +121,8 @@ class Sink(Holder):
     __slots__ = (
         "_cached_bytes", "_committed", "_confirm_of", "_decided", "_discarded", "_in_rest", "_log",
         "_published", "_touched_at", "_unwritten", "_wall", "_writing", "_writing_bytes",
-        "_writing_items", "account", "batch", "batch_bytes", "closed", "committed_at",
+        "_writing_items", "account", "batch", "batch_bytes",
+        "batch_cost", "closed", "committed_at",
         "doomed", "generation", "incarnation", "last", "limits", "on_change", "parts", "place_of",
         "publishing", "rest", "sink",
     )  # fmt: skip
@@ -151,6 +154,7 @@ class Sink(Holder):
         self.last = NONE
         self.batch = NONE
         self.batch_bytes = 0
+        self.batch_cost = 0
         self.parts: dict[tuple[int, int], Part] = {}
         self.publishing: Publishing | None = None
         self.generation = 1
@@ -260,10 +264,11 @@ class Sink(Holder):
         if part.rows != at:
             self._fail(part, f"row {at} of {key} came where row {part.rows} was to come")
         nbytes = len(data)
-        if self.batch_bytes + nbytes > self.limits.batch_bytes:
+        cost = max(nbytes, self.limits.block_bytes)
+        if self.batch_cost + cost > self.limits.batch_bytes:
             self._fail(
                 part,
-                f"writer {self.sink} has {self.batch_bytes} bytes staged of batch {key.batch}, and "
+                f"writer {self.sink} has {self.batch_cost} bytes staged of batch {key.batch}, and "
                 f"{self.limits.batch_bytes} are the limit (--sink-batch-limit): let a batch be "
                 "smaller, as by Spark's maxOffsetsPerTrigger or maxBytesPerTrigger, or raise it",
             )
@@ -282,7 +287,9 @@ class Sink(Holder):
         part.rows += count
         part.nbytes += nbytes
         part.crc = zlib.crc32(data, part.crc)
+        part.cost += cost
         self.batch_bytes += nbytes
+        self.batch_cost += cost
         self._touch()
         if self._log is None:
             self._lay_to_rest(block)
@@ -473,6 +480,7 @@ class Sink(Holder):
     def _discard(self, part: Part, outcome: Outcome) -> None:
         """End what a part holds; its place in the log is for who calls this."""
         self.batch_bytes -= part.nbytes
+        self.batch_cost -= part.cost
         self._discarded += part.rows
         for block in part.blocks:
             loan, block.loan = block.loan, None
@@ -482,7 +490,7 @@ class Sink(Holder):
                 loan.settle(outcome=outcome)
                 block.data = None
         part.blocks.clear()
-        part.rows = part.nbytes = part.crc = 0
+        part.rows = part.nbytes = part.cost = part.crc = 0
         part.complete = part.noted = False
 
     def _drop_from_log(self, parts: Iterable[Part]) -> None:
@@ -566,7 +574,7 @@ class Sink(Holder):
             self._discard(part, Outcome.DROPPED)
         self.parts.clear()
         self.batch = NONE
-        self.batch_bytes = 0
+        self.batch_bytes = self.batch_cost = 0
         self.last = batch
         self.committed_at = self._wall()
         self._committed += 1
@@ -682,6 +690,8 @@ class Sink(Holder):
         for key in staged:
             self.parts[key[1:]] = taken_up[key]
             self.batch_bytes += taken_up[key].nbytes
+            self.batch_cost += taken_up[key].nbytes
+            taken_up[key].cost = taken_up[key].nbytes
         if pairs is not None:
             known = {place: upto for place, (batch, upto) in marks.items() if batch == self.last}
             chosen = [taken_up[key] for key in wanted]

@@ -165,7 +165,6 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         if self.disk is not None:
             self.disk.write()
         self.subscriptions.close()
-        self.unflushed += self.writing.unpublished()
         self.writing.close()
         if self._staged is not None:
             self._staged.close()

@@ -74,7 +74,7 @@ class Machine(RuleBasedStateMachine):
             self.ledger,
             server,
             self.rest,
-            limits=SinkLimits(batch_bytes=BATCH_BYTES, max_parts=6, cache_bytes=100),
+            limits=SinkLimits(batch_bytes=BATCH_BYTES, block_bytes=1, max_parts=6, cache_bytes=100),
             limit_of=lambda *_: Limit(items=4, bytes=None),
             open_log=(lambda _: Log(self.disk)) if self.on_disk else None,
             confirm_of=Row,
