@@ -41,11 +41,14 @@ class ClearFundsDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of what is read."""
+        """Return the columns of what is read. It is what Spark asks for first."""
+        from ._arrow import arrow
         from .source._columns import schema_of
         from .source._options import includes_account
 
-        return schema_of(includes_account(self.options))
+        account = includes_account(self.options)
+        arrow()  # or Spark would say it in its own words, which tell nobody where
+        return schema_of(account)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return what `spark.read` reads with."""

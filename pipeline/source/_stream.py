@@ -50,6 +50,9 @@ HEARTBEAT_SECONDS = 10.0
 """How often the relay is asked whether it is there while Spark is busy with a batch, so that a
 reader whose connection broke is back within its grace; at least four times within it."""
 
+BEAT_SECONDS = 1.0
+"""For so long the heart tries at a time: whoever needs an answer meanwhile has to wait for it."""
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one subscription for one query.
@@ -93,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Repay everything below `start`, and return where the next batch ends."""
-        begun = Offset.of(start)
+        begun = self._written(start)
         return self._asked(lambda owner: self._latest(owner, begun, limit), begun).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -110,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a batch into ranges. After a start from a checkpoint this is what comes first."""
-        begun, ended = Offset.of(start), Offset.of(end)
+        begun, ended = self._written(start), self._written(end)
         return self._asked(lambda owner: self._ranges(owner, begun, ended), ended)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -120,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Repay everything below `end`, with `ackMode` as `commit`; else it has been already."""
-        done = Offset.of(end)
+        done = self._written(end)
         owner = self._owner
         if owner is None or self._incarnation(owner) != done.incarnation:
             return
@@ -219,6 +222,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "checkpoint is of: it was dropped, or the relay was started anew without a store, and "
             "what had not been read is lost"
         )
+
+    def _written(self, found: dict[str, Any]) -> Offset:
+        """Take an offset that Spark has written down."""
+        offset = Offset.of(found)
+        if offset.subscription != self._options.subscription:
+            msg = (
+                f"the checkpoint is of subscription {offset.subscription!r}, and the option "
+                f"'subscription' is {self._options.subscription!r}: give back the name, or a "
+                "checkpointLocation of its own"
+            )
+            raise OptionError(msg)
+        return offset
 
     @staticmethod
     def _incarnation(owner: RangeReader) -> str:
@@ -335,7 +350,7 @@ class _Heart:
     def _beat(self) -> None:
         while not self._stopped.wait(max(0.1, self._every)):
             try:
-                self._owner.ping()
+                self._owner.ping(BEAT_SECONDS)
             except client.AwayError:
                 continue  # it is tried again; who needs an answer will say it
             except RangeClientError:

@@ -508,13 +508,18 @@ class RangeReader:
         """
         return Head(*_taken_apart(_TWO, self._ask(ACK, ACKED, _ACK, 0, upto)))
 
-    def ping(self) -> None:
-        """See whether the relay is there.
+    def ping(self, timeout: float | None = None) -> None:
+        """See whether the relay is there, and attach again if the connection was lost.
+
+        Args:
+            timeout: Seconds for it; None: as for every request. Others wait for that long, too.
 
         Raises:
             AwayError: If it cannot be reached in time.
         """
-        self._ask(PING, PONG, None)
+        with self._lock:
+            deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+            self._again(deadline, lambda: self._once(PING, PONG, None, ()))
 
     def drop(self) -> None:
         """Let the relay forget the subscription with all it holds, and close."""

@@ -16,6 +16,7 @@ import pyspark.sql.pandas.types
 
 from clearfunds.dataspace.subscriptions import join_block
 from clearfunds.dataspace.subscriptions._chunk import Tail
+from clearfunds.pipeline._data_source import ClearFundsDataSource
 from clearfunds.pipeline._errors import MissingError
 from clearfunds.pipeline.source._columns import Columns, schema_of
 from clearfunds.range_client import Block
@@ -80,3 +81,6 @@ def test_no_pyarrow_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingError, match=r"pyarrow is not installed for .*workers too: pip"):
         Columns(True)
+    source = ClearFundsDataSource({"relay": "a:1", "subscription": "s"})
+    with pytest.raises(MissingError, match="pyarrow is not installed"):
+        source.schema()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-SECONDS = 60
+SECONDS = 180
+"""More than anything here takes on a busy machine."""
 
 
 @pytest.fixture(scope="module")

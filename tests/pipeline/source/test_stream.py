@@ -135,6 +135,10 @@ def test_a_batch_is_the_same_after_each_start(shared: RelayProcess, name: str) -
         assert asked.read() == first == values(10)
     asked.start()
     assert asked.drain() == values(20)
+    other = query(shared, f"{name}-2")
+    other.offsets = asked.offsets
+    with pytest.raises(OptionError, match=r"checkpoint is of subscription .* give back the name"):
+        other.start()
     # From an older checkpoint what was repaid cannot be had, and that is said.
     asked.offsets, asked.done = asked.offsets[:2], 0
     with pytest.raises(DataLossError, match=r"messages 1 to 20 of .*'failOnDataLoss' to false"):
