@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as fn
 
 from .._errors import OptionError, PipelineError
@@ -71,12 +72,23 @@ def told_at(df: DataFrame, every: str | None, columns: Sequence[str]) -> DataFra
     return df.select(fn.col("window.end").alias("at"), *columns)
 
 
+def _streams(table: DataFrame) -> bool:
+    try:
+        return table.isStreaming
+    except AnalysisException as error:
+        # Declarative Pipelines let nothing be asked of a table where it is declared what becomes
+        # of it; whether it can be computed over a stream is then theirs to say.
+        if error.getCondition() != "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION":
+            raise
+        return False
+
+
 def refuse_streams(what: str, instead: str, *tables: DataFrame | None) -> None:
     """Refuse tables that stream, where no sound answer could be given.
 
     Raises:
         PipelineError: One of them is a stream.
     """
-    if any(table is not None and table.isStreaming for table in tables):
+    if any(table is not None and _streams(table) for table in tables):
         msg = f"{what} cannot be computed over a stream; {instead}"
         raise PipelineError(msg)

@@ -62,7 +62,9 @@ def hold_percentiles(
     keys = [fn.col(each) if isinstance(each, str) else each for each in by]
     hold = fn.greatest(fn.col("settled_ns") - fn.col("opened_ns"), fn.lit(0))
     bucket = fn.when(hold > 0, fn.ceil(fn.log(hold) / math.log(GROWTH))).otherwise(fn.lit(_NO_TIME))
-    names = settlements.select(*keys).columns
+    # Where all are names, nothing has to be asked: Declarative Pipelines would not allow it.
+    given = [each for each in by if isinstance(each, str)]
+    names = given if len(given) == len(keys) else settlements.select(*keys).columns
     counted = settlements.select(
         *([fn.col("settled").alias("_settled")] if every else []),
         *keys,

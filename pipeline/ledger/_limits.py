@@ -183,7 +183,9 @@ def _present(cleared: DataFrame, accounts: DataFrame | None, limits: DataFrame |
         )
         # One that came and went between two snapshots has no statement.
         known = cleared.select("account").distinct().join(last, "account", "left")
-        known = known.where(fn.col("at_rest").isNull()).drop("at_rest")
+        known = known.where(fn.col("at_rest").isNull())
+        # Not `drop`: Spark Connect asks for the columns then, which Declarative Pipelines refuse.
+        known = known.select("account", *(f"now_{unit}" for unit in units))
     if limits is None:
         return known.withColumns({f"low_{unit}": fn.lit(DEFAULT_LOW) for unit in units})
     marks = limits.groupBy("account").agg(
