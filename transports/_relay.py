@@ -541,7 +541,7 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
     pages = Pages(
         relay.ledger,
         limits=limits,
-        collectors=[RelayCollector(relay.counts), *relay.collectors],
+        collectors=[RelayCollector(relay.counts), *_sink_collectors(relay), *relay.collectors],
         kept=KeptCollector(relay.mqtt.kept, store),
     )
     relay.pages = pages
@@ -552,6 +552,13 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
         except OSError as exc:
             raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
         task_status.started(urls[0])
+
+
+def _sink_collectors(relay: Relay) -> list[Collector]:
+    # Imported here: who shows nothing need not import what shows it.
+    from .subscriptions._sink_collector import SinkCollector
+
+    return [] if relay.readers is None else [SinkCollector(relay.readers.writing.sinks)]
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -163,12 +163,12 @@ class Sinks:
             return
         sink.forget()
         self._by_name.pop(sink.sink, None)
-        past, seen = self._past, sink.statistics()
+        past = self._past
         self._past = attrs.evolve(
             past,
-            committed=past.committed + seen.committed,
-            published=past.published + seen.published,
-            discarded=past.discarded + seen.discarded,
+            committed=past.committed + sink.committed_batches,
+            published=past.published + sink.published_rows,
+            discarded=past.discarded + sink.discarded_rows,
         )
 
     def look_for_the_stuck(self) -> list[Sink]:
@@ -211,13 +211,13 @@ class Sinks:
 
     def statistics(self) -> SinksStatistics:
         """Return all of them in numbers."""
-        each = [one.statistics() for one in self]
+        every = self._by_name.values()
         past = self._past
         return SinksStatistics(
-            sinks=len(each),
-            rest_items=sum(one.rest_items for one in each),
-            rest_bytes=sum(one.rest_bytes for one in each),
-            committed=past.committed + sum(one.committed for one in each),
-            published=past.published + sum(one.published for one in each),
-            discarded=past.discarded + sum(one.discarded for one in each),
+            sinks=len(every),
+            rest_items=sum(one.rest.debt_items for one in every),
+            rest_bytes=sum(one.rest.debt_bytes for one in every),
+            committed=past.committed + sum(one.committed_batches for one in every),
+            published=past.published + sum(one.published_rows for one in every),
+            discarded=past.discarded + sum(one.discarded_rows for one in every),
         )

@@ -112,6 +112,9 @@ class Sink(Holder):
         parts: What is staged of it, by partition and attempt.
         publishing: What is decided and not published yet, if something is.
         generation: How often the name was taken over.
+        committed_batches: Batches decided, in this process.
+        published_rows: Rows published, in this process.
+        discarded_rows: Rows that were staged and thrown away.
         committed_at: When a batch was last decided, by `wall`.
         on_change: Called when something was decided, or has been published.
         doomed: Whether it is to be forgotten when nothing is left to be published.
@@ -119,12 +122,11 @@ class Sink(Holder):
     """
 
     __slots__ = (
-        "_cached_bytes", "_committed", "_confirm_of", "_decided", "_discarded", "_in_rest", "_log",
-        "_published", "_touched_at", "_unwritten", "_wall", "_writing", "_writing_bytes",
-        "_writing_items", "account", "batch", "batch_bytes",
-        "batch_cost", "closed", "committed_at",
-        "doomed", "generation", "incarnation", "last", "limits", "on_change", "parts", "place_of",
-        "publishing", "rest", "sink",
+        "_cached_bytes", "_confirm_of", "_decided", "_in_rest", "_log", "_touched_at", "_unwritten",
+        "_wall", "_writing", "_writing_bytes", "_writing_items", "account", "batch", "batch_bytes",
+        "batch_cost", "closed", "committed_at", "committed_batches", "discarded_rows", "doomed",
+        "generation", "incarnation", "last", "limits", "on_change", "parts", "place_of",
+        "published_rows", "publishing", "rest", "sink",
     )  # fmt: skip
 
     kind = "staging"
@@ -175,9 +177,9 @@ class Sink(Holder):
         self._in_rest: LoanedItem[None] | None = None
         self._cached_bytes = 0
         self._decided = 0
-        self._committed = 0
-        self._published = 0
-        self._discarded = 0
+        self.committed_batches = 0
+        self.published_rows = 0
+        self.discarded_rows = 0
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self.parts)} parts of batch {self.batch}"
@@ -481,7 +483,7 @@ class Sink(Holder):
         """End what a part holds; its place in the log is for who calls this."""
         self.batch_bytes -= part.nbytes
         self.batch_cost -= part.cost
-        self._discarded += part.rows
+        self.discarded_rows += part.rows
         for block in part.blocks:
             loan, block.loan = block.loan, None
             if block.at_rest:
@@ -577,7 +579,7 @@ class Sink(Holder):
         self.batch_bytes = self.batch_cost = 0
         self.last = batch
         self.committed_at = self._wall()
-        self._committed += 1
+        self.committed_batches += 1
         self.publishing = Publishing(self, batch, parts)
         self._decided = 0
         if self._log is None:
@@ -590,7 +592,7 @@ class Sink(Holder):
 
     def confirm_of(self, publishing: Publishing, block: Block, row: int) -> RowConfirm:
         """Make the confirm of a row. For `Publishing`."""
-        self._published += 1
+        self.published_rows += 1
         return self._confirm_of(publishing, block, row)
 
     def block_over(self, part: Part, block: Block) -> None:
@@ -762,7 +764,7 @@ class Sink(Holder):
             publishing=None if self.publishing is None else self.publishing.batch,
             rest_items=0 if rest is None else rest.items,
             rest_bytes=0 if rest is None else rest.bytes,
-            committed=self._committed,
-            published=self._published,
-            discarded=self._discarded,
+            committed=self.committed_batches,
+            published=self.published_rows,
+            discarded=self.discarded_rows,
         )

@@ -118,6 +118,8 @@ NOTES: Final = """\
   or the oldest loan, but in `clearfunds_at_rest_items` alone. `/metrics/detailed` has all of it:
   the accounts under `disk` (or `kept`) are the queues' own.
 - A relay with a journal has those of [ledger.md](ledger.md#the-journal), too.
+- A relay that readers of ranges and writers of batches can connect to has those of
+  [sinks.md](sinks.md#metrics), too.
 """
 
 

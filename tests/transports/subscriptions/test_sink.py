@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import struct
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 
 from clearfunds.accounts import Limit
 from clearfunds.dataspace import Publication
@@ -27,9 +31,20 @@ from clearfunds.sink_client import (
     TornError,
 )
 from clearfunds.store import Store, StoreSettings
+from clearfunds.transports import RemoteProtocolError
 from clearfunds.transports.mqtt import Publish, encode
-from clearfunds.transports.subscriptions import ErrorCode, Kind, _sink_frames, _sink_writing
+from clearfunds.transports.subscriptions import (
+    ErrorCode,
+    Frame,
+    FrameReader,
+    Kind,
+    _sink_frames,
+    _sink_writing,
+    parse_request,
+)
 from clearfunds.transports.subscriptions._frames import Hello, encode_frame, encode_request
+from clearfunds.transports.subscriptions._sink_collector import SinkCollector
+from tests.dataspace.conftest import STEADY
 from tests.transports.peers import connected, log_of, until
 from tests.transports.subscriptions.relays import HOST, Relay, blocking, running
 
@@ -113,6 +128,14 @@ async def test_a_batch_is_published_whole_in_order_and_once(tmp_path: Path, dura
             await until(lambda: sink(relay).publishing is None)
             assert sink(relay).statistics().rest_items == 0
             relay.audit()
+            registry = CollectorRegistry()
+            registry.register(SinkCollector(relay.server.writing.sinks))
+            metrics = generate_latest(registry).decode()
+            assert "clearfunds_sink_committed_batches_total 2.0" in metrics
+            assert "clearfunds_sink_published_rows_total 9.0" in metrics
+            # The other attempt.
+            assert "clearfunds_sink_discarded_rows_total 1.0" in metrics
+            assert "clearfunds_sink_writers 1.0" in metrics
 
 
 async def test_subscribers_get_rows_by_their_qos_and_what_is_retained_stays() -> None:
@@ -526,6 +549,25 @@ async def test_what_is_of_the_protocol_and_makes_no_sense_is_refused() -> None:
         assert relay.server.counters.protocol_errors == 0
 
 
+@settings(STEADY, max_examples=150)
+@given(
+    kind=st.integers(64, 95),
+    good=st.sampled_from([b"", STAGE + GOOD, STAGE + GOOD * 2, bytes(16), bytes(40), bytes(300)]),
+    where=st.integers(0, 100),
+    put=st.binary(max_size=20),
+)
+def test_no_bytes_raise_anything_but_what_they_are_refused_with(
+    kind: int, good: bytes, where: int, put: bytes
+) -> None:
+    payload = good[:where] + put + good[where + len(put) :]
+    with contextlib.suppress(RemoteProtocolError):
+        request = parse_request(Frame(kind, 1, payload))
+        if isinstance(request, _sink_frames.Stage):
+            rows = request.rows
+            if rows.fault(lambda _: None) is None:
+                assert [rows[place] for place in range(rows.count)]
+
+
 def test_rows_are_what_they_were() -> None:
     rows = [
         Publication("a", b"", 0),
@@ -539,8 +581,6 @@ def test_rows_are_what_they_were() -> None:
 
 
 def test_requests_are_read_as_they_were_written() -> None:
-    from clearfunds.transports.subscriptions import FrameReader, parse_request
-
     key = PartKey(3, 4, 5)
     requests: list[_sink_frames.SinkRequest] = [
         _sink_frames.Open("name", 3, bytes(range(16))),
