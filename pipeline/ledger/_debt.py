@@ -19,9 +19,10 @@ from ._open_loans import still_open
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_SPAN_NS: Final = 60 * 10**9
-"""Peaks are sought a minute of an account at a time, and then put together: an account that does
-most of what there is is not one task's work."""
+_UNITS: Final = ("items", "bytes")
+
+_SPAN_NS: Final = 10**9
+"""Peaks are looked for in seconds that may hold one."""
 
 
 def debt_over_time(
@@ -46,7 +47,7 @@ def debt_over_time(
     """
     _refuse("debt over time", settlements, open_loans)
     step = interval_ns(every)
-    interval = fn.floor(fn.col("ns") / fn.lit(step)) if step == 1 else fn.expr(f"ns div {step}")
+    interval = fn.expr(f"ns div {step}")
     sums = (
         _changes(settlements, open_loans)
         .groupBy("account", interval.alias("interval"))
@@ -78,35 +79,43 @@ def peak_debt(settlements: DataFrame, open_loans: DataFrame | None = None) -> Da
     """
     _refuse("peak debt", settlements, open_loans)
     changes = _changes(settlements, open_loans).withColumn("span", fn.expr(f"ns div {_SPAN_NS}"))
-    so_far = Window.partitionBy("account", "span").orderBy("ns", "repaid")
-    so_far = so_far.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    running = changes.select(
+    # Not all there is has to be sorted: within a second no more can be owed than at its beginning
+    # and all that is made in it, and a second for which that is less than what was owed at the end
+    # of some other has no peak.
+    spans = changes.groupBy("account", "span").agg(
+        *(fn.sum(unit).alias(unit) for unit in _UNITS),
+        *(fn.sum(fn.greatest(fn.col(unit), fn.lit(0.0))).alias(f"made_{unit}") for unit in _UNITS),
+    )
+    account = Window.partitionBy("account")
+    until = account.orderBy("span")
+    ends = spans.withColumns({f"end_{unit}": fn.sum(unit).over(until) for unit in _UNITS})
+    worth = ends.withColumns(
+        {f"reached_{unit}": fn.max(f"end_{unit}").over(account) for unit in _UNITS}
+    )
+    # Sums of weights that are no whole numbers differ in their last digits.
+    may_be = [
+        fn.col(f"end_{unit}") - fn.col(unit) + fn.col(f"made_{unit}")
+        >= fn.col(f"reached_{unit}") * (1 - 1e-9)
+        for unit in _UNITS
+    ]
+    candidates = worth.where(may_be[0] | may_be[1]).select(
         "account",
         "span",
-        "ns",
-        "items",
-        "bytes",
-        fn.sum("items").over(so_far).alias("high_items"),
-        fn.sum("bytes").over(so_far).alias("high_bytes"),
+        *((fn.col(f"end_{unit}") - fn.col(unit)).alias(f"start_{unit}") for unit in _UNITS),
     )
-    spans = running.groupBy("account", "span").agg(
-        fn.sum("items").alias("items"),
-        fn.sum("bytes").alias("bytes"),
-        _highest("high_items", "ns").alias("high_items"),
-        _highest("high_bytes", "ns").alias("high_bytes"),
-    )
-    before = Window.partitionBy("account").orderBy("span")
-    before = before.rowsBetween(Window.unboundedPreceding, -1)
+    so_far = Window.partitionBy("account", "span").orderBy("ns", "repaid")
+    so_far = so_far.rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
-    def high(unit: str) -> Column:
-        owed = fn.coalesce(fn.sum(unit).over(before), fn.lit(0.0))
-        top = fn.col(f"high_{unit}")
-        return fn.struct((owed + top["debt"]).alias("debt"), top["early"].alias("early"))
+    def owed(unit: str) -> Column:
+        debt = fn.col(f"start_{unit}") + fn.sum(unit).over(so_far)
+        # The highest, and of several the earliest.
+        return fn.struct(debt.alias("debt"), (-fn.col("ns")).alias("early")).alias(unit)
 
     return (
-        spans.select("account", high("items").alias("items"), high("bytes").alias("bytes"))
+        changes.join(fn.broadcast(candidates), ["account", "span"])
+        .select("account", *(owed(unit) for unit in _UNITS))
         .groupBy("account")
-        .agg(fn.max("items").alias("items"), fn.max("bytes").alias("bytes"))
+        .agg(*(fn.max(unit).alias(unit) for unit in _UNITS))
         .select(
             "account",
             whole(fn.col("items.debt")).alias("peak_items"),
@@ -120,11 +129,6 @@ def peak_debt(settlements: DataFrame, open_loans: DataFrame | None = None) -> Da
 def _refuse(what: str, settlements: DataFrame, open_loans: DataFrame | None) -> None:
     instead = "running_debt() does that, interval by interval"
     refuse_streams(what, instead, settlements, open_loans)
-
-
-def _highest(debt: str, ns: str) -> Column:
-    # The highest, and of several the earliest.
-    return fn.max(fn.struct(fn.col(debt).alias("debt"), (-fn.col(ns)).alias("early")))
 
 
 def _changes(settlements: DataFrame, open_loans: DataFrame | None) -> DataFrame:

@@ -226,8 +226,9 @@ def write(tables: Mapping[str, Any], folder: Path) -> Path:
             hour = part[TABLES[name].columns[0].name][0].as_py()
             where = folder / name / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}"
             where.mkdir(parents=True, exist_ok=True)
-            file = where / f"part-{i:09}.parquet"
-            pq.write_table(part, file, compression="zstd", row_group_size=500_000)
+            file, hidden = where / f"part-{i:09}.parquet", where / "_part"
+            pq.write_table(part, hidden, compression="zstd", row_group_size=500_000)
             # Streams take them in this order.
-            os.utime(file, (hour.timestamp(), hour.timestamp()))
+            os.utime(hidden, (hour.timestamp(), hour.timestamp()))
+            hidden.rename(file)
     return folder

@@ -88,16 +88,13 @@ def check_windows(name: str, spark: SparkSession, folder: Path) -> None:
     agree(told, expected, ["at", *keys])
 
 
-def test_windows_in_append_mode(spark: SparkSession, tmp_path: Path) -> None:
-    check_windows("holds", spark, tmp_path)
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in BY_INTERVAL if name != "holds"])
-def test_other_windows_in_append_mode(name: str, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", BY_INTERVAL)
+def test_windows_in_append_mode(name: str, spark: SparkSession, tmp_path: Path) -> None:
     check_windows(name, spark, tmp_path)
 
 
+@pytest.mark.long
 def test_totals_in_complete_mode(spark: SparkSession, tmp_path: Path) -> None:
     journal = write(generate(2_000), tmp_path / "journal")
     whole = rows(blame(read(spark, journal).settlements))
