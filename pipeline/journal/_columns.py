@@ -1,7 +1,8 @@
-"""Rows as columns: what is appended in the hot path is turned into Arrow in a thread of its own."""
+"""Rows as columns: what is appended in the hot path, turned into Arrow."""
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import Outcome
@@ -10,6 +11,7 @@ from ._tables import arrow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ._sample import Rows
     from ._tables import Table
 
 SECOND: Final = 1_000_000_000
@@ -41,6 +43,9 @@ class Columns:
         self._offset_ns = offset_ns
         self._given = [c for c in table.columns if c.type != "timestamp" and c.name != "weight"]
         self._weighted = table.columns[-1].name == "weight"
+        self._unweighed = (
+            self.schema.remove(len(self.schema) - 1) if self._weighted else self.schema
+        )
         # The timestamp says the same as the last of the moments.
         self.moment = max(at for at, c in enumerate(self._given) if c.name in _MOMENTS)
 
@@ -49,8 +54,31 @@ class Columns:
         moment: float = row[self.moment]
         return (round(moment * SECOND) + self._offset_ns) // HOUR
 
-    def batch(self, rows: Sequence[tuple[Any, ...]], weight: int) -> Any:
-        """Return rows, of which there is at least one, as a `pyarrow.RecordBatch`."""
+    def pack(self, rows: Rows) -> None:
+        """Make columns of what are tuples yet.
+
+        Raises:
+            Exception: Something is in there that Arrow has no room for; it is left out then.
+        """
+        some, rows.rows = rows.rows, []
+        if not some:
+            return
+        hour_of = self.hour_of
+        if hour_of(some[0]) == hour_of(some[-1]):
+            rows.batches.append((hour_of(some[0]), self._batch(some)))
+        else:
+            parts = [(hour, list(part)) for hour, part in groupby(some, hour_of)]
+            rows.batches += [(hour, self._batch(part)) for hour, part in parts]
+
+    def weighed(self, batch: Any, weight: int) -> Any:
+        """Return a batch as it is written: with the weight, if the table has one."""
+        if not self._weighted:
+            return batch
+        pa = self._pa
+        weights = pa.repeat(pa.scalar(float(weight)), batch.num_rows)
+        return pa.RecordBatch.from_arrays([*batch.columns, weights], schema=self.schema)
+
+    def _batch(self, rows: Sequence[tuple[Any, ...]]) -> Any:
         pa, pc = self._pa, self._pc
         made: list[Any] = []
         moment: Any = None
@@ -70,9 +98,7 @@ class Columns:
                 array = pa.array(values, pa.int64())
             made.append(array)
         made.insert(0, pc.cast(pc.divide(moment, 1_000), self.schema.field(0).type))
-        if self._weighted:
-            made.append(pa.repeat(pa.scalar(float(weight)), len(rows)))
-        return pa.RecordBatch.from_arrays(made, schema=self.schema)
+        return pa.RecordBatch.from_arrays(made, schema=self._unweighed)
 
     def _strings(self, values: Sequence[str | None]) -> Any:
         pa = self._pa

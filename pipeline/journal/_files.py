@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -162,21 +161,16 @@ class TableFiles:
         Raises:
             Exception: Something is in there that Arrow has no room for.
         """
-        hour_of = self._columns.hour_of
         wrong: Exception | None = None
         for each in waiting:
-            rows = each.rows
+            count = len(each)
             try:
-                if hour_of(rows[0]) == hour_of(rows[-1]):
-                    parts = [(hour_of(rows[0]), rows)]
-                else:
-                    parts = [(hour, list(some)) for hour, some in groupby(rows, hour_of)]
-                made = [(hour, self._columns.batch(some, each.weight)) for hour, some in parts]
+                self._columns.pack(each)
             except Exception as exc:  # noqa: BLE001 (the others can be written)
-                self.written.lost += len(rows)
+                self.written.lost += count - len(each)
                 wrong = exc
-            else:
-                self._batches += made
+            weighed = self._columns.weighed
+            self._batches += [(hour, weighed(batch, each.weight)) for hour, batch in each.batches]
         if wrong is not None:
             raise wrong
 

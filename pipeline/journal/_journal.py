@@ -1,9 +1,10 @@
 """The journal: takes down what happens in the books, and has a thread write it.
 
 Theory of operation. In the middle of turns a row is a tuple of names and numbers that is appended
-to a list (`_sample.py`): half a microsecond. A task hands full lists to a thread, one at a time,
-which makes columns of them (`_columns.py`) and writes these (`_files.py`). Nothing ever waits for
-the thread: what it has no time for, or no disk, is sampled.
+to a list (`_sample.py`): half a microsecond. Columns are made of a thousand of them at once, while
+they are in the cache (`_columns.py`): as much again. A task hands these to a thread, which writes
+them (`_files.py`). Nothing ever waits for the thread: what it has no time for, or no disk, is
+sampled.
 
 Once a second it is seen how many rows came. Where that is more than may be written, one in k is
 kept from then on, and in a second that brings ever more, k doubles each time that its allowance is
@@ -130,17 +131,22 @@ class Journal:
         offset_ns = time.time_ns() - round(ledger.clock() * SECOND)
         started = datetime.fromtimestamp(time.time(), UTC)
         run = f"{started:%Y%m%dT%H%M%S.%f}-{os.getpid()}"
+        self._columns = {name: Columns(table, offset_ns) for name, table in TABLES.items()}
         self._files = {
-            name: TableFiles(folder, table, Columns(table, offset_ns), settings, run, opener)
+            name: TableFiles(folder, table, self._columns[name], settings, run, opener)
             for name, table in TABLES.items()
         }
+        self._unfit = dict.fromkeys(TABLES, 0)
         allowance = settings.rows_per_second
         self._allowance = math.inf if allowance is None else float(allowance)
         step = int(min(STEP, max(1.0, self._allowance / 16)))
         self._step = step
-        self._settlements = Sample(step, partial(self._full, "settlements"), random)
-        self._publications = Sample(step, partial(self._full, "publications"), random)
-        self._samples = {"settlements": self._settlements, "publications": self._publications}
+        self._samples = {
+            name: Sample(step, partial(self._full, name), random, partial(self._pack, name))
+            for name in ("settlements", "publications")
+        }
+        self._settlements = self._samples["settlements"]
+        self._publications = self._samples["publications"]
         self._stalls = StallRows()
         self._limits: dict[str, tuple[Any, ...]] = {}
         self._snapshots: dict[str, list[tuple[Any, ...]]] = {}
@@ -250,6 +256,23 @@ class Journal:
         self._limits[name] = self._clock(), name, limit.items, limit.bytes, low_items, low_bytes
 
     # -- how much is kept -------------------------------------------------------------------------
+
+    def _pack(self, name: str, rows: Rows) -> None:
+        """Make columns of rows; in the middle of somebody's turn."""
+        count = len(rows)
+        try:
+            self._columns[name].pack(rows)
+        except Exception:  # noqa: BLE001 (it is told of)
+            self._unfit[name] += count - len(rows)
+            self._errors += 1
+            self._tell_lost(name)
+
+    def _tell_lost(self, name: str) -> None:
+        logger.exception(
+            "rows of the journal's table %s are lost",
+            name,
+            extra={"event": "journal_rows_lost", "folder": str(self.folder), "table": name},
+        )
 
     def _full(self, name: str) -> None:
         """Look at a list that has grown by a step."""
@@ -389,16 +412,8 @@ class Journal:
                         f"the relay goes on, and keeps a sample of what comes: {advice}, and it "
                         "goes on by itself"
                     )
-                except Exception as exc:
-                    logger.exception(
-                        "rows of the journal's table %s are lost",
-                        name,
-                        extra={
-                            "event": "journal_rows_lost",
-                            "folder": str(self.folder),
-                            "table": name,
-                        },
-                    )
+                except Exception as exc:  # noqa: BLE001 (it is told of)
+                    self._tell_lost(name)
                     why = why or f"rows of the journal's table {name} are lost: {exc!r}"
         return why
 
@@ -494,7 +509,10 @@ class Journal:
         others.update({name: len(rows) for name, rows in self._snapshots.items()})
         samples = self._samples
         return JournalFigures(
-            written={name: attrs.evolve(files.written) for name, files in self._files.items()},
+            written={
+                name: attrs.evolve(files.written, lost=files.written.lost + self._unfit[name])
+                for name, files in self._files.items()
+            },
             sampled_out={
                 **{name: sample.sampled_out for name, sample in samples.items()},
                 "stalls": self._stalls.lost,
@@ -572,7 +590,7 @@ def _prepare(folder: Path) -> IO[bytes]:
     """Make the folder, lock it, and remove what a run has left unfinished there."""
     arrow("pyarrow.parquet")
     # The first batch brings in a third of a second's worth of modules: not while the relay serves.
-    Columns(TABLES["stalls"], 0).batch([(0.0, 0.0, "", "", "", "")], 1)
+    Columns(TABLES["stalls"], 0).pack(Rows(1, [(0.0, 0.0, "", "", "", "")]))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / LOCK).open("ab")
