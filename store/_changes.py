@@ -389,8 +389,7 @@ class Changes:
         for queue_id, ranges in self.dones.items():
             if len(ranges) > 1:
                 merged = Intervals()
-                for first, last in ranges:
-                    merged.add(first, last)
+                merged.add_all(sorted(ranges))
                 self.dones[queue_id] = list(merged)
             nbytes += 16 * len(ranges)
         if nbytes > MAX_LENGTH:

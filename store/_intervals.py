@@ -4,164 +4,199 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-#: From so many ranges on, adding them one by one takes longer than going through all there are.
-_MANY = 8
+#: So many ranges are kept together. To add one among a million moves a few thousand bytes then, and
+#: not millions.
+_BLOCK: Final = 512
 
 
 class Intervals:
     """A set of numbers below 2**64, kept as disjoint ranges: 16 bytes a range.
 
-    The ranges are sorted, inclusive, and neither overlap nor touch.
+    The ranges are sorted, inclusive, and neither overlap nor touch. They are in blocks, none of
+    which is empty.
     """
 
-    __slots__ = ("_firsts", "_lasts")
+    __slots__ = ("_ends", "_firsts", "_lasts")
 
     def __init__(self) -> None:
-        self._firsts = array("Q")
-        self._lasts = array("Q")
+        self._firsts: list[array[int]] = []
+        self._lasts: list[array[int]] = []
+        # The last number of each block.
+        self._ends: list[int] = []
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self._firsts, self._lasts, strict=True)
+        for firsts, lasts in zip(self._firsts, self._lasts, strict=True):
+            yield from zip(firsts, lasts, strict=True)
 
     def __len__(self) -> int:
         """Return the number of ranges."""
-        return len(self._firsts)
+        return sum(map(len, self._firsts))
+
+    def __bool__(self) -> bool:
+        """Return whether there is any number in it."""
+        return bool(self._ends)
 
     def __repr__(self) -> str:
         return f"<Intervals {list(self)}>"
 
     def __contains__(self, number: int) -> bool:
-        at = bisect_right(self._firsts, number) - 1
-        return at >= 0 and self._lasts[at] >= number
+        block = bisect_left(self._ends, number)
+        if block == len(self._ends):
+            return False
+        return self._firsts[block][bisect_left(self._lasts[block], number)] <= number
 
     def copy(self) -> Intervals:
         """Return a set of its own with the same numbers."""
         twin = Intervals()
-        twin._firsts = self._firsts[:]
-        twin._lasts = self._lasts[:]
+        twin._firsts = [firsts[:] for firsts in self._firsts]
+        twin._lasts = [lasts[:] for lasts in self._lasts]
+        twin._ends = self._ends[:]
         return twin
 
     def add(self, first: int, last: int) -> None:
         """Add the numbers from `first` to `last`."""
-        firsts, lasts = self._firsts, self._lasts
-        if not lasts or first > lasts[-1] + 1:
-            firsts.append(first)
-            lasts.append(last)
+        ends = self._ends
+        if not ends or first > ends[-1] + 1:
+            self._append(first, last)
             return
-        low = bisect_left(lasts, first - 1) if first else 0
-        high = bisect_right(firsts, last + 1)
-        if low < high:
-            first = min(first, firsts[low])
-            last = max(last, lasts[high - 1])
-        firsts[low:high] = array("Q", (first,))
-        lasts[low:high] = array("Q", (last,))
+        block, low = self._from(first - 1) if first else (0, 0)
+        until, high = self._upto(last + 1)
+        if (block, low) == (until, high):
+            firsts, lasts = self._firsts[block], self._lasts[block]
+            firsts.insert(low, first)
+            lasts.insert(low, last)
+            if len(firsts) >= 2 * _BLOCK:
+                self._split(block)
+            return
+        # Those that it touches become one with it.
+        first = min(first, self._firsts[block][low])
+        last = max(last, self._lasts[until][high - 1] if high else ends[until - 1])
+        if block == until and high == low + 1:
+            self._firsts[block][low] = first
+            self._lasts[block][low] = last
+            ends[block] = self._lasts[block][-1]
+        else:
+            self._replace(block, low, until, high, [(first, last)])
 
-    def add_all(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Add ranges that are sorted and do not overlap, in one pass if they are many."""
-        if len(ranges) < _MANY:
-            for first, last in ranges:
-                self.add(first, last)
-            return
-        firsts, lasts = self._firsts, self._lasts
-        new_firsts, new_lasts = array("Q"), array("Q")
-        at = 0
+    def _append(self, first: int, last: int) -> None:
+        if self._ends and len(self._firsts[-1]) < _BLOCK:
+            self._firsts[-1].append(first)
+            self._lasts[-1].append(last)
+            self._ends[-1] = last
+        else:
+            self._firsts.append(array("Q", (first,)))
+            self._lasts.append(array("Q", (last,)))
+            self._ends.append(last)
+
+    def add_all(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Add ranges."""
         for first, last in ranges:
-            low = bisect_left(lasts, first - 1, at) if first else at
-            high = bisect_right(firsts, last + 1, low)
-            new_firsts.extend(firsts[at:low])
-            new_lasts.extend(lasts[at:low])
-            if low < high:
-                first = min(first, firsts[low])
-                last = max(last, lasts[high - 1])
-            if new_lasts and first <= new_lasts[-1] + 1:
-                new_lasts[-1] = max(last, new_lasts[-1])
-            else:
-                new_firsts.append(first)
-                new_lasts.append(last)
-            at = high
-        new_firsts.extend(firsts[at:])
-        new_lasts.extend(lasts[at:])
-        self._firsts, self._lasts = new_firsts, new_lasts
+            self.add(first, last)
 
     def without(self, ranges: Iterable[tuple[int, int]]) -> Intervals:
         """Return a set of its own without these ranges, which may come in any order."""
-        gone = Intervals()
-        for first, last in sorted(ranges):
-            gone.add(first, last)
-        twin = Intervals()
-        firsts, lasts = self._firsts, self._lasts
-        at = 0
-        for first, last in gone:
-            low = bisect_left(lasts, first, at)
-            high = bisect_right(firsts, last, low)
-            twin._firsts.extend(firsts[at:low])
-            twin._lasts.extend(lasts[at:low])
-            for place in range(low, high):
-                for begin, end in gone.missing(firsts[place], lasts[place]):
-                    twin._firsts.append(begin)
-                    twin._lasts.append(end)
-            at = high
-        twin._firsts.extend(firsts[at:])
-        twin._lasts.extend(lasts[at:])
+        twin = self.copy()
+        twin.remove_all(ranges)
         return twin
 
-    def remove_all(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Take ranges out that are sorted and do not overlap, in one step."""
-        if not ranges:
-            return
-        firsts, lasts = self._firsts, self._lasts
-        low = bisect_left(lasts, ranges[0][0])
-        high = bisect_right(firsts, ranges[-1][1], low)
-        some = Intervals()
-        some._firsts, some._lasts = firsts[low:high], lasts[low:high]
-        some = some.without(ranges)
-        firsts[low:high] = some._firsts
-        lasts[low:high] = some._lasts
+    def remove_all(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Take ranges out."""
+        for first, last in ranges:
+            self.remove(first, last)
 
     def remove(self, first: int, last: int) -> None:
         """Take the numbers from `first` to `last` out."""
-        firsts, lasts = self._firsts, self._lasts
-        low = bisect_left(lasts, first)
-        high = bisect_right(firsts, last)
-        if low >= high:
+        if not self._ends or first > self._ends[-1]:
             return
-        new_firsts, new_lasts = array("Q"), array("Q")
-        if firsts[low] < first:
-            new_firsts.append(firsts[low])
-            new_lasts.append(first - 1)
-        if lasts[high - 1] > last:
-            new_firsts.append(last + 1)
-            new_lasts.append(lasts[high - 1])
-        firsts[low:high] = new_firsts
-        lasts[low:high] = new_lasts
+        block, low = self._from(first)
+        until, high = self._upto(last)
+        if (block, low) >= (until, high):
+            return
+        left: list[tuple[int, int]] = []
+        begin = self._firsts[block][low]
+        end = self._lasts[until][high - 1] if high else self._ends[until - 1]
+        if begin < first:
+            left.append((begin, first - 1))
+        if end > last:
+            left.append((last + 1, end))
+        self._replace(block, low, until, high, left)
+
+    # -- places: a block, and a place in it -----------------------------------------------------
+
+    def _from(self, number: int) -> tuple[int, int]:
+        """Return where the first range is that does not end before `number`; there is one."""
+        block = bisect_left(self._ends, number)
+        return block, bisect_left(self._lasts[block], number)
+
+    def _upto(self, number: int) -> tuple[int, int]:
+        """Return where the ranges end that do not begin after `number`."""
+        block = bisect_left(self._ends, number)
+        if block == len(self._ends):
+            return block - 1, len(self._firsts[-1])
+        return block, bisect_right(self._firsts[block], number)
+
+    def _replace(
+        self, block: int, low: int, until: int, high: int, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        """Put ranges in place of all from one place up to another."""
+        firsts, lasts = self._firsts[block], self._lasts[block]
+        new_firsts = array("Q", [first for first, _ in ranges])
+        new_lasts = array("Q", [last for _, last in ranges])
+        if block == until:
+            firsts[low:high] = new_firsts
+            lasts[low:high] = new_lasts
+        else:
+            firsts[low:] = new_firsts + self._firsts[until][high:]
+            lasts[low:] = new_lasts + self._lasts[until][high:]
+            for column in (self._firsts, self._lasts, self._ends):
+                del column[block + 1 : until + 1]
+        if not firsts:
+            for column in (self._firsts, self._lasts, self._ends):
+                del column[block]
+            return
+        self._ends[block] = lasts[-1]
+        if len(firsts) >= 2 * _BLOCK:
+            self._split(block)
+
+    def _split(self, block: int) -> None:
+        firsts, lasts = self._firsts[block], self._lasts[block]
+        middle = len(firsts) // 2
+        self._firsts[block : block + 1] = firsts[:middle], firsts[middle:]
+        self._lasts[block : block + 1] = lasts[:middle], lasts[middle:]
+        self._ends[block : block + 1] = lasts[middle - 1], lasts[-1]
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def _overlapping(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges that have numbers between `first` and `last`."""
+        for block in range(bisect_left(self._ends, first), len(self._ends)):
+            firsts, lasts = self._firsts[block], self._lasts[block]
+            for at in range(bisect_left(lasts, first), len(firsts)):
+                if firsts[at] > last:
+                    return
+                yield firsts[at], lasts[at]
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the ranges between `first` and `last` that are not in the set."""
-        firsts, lasts = self._firsts, self._lasts
-        at = bisect_left(lasts, first)
-        if at == len(firsts) or firsts[at] > last:  # The usual case.
+        block = bisect_left(self._ends, first)
+        if block == len(self._ends):  # The usual cases.
+            return [(first, last)] if first <= last else []
+        if self._firsts[block][bisect_left(self._lasts[block], first)] > last:
             return [(first, last)] if first <= last else []
         found: list[tuple[int, int]] = []
-        while at < len(firsts) and firsts[at] <= last:
-            if firsts[at] > first:
-                found.append((first, firsts[at] - 1))
-            first = lasts[at] + 1
-            at += 1
+        for begin, end in self._overlapping(first, last):
+            if begin > first:
+                found.append((first, begin - 1))
+            first = end + 1
         if first <= last:
             found.append((first, last))
         return found
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the ranges between `first` and `last` that are in the set."""
-        firsts, lasts = self._firsts, self._lasts
-        at = bisect_left(lasts, first)
-        found: list[tuple[int, int]] = []
-        while at < len(firsts) and firsts[at] <= last:
-            found.append((max(first, firsts[at]), min(last, lasts[at])))
-            at += 1
-        return found
+        return [(max(first, a), min(last, b)) for a, b in self._overlapping(first, last)]
