@@ -230,7 +230,3 @@ class Publishing:
         """Say so if everybody has taken everything; also of a batch without rows."""
         if not self._under_way and self.current is None:
             self.sink.published(self)
-
-    def note(self, place: str) -> None:
-        """Note that a place on disk notes what it has of this."""
-        self.marks.add(place)

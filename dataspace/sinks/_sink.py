@@ -41,9 +41,6 @@ from ._settings import SinkLimits
 NONE = -1
 """The number of the batch that there is not."""
 
-PUBLISH_SECONDS = 0.002
-"""How long rows are published before others may go on."""
-
 
 class Decision(enum.Enum):
     """What became of a `commit`."""

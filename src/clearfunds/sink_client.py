@@ -161,7 +161,8 @@ class SinkWriter:
         writer: The writer's name: for Spark, the query's id.
         take_over: Whether those who have opened this name before are to be put out (`FencedError`),
             and what they have staged and not committed thrown away.
-        timeout: Seconds without any sign of life from the relay before it is taken to be away.
+        timeout: Seconds without any sign of life from the relay before it is taken to be away. It
+            gives one each second while it makes its writer wait: so not below three.
         patience: Seconds that one request may take while the relay says that the writer owes too
             much; None: however long it takes.
         replay_bytes: Bytes of one part that are kept, to be sent again if the connection breaks.
@@ -235,7 +236,6 @@ class SinkWriter:
         self._connections = 0
         self._alive = 0.0
         self._closed = False
-        self._last = -1
         self.max_frame = FRAME_BYTES
         self.max_rows = 1
 
@@ -483,7 +483,7 @@ class SinkWriter:
         except RangeClientError:
             self._disconnect()  # it is not let in: it may be asked again
             raise
-        generation, incarnation, self._last, self.max_frame, self.max_rows = answer
+        generation, incarnation, _, self.max_frame, self.max_rows = answer
         self.ticket = Ticket(name, generation, incarnation)
         self._connections += 1
 

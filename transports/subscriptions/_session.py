@@ -402,9 +402,13 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 max_stage_size=settings.max_stage_size,
                 store_timeout=settings.store_timeout,
             )
+        known = writing.sink
         step = writing.handle(number, request)
-        if isinstance(request, Open) and writing.sink is not None:
+        if isinstance(request, Open) and writing.sink is not known:
             self._frames.allow(server.settings.max_stage_size)
+            fields = self._fields("writer_opened")
+            fields["writer"] = request.name
+            server.logger.info("%s writes as %s", self.name, request.name, extra=fields)
         return step
 
     def answer(self, kind: int, number: int, payload: bytes) -> None:
