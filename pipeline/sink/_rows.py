@@ -7,9 +7,8 @@ columns that mean nothing here are refused too, and not left out in silence.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-
-import attrs
 
 from clearfunds.sink_client import QOS, RETAIN
 
@@ -70,7 +69,7 @@ class Messages(NamedTuple):
     flags: list[int]
 
 
-@attrs.frozen(slots=True)
+@dataclass(frozen=True)
 class Columns:
     """Where in a record batch the parts of a message are; None: nowhere, all rows have the same.
 
