@@ -464,15 +464,21 @@ class Sink(Holder):
             rest.bytes += nbytes
 
     def _end_rest(self, block: Block, outcome: Outcome) -> None:
-        rest = self._in_rest
-        assert rest is not None
+        self._leave_rest(block)
+        self._settle_rest(block.count, block.nbytes, outcome)
+
+    def _leave_rest(self, block: Block) -> None:
         block.at_rest = False
-        if rest.items == block.count:
-            self._in_rest = None
-        rest.settle(block.count, outcome, block.nbytes)
         if self._log is not None and block.data is not None:
             self._cached_bytes -= block.nbytes
         block.data = None
+
+    def _settle_rest(self, items: int, nbytes: int, outcome: Outcome) -> None:
+        rest = self._in_rest
+        assert rest is not None
+        if rest.items == items:
+            self._in_rest = None
+        rest.settle(items, outcome, nbytes)
 
     # -- throwing away --------------------------------------------------------------------------
 
@@ -481,13 +487,19 @@ class Sink(Holder):
         self.batch_bytes -= part.nbytes
         self.batch_cost -= part.cost
         self.discarded_rows += part.rows
+        items = nbytes = 0
         for block in part.blocks:
             loan, block.loan = block.loan, None
             if block.at_rest:
-                self._end_rest(block, outcome)
+                items += block.count
+                nbytes += block.nbytes
+                self._leave_rest(block)
             elif loan is not None:
                 loan.settle(outcome=outcome)
                 block.data = None
+        if items:
+            # In one sum: there may be tens of thousands of them.
+            self._settle_rest(items, nbytes, outcome)
         part.blocks.clear()
         part.rows = part.nbytes = part.cost = part.crc = 0
         part.complete = part.noted = False

@@ -27,7 +27,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import count, repeat
 from types import TracebackType
 from typing import NamedTuple, NoReturn, Self, TypeVar
@@ -733,19 +733,28 @@ class Stager:
         if self._connection != writer.connections:
             if self._connection >= 0:
                 if self._frames is None:
-                    batch, partition, attempt = self._part
-                    msg = (
-                        f"the connection broke in the middle of attempt {attempt} at partition "
-                        f"{partition} of batch {batch}, of which {self.bytes} bytes were sent: "
-                        "more than are kept to be sent again (replay_bytes); stage it anew"
-                    )
-                    raise TornError(msg)
+                    raise self._torn()
                 frames = self._frames
             self._connection = writer.connections
             self._number = writer.new_number()
         for kind, payload in frames:
             writer.send(kind, self._number, payload)
         writer.look(self._number)
+
+    def _torn(self) -> TornError:
+        batch, partition, attempt = self._part
+        return TornError(
+            f"the connection broke in the middle of attempt {attempt} at partition {partition} of "
+            f"batch {batch}, of which {self.bytes} bytes were sent: more than are kept to be sent "
+            "again (replay_bytes); stage it anew"
+        )
+
+    @contextlib.contextmanager
+    def _torn_if_refused(self) -> Generator[None]:
+        try:
+            yield
+        except RefusedError as exc:
+            raise self._torn() from exc
 
     def complete(self) -> Staged:
         """Say that this is all; return what `SinkWriter.commit` wants.
@@ -758,7 +767,15 @@ class Stager:
         payload = _STAGE_END.pack(batch, partition, self._crc, attempt, self.rows, self.bytes)
 
         def end() -> bytes:
-            self._send([])
+            try:
+                self._send([])
+            except TornError:
+                # All of it was sent, and it may have come.
+                self._connection = self._writer.connections
+                self._number = self._writer.new_number()
+                self._writer.send(STAGE_END, self._number, payload)
+                with self._torn_if_refused():
+                    return self._writer.wait(self._number, STAGED)
             self._writer.send(STAGE_END, self._number, payload)
             return self._writer.wait(self._number, STAGED)
 

@@ -211,6 +211,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         writing = self._writing
         assert writing is not None
         assert writing.account is not None
+        # It may wait for just what the disk has still to take.
+        self._server.writing.hurry()
         went_on = False
 
         async def wait(account: Account) -> None:

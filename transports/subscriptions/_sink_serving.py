@@ -120,6 +120,11 @@ class SinkServing:
         self._moved.set()
         self._moved = trio.Event()
 
+    def hurry(self) -> None:
+        """Have what was staged on the disk as soon as possible."""
+        if self.disk is not None:
+            self.disk.store.hurry()
+
     # -- publishing -----------------------------------------------------------------------------
 
     def each_tick(self) -> None:

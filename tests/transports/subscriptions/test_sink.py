@@ -385,6 +385,25 @@ async def test_a_connection_breaks_within_a_part(replay_bytes: int) -> None:
         assert await values(relay, 1) == [rows[0][1]]
 
 
+async def test_the_answer_to_the_end_of_a_large_part_is_lost() -> None:
+    async with running() as relay:
+        await relay.attach()
+        client = await writer(relay, replay_bytes=0)
+        stager = client.stager(0, 0, 1)
+        await blocking(stager.write, numbered(0, 0))
+        part = await blocking(stager.complete)
+        for session in list(relay.server.open):
+            session.cut("the test says so")
+        await until(lambda: not relay.server.open)
+        # What was sent is not kept here; but it is all there.
+        assert await blocking(stager.complete) == part
+        await blocking(client.abort, 0)
+        for session in list(relay.server.open):
+            session.cut("the test says so")
+        with pytest.raises(TornError, match="stage it anew"):
+            await blocking(stager.complete)
+
+
 async def test_what_is_staged_and_what_was_committed_survives_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         async with running(store=store) as relay:
