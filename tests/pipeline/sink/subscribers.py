@@ -24,13 +24,22 @@ class Subscribers:
         relay: Where.
         filter: What they subscribe to.
         durable: Whether what the second one gets goes to the disk. The first one has a session.
+        repaying: Whether what the second one has seen is repaid; else it is held.
     """
 
-    def __init__(self, relay: RelayProcess, filter: str = "out/#", durable: bool = False) -> None:  # noqa: A002
+    def __init__(
+        self,
+        relay: RelayProcess,
+        filter: str = "out/#",  # noqa: A002
+        durable: bool = False,
+        repaying: bool = False,
+    ) -> None:
         name = f"subscriber-{uuid.uuid4()}"
         self._reader = RangeReader(
             "127.0.0.1", relay.ranges, name, filters=[filter], durable=durable
         )
+        self._repaying = repaying
+        self._repaid: Rows = []
         self._lock = threading.Lock()
         self._got: Rows = []
         subscribed = threading.Event()
@@ -52,17 +61,19 @@ class Subscribers:
         with self._lock:
             return list(self._got)
 
-    def by_ranges(self, *, repay: bool = False) -> Rows:
-        """Return what is in the subscription."""
+    def by_ranges(self) -> Rows:
+        """Return what the subscription has got."""
         low, end = self._reader.head()
         found = [
             (row.key.decode(), bytes(row.value))
             for block in self._reader.fetch(low, end)
             for row in block.rows()
         ]
-        if repay:
-            self._reader.ack(end)
-        return found
+        if not self._repaying:
+            return found
+        self._reader.ack(end)
+        self._repaid += found
+        return list(self._repaid)
 
     def expect(self, rows: Rows) -> None:
         """See that both have these rows, each once, in this order, and none else."""

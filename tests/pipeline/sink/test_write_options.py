@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 
-from clearfunds.pipeline._errors import OptionError
+from clearfunds.pipeline._errors import MissingError, OptionError
 from clearfunds.pipeline.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from clearfunds.pipeline.sink._options import WriteOptions, batch_options, stream_options
 from tests.pipeline.sink.tables import schema_of
@@ -89,3 +91,20 @@ def test_jobs_have_names_of_their_own_which_travel_with_the_writer() -> None:
     again = pickle.loads(pickle.dumps(first))
     assert isinstance(again, BatchWriter)
     assert again.name == first.name
+
+
+def test_no_pyarrow_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for make in stream_writer, batch_writer:
+        with pytest.raises(MissingError, match=r"pyarrow is not installed for .*\[pipeline\]"):
+            make(RELAY, SCHEMA, False)
+
+
+def test_workers_need_nothing_of_the_relay() -> None:
+    """What is sent to a cluster is the pipeline and the clients; see `pipeline.py_files`."""
+    look = (
+        "import sys, clearfunds.pipeline.sink as sink; "
+        "print({'trio', 'attr', 'attrs', 'clearfunds.transports'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
