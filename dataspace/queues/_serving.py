@@ -196,20 +196,34 @@ class ServingQueue(QueueContents):
 
     def _must_wait(self, message: Message) -> bool:
         """Whether a message has to be durable first; see that it will be."""
-        durable_first = self.durable_first
-        if durable_first is None or not self._persists:
-            return False
-        if message.at_rest or not message.persistent or not durable_first(message.event):
+        if not self._waits_for_disk(message):
             return False
         self._writer.write_now(message)
         return message.persistent
 
-    def _head_must_wait(self) -> bool:
-        if self.durable_first is None:
+    def _waits_for_disk(self, message: Message) -> bool:
+        durable_first = self.durable_first
+        if durable_first is None or not self._persists:
             return False
+        if message.at_rest or not message.persistent:
+            return False
+        try:
+            return durable_first(message.event)
+        except Exception:
+            logger.exception("queue %s: a message is delivered only when it is durable", self.name)
+            return True
+
+    def _head(self) -> Message | None:
+        """Return the first message that is ready, if it may have to be durable first."""
+        if self.durable_first is None:
+            return None
         message = self.backing.peek()
         # What is not in RAM is written, and may still not be durable; so it is looked at again.
-        return message is not None and message.event is not None and self._must_wait(message)
+        return message if message is not None and message.event is not None else None
+
+    def _head_must_wait(self) -> bool:
+        message = self._head()
+        return message is not None and self._must_wait(message)
 
     def _pump(self) -> None:
         backing = self.backing
@@ -399,9 +413,19 @@ class ServingQueue(QueueContents):
 
     @property
     def waiting(self) -> bool:
-        """Whether messages are ready that cannot be delivered yet: they are being read."""
-        unmarked = self._durable < self._mark_ticket and self._writer.trouble is None
-        return len(self.backing) > 0 and (self.backing.waiting or unmarked)
+        """Whether messages are ready that cannot be delivered yet, as the disk has to come first.
+
+        They are being read, or what is on record about them, or they themselves (`durable_first`),
+        are not durable yet.
+        """
+        if not len(self.backing):
+            return False
+        if self.backing.waiting or (
+            self._durable < self._mark_ticket and self._writer.trouble is None
+        ):
+            return True
+        head = self._head()
+        return head is not None and self._waits_for_disk(head)
 
     def resume(self, consumer: Consumer) -> None:
         """Put a consumer that has got room back in line. For windows."""
@@ -447,6 +471,7 @@ class ServingQueue(QueueContents):
         if consumer is None:
             return []
         consumer.outstanding -= 1
+        consumer.progressed_at = self.ledger.clock()
         window = consumer.window
         window.release(message.size)
         resumed = window.let_on() if window.waiting else []

@@ -20,7 +20,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from ...accounts import Account
+from ...accounts import Account, Confirm
 from ._message import Message
 from ._rates import Rates
 from ._shelf import Shelf
@@ -188,6 +188,14 @@ class Writer:
         items_left, bytes_left = self._account.room()
         return self.unsynced_items < items_left and self.unsynced_bytes + nbytes <= bytes_left
 
+    @staticmethod
+    def _keep_in_ram(message: Message) -> Confirm | None:
+        """Make a message transient that the shelf did not take; return who waits to hear of it."""
+        message.ram_only = True
+        message.persistent = False
+        confirm, message.confirm = message.confirm, None
+        return confirm
+
     def _put(self, message: Message) -> bool:
         assert self.shelf is not None
         if message.ram_only:
@@ -196,11 +204,19 @@ class Writer:
             message.ticket = self.shelf.put(message)
         except ValueError as exc:
             logger.warning("a message stays in RAM, as if it were transient: %s", exc)
-            message.ram_only = True
-            message.persistent = False
-            confirm, message.confirm = message.confirm, None
+            confirm = self._keep_in_ram(message)
             if confirm is not None:
                 confirm.taken()
+            return False
+        except Exception as exc:
+            # Nobody expects that: its publisher hears that it is not safe, and the rest goes on.
+            logger.exception(
+                "%s: a message could not be written; it stays in RAM, and its publisher is told so",
+                self._account.name,
+            )
+            confirm = self._keep_in_ram(message)
+            if confirm is not None:
+                confirm.refused(f"it could not be written: {exc!r}")
             return False
         self._unsynced.append(message)
         self._by_seq[message.seq] = message

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from clearfunds.accounts import Limit, Outcome
-from clearfunds.dataspace.queues import Channel, UnknownTagError
+from clearfunds.dataspace.queues import Channel, Delivery, UnknownTagError
 from tests.dataspace.queues.conftest import Bench, Worker
 
 
@@ -191,3 +191,19 @@ def test_an_ack_of_many_writes_none_of_them_into_the_room_that_others_make(bench
     assert not queue.statistics().unwritten
     shelf.settle()
     assert not shelf.messages  # or a restart would deliver what was acked
+
+
+def test_a_consumer_has_progressed_when_something_of_its_was_settled(bench: Bench) -> None:
+    queue = bench.queue()
+    worker, other = Worker(queue), Worker(queue)
+    bench.wait(1)
+    bench.publish(*"abcdefgh")
+    assert worker.consumer.progressed_at == other.consumer.progressed_at == 1
+    for end in (Delivery.ack, Delivery.nack, Delivery.reject):
+        bench.wait(1)
+        end(worker.got.pop(0))
+        assert worker.consumer.progressed_at == bench.now
+        assert other.consumer.progressed_at < bench.now
+    bench.wait(1)
+    worker.channel.ack(0, multiple=True)
+    assert worker.consumer.progressed_at == bench.now

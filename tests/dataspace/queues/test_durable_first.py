@@ -42,8 +42,34 @@ def test_get_waits_for_it_too(bench: Bench) -> None:
     shelf.settle()
     bench.publish("1", qos=2)
     assert queue.get(channel) is None
+    assert queue.waiting
     shelf.settle()
+    assert not queue.waiting
     assert queue.get(channel) is not None
+    assert not queue.waiting
+    bench.publish("2", qos=1)
+    assert not queue.waiting
+
+
+def test_what_is_not_known_not_to_need_it_waits_for_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, shelf = bench.durable()
+
+    def of_two_minds(event: Publication) -> bool:
+        if event.payload == b"2":
+            raise KeyError(event.topic)
+        return False
+
+    queue.durable_first = of_two_minds
+    worker = Worker(queue)
+    shelf.settle()
+    bench.publish(*"123")
+    assert worker.names == ["1"]
+    assert "KeyError: 't'" in caplog.text
+    assert queue.waiting
+    shelf.settle()
+    assert worker.names == [*"123"]
 
 
 def test_without_a_disk_it_does_not_matter(bench: Bench) -> None:

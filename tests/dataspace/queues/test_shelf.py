@@ -387,6 +387,25 @@ def test_what_has_no_form_as_bytes_stays_in_ram(
     assert late.answers == ["taken"]
 
 
+def test_a_shelf_that_fails_holds_up_nobody(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(MemoryShelf):
+        def put(self, message: Message) -> int:
+            if message.event.payload == b"b":
+                raise KeyError("b")
+            return super().put(message)
+
+    shelf = Broken()
+    queue = bench.queue(shelf=shelf, durable=True)
+    heard = [bench.publish(name) for name in "abc"]
+    assert [h.answers for h in heard] == [[], ["it could not be written: KeyError('b')"], []]
+    assert "disk/queue: a message could not be written" in caplog.text
+    worker = Worker(queue)
+    shelf.settle()
+    assert worker.names == [*"abc"]
+    assert [h.answers for h in heard][::2] == [["taken"]] * 2
+    assert (bench.publisher.debt_items, bench.disk.debt_items) == (1, 2)
+
+
 # -- in RAM and on disk ---------------------------------------------------------------------------
 
 
