@@ -35,7 +35,7 @@ from ._turn import Turn
 from ._waiters import REASONS, Waiter, WaitQueue, waited_by_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Collection, Generator
     from typing import TypeVar
 
     from ._confirm import Confirm
@@ -396,6 +396,32 @@ class Account:
             if not left and account.opens <= 0 and not account.debt_bytes:
                 ledger.fold(account)
             account = account.parent
+
+    def repay_delivered(self, ended: Collection[tuple[Holder, int, int, float]]) -> None:
+        """Repay several loans that have been delivered, in one sum, and tell the recorder of each.
+
+        For who has several at once. `ended` has the holder, items, bytes and since when, of each;
+        the first of the holders is to blame if somebody waits.
+        """
+        ledger = self.ledger
+        if ledger.recorder is not None:
+            ledger.recorder.delivered(self, ended)
+        items = nbytes = 0
+        first: Holder | None = None
+        for holder, some, size, _ in ended:
+            if first is None:
+                first = holder
+            items += some
+            nbytes += size
+        ledger.repaid_items[Outcome.DELIVERED] += items
+        ledger.repaid_bytes[Outcome.DELIVERED] += nbytes
+        for account in self.chain:
+            account.debt_items = left = account.debt_items - items
+            account.debt_bytes -= nbytes
+            if account.gated:
+                account._repaid_while_waited_for(first)
+            if not left and account.opens <= 0 and not account.debt_bytes:
+                ledger.fold(account)
 
     def _repaid_while_waited_for(self, holder: Holder | Gone | None) -> None:
         line = self.line

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ._account import Account
     from ._holder import Holder
     from ._leaks import Gone
@@ -42,6 +44,17 @@ class Recorder(Protocol):
             outcome: Why.
             opened: When it was made, on the ledger's clock: where deliveries have joined one loan,
                 the first of them. None: just now.
+        """
+        ...
+
+    def delivered(
+        self, account: Account, ended: Collection[tuple[Holder, int, int, float]]
+    ) -> None:
+        """Several loans of one account have ended as delivered: as `settled`, for each of them.
+
+        Args:
+            account: Who owed for them.
+            ended: Holder, items, bytes and since when, of each.
         """
         ...
 

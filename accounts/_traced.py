@@ -74,6 +74,11 @@ class StandIn(Account):
         if self.notes is not None:
             self.notes.repaid(items, nbytes, outcome, holder)
 
+    def repay_delivered(self, ended: Collection[tuple[Holder, int, int, float]]) -> None:
+        """See `Account.repay_delivered`."""
+        for holder, items, nbytes, opened in ended:
+            self.repay(items, nbytes, Outcome.DELIVERED, holder, opened)
+
     def caused_turn(self) -> Turn:
         """See `Account.caused_turn`."""
         return FollowedTurn(self.real, 0, 0, self.notes)

@@ -102,7 +102,7 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
     clock to know that it is nothing where there are few outlets.
     """
     if outlets[0].ledger.recorder is not None:
-        _flush_one_by_one(outlets, waited)
+        _flush_and_tell(outlets, waited)
         return
     account: Account | None = None
     holder: Outlet | None = None
@@ -134,19 +134,30 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
             account.repay(items, nbytes, Outcome.DELIVERED, holder)
 
 
-def _flush_one_by_one(outlets: list[Outlet], waited: float) -> None:
-    """Do the same, but repay loan by loan, for who records each of them."""
-    for outlet in outlets:
-        loan = outlet.flush()
-        if loan is not None:
-            items = loan.items
-            loan.items = 0
-            outlet.spare = loan
-            if waited:
-                outlet.ages.add(waited, items)
-            else:
-                outlet.ages.counts[0] += items
-            loan.account.repay(items, loan.bytes, Outcome.DELIVERED, outlet, loan.opened)
+def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
+    """Do the same, for who records each loan."""
+    account: Account | None = None
+    ended: list[tuple[Outlet, int, int, float]] = []
+    try:
+        for outlet in outlets:
+            loan = outlet.flush()
+            if loan is not None:
+                if loan.account is not account:
+                    if account is not None:
+                        account.repay_delivered(ended)
+                        ended = []
+                    account = loan.account
+                items = loan.items
+                if waited:
+                    outlet.ages.add(waited, items)
+                else:
+                    outlet.ages.counts[0] += items
+                ended.append((outlet, items, loan.bytes, loan.opened))
+                loan.items = 0
+                outlet.spare = loan
+    finally:
+        if account is not None:
+            account.repay_delivered(ended)
 
 
 @asynccontextmanager

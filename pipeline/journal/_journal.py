@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
-from ...accounts import label_of
+from ...accounts import Outcome, label_of
 from .._errors import PipelineError
 from ._columns import SECOND, Columns
 from ._files import TableFiles, Written, leftovers, open_file
@@ -42,9 +42,9 @@ from ._stall_rows import MAX_KEYS, StallRows
 from ._tables import NO_HOLDER, NO_KIND, TABLES, arrow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 
-    from ...accounts import Account, Gone, Holder, Ledger, Outcome
+    from ...accounts import Account, Gone, Holder, Ledger
 
 logger = logging.getLogger("clearfunds.journal")
 
@@ -201,6 +201,26 @@ class Journal:
             )
         )
         if len(rows) >= sample.look_at or sample.one_in > 1:
+            sample.appended()
+
+    def delivered(
+        self, account: Account, ended: Collection[tuple[Holder, int, int, float]]
+    ) -> None:
+        """See `Recorder.delivered`."""
+        sample = self._settlements
+        if sample.one_in > 1:
+            for holder, items, nbytes, opened in ended:
+                self.settled(account, holder, items, nbytes, Outcome.DELIVERED, opened)
+            return
+        now, name, above = self._clock(), account.name, account.parent
+        parent = None if above is None else above.name
+        rows = sample.rows
+        # 0 is Outcome.DELIVERED.
+        rows += [
+            (opened, now, name, parent, holder.name, holder.kind, 0, items, nbytes)
+            for holder, items, nbytes, opened in ended
+        ]
+        if len(rows) >= sample.look_at:
             sample.appended()
 
     def published(

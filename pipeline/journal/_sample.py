@@ -41,7 +41,8 @@ class Rows:
 
     def __len__(self) -> int:
         """Return how many rows there are."""
-        return len(self.rows) + sum([batch.num_rows for _, batch in self.batches])
+        packed: int = sum([batch.num_rows for _, batch in self.batches])
+        return len(self.rows) + packed
 
     def thin(self, random: Random) -> None:
         """Give up half of them, by lot; the others count double."""

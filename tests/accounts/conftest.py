@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import attrs
@@ -58,6 +58,12 @@ class Recording:
     ) -> None:
         name, kind = (None, None) if holder is None else (holder.name, holder.kind)
         self.settlements.append(Settled(account.name, name, kind, items, nbytes, outcome, opened))
+
+    def delivered(
+        self, account: Account, ended: Collection[tuple[Holder, int, int, float]]
+    ) -> None:
+        for holder, items, nbytes, opened in ended:
+            self.settled(account, holder, items, nbytes, Outcome.DELIVERED, opened)
 
     def published(
         self,
