@@ -96,7 +96,8 @@ def held(journal: Path, holder: str) -> float:
     rest = sum(items for _, items in holds) * 0.01
     while (rest := rest - holds[-1][1]) > 0:
         holds.pop()
-    return holds[-1][0]
+    longest: float = holds[-1][0]
+    return longest
 
 
 def report(journal: Path, out: Path) -> None:
