@@ -42,7 +42,10 @@ class SinkLoad:
         self.why: list[str] = []
         self._rows = rows
         self._chance = random.Random(seed)
+        # What a reader has had that acknowledges, by number: it may see one twice.
+        self.seen: dict[int, bytes] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._reading = threading.Thread(target=self._read_on, daemon=True)
 
     async def begin(self) -> None:
         """Have a durable subscription, and a session that is kept; then write."""
@@ -59,12 +62,14 @@ class SinkLoad:
 
     def start(self) -> None:
         self._thread.start()
+        self._reading.start()
 
     async def end(self) -> None:
         """Have the batch that is under way committed, and no more."""
         self.over = True
         with trio.fail_after(60):
             await trio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(self._reading.join, abandon_on_cancel=True)
         assert not self.why, self.why
 
     def _run(self) -> None:
@@ -73,6 +78,30 @@ class SinkLoad:
                 self._write(len(self.batches))
         except Exception as exc:  # noqa: BLE001
             self.why.append(repr(exc))
+
+    def _read_on(self) -> None:
+        """Read what comes, and acknowledge some of it; go on after each fault."""
+        chance = random.Random(7)
+        while not self.over:
+            try:
+                with RangeReader(HOST, self.port, NAME, timeout=20) as reader:
+                    while not self.over:
+                        end = self._read_some(reader)
+                        if chance.random() < 0.5:
+                            reader.ack(end)
+                        time.sleep(0.01)
+            except (AwayError, StoreError, FencedError):
+                time.sleep(0.01)
+            except Exception as exc:  # noqa: BLE001
+                self.why.append(repr(exc))
+                return
+
+    def _read_some(self, reader: RangeReader) -> int:
+        low, end = reader.head()
+        for block in reader.fetch(low, end):
+            for row in block.rows():
+                assert self.seen.setdefault(row.number, row.value) == row.value
+        return end
 
     def _write(self, batch: int) -> None:
         chance = self._chance
@@ -134,14 +163,12 @@ class SinkLoad:
     def _read(self, count: int) -> list[bytes]:
         with RangeReader(HOST, self.port, NAME, timeout=10) as reader:
             until = time.monotonic() + 20
-            while time.monotonic() < until:
-                low, end = reader.head()
-                if end - low >= count:
-                    break
+            while time.monotonic() < until and self._read_some(reader) <= count:
                 time.sleep(0.02)
             time.sleep(0.1)  # there may be too much
-            low, end = reader.head()
-            return [row.value for block in reader.fetch(low, end) for row in block.rows()]
+            self._read_some(reader)
+        assert sorted(self.seen) == list(range(1, len(self.seen) + 1))
+        return [self.seen[number] for number in sorted(self.seen)]
 
     async def _session(self, port: int, count: int) -> list[bytes]:
         """What is kept for the client; it may be told of what is QoS 2 only once."""
