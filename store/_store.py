@@ -70,6 +70,9 @@ _QUEUE_BYTES = 8 << 10
 #: Under load, what is dead is given back from so many segments' worth on, if it is more than half.
 _DEAD_SEGMENTS = 4
 
+#: When it is compacted, what is not worth another segment to give it back, in bytes.
+_LITTLE = 4096
+
 #: So many ranges of what is done are taken note of without letting go of the lock: half a
 #: millisecond's worth...
 _DONE_AT_ONCE = 64
@@ -647,11 +650,31 @@ class Store:
             self.flush(sync=True)
             # A segment can go when the older of two snapshots covers it.
             for _ in range(3):
+                self._have_something_since()
                 self._end_with_snapshot()
                 self._tending = True
                 while self._tending:
                     if not self.tend():
                         raise StoreDiskError(self._trouble)
+
+    def _have_something_since(self) -> None:
+        """Have an empty batch behind the last snapshot, if something waits for a newer one.
+
+        There is one snapshot for a segment, so a store to which nothing comes would have no newer.
+        """
+        if not self._kept or self._kept[-1] < self._log.next_segment:
+            return
+        floor = self._floor()
+        segments = self._index.segments.items()
+        waiting = [each.size for number, each in segments if number >= floor and each.live <= 0]
+        if sum(waiting) <= _LITTLE:
+            return
+        try:
+            segment = self._segment_to_write()
+            self._note(self._log.append(Batch(segment.salt), self.written, []))
+            self._sync()
+        except OSError as error:
+            self._failed(error)
 
     def tend(self) -> bool:
         """Give back what is dead, and copy a piece forward where that is due.

@@ -122,6 +122,43 @@ def test_the_snapshot_before_the_last_is_as_good_with_the_log_since() -> None:
     store.close()
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_store_to_which_nothing_comes_gives_everything_back(left: int, again: bool) -> None:
+    disk = FakeFiles()
+    store = Store.open("", StoreSettings(segment_bytes=1 << 16), files=disk)
+    changes = store.begin()
+    kept, churn = changes.declare("kept"), changes.declare("churn")
+    if left:
+        changes.put(kept, 0, b"", b"kept")
+    store.commit(changes)
+    for number in range(23):
+        changes = store.begin()
+        changes.put(churn, number, b"", bytes(20_000))
+        store.commit(changes)
+        store.flush(sync=True)
+    changes = store.begin()
+    changes.done(churn, 0, 22)
+    store.commit(changes)
+    if again:
+        store.close()
+        store = Store.open("", StoreSettings(segment_bytes=1 << 16), files=disk)
+    for _ in range(2):
+        store.compact()
+        numbers = store.statistics()
+        assert numbers.disk_bytes < 4096 + numbers.live_bytes
+        assert numbers.segments <= 4
+    names = set(disk.names)
+    store.compact()
+    assert set(disk.names) == names  # It has nothing to give back, and leaves everything alone.
+    disk.lose_power()
+    store = Store.open("", files=disk)
+    assert store.recovery.damages == ()
+    records = store.read(kept, 0, count=9, nbytes=999)
+    assert [record.body for record in records] == [b"kept"] * left
+    store.close()
+
+
 def test_extents_that_become_one_need_of_their_segment_what_they_did() -> None:
     """Or it is removed with what others have in it."""
     store = Store.open("", StoreSettings(compact_below=0.1), files=FakeFiles())
