@@ -157,6 +157,40 @@ def test_what_comes_too_late_is_dropped_at_once(ledger: Ledger, recording: Recor
     assert recording.settlements == [Settled("a", "box", "box", 5, 50, Outcome.DROPPED, None)]
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_several_loans_at_once_are_repaid_as_one_by_one(ledger: Ledger, recorded: bool) -> None:
+    if recorded:
+        ledger.recorder = Recording()
+    server = ledger.open("server")
+    account = ledger.open("a", parent=server)
+    boxes = [Box(ledger, "one"), Box(ledger, "two")]
+    account.borrow(5, 50)
+    account.close()
+    account.repay_delivered([(boxes[0], 2, 20, 1.0), (boxes[1], 3, 30, 2.0)])
+    assert (server.debt_items, server.debt_bytes) == (0, 0)
+    assert "a" not in ledger.accounts  # it was paid off, and forgotten
+    assert ledger.repaid_items[Outcome.DELIVERED] == 5
+    assert ledger.repaid_bytes[Outcome.DELIVERED] == 50
+    if isinstance(ledger.recorder, Recording):
+        assert ledger.recorder.settlements == [
+            Settled("a", "one", "box", 2, 20, Outcome.DELIVERED, 1.0),
+            Settled("a", "two", "box", 3, 30, Outcome.DELIVERED, 2.0),
+        ]
+
+
+async def test_several_loans_at_once_let_readers_go_on(autojump_clock: MockClock) -> None:
+    ledger = Ledger(clock=trio.current_time)
+    account = ledger.open("a", limit=Limit(items=1, low_items=0))
+    boxes = [Box(ledger, "one"), Box(ledger, "two")]
+    account.borrow(5, 50)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(account.ensure_clear_funds)
+        await trio.sleep(3)
+        account.repay_delivered([(boxes[0], 2, 20, 1.0), (boxes[1], 3, 30, 2.0)])
+    assert account.statistics().blame == {"one": 3.0}
+    ledger.audit()
+
+
 def test_a_limit_that_is_the_same_has_not_changed(ledger: Ledger, recording: Recording) -> None:
     account = ledger.open("a", limit=Limit(items=5))
     account.limit = Limit(items=5)

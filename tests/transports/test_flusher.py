@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from clearfunds.accounts import Account, Ledger, Limit, Outcome
+from clearfunds.accounts import Account, Ledger, Limit, Outcome, Tracer
 from clearfunds.transports import Flusher, Outlet, open_flusher
 from clearfunds.transports._flusher import OUTLETS_A_STEP
 from tests.accounts.conftest import Recording
@@ -297,6 +297,18 @@ async def test_with_a_recorder_each_loan_is_repaid_for_itself() -> None:
             ("bob", "O1", 1, 5),
         ]
         assert {e.outcome for e in recording.settlements} == {Outcome.DELIVERED}
+        recording.agrees(c.ledger)
+
+
+async def test_a_trace_is_whole_with_a_recorder() -> None:
+    async with crowd(3) as c:
+        c.ledger.recorder = recording = Recording()
+        with Tracer(c.ledger) as tracer:
+            c.send(c.ledger.open("alice"), b"one")
+            trace = await tracer.next()
+        assert [loan.holder for loan in trace.loans()] == ["O1", "O2", "O3"]
+        assert {s.outcome for loan in trace.loans() for s in loan.settlements} == {Outcome.DELIVERED}
+        assert [each.holder for each in recording.settlements] == ["O1", "O2", "O3"]
         recording.agrees(c.ledger)
 
 

@@ -23,7 +23,7 @@ from clearfunds.accounts import Ledger, commit_run
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.pipeline.journal import JournalSettings, open_journal
 from clearfunds.pipeline.journal._sample import MAX_ROWS
-from tests.pipeline.journal.conftest import Scene, files, hidden, rows, sums
+from tests.pipeline.journal.conftest import Box, Scene, files, hidden, rows, sums
 
 ALL = JournalSettings(snapshot_every=None, rows_per_second=None)
 MODULE = "clearfunds.pipeline.journal._journal"
@@ -123,6 +123,29 @@ async def test_of_more_than_is_allowed_a_sample_is_kept(
     assert len(found) == journal.figures().written["settlements"].rows
     assert len(found) + journal.figures().sampled_out["settlements"] == 206_000
     assert {row["weight"] for row in found} >= {1.0, 20.0}
+
+
+async def test_a_sample_of_what_is_delivered_together(tmp_path: Path) -> None:
+    """Nine subscribers who get everything at once; each is stood for."""
+    scene = Scene(Ledger())
+    boxes = [Box(scene.ledger, f"subscriber {number}") for number in range(9)]
+    chosen = attrs.evolve(ALL, rows_per_second=500)
+    async with open_journal(scene.ledger, tmp_path, chosen, random=Random(5)) as journal:
+        for number in range(6_000):
+            scene.alice.borrow(9, 27)
+            now = scene.ledger.clock()
+            scene.alice.repay_delivered([(box, 1, 3, now) for box in boxes])
+            if not number % 500:
+                await trio.lowlevel.checkpoint()
+        assert journal.figures().one_in > 4
+    assert not scene.alice.debt_items
+    found = rows(tmp_path, "settlements")
+    assert len(found) < 6_000
+    assert sum(row["weight"] for row in found) == pytest.approx(54_000, rel=0.1)
+    assert {row["outcome"] for row in found} == {"delivered"}
+    for box in boxes:
+        mine = sum(row["weight"] for row in found if row["holder"] == box.name)
+        assert mine == pytest.approx(6_000, rel=0.3)
 
 
 async def test_a_slow_disk_holds_nobody_up(
