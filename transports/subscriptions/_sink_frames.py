@@ -28,13 +28,14 @@ of such a batch, and STAGE, whose rows are passed over. With a store COMMITTED m
 decision is on disk, with all the rows; without one, that all rows have been handed over and taken.
 
 The decided rows are published after that, in turns that the writer's account pays for, one batch
-after another. To kept sessions (with QoS 1 or 2) and to durable subscriptions each row goes exactly
+after another. Durable subscriptions and the queues of kept sessions have each row on disk exactly
 once, also if the relay is killed in between: each of them notes, in the same write as the row, up
 to which row it has the batch, and is passed over up to there when the rest of the batch is
-published again. (One exception: a row that a connected client of a kept session has acknowledged
-with QoS 1 while the disk had no room for it may come to it again.) To all others each row goes once
-in one life of the relay, as fast as they take it, like anybody's publication; after a kill the rows
-of the last moments of a batch may come again to whoever is back by then.
+published again. So a client takes each row once with QoS 2. With QoS 1 it is at least once: one
+that is connected may be sent a row before that is on disk, and take it anew after a kill. To all
+others each row goes once in one life of the relay, as fast as they take it, like anybody's
+publication; after a kill the rows of the last moments of a batch may come again to whoever is back
+by then.
 Without a store all this holds for one life of the relay: it does not know of batches before.
 
 What is staged and not committed goes when its connection ends within a part, when the writer stages

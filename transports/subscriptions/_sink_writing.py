@@ -3,7 +3,9 @@
 Rules of this file:
 1. Every refusal is an answer; only what is not of the protocol ends the connection.
 2. What waits says so, once a second, so that its writer can tell waiting from silence.
-3. When the connection ends within a part, that part is thrown away; all else that it has staged
+3. No writer is told of a decision, or that a name is its own, before that is on the disk: who
+   believed it would not write again what a crash has undone.
+4. When the connection ends within a part, that part is thrown away; all else that it has staged
    stays, for whoever commits it.
 """
 
@@ -131,14 +133,19 @@ class SinkConnection:
             case Abort(batch):
                 sink = self._checked()
                 sink.abort(batch)
-                answer(SinkKind.ABORTED, number, batch_is(sink.last))
+                return self._tell(
+                    SinkKind.ABORTED, number, batch_is(sink.last), sure=sink.last_is_sure
+                )
             case AskLast():
-                answer(SinkKind.LAST_IS, number, batch_is(self._opened().last))
+                sink = self._opened()
+                return self._tell(
+                    SinkKind.LAST_IS, number, batch_is(sink.last), sure=sink.last_is_sure
+                )
             case Forget():
                 self._serving.sinks.forget(self._checked())
                 answer(SinkKind.FORGOTTEN, number, b"")
             case Open():
-                self._open(number, request)
+                return self._open(number, request)
         return None
 
     def _opened(self) -> Sink:
@@ -151,7 +158,23 @@ class SinkConnection:
         sink.check(self._generation, sink.incarnation)
         return sink
 
-    def _open(self, number: int, request: Open) -> None:
+    def _tell(self, kind: SinkKind, number: int, payload: bytes, *, sure: bool) -> Step | None:
+        """Answer; if it is not sure yet, when it would be found so after a restart, too."""
+        answer = partial(self._answers.answer, kind, number, payload)
+        if sure or self._serving.disk is None:
+            answer()
+            return None
+        return partial(self.while_saying_so, number, partial(self._when_synced, number, answer))
+
+    async def _when_synced(self, number: int, answer: Callable[[], None]) -> None:
+        try:
+            await self._synced()
+        except StoreUnwillingError as exc:
+            self._answers.refuse(STORE_FAILED, number, str(exc))
+        else:
+            answer()
+
+    def _open(self, number: int, request: Open) -> Step | None:
         if self.sink is not None:
             raise RefusedError(f"this connection is writer {self.sink.sink} already")
         known = self._serving.sinks.find(request.name)
@@ -169,10 +192,13 @@ class SinkConnection:
         self.sink = sink
         self._generation = sink.generation
         self._serving.connected(sink)
-        self._answers.answer(
+        limits = self._max_stage_size, MAX_ROWS
+        return self._tell(
             SinkKind.OPENED,
             number,
-            opened(sink.generation, sink.incarnation, sink.last, self._max_stage_size, MAX_ROWS),
+            opened(sink.generation, sink.incarnation, sink.last, *limits),
+            # Or after a crash the one who was put out would be let in, and this one put out.
+            sure=not request.take_over and sink.last_is_sure,
         )
 
     # -- staging --------------------------------------------------------------------------------

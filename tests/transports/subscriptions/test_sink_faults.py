@@ -13,7 +13,7 @@ from tests.store.disk import FakeFiles
 from tests.transports.peers import RunningRelay, until
 from tests.transports.relay.powered import powered
 from tests.transports.relay.test_kill import free_port, relay_process
-from tests.transports.subscriptions.sink_load import SinkLoad
+from tests.transports.subscriptions.sink_load import Clients, SinkLoad
 
 
 @pytest.fixture(autouse=True)
@@ -37,18 +37,26 @@ async def power_fails(seed: int, rounds: int, **settings: object) -> SinkLoad:
     mqtt, port = free_port(), free_port()
     listen = (f"mqtt+tcp://127.0.0.1:{mqtt}", f"subscribe+tcp://127.0.0.1:{port}")
     load = SinkLoad(seed, port)
-    for left in range(rounds, -1, -1):
-        async with powered(files, listen=listen, **settings) as relay:
-            if left == rounds:
-                await load.begin()
-                await load.keep_session(mqtt)
-                load.start()
-                await until(lambda: load.batches)
-            await trio.sleep(chance.uniform(0.02, 0.25))
-            if not left:
-                await load.end()
-                await load.check(mqtt)
-                await everything_is_taken(relay)
+    clients = Clients(seed, mqtt)
+    for qos in (1, 2):
+        clients.subscriber(f"q{qos}", qos)
+    async with trio.open_nursery() as nursery:
+        for left in range(rounds, -1, -1):
+            async with powered(files, listen=listen, **settings) as relay:
+                if left == rounds:
+                    await load.begin()
+                    await load.keep_session(mqtt)
+                    clients.start(nursery)
+                    await until(lambda: all(each.subscribed for each in clients.subscribers))
+                    load.start()
+                    await until(lambda: load.batches)
+                await trio.sleep(chance.uniform(0.02, 0.25))
+                if not left:
+                    await load.end()
+                    await load.check(mqtt)
+                    await clients.have(load.expected)
+                    await everything_is_taken(relay)
+        nursery.cancel_scope.cancel()
     return load
 
 
