@@ -713,6 +713,11 @@ class Sink(Holder):
     # -- its end --------------------------------------------------------------------------------
 
     @property
+    def last_is_sure(self) -> bool:
+        """Whether the batch that was decided last would be known after a crash."""
+        return self.publishing is None or self.publishing.durable
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is staged, and nothing is to be published."""
         return self.publishing is None and not self.parts
