@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,6 +94,7 @@ def session(app_name: str, **conf: str) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    interrupted = signal.getsignal(signal.SIGINT)
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
@@ -104,6 +107,9 @@ def session(app_name: str, **conf: str) -> SparkSession:
             java: Any = import_module("pyspark.java_gateway")
             gateway = java.launch_gateway(settings, {"stdout": log, "stderr": log})
             SparkContext(conf=settings, gateway=gateway)
+            if threading.current_thread() is threading.main_thread():
+                # It has taken Ctrl-C for itself, which is the caller's.
+                signal.signal(signal.SIGINT, interrupted)
         except (PySparkException, OSError) as error:
             log.seek(0)
             said = _reason(log.read().decode("utf-8", "replace")) or str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from glob import escape
 from typing import Final
 
@@ -76,15 +76,28 @@ def by_pattern(advices: Sequence[Advice]) -> dict[str, Advice]:
     return found
 
 
-def as_toml(advices: Sequence[Advice], *, target_ms: float, heading: Sequence[str]) -> str:
+def as_toml(
+    advices: Sequence[Advice],
+    *,
+    target_ms: float,
+    heading: Sequence[str],
+    kept: Mapping[str, tuple[int | None, int | None]] | None = None,
+) -> str:
     """Write the file: a list of `account_limit`, with why beside each.
 
     Args:
         advices: Whose limit is to be another.
         target_ms: What their deliveries are to be held for at most, but for one in a hundred.
         heading: Sentences for the beginning; nothing of others may be in them.
+        kept: Accounts that have a limit of their own which is to stay, and that, in events and in
+            bytes: without it here, the relay would know nothing of it after its next start.
     """
     found = by_pattern(advices)
+    stays = {
+        key: limit
+        for account, limit in (kept or {}).items()
+        if (key := pattern(account)) is not None
+    }
     lines = [f"# {line}" for line in heading]
     lines += ["", "[relay]", "account_limit = ["]
     for key, advice in found.items():
@@ -97,6 +110,10 @@ def as_toml(advices: Sequence[Advice], *, target_ms: float, heading: Sequence[st
             why += " Lower would cost throughput; this may not be enough."
         limit = _basic_string(f"{key}={advice.limit_items},{advice.limit_bytes}")
         lines += [f"  # {why}", f"  {limit},"]
+    for key, (items, nbytes) in stays.items():
+        if key not in found:
+            amounts = ",".join("none" if each is None else str(each) for each in (items, nbytes))
+            lines += ["  # As it is now.", f"  {_basic_string(f'{key}={amounts}')},"]
     lines.append("]")
     return "\n".join(lines) + "\n"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +18,7 @@ from .._arrow import arrow
 from .._environment import check_spark, session
 from .._errors import PipelineError
 from ._book import Book
-from ._limits import Advice, as_toml, by_pattern
+from ._limits import Advice, as_toml, by_pattern, pattern
 from ._page import Report, page
 from ._words import day, duration, moment, percent
 
@@ -187,21 +189,32 @@ def _write(
     wanted: _Wanted,
     progress: Callable[[str, int, int], None],
 ) -> Written:
-    # Here, and not above: it needs PySpark.
+    # Here, and not above: they need PySpark.
+    from pyspark.errors import PySparkException
+
     from ._compute import compute
 
-    book = compute(
-        spark,
-        folder,
-        target_ms=wanted.target_ms,
-        margin=wanted.margin,
-        last=wanted.last,
-        note=progress,
-    )
+    py4j: Any = import_module("py4j.protocol")  # without types
+    try:
+        book = compute(
+            spark,
+            folder,
+            target_ms=wanted.target_ms,
+            margin=wanted.margin,
+            last=wanted.last,
+            note=progress,
+        )
+    except (PySparkException, py4j.Py4JError) as error:
+        first = str(error).strip().partition("\n")[0]
+        msg = f"the journal {folder} could not be read: {first}"
+        raise PipelineError(msg) from error
     made = time.time_ns()
     advices = advise(book)
     toml = as_toml(
-        advices, target_ms=wanted.target_ms, heading=_heading(made, wanted.target_ms, wanted.margin)
+        advices,
+        target_ms=wanted.target_ms,
+        heading=_heading(made, wanted.target_ms, wanted.margin),
+        kept=own_limits(book),
     )
     report = Report(
         source=str(folder),
@@ -245,6 +258,23 @@ def advise(book: Book) -> list[Advice]:
             )
         )
     return sorted(found, key=lambda each: (-each.p99_ms, each.account))
+
+
+def own_limits(book: Book) -> dict[str, tuple[int | None, int | None]]:
+    """Return the accounts that have a lower limit than others have, and that."""
+    rows = [row for row in book.rows("accounts_now") if pattern(row["account"]) is not None]
+
+    def highest(unit: str) -> float:
+        # No limit is the highest.
+        limits = [row[unit] for row in rows]
+        return max((math.inf if each is None else each for each in limits), default=0)
+
+    most = {unit: highest(unit) for unit in ("limit_items", "limit_bytes")}
+    return {
+        row["account"]: (row["limit_items"], row["limit_bytes"])
+        for row in sorted(rows, key=lambda row: str(row["account"]))
+        if any(row[unit] is not None and row[unit] < most[unit] for unit in most)
+    }
 
 
 def _heading(made_ns: int, target_ms: float, margin: float) -> list[str]:

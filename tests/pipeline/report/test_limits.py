@@ -56,7 +56,7 @@ NAMES = st.builds(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(names=st.lists(NAMES, min_size=1, max_size=4, unique=True))
 def test_every_name_comes_back_to_its_limit(names: list[str], tmp_path: Path) -> None:
@@ -89,6 +89,19 @@ def test_who_has_another_name_the_next_time_has_a_pattern(tmp_path: Path) -> Non
 def test_what_is_no_connection_has_no_limit(account: str, tmp_path: Path) -> None:
     assert pattern(account) is None
     assert settle(as_toml([advice(account)], target_ms=1, heading=[]), tmp_path).account_limit == ()
+
+
+def test_a_limit_of_its_own_stays(tmp_path: Path) -> None:
+    names = [f"mqtt:1883/-/{name}" for name in ("changed", "stays", "open")]
+    kept = {names[0]: (50, 6000), names[1]: (70, 8000), names[2]: (90, None), "server": (1, 1)}
+    toml = as_toml([advice(names[0], 5, 600)], target_ms=100, heading=[], kept=kept)
+    found = AccountLimits(settle(toml, tmp_path).account_limit, Limit())
+    assert [found.of(name) for name in names] == [
+        Limit(items=5, bytes=600),
+        Limit(items=70, bytes=8000),
+        Limit(items=90, bytes=None),
+    ]
+    assert len(settle(toml, tmp_path).account_limit) == 3
 
 
 def test_why_is_beside_each() -> None:
