@@ -115,13 +115,8 @@ def recommended_limits(
     cleared = settlements.where(
         fn.col("outcome").isin(*CLEARED) & (fn.col("kind") != ROUTER)
     ).withColumn("hold_ns", fn.greatest(fn.col("settled_ns") - fn.col("opened_ns"), fn.lit(0)))
-    present = _present(cleared, accounts, limits)
-    at_holders = (
-        _at_holders(cleared, target_ms)
-        .join(present, "account")
-        .join(_one_message(cleared, publications), "account")
-        .withColumns(_arithmetic(target_ms, margin, wake_ms))
-    )
+    known = _one_message(_present(_at_holders(cleared, target_ms), accounts, limits), publications)
+    at_holders = known.withColumns(_arithmetic(target_ms, margin, wake_ms))
     first = Window.partitionBy("account").orderBy(
         fn.col("too_long").desc(),
         fn.coalesce("wanted_bytes", fn.lit(0.0)),
@@ -170,27 +165,27 @@ def recommended_limits(
     )
 
 
-def _present(cleared: DataFrame, accounts: DataFrame | None, limits: DataFrame | None) -> DataFrame:
-    """Return account, the limits of now, and the lower marks as shares of theirs."""
+def _present(
+    at_holders: DataFrame, accounts: DataFrame | None, limits: DataFrame | None
+) -> DataFrame:
+    """Add the limits of now (`now_`), and the lower marks as shares of theirs (`low_`)."""
     units = ("items", "bytes")
     if accounts is None:
-        known = cleared.select("account").distinct()
-        known = known.withColumns({f"now_{unit}": fn.lit(None).cast("long") for unit in units})
+        known = at_holders.withColumns({f"now_{unit}": fn.lit(None).cast("long") for unit in units})
     else:
         last = accounts.groupBy("account").agg(
             *(fn.max_by(f"limit_{unit}", "at_ns").alias(f"now_{unit}") for unit in units),
-            fn.max_by("at_rest", "at_ns").alias("at_rest"),
+            # What was put to rest once is, whatever it owed at the last moment.
+            fn.max("at_rest").alias("at_rest"),
         )
         # One that came and went between two snapshots has no statement.
-        known = cleared.select("account").distinct().join(last, "account", "left")
-        known = known.where(fn.col("at_rest").isNull())
-        # Not `drop`: Spark Connect asks for the columns then, which Declarative Pipelines refuse.
-        known = known.select("account", *(f"now_{unit}" for unit in units))
+        known = at_holders.join(last, "account", "left")
+        known = known.where(fn.col("at_rest").isNull()).drop("at_rest")
     if limits is None:
         return known.withColumns({f"low_{unit}": fn.lit(DEFAULT_LOW) for unit in units})
     marks = limits.groupBy("account").agg(
         *(
-            fn.max_by(fn.col(f"low_{unit}") / fn.col(f"limit_{unit}"), "at_ns").alias(f"low_{unit}")
+            fn.max_by(fn.try_divide(f"low_{unit}", f"limit_{unit}"), "at_ns").alias(f"low_{unit}")
             for unit in units
         )
     )
@@ -205,16 +200,15 @@ def _present(cleared: DataFrame, accounts: DataFrame | None, limits: DataFrame |
     )
 
 
-def _one_message(cleared: DataFrame, publications: DataFrame | None) -> DataFrame:
-    """Return account, and what one of its messages becomes at most: fan_items, fan_bytes."""
-    loans = cleared.groupBy("account").agg(
-        fn.count_distinct("holder").alias("holders"),
-        fn.max(fn.col("bytes") / fn.col("items")).alias("size"),
-    )
-    guess = loans.select(
-        "account",
-        fn.col("holders").cast("double").alias("fan_items"),
-        (fn.col("holders") * fn.col("size")).alias("fan_bytes"),
+def _one_message(at_holders: DataFrame, publications: DataFrame | None) -> DataFrame:
+    """Add what one of an account's messages becomes at most: `fan_items`, `fan_bytes`."""
+    account = Window.partitionBy("account")
+    holders = fn.count("holder").over(account)
+    guess = at_holders.withColumns(
+        {
+            "fan_items": holders.cast("double"),
+            "fan_bytes": holders * fn.max("size").over(account),
+        }
     )
     if publications is None:
         return guess
@@ -226,10 +220,11 @@ def _one_message(cleared: DataFrame, publications: DataFrame | None) -> DataFram
             fn.max(fn.col("copied_bytes") / fn.col("items")).alias("told_bytes"),
         )
     )
-    return guess.join(told, "account", "left").select(
-        "account",
-        fn.coalesce("told_items", "fan_items").alias("fan_items"),
-        fn.coalesce("told_bytes", "fan_bytes").alias("fan_bytes"),
+    return guess.join(told, "account", "left").withColumns(
+        {
+            "fan_items": fn.coalesce("told_items", "fan_items"),
+            "fan_bytes": fn.coalesce("told_bytes", "fan_bytes"),
+        }
     )
 
 
@@ -237,7 +232,10 @@ def _at_holders(cleared: DataFrame, target_ms: float) -> DataFrame:
     """Return, by account and holder, how long messages were held, and what was cleared how fast."""
     keys = ["account", "holder"]
     holds = hold_percentiles(cleared, by=keys, at=(0.99,)).select(*keys, "items", "p99_ms")
-    shortest = cleared.groupBy(*keys).agg((fn.min("hold_ns") / 1e9).alias("shortest_s"))
+    shortest = cleared.groupBy(*keys).agg(
+        (fn.min("hold_ns") / 1e9).alias("shortest_s"),
+        fn.max(fn.try_divide("bytes", "items")).alias("size"),
+    )
     late = _late(cleared.where(fn.col("hold_ns") > fn.lit(target_ms * 1e6)), target_ms)
     known = holds.join(shortest, keys).join(late, keys, "left")
     same_holder = Window.partitionBy("holder")
@@ -280,7 +278,7 @@ def _arithmetic(target_ms: float, margin: float, wake_ms: float) -> dict[str, Co
     for unit in ("items", "bytes"):
         rate = fn.when(fn.col("too_long"), fn.col(f"late_{unit}_per_s"))
         low = fn.col(f"low_{unit}")
-        swing = fn.col("late_mean_ms") / (fn.col("p99_ms") * (1 + low) / 2)
+        swing = fn.try_divide("late_mean_ms", fn.col("p99_ms") * (1 + low) / 2)
         working = (fn.col("shortest_s") + wake_ms / 1e3) / low
         found[f"{unit}_per_s"] = rate
         found[f"wanted_{unit}"] = rate * fn.least(swing, fn.lit(1.0)) * (target_ms / 1e3 * margin)

@@ -131,15 +131,15 @@ def running_debt(
         for frame in frames:
             debt.add(*(frame[name].to_numpy() for name in _COLUMNS))
         now = state.getCurrentWatermarkMs()
-        told = [
-            (pandas.Timestamp(at, unit="ns", tz="UTC"), *key, *row) for at, *row in debt.tell(now)
-        ]
+        told = [(at, *key, *row) for at, *row in debt.tell(now)]
         state.update(debt.kept())
         due = debt.due_ms()
         if due is not None:
             state.setTimeoutTimestamp(due)
         if told:
-            yield pandas.DataFrame(told, columns=_RESULT.names)
+            frame = pandas.DataFrame(told, columns=_RESULT.names)
+            frame["at"] = pandas.to_datetime(frame["at"], unit="ns", utc=True)
+            yield frame
 
     return rows.groupBy("account").applyInPandasWithState(
         account, _RESULT, _STATE, "append", GroupStateTimeout.EventTimeTimeout
@@ -194,8 +194,8 @@ class RunningDebt:
         changes["bytes"] = np.concatenate([nbytes, -nbytes])
         self._parts.append(changes)
 
-    def tell(self, watermark_ms: int) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
-        """Yield what is due of the intervals in which something changed, and forget the changes.
+    def tell(self, watermark_ms: int) -> list[tuple[int, int, int, int, int, int, int, int]]:
+        """Return what is due of the intervals in which something changed; forget the changes.
 
         As `running_debt` has it, but for the account; `at` in ns.
         """
@@ -205,20 +205,25 @@ class RunningDebt:
         due = int(np.searchsorted(changes["order"], until * 2))
         self._parts = [changes[due:]]
         if not due:
-            return
+            return []
         changes = changes[:due]
-        numbers, starts = np.unique(changes["order"] // 2 // self._step, return_index=True)
-        for number, some in zip(numbers.tolist(), np.split(changes, starts[1:]), strict=True):
-            begin = number * self._step
-            high_items, items_ns, self._items = _highest(some, "items", self._items, begin)
-            high_bytes, bytes_ns, self._bytes = _highest(some, "bytes", self._bytes, begin)
-            self._told = begin + self._step
-            yield (
-                self._told,
-                *(round(self._items), round(self._bytes)),
-                *(round(high_items), items_ns, round(high_bytes), bytes_ns),
-                round(float(some["late"].sum())),
+        ns = changes["order"] // 2
+        numbers, starts = np.unique(ns // self._step, return_index=True)
+        begins = numbers * self._step
+        items, *high_items = _highest(changes["items"], self._items, ns, starts, begins)
+        nbytes, *high_bytes = _highest(changes["bytes"], self._bytes, ns, starts, begins)
+        late = np.add.reduceat(changes["late"], starts)
+        self._told = int(begins[-1]) + self._step
+        self._items, self._bytes = float(items[-1]), float(nbytes[-1])
+        return list(
+            zip(
+                (begins + self._step).tolist(),
+                *(np.rint(debt).astype("int64").tolist() for debt in (items, nbytes)),
+                *(column.tolist() for column in (*high_items, *high_bytes)),
+                np.rint(late).astype("int64").tolist(),
+                strict=True,
             )
+        )
 
     def kept(self) -> tuple[int, float, float, bytes]:
         """Return what to make the next one with."""
@@ -234,11 +239,27 @@ class RunningDebt:
 
 
 def _highest(
-    changes: NDArray[Any], unit: str, debt: float, begin_ns: int
-) -> tuple[float, int, float]:
-    """Return the most that is owed in an interval, when first so, and the debt at its end."""
-    running = debt + np.cumsum(changes[unit])
-    top = int(np.argmax(running))
-    if running[top] <= debt:
-        return debt, begin_ns, float(running[-1])
-    return float(running[top]), int(changes["order"][top]) // 2, float(running[-1])
+    changes: NDArray[np.float64],
+    debt: float,
+    ns: NDArray[np.int64],
+    starts: NDArray[np.intp],
+    begins: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return, of each interval, the debt at its end, the most that is owed, and when first so.
+
+    Args:
+        changes: What is added and taken off, in order, from `debt` on.
+        debt: What is owed before.
+        ns: When it is.
+        starts: Which of the changes are the first of their interval.
+        begins: When the intervals begin.
+    """
+    running = debt + np.cumsum(changes)
+    ends = running[np.append(starts[1:], len(running)) - 1]
+    before = np.append(debt, ends[:-1])
+    most = np.maximum.reduceat(running, starts)
+    # The first of each interval that is as high as any in it.
+    at_top = np.flatnonzero(running == np.repeat(most, np.diff(np.append(starts, len(running)))))
+    top_ns = ns[at_top[np.searchsorted(at_top, starts)]]
+    high = np.rint(np.maximum(most, before)).astype("int64")
+    return ends, high, np.where(most > before, top_ns, begins)

@@ -134,7 +134,17 @@ def journal(
         for name, (sources, _) in runs.items()
         for account, source in sources.items()
     ]  # fmt: skip
-    for name, table in (("settlements", settlements), ("accounts", accounts)):
+    # One whose debt was never looked at, that may owe nothing, and whose holds were none but one.
+    some = next(each for each in settlements if each["opened_ns"] < each["settled_ns"])
+    alone = {**some, "account": "spike", "holder": "spike/b"}
+    settlements += [{**alone, "settled_ns": alone["opened_ns"]} for _ in range(200)]
+    settlements.append({**alone, "settled_ns": alone["opened_ns"] + 2 * 10**9})
+    limits = [
+        {"at": at, "at_ns": BEGIN_NS, "account": "spike", "limit_items": 0, "limit_bytes": None,
+         "low_items": 0, "low_bytes": None}
+    ]  # fmt: skip
+    tables = {"settlements": settlements, "accounts": accounts, "limits": limits}
+    for name, table in tables.items():
         made = pa.Table.from_pylist(table, schema=TABLES[name].schema)
         pq.write_table(made, folder / f"{name}.parquet")
 
@@ -145,11 +155,11 @@ def test_the_same_load_again_with_the_recommended_limits(
     runs = scenarios()
     before = {name: simulate(*run, SECONDS) for name, run in runs.items()}
     journal(before, runs, tmp_path)
-    settlements, accounts = (
+    settlements, accounts, limits = (
         spark.read.parquet(str(tmp_path / f"{name}.parquet"))
-        for name in ("settlements", "accounts")
+        for name in ("settlements", "accounts", "limits")
     )
-    found = rows(recommended_limits(settlements, accounts, target_ms=TARGET_MS))
+    found = rows(recommended_limits(settlements, accounts, limits, target_ms=TARGET_MS))
     advice = {row["account"]: row for row in found.to_dict("records")}
     wrong: list[str] = []
     for name, (sources, holders) in runs.items():
@@ -184,6 +194,8 @@ def test_the_same_load_again_with_the_recommended_limits(
     assert advice["one slow of three/a"]["holder"] == "one slow of three/slow"
     assert advice["one slow of three/a"]["items_per_s"] == pytest.approx(2000, rel=0.05)
     assert advice["two slow/a"]["holder"] == "two slow/slower"
+    assert advice["spike"]["advice"] == "keep"
+    assert np.isnan(advice["spike"]["limit_items"])
     for innocent in ("sensor", "elsewhere"):
         assert advice[f"bystanders/{innocent}"]["advice"] == "keep"
         assert advice[f"bystanders/{innocent}"]["limit_items"] == 10_000

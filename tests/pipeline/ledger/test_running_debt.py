@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from clearfunds.pipeline.ledger._running import RunningDebt
 
 STEP = 10**9
+#: Moments of today are beyond what a float tells apart.
+NOW = 1_760_000_000 * STEP
 Loan = tuple[int, int, int]
 """Opened, settled (ns), items."""
 
@@ -16,7 +18,11 @@ LOANS = st.lists(
     st.tuples(
         st.integers(0, 20 * STEP), st.sampled_from([0, 1, STEP // 3, STEP, 7 * STEP]),
         st.integers(1, 50),
-    ).map(lambda each: (each[0] // (STEP // 4) * (STEP // 4), each[0] + each[1], each[2])),
+    ).map(
+        lambda each: (
+            NOW + each[0] // (STEP // 4) * (STEP // 4), NOW + each[0] + each[1], each[2]
+        )
+    ),
     min_size=1, max_size=30,
 ).map(lambda loans: sorted(loans, key=lambda each: each[1]))  # fmt: skip
 """In the order in which the journal tells of them, many at the same moments."""
@@ -38,7 +44,7 @@ def run(loans: list[Loan], cuts: list[int], horizon: int) -> list[tuple[int, ...
         debt = RunningDebt(STEP, horizon, *kept)
         feed(debt, loans[begin:end])
         due = debt.due_ms()
-        rows = list(debt.tell(watermark))
+        rows = debt.tell(watermark)
         # Something is told of exactly when that was announced.
         assert bool(rows) == (due is not None and watermark >= due)
         told += rows
@@ -46,7 +52,7 @@ def run(loans: list[Loan], cuts: list[int], horizon: int) -> list[tuple[int, ...
         if end:
             watermark = max(watermark, loans[end - 1][1] // 10**6)
     debt = RunningDebt(STEP, horizon, *kept)
-    told += debt.tell(10**9)
+    told += debt.tell(NOW // 10**6 + 10**9)
     assert debt.due_ms() is None
     assert debt.kept()[1:] == (0.0, 0.0, b"")
     return told
@@ -97,7 +103,7 @@ def test_a_loan_longer_than_the_horizon_counts_from_where_the_telling_is() -> No
     assert debt.due_ms() == 3000
     assert [row[:2] for row in debt.tell(3000)] == [(STEP, 0)]
     feed(debt, [(STEP // 4, 6 * STEP, 7)])
-    rows = list(debt.tell(20_000))
+    rows = debt.tell(20_000)
     # at, items, late
     assert [(row[0], row[1], row[7]) for row in rows] == [
         (2 * STEP, 7, 7),

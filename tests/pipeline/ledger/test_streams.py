@@ -103,8 +103,8 @@ def test_totals_in_complete_mode(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_running_debt_is_debt_over_time_and_its_peaks(spark: SparkSession, tmp_path: Path) -> None:
-    journal = write(closed(generate(4_000)), tmp_path / "journal")
-    batch, stream = read(spark, journal), read_stream(spark, journal, max_files=1)
+    journal = write(closed(generate(1_500)), tmp_path / "journal")
+    batch, stream = read(spark, journal), read_stream(spark, journal, max_files=2)
     told = drained(running_debt(stream.settlements, "10 seconds", "1 hour"), tmp_path / "running")
     over_time = rows(debt_over_time(batch.settlements, every="10 seconds"))
     over_time = over_time[over_time["account"] != "(afterwards)"]

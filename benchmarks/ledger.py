@@ -1,0 +1,163 @@
+"""The ledger's functions over five million settlements: Spark on two cores, and DuckDB on two.
+
+    python benchmarks/ledger.py
+    python benchmarks/ledger.py --rows 500000 --memory 1g
+    python benchmarks/ledger.py --stream           # running_debt over a stream, too
+
+What is compared. The journal is made up (tests/pipeline/ledger/generated.py) and the files are the
+same for both. DuckDB computes what the tests compare the functions with, from plain definitions
+(tests/pipeline/ledger/plain_sql.py); nobody tuned that, and its percentiles are exact where Spark's
+are within half a percent. A result is brought to the client as a data frame. Each engine has a
+process to itself; the first pass is cold but for the system's file cache, the second is what a
+session that is at work takes. Starting Spark counts in the whole, as does Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from clearfunds.pipeline.ledger import Tables
+
+ROOT = Path(__file__).parents[1]
+PASSES = 2
+LIMITS = "recommended_limits"
+STREAM = "running_debt (stream)"
+
+Times = dict[str, list[float]]
+"""Seconds of each pass, by function."""
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Do the work, and return how long it took."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def run_duckdb(folder: Path) -> Times:
+    """Time the definitions in SQL."""
+    from tests.pipeline.ledger import plain_sql
+
+    times: Times = {}
+    connection = plain_sql.connect(folder)
+    for _ in range(PASSES):
+        for name, query in plain_sql.QUERIES.items():
+            seconds = timed(partial(plain_sql.answer, connection, query))
+            times.setdefault(name, []).append(seconds)
+    return times
+
+
+def run_spark(folder: Path, memory: str, stream: bool) -> Times:
+    """Time the functions."""
+    from clearfunds.pipeline._environment import session
+    from clearfunds.pipeline.ledger import read, read_stream, recommended_limits, running_debt
+    from tests.pipeline.ledger.test_agrees import FUNCTIONS
+
+    settings = {"spark.master": "local[2]", "spark.driver.memory": memory}
+    began = time.perf_counter()
+    spark = session("ledger", **settings, **{"spark.sql.shuffle.partitions": "4"})
+    times: Times = {"(start)": [time.perf_counter() - began]}
+    tables = read(spark, folder)
+
+    def collect(function: Callable[[Tables], DataFrame]) -> Any:
+        return function(tables).toPandas()
+
+    work: dict[str, Callable[[], Any]] = {
+        name: partial(collect, function) for name, (function, _) in FUNCTIONS.items()
+    }
+    work[LIMITS] = lambda: recommended_limits(
+        tables.settlements, tables.accounts, publications=tables.publications, target_ms=500.0
+    ).toPandas()
+    for _ in range(PASSES):
+        for name, each in work.items():
+            times.setdefault(name, []).append(timed(each))
+    if stream:
+        debts = running_debt(read_stream(spark, folder, max_files=1).settlements)
+        with tempfile.TemporaryDirectory() as checkpoint:
+            began = time.perf_counter()
+            query = (
+                debts.writeStream.format("noop")
+                .option("checkpointLocation", checkpoint)
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            times[STREAM] = [time.perf_counter() - began]
+    spark.stop()
+    return times
+
+
+def measured(engine: str, folder: Path, options: argparse.Namespace) -> tuple[Times, float]:
+    """Run one engine in a process of its own; return its times and those of the whole process."""
+    command = [sys.executable, __file__, "--engine", engine, "--folder", str(folder)]
+    command += ["--memory", options.memory, *(["--stream"] if options.stream else [])]
+    began = time.perf_counter()
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - began
+
+
+def compare(folder: Path, options: argparse.Namespace) -> None:
+    """Run both engines and print what they took."""
+    from tests.pipeline.ledger.generated import generate, write
+
+    if not (folder / "settlements").is_dir():
+        tables = generate(options.rows)
+        write(tables, folder)
+        print(f"{tables['settlements'].num_rows:,} settlements, {_megabytes(folder)} MB")
+        del tables
+    spark, spark_whole = measured("spark", folder, options)
+    duckdb, duckdb_whole = measured("duckdb", folder, options)
+    print(f"{'seconds':24} {'Spark cold':>10} {'warm':>6} {'DuckDB cold':>12} {'warm':>6}")
+    for name, (cold, *warm) in spark.items():
+        line = f"{name:24} {cold:10.1f} {warm[0] if warm else float('nan'):6.1f}"
+        if name in duckdb:
+            line += f" {duckdb[name][0]:12.1f} {duckdb[name][1]:6.1f}"
+        print(line.replace("nan", "   "))
+    both = [name for name in spark if name in duckdb]
+    sums = [sum(times[name][i] for name in both) for times in (spark, duckdb) for i in (0, 1)]
+    ours, theirs = sums[:2], sums[2:]
+    what = "sum of what both have"
+    print(f"{what:24} {ours[0]:10.1f} {ours[1]:6.1f} {theirs[0]:12.1f} {theirs[1]:6.1f}")
+    print(f"{'whole process':24} {spark_whole:10.1f} {'':6} {duckdb_whole:12.1f}")
+
+
+def _megabytes(folder: Path) -> int:
+    return sum(each.stat().st_size for each in folder.rglob("*.parquet")) // 10**6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=5_000_000, help="how many settlements")
+    parser.add_argument("--folder", type=Path, help="a journal that is there; else one is made")
+    parser.add_argument("--memory", default="2g", help="what Spark's JVM may have")
+    parser.add_argument("--stream", action="store_true", help="time running_debt, too")
+    parser.add_argument("--engine", choices=("spark", "duckdb"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    # The journal's generator and the SQL are the tests'.
+    sys.path.insert(0, str(ROOT))
+    if options.engine == "spark":
+        print(json.dumps(run_spark(options.folder, options.memory, options.stream)))
+    elif options.engine == "duckdb":
+        print(json.dumps(run_duckdb(options.folder)))
+    elif options.folder is not None:
+        compare(options.folder, options)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(Path(folder), options)
+
+
+if __name__ == "__main__":
+    main()
