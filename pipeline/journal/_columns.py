@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ._sample import Rows
-    from ._tables import Table
+    from ._tables import Table, Type
 
 SECOND: Final = 1_000_000_000
 """In nanoseconds."""
@@ -90,6 +90,10 @@ class Columns:
                 array = pc.add(array, self._offset_ns)
                 if at == self.moment:
                     moment = array
+            elif values[0] == values[-1] and values.count(values[0]) == len(values):
+                # Most columns say the same for a while: a third of the time.
+                value: Any = _LABELS[values[0]] if column.name == "outcome" else values[0]
+                array = pa.repeat(self._scalar(value, column.type), len(values))
             elif column.name == "outcome":
                 array = pa.array([_LABELS[value] for value in values], pa.string())
             elif column.type == "string":
@@ -99,6 +103,11 @@ class Columns:
             made.append(array)
         made.insert(0, pc.cast(pc.divide(moment, 1_000), self.schema.field(0).type))
         return pa.RecordBatch.from_arrays(made, schema=self._unweighed)
+
+    def _scalar(self, value: Any, kind: Type) -> Any:
+        if kind == "string":
+            return self._strings([value])[0]
+        return self._pa.scalar(value, self._pa.int64())
 
     def _strings(self, values: Sequence[str | None]) -> Any:
         pa = self._pa

@@ -1,10 +1,10 @@
 """The journal: takes down what happens in the books, and has a thread write it.
 
 Theory of operation. In the middle of turns a row is a tuple of names and numbers that is appended
-to a list (`_sample.py`): half a microsecond. Columns are made of a thousand of them at once, while
-they are in the cache (`_columns.py`): as much again. A task hands these to a thread, which writes
-them (`_files.py`). Nothing ever waits for the thread: what it has no time for, or no disk, is
-sampled.
+to a list (`_sample.py`): half a microsecond. Columns are made of two thousand of them at once,
+while they are in the cache (`_columns.py`): as much again. A task hands these to a thread, which
+writes them (`_files.py`). Nothing ever waits for the thread: what it has no time for, or no disk,
+is sampled.
 
 Once a second it is seen how many rows came. Where that is more than may be written, one in k is
 kept from then on, and in a second that brings ever more, k doubles each time that its allowance is

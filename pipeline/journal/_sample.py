@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MAX_ROWS: Final = 1 << 16
 """Rows of one table that wait at most: 10 MB, and three seconds of the default allowance."""
 
-PACK: Final = 1024
-"""Rows that are made columns of at once, by the one who appended the last: half a millisecond. In
+PACK: Final = 2048
+"""Rows that are made columns of at once, by the one who appended the last: a millisecond. In
 another thread they would be in another core's cache, and that costs twice as much in all."""
 
 

@@ -434,3 +434,20 @@ async def test_a_cancelled_block_is_written_too(scene: Scene, tmp_path: Path) ->
             await trio.sleep_forever()
     assert [row["holder"] for row in rows(tmp_path, "settlements")] == ["another"]
     assert scene.ledger.recorder is None
+
+
+async def test_columns_that_say_the_same_and_those_that_do_not(
+    scene: Scene, tmp_path: Path
+) -> None:
+    outcomes = [Outcome.ACKED, Outcome.DELIVERED, Outcome.ACKED, Outcome.DROPPED, Outcome.ACKED]
+    async with open_journal(scene.ledger, tmp_path, NO_SNAPSHOTS) as journal:
+        for outcome in outcomes:
+            scene.alice.lend("").settle(outcome=outcome)
+        await journal.flush()
+        for _ in range(3):
+            scene.server.lend("", nbytes=7).settle(outcome=Outcome.EXPIRED)
+    found = rows(tmp_path, "settlements")
+    assert [(row["account"], row["parent"], row["outcome"], row["bytes"]) for row in found] == [
+        *[("alice", "server", outcome.label, 0) for outcome in outcomes],
+        *[("server", None, "expired", 7)] * 3,
+    ]
