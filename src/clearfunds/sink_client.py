@@ -104,7 +104,7 @@ class ThrottledError(RangeClientError):
 
 
 class _SilentError(TimeoutError):
-    """There was no sign of life from a relay that is connected."""
+    """There was no sign of life for as long as there may be none."""
 
 
 _ERRORS: dict[int, type[RangeClientError]] = {
@@ -463,7 +463,10 @@ class SinkWriter:
         """Connect, if it is not connected. For `Stager`; within `again`."""
         if self._sock is not None:
             return
-        sock = self._sock = socket.create_connection(self._address, self._timeout)
+        try:
+            sock = self._sock = socket.create_connection(self._address, self._timeout)
+        except TimeoutError as exc:
+            raise _SilentError(f"it cannot be connected to: {exc}") from exc
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self._selector = selectors.DefaultSelector()

@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import socket
 import struct
+import time
 import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -354,6 +355,19 @@ async def test_a_relay_that_says_nothing_is_away() -> None:
             await blocking(SinkWriter, HOST, port, "w", timeout=0.2)
     with pytest.raises(AwayError, match="refused"):
         await blocking(SinkWriter, HOST, port, "w", timeout=0.2)
+
+
+async def test_a_relay_that_cannot_be_connected_to_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 1.3  # more than is slept between two attempts
+
+    def never(address: tuple[str, int], timeout: float) -> socket.socket:
+        time.sleep(timeout + 0.001)
+        raise TimeoutError("timed out")
+
+    # As a firewall does, which answers nothing.
+    monkeypatch.setattr(socket, "create_connection", never)
+    with trio.fail_after(10), pytest.raises(AwayError, match=r"gave no answer for 1\.3 s"):
+        await blocking(SinkWriter, HOST, 1, "w", timeout=seconds)
 
 
 @pytest.mark.parametrize("replay_bytes", [1 << 20, 1000])
