@@ -6,7 +6,7 @@ or `_words.name`; everything else on the page is ours, or a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -19,6 +19,10 @@ from ._words import NOTHING, count, day, duration, moment, name, percent, period
 
 SHOWN: Final = 15
 """Rows of a table on the page; all of them are in the Parquet files."""
+
+_LITTLE: Final = 1e-4
+"""What has less than this part of the whole is not worth a row: those who only read owe for the
+answers that they get."""
 
 _WIDE: Final = 8
 """Columns of the matrix."""
@@ -225,7 +229,7 @@ def _owed(report: Report, seen: _Overview) -> str:
     book = report.book
     owed = book.sums("blame", "account", "byte_seconds")
     order = list(owed) or [row["account"] for row in book.top("peak_debt", "peak_bytes", SHOWN)]
-    shown = order[:SHOWN]
+    shown = _worth(owed, SHOWN) or order[:SHOWN]
     peaks = {row["account"]: row for row in book.where("peak_debt", "account", shown)}
     limits = {row["account"]: row for row in book.where("accounts_now", "account", shown)}
     waits = book.sums("stall_time", "account", "seconds")
@@ -251,7 +255,9 @@ def _owed(report: Report, seen: _Overview) -> str:
         "Who owed",
         "Debt is what an account caused and nobody is done with yet, here in bytes. An account "
         "over its limit is not read from until it has come down.",
-        _debt_plot(book, order, seen) + table + _more(len(order), "account"),
+        _debt_plot(book, shown, seen, len(order))
+        + table
+        + _more(len(order), "account", len(shown)),
     )
 
 
@@ -263,7 +269,13 @@ def _limit(items: int | None, nbytes: int | None) -> str:
     return ", ".join(said) or "none"
 
 
-def _debt_plot(book: Book, order: Sequence[str], seen: _Overview) -> str:
+def _worth(shares: Mapping[str, float], most: int) -> list[str]:
+    """Return those who have a part of the whole that can be seen, the first of them."""
+    least = sum(shares.values()) * _LITTLE
+    return [each for each, share in shares.items() if share > least][:most]
+
+
+def _debt_plot(book: Book, order: Sequence[str], seen: _Overview, there: int) -> str:
     step = seen.step_ns
     # An interval's debt is told at its end.
     moments = range(seen.began_ns // step * step, seen.ended_ns + step, step)
@@ -274,13 +286,13 @@ def _debt_plot(book: Book, order: Sequence[str], seen: _Overview) -> str:
         Series(account, _line(book.where("debt_over_time", "account", [account]), moments))
         for account in coloured
     ]
-    if len(order) > len(coloured):
+    if there > len(coloured):
         all_of_them = _line(book.rows("debt_total"), moments)
         rest = [
             max(whole - sum(parts), 0.0)
             for whole, *parts in zip(all_of_them, *(each.values for each in series), strict=True)
         ]
-        series.append(Series(plural(len(order) - len(coloured), "other"), rest))
+        series.append(Series(plural(there - len(coloured), "other"), rest))
     return debts(moments, series)
 
 
@@ -310,7 +322,12 @@ _HOLDS: Final = ("p50_ms", "p90_ms", "p99_ms", "max_ms")
 
 def _held(report: Report, seen: _Overview) -> str:
     book = report.book
-    found = book.top("hold_percentiles", "p99_ms", SHOWN)
+    least = book.total("hold_percentiles", "items") * _LITTLE
+    found = [
+        row
+        for row in book.top("hold_percentiles", "p99_ms", 2 * SHOWN)
+        if row["items"] > least or row["p99_ms"] > report.target_ms
+    ][:SHOWN]
     if not found:
         return ""
     target = report.target_ms / 1e3
@@ -340,7 +357,7 @@ def _held(report: Report, seen: _Overview) -> str:
         "the mark 90 %, the thick bar ends at 99 %. The dashed line is the target, "
         f"{duration(target)}.",
         _table(head, rows, numbers=(1, 2, 4, 5, 6))
-        + _more(book.count("hold_percentiles"), "holder"),
+        + _more(book.count("hold_percentiles"), "holder", len(found)),
     )
 
 
@@ -359,7 +376,7 @@ def _blocked(report: Report, seen: _Overview) -> str:
     whole = sum(accounts.values())
     if whole <= 0:
         return ""
-    rows, columns = list(accounts)[:SHOWN], list(holders)[:_WIDE]
+    rows, columns = _worth(accounts, SHOWN), _worth(holders, _WIDE)
     cells = {(row["account"], row["holder"]): row for row in book.where("blame", "account", rows)}
     highest = max(row["byte_seconds"] for row in cells.values()) or 1.0
     lines: list[str] = []
@@ -544,7 +561,7 @@ def _advice(report: Report) -> str:
         about,
         _table(head, rows, numbers=(2, 3, 4, 5))
         + (f'<p class="more">{floor}</p>' if floor else "")
-        + _more(len(advices), "limit", "limits.toml")
+        + _more(len(advices), "limit", where="limits.toml")
         + '<p class="more">Beside this page is limits.toml, to be given to the relay: '
         + f"<kbd>clearfunds relay --config limits.toml</kbd></p><pre>{_lines(report.toml)}</pre>",
     )
@@ -598,7 +615,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable
     )
 
 
-def _more(there: int, what: str, where: str = "tables/") -> str:
-    if there <= SHOWN:
+def _more(there: int, what: str, shown: int = SHOWN, where: str = "tables/") -> str:
+    if there <= shown:
         return ""
-    return f'<p class="more">{plural(there - SHOWN, what)} more in {where}.</p>'
+    return f'<p class="more">{plural(there - shown, what)} more in {where}.</p>'

@@ -83,7 +83,7 @@ def record(journal: Path) -> None:
 async def take(page: Path, picture: Path) -> None:
     """Take the upper part of the page, as a reader sees it first."""
     async with browsing() as browser:
-        tab = await browser.open(page.as_uri(), width=1100, height=1480)
+        tab = await browser.open(page.as_uri(), width=1100, height=1770)
         await trio.sleep(1)
         data = await tab.screenshot()
         if find_spec("PIL") is not None:
