@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ._sample import Rows
-    from ._tables import Table, Type
+    from ._tables import Column, Table
 
 SECOND: Final = 1_000_000_000
 """In nanoseconds."""
 
 HOUR: Final = 3600 * SECOND
 
-_LABELS: Final = [outcome.label for outcome in Outcome]
+_LABELS: Final[list[str]] = [outcome.label for outcome in Outcome]
 
 
 class Columns:
@@ -82,6 +82,7 @@ class Columns:
         pa, pc = self._pa, self._pc
         made: list[Any] = []
         moment: Any = None
+        values: tuple[Any, ...]
         for at, values in enumerate(zip(*rows, strict=True)):
             column = self._given[at]
             if column.name.endswith("_ns"):
@@ -92,8 +93,7 @@ class Columns:
                     moment = array
             elif values[0] == values[-1] and values.count(values[0]) == len(values):
                 # Most columns say the same for a while: a third of the time.
-                value: Any = _LABELS[values[0]] if column.name == "outcome" else values[0]
-                array = pa.repeat(self._scalar(value, column.type), len(values))
+                array = pa.repeat(self._scalar(values[0], column), len(values))
             elif column.name == "outcome":
                 array = pa.array([_LABELS[value] for value in values], pa.string())
             elif column.type == "string":
@@ -104,8 +104,10 @@ class Columns:
         made.insert(0, pc.cast(pc.divide(moment, 1_000), self.schema.field(0).type))
         return pa.RecordBatch.from_arrays(made, schema=self._unweighed)
 
-    def _scalar(self, value: Any, kind: Type) -> Any:
-        if kind == "string":
+    def _scalar(self, value: Any, column: Column) -> Any:
+        if column.name == "outcome":
+            return self._pa.scalar(_LABELS[value], self._pa.string())
+        if column.type == "string":
             return self._strings([value])[0]
         return self._pa.scalar(value, self._pa.int64())
 
