@@ -194,9 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             and owner.ticket.generation == 1
             and known.incarnation != self._incarnation(owner)
         ):
-            # It was made by this very attachment: without a reader it would hold publishers up.
-            owner.drop()
-            raise self._made_anew()
+            raise self._refuse(owner)
         self._owner = owner
         self._repaid = 0
         if self._target is not None and self._target.incarnation != self._incarnation(owner):
@@ -214,6 +212,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return other.ticket.incarnation != owner.ticket.incarnation
         except client.RefusedError:
             return True
+
+    def _refuse(self, owner: RangeReader) -> client.DataLossError:
+        """Return what is wrong with a subscription that the checkpoint is not of."""
+        if owner.ticket.generation == 1:
+            # This query has made it just now: without a reader it would hold publishers up.
+            owner.drop()
+            self.stop()
+        return self._made_anew()
 
     def _made_anew(self) -> client.DataLossError:
         options = self._options
@@ -268,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start.incarnation != self._incarnation(owner):
             if self._options.fail_on_data_loss:
-                raise self._made_anew()
+                raise self._refuse(owner)
             logger.warning("%s: begun at message %d", self._made_anew(), head.low)
             return head.low
         if start.number >= head.low:
@@ -330,7 +336,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         head = owner.head()
         if end.incarnation != self._incarnation(owner):
             if options.fail_on_data_loss:
-                raise self._made_anew()
+                raise self._refuse(owner)
             logger.warning("%s: a batch up to message %d", self._made_anew(), end.number - 1)
             return []
         at = self._there(owner, start, head)

@@ -254,6 +254,9 @@ def test_a_subscription_that_is_dropped_is_a_loss(
     asked.start()
     with pytest.raises(DataLossError, match="not the one that the checkpoint is of"):
         asked.plan()
+    asked.start(available_now=True)
+    with pytest.raises(DataLossError, match="not the one that the checkpoint is of"):
+        asked.plan()
     nothing = query(shared, name)
     del nothing.options["subscribe"]
     with pytest.raises(RefusedError, match="there is no subscription"):
