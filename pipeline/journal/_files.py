@@ -153,7 +153,8 @@ class TableFiles:
     def waiting(self) -> int:
         """How many rows are in no file that can be read yet."""
         in_batches: int = sum([batch.num_rows for _, batch in self._batches])
-        return in_batches if self._part is None else in_batches + self._part.rows
+        part = self._part  # once: the thread may be just completing it
+        return in_batches if part is None else in_batches + part.rows
 
     def put(self, waiting: Iterable[Rows]) -> None:
         """Take rows, to be written by `work`; what is none is lost, and not for being tried again.

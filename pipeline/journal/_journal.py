@@ -21,6 +21,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter, deque
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -162,6 +163,8 @@ class Journal:
         self._wake = trio.Event()
         self._writing = trio.Lock()
         self._at_work = threading.Lock()
+        # On its way to the thread.
+        self._handed: deque[dict[str, list[Rows]]] = deque()
         self._trouble: str | None = None
         self._errors = 0
 
@@ -395,8 +398,10 @@ class Journal:
         """Have the thread write what waits; return whether it could."""
         async with self._writing:
             # What it could not write it still has: only when that is on the disk it gets more.
-            rows = {} if self._trouble is not None else self._take(everything=everything)
-            work = partial(self._work, rows, self._clock(), everything=everything)
+            if self._trouble is None:
+                # Theirs when the thread has them: it may be cancelled before there is one.
+                self._handed.append(self._take(everything=everything))
+            work = partial(self._work, self._clock(), everything=everything)
             why = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
             if why is None and self._trouble is not None:
                 logger.info(
@@ -419,10 +424,14 @@ class Journal:
             self._trouble = why
         return why is None
 
-    def _work(self, rows: dict[str, list[Rows]], now: float, *, everything: bool) -> str | None:
+    def _work(self, now: float, *, everything: bool) -> str | None:
         """Write, in a thread; return a sentence if something could not be."""
         why: str | None = None
+        rows: dict[str, list[Rows]] = {}
         with self._at_work:
+            while self._handed:
+                for name, some in self._handed.popleft().items():
+                    rows.setdefault(name, []).extend(some)
             for name, files in self._files.items():
                 try:
                     if name in rows:
@@ -530,6 +539,9 @@ class Journal:
         """Return what became of the rows so far."""
         others = {"stalls": len(self._stalls), "limits": len(self._limits)}
         others.update({name: len(rows) for name, rows in self._snapshots.items()})
+        handed = Counter[str]()
+        for each in list(self._handed):
+            handed.update({name: sum(map(len, some)) for name, some in each.items()})
         samples = self._samples
         return JournalFigures(
             written={
@@ -542,6 +554,7 @@ class Journal:
             },
             waiting={
                 name: files.waiting
+                + handed[name]
                 + (len(samples[name]) if name in samples else others.get(name, 0))
                 for name, files in self._files.items()
             },

@@ -280,3 +280,22 @@ async def test_a_disk_that_never_comes_back_does_not_hold_up_the_end(
     (line,) = told(caplog, "journal_incomplete")
     assert "could not be written within 0.2 s, and are lost" in line
     disk.moves.set()
+
+
+async def test_what_waits_for_a_thread_when_all_ends_is_not_lost(
+    scene: Scene, tmp_path: Path, quick: None
+) -> None:
+    limiter = trio.to_thread.current_default_thread_limiter()
+    with trio.CancelScope() as scope:
+        async with open_journal(scene.ledger, tmp_path, ALL) as journal:
+            others = [object() for _ in range(int(limiter.available_tokens))]
+            for each in others:
+                limiter.acquire_on_behalf_of_nowait(each)
+            settle(scene, 5)
+            await until(lambda: limiter.statistics().tasks_waiting > 0)
+            settle(scene, 2)
+            assert journal.figures().waiting["settlements"] == 7
+            scope.cancel()
+            for each in others:
+                limiter.release_on_behalf_of(each)
+    assert len(rows(tmp_path, "settlements")) == 7
