@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from ...accounts import LoanedItem
+from ...accounts import LoanedItem, Outcome
 
 
 class PartKey(NamedTuple):
@@ -33,11 +33,12 @@ class Block:
         ticket: When it has been handed to the log: what that gave for it.
         pending: While it is published: rows that not everybody has taken, and itself.
         over: Whether all of them have been.
+        thrown_away: Why it is of no use any more, while it is written all the same.
     """
 
     __slots__ = (
         "at_rest", "count", "data", "first", "loan", "nbytes", "number", "over", "pending",
-        "ticket",
+        "thrown_away", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +54,7 @@ class Block:
         self.ticket: int | None = None
         self.pending = 0
         self.over = False
+        self.thrown_away: Outcome | None = None
 
     def __repr__(self) -> str:
         where = "at rest" if self.at_rest else "over" if self.loan is None else "in RAM"

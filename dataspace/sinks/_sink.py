@@ -436,7 +436,10 @@ class Sink(Holder):
             self._writing_bytes -= block.nbytes
             loan, block.loan = block.loan, None
             if loan is None:
-                continue  # thrown away meanwhile
+                continue
+            if block.thrown_away is not None:
+                loan.settle(outcome=block.thrown_away)
+                continue
             self._lay_to_rest(block)
             loan.settle(outcome=Outcome.STORED)
             if self._cached_bytes + block.nbytes > self.limits.cache_bytes:
@@ -489,14 +492,20 @@ class Sink(Holder):
         self.discarded_rows += part.rows
         items = nbytes = 0
         for block in part.blocks:
-            loan, block.loan = block.loan, None
+            loan = block.loan
             if block.at_rest:
                 items += block.count
                 nbytes += block.nbytes
                 self._leave_rest(block)
             elif loan is not None:
-                loan.settle(outcome=outcome)
                 block.data = None
+                if block.ticket is None:
+                    block.loan = None
+                    loan.settle(outcome=outcome)
+                else:
+                    # In the log's hands, and in memory, until it is written: else who stages and
+                    # aborts again and again, faster than the disk, would owe nothing for it.
+                    block.thrown_away = outcome
         if items:
             # In one sum: there may be tens of thousands of them.
             self._settle_rest(items, nbytes, outcome)

@@ -143,6 +143,29 @@ def test_nobody_waits_for_room_for_ever(
     sinks.close()
 
 
+def test_what_is_thrown_away_is_owed_for_until_the_disk_has_had_it(
+    ledger: Ledger, rest: Account, disk: MemoryDisk, clock: Clock
+) -> None:
+    sinks = on_disk(ledger, rest, disk, clock)
+    sink = sinks.open("w")
+    key = PartKey(0, 0, 0)
+    # Room for three is reserved: one that begins again and again writes no more than that, and
+    # has no more in memory than it owes for.
+    for done in range(1, 6):
+        stage(sink, key, 1)
+        assert sink.account.debt_bytes == 100 * min(done, 4)
+    sink.abort(0)
+    assert sink.account.debt_bytes == 300
+    ledger.audit()
+    sink.durable(disk.sync())
+    assert sink.account.debt_bytes == sink.rest.debt_bytes == 0
+    assert ledger.repaid_items[Outcome.DROPPED] == 5
+    stage(sink, key, 3)
+    sinks.forget(sink)
+    assert ledger.statistics().debt_items == 0
+    sinks.close()
+
+
 def test_a_policy_may_be_to_wait(
     ledger: Ledger, rest: Account, disk: MemoryDisk, clock: Clock
 ) -> None:
