@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import threading
 import tomllib
@@ -215,3 +217,22 @@ def test_followed_until_it_is_stopped(journal: Path, tmp_path: Path) -> None:
     assert [(one.settlements, one.again) for one in seen] == [(25_200, False)]
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert '<meta http-equiv="refresh" content="1">' in page
+
+
+@pytest.mark.long
+@needs_spark
+def test_ctrl_c_ends_it_in_good_order(journal: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "clearfunds", "report", str(journal), "--follow"]
+    with subprocess.Popen(
+        [*command, "--out", str(out), "--threads", "2", "--every", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(f"{out / 'report.html'}: 25,200 settlements")
+        process.send_signal(signal.SIGINT)
+        said, log = process.communicate(timeout=120)
+    assert (process.returncode, said, log) == (0, "", "")
+    assert not list(out.glob(".*"))
