@@ -1,0 +1,150 @@
+"""From MQTT through Spark to MQTT, and what is killed meanwhile: no row is lost, none doubled.
+
+That a batch fails and is written again, once, is in `sink/test_spark_sink.py`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from clearfunds.range_client import RangeReader
+from tests.pipeline.conftest import why_no_spark
+from tests.pipeline.publishers import Flood, until
+from tests.pipeline.query_process import SECONDS, QueryProcess
+from tests.pipeline.relays import RelayProcess
+from tests.pipeline.sink.subscribers import Rows, Subscribers
+from tests.pipeline.source.queries import publish
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(why_no_spark() is not None, reason=str(why_no_spark())),
+]
+
+LIMIT = 200
+PACKET = 2
+"""What one packet may cause beyond the limit: itself while it is handled, and its one copy."""
+
+
+def subscribe(relay: RelayProcess, durable: bool = False) -> None:
+    """Let there be the query's subscription before the query, so that it misses nothing."""
+    RangeReader(
+        "127.0.0.1", relay.ranges, "forwarded", filters=["in/#"], durable=durable, grace=600
+    ).close()
+
+
+def by_topic(rows: Rows) -> dict[str, list[bytes]]:
+    found: defaultdict[str, list[bytes]] = defaultdict(list)
+    for topic, value in rows:
+        found[topic].append(value)
+    return dict(found)
+
+
+def forwarded(*floods: Flood) -> dict[str, list[bytes]]:
+    """Return what is to come of what these have published: each topic's rows in their order."""
+    return {each.topic.replace("in/", "out/"): each.values for each in floods}
+
+
+def names(relay: RelayProcess) -> list[str]:
+    return [each["name"] for each in relay.ledger()["accounts"]]
+
+
+def peaks(relay: RelayProcess, *ends: str) -> list[int]:
+    """Return the most that accounts have owed whose names end so."""
+    accounts = relay.ledger()["accounts"]
+    return [each["peak"]["items"] for each in accounts if each["name"].endswith(ends)]
+
+
+def drain(
+    relay: RelayProcess, folder: Path, subscribers: Subscribers, rows: int, *options: str
+) -> None:
+    """Run the query until it has forwarded what there is; nothing is owed then."""
+    with QueryProcess(relay, folder, "--once", *options) as query:
+        until(lambda: subscribers.by_ranges() and query.ended, SECONDS)
+        assert query.wait() is None
+    until(lambda: len(subscribers.by_mqtt()) >= rows <= len(subscribers.by_ranges()))
+    until(lambda: relay.ledger()["totals"]["debt"]["items"] == 0)
+
+
+def _has_run(query: QueryProcess, subscribers: Subscribers) -> bool:
+    subscribers.by_ranges()  # which repays the query, or it would wait for that
+    return query.has_run()
+
+
+@pytest.mark.relay(f"--limit-items={LIMIT}")
+def test_a_query_is_killed(relay: RelayProcess, tmp_path: Path) -> None:
+    count = 2 * LIMIT
+    subscribe(relay)
+    with (
+        Subscribers(relay, repaying=True) as subscribers,
+        Flood(relay.mqtt, "in/a", count, "a") as first,
+        Flood(relay.mqtt, "in/b", count, "b") as second,
+    ):
+        with QueryProcess(relay, tmp_path, "--seconds", "0.3") as query:
+            # In the middle of a batch, as like as not.
+            query.until(lambda: _has_run(query, subscribers))
+        with QueryProcess(relay, tmp_path) as query:
+            query.until(lambda: len(subscribers.by_ranges()) == 2 * count)
+        drain(relay, tmp_path, subscribers, 2 * count)
+        assert by_topic(subscribers.by_ranges()) == forwarded(first, second)
+        assert by_topic(subscribers.by_mqtt()) == forwarded(first, second)
+        assert max(peaks(relay, "/a", "/b")) <= LIMIT + PACKET
+        # What Spark publishes goes to a client and to a subscription.
+        (writer,) = [name for name in names(relay) if name.startswith("sink/")]
+        assert LIMIT <= peaks(relay, writer)[0] <= LIMIT + PACKET + 1
+
+
+def test_the_process_that_asks_the_relay_is_killed(relay: RelayProcess, tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(200)]
+    subscribe(relay)
+    with Subscribers(relay, repaying=True) as subscribers:
+        publish(relay.mqtt, values[:100], "in/a")
+        with QueryProcess(relay, tmp_path, "--seconds", "0.3") as query:
+            query.until(query.has_run)
+            query.kill_runner()
+            publish(relay.mqtt, values[100:], "in/a")
+            assert query.wait() is not None
+        drain(relay, tmp_path, subscribers, len(values))
+        subscribers.expect([("out/a", value) for value in values])
+
+
+def test_a_relay_with_a_store_is_killed(tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path / "store"))
+    values = [b"%d" % number for number in range(1_000)]
+    with RelayProcess(*store) as relay, Subscribers(relay, durable=True) as subscribers:
+        subscribe(relay, durable=True)
+        publish(relay.mqtt, values[:500], "in/a")
+        with QueryProcess(relay, tmp_path, "--seconds", "0.2") as query:
+            query.until(query.has_run)
+            relay.kill()
+            with RelayProcess(*store, mqtt=relay.mqtt, ranges=relay.ranges) as relay:
+                publish(relay.mqtt, values[500:], "in/a")
+                query.until(lambda: len(query.batches) > 1)
+                query.kill()
+                relay.kill()
+                with RelayProcess(*store, mqtt=relay.mqtt, ranges=relay.ranges) as relay:
+                    with QueryProcess(relay, tmp_path, "--once") as query:
+                        assert query.wait() is None
+                    subscribers.expect([("out/a", value) for value in values])
+
+
+@pytest.mark.relay(f"--limit-items={LIMIT}")
+def test_executors_in_processes_of_their_own(relay: RelayProcess, tmp_path: Path) -> None:
+    count = 2 * LIMIT
+    subscribe(relay)
+    cluster = ("--master", "local-cluster[2,1,1024]")
+    with (
+        Subscribers(relay, repaying=True) as subscribers,
+        Flood(relay.mqtt, "in/a", count, "a") as first,
+        Flood(relay.mqtt, "in/b", count, "b") as second,
+    ):
+        with QueryProcess(relay, tmp_path, "--seconds", "1", *cluster) as query:
+            query.until(lambda: len(subscribers.by_ranges()) == 2 * count)
+        assert [LIMIT <= peak <= LIMIT + PACKET for peak in peaks(relay, "/a", "/b")] == [True] * 2
+        drain(relay, tmp_path, subscribers, 2 * count, *cluster)
+        assert by_topic(subscribers.by_ranges()) == forwarded(first, second)
+        assert by_topic(subscribers.by_mqtt()) == forwarded(first, second)
