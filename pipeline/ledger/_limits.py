@@ -180,7 +180,9 @@ def _present(
         )
         # One that came and went between two snapshots has no statement.
         known = at_holders.join(last, "account", "left")
-        known = known.where(fn.col("at_rest").isNull()).drop("at_rest")
+        # The column stays: to drop one by its name, Spark Connect looks at the others, which
+        # Declarative Pipelines do not allow where tables are declared.
+        known = known.where(fn.col("at_rest").isNull())
     if limits is None:
         return known.withColumns({f"low_{unit}": fn.lit(DEFAULT_LOW) for unit in units})
     marks = limits.groupBy("account").agg(
