@@ -520,10 +520,9 @@ class SinkWriter:
 
     def look(self, number: int) -> None:
         """Raise what a request has been answered with that is answered only if it is refused."""
-        found = self._answers.get(number)
+        found = self._answers.pop(number, None)
         if found is not None:
-            self.no_longer_wanted(number)
-            raise _error_of(found[1])
+            raise _error_of(found[1])  # and there may be more: the end of the part is refused, too
 
     def _pump(self, unsent: memoryview, number: int | None) -> None:
         """Send, and take in what comes, until everything is sent and `number` is answered.

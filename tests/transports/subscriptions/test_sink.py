@@ -267,6 +267,25 @@ async def test_rows_that_cannot_be_published_are_refused(row: tuple[str, bytes],
         assert relay.server.counters.protocol_errors == 0
 
 
+async def test_who_goes_on_with_a_part_that_was_refused_is_told_again() -> None:
+    async with running() as relay:
+        client = await writer(relay, timeout=3)
+        stager = client.stager(0, 0, 1)
+
+        def go_on() -> None:
+            stager.write([("a/+", b"1")])
+            stager._flush()  # pyright: ignore[reportPrivateUsage]
+            client.ping()  # by then it is here
+            stager.write(numbered(0, 0))
+            stager._flush()  # pyright: ignore[reportPrivateUsage]
+
+        with pytest.raises(RefusedError, match="wildcard"):
+            await blocking(go_on)
+        with pytest.raises(RefusedError, match="partition 0 of batch 0"):
+            await blocking(stager.complete)
+        assert await write(client, 0, numbered(0, 0))
+
+
 async def test_what_cannot_be_one_batch_is_refused() -> None:
     async with running(sinks=SinkLimits(max_parts=2, max_sinks=1)) as relay:
         client = await writer(relay)
