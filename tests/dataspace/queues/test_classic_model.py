@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -88,6 +89,21 @@ TestClassic.settings = settings(
     max_examples=40,
     stateful_step_count=50,
     suppress_health_check=SLOW,
+)
+
+
+class ClassicMachineForLong(ClassicMachine):
+    """The same, for as long as takes minutes."""
+
+
+TestClassicForLong = pytest.mark.long(ClassicMachineForLong.TestCase)
+TestClassicForLong.settings = settings(
+    deadline=None,
+    max_examples=1500,
+    stateful_step_count=50,
+    suppress_health_check=SLOW,
+    # Explaining a failure takes longer than finding and shrinking it.
+    phases=[phase for phase in Phase if phase is not Phase.explain],
 )
 
 
