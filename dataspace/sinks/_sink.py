@@ -547,6 +547,8 @@ class Sink(Holder):
 
     def left_alone(self, now: float) -> int:
         """Throw away what nobody has come back for; return how many parts that was."""
+        if not self.account.funds_are_clear():
+            self._touched_at = now  # it cannot go on: nothing is read from it
         count = len(self.parts)
         if not count or now - self._touched_at <= self.limits.grace:
             return 0

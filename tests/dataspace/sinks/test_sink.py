@@ -209,6 +209,28 @@ def test_who_commits_nothing_is_forgotten_once_all_is_published(
     assert sinks.statistics().committed == sinks.statistics().published == 1
 
 
+def test_a_writer_that_is_made_to_wait_is_not_taken_to_be_away(
+    ledger: Ledger, rest: Account, disk: MemoryDisk, clock: Clock
+) -> None:
+    sinks = on_disk(ledger, rest, disk, clock, grace=50)
+    sink = sinks.open("w")
+    stage(sink, PartKey(0, 0, 0), 1)
+    sink.durable(disk.sync())
+    # What it has published before, somebody takes all night for.
+    sink.account.limit = Limit(items=1)
+    taken = [sink.account.lend("a row") for _ in range(3)]
+    for _ in range(5):
+        clock.now += 40
+        assert sinks.look(lambda _: True) == ([], [])
+    for loan in taken:
+        loan.settle()
+    clock.now += 40
+    assert sinks.look(lambda _: True) == ([], [])
+    clock.now += 40
+    assert sinks.look(lambda _: True) == ([(sink, 1)], [])
+    sinks.close()
+
+
 def test_who_is_forgotten_while_something_is_published_is_so_after_that(
     ledger: Ledger, rest: Account, disk: MemoryDisk, clock: Clock
 ) -> None:
