@@ -32,12 +32,20 @@ SECONDS = 180
 """More than a session takes to start on a busy machine, with a batch or two."""
 
 
-def slowed(rows: DataFrame, seconds: float) -> DataFrame:
-    """Let each task of the rows take some time."""
+FAILING = "failing"
+
+
+def slowed(rows: DataFrame, seconds: float, failing: Path) -> DataFrame:
+    """Let each task of the rows take some time, and one fail at its end if there is this file."""
 
     def pause(batches: Iterator[Any]) -> Iterator[Any]:
         time.sleep(seconds)
         yield from batches
+        try:
+            failing.unlink()
+        except FileNotFoundError:
+            return
+        raise RuntimeError("it was to fail")
 
     untyped: Any = rows
     made: DataFrame = untyped.mapInArrow(pause, rows.schema)
@@ -57,7 +65,9 @@ def run(relay: str, folder: Path, master: str, seconds: float, once: bool) -> No
             .load()
         )
         changed = slowed(
-            rows.select(f.regexp_replace("topic", "^in/", "out/").alias("topic"), "value"), seconds
+            rows.select(f.regexp_replace("topic", "^in/", "out/").alias("topic"), "value"),
+            seconds,
+            folder / FAILING,
         )
         writer = (
             changed.writeStream.format("clearfunds")

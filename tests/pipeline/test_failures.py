@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 from clearfunds.range_client import RangeReader
 from tests.pipeline.conftest import why_no_spark
 from tests.pipeline.publishers import Flood, until
-from tests.pipeline.query_process import SECONDS, QueryProcess
+from tests.pipeline.query_process import FAILING, SECONDS, QueryProcess
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.sink.subscribers import Rows, Subscribers
 from tests.pipeline.source.queries import publish
@@ -109,6 +109,18 @@ def test_the_process_that_asks_the_relay_is_killed(relay: RelayProcess, tmp_path
             publish(relay.mqtt, values[100:], "in/a")
             assert query.wait() is not None
         drain(relay, tmp_path, subscribers, len(values))
+        subscribers.expect([("out/a", value) for value in values])
+
+
+def test_a_task_that_fails_is_run_again(relay: RelayProcess, tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(200)]
+    subscribe(relay)
+    with Subscribers(relay, repaying=True) as subscribers:
+        publish(relay.mqtt, values, "in/a")
+        (tmp_path / FAILING).touch()
+        # The query does not see it: two attempts at each task.
+        drain(relay, tmp_path, subscribers, len(values), "--master", "local[2,2]")
+        assert not (tmp_path / FAILING).exists()
         subscribers.expect([("out/a", value) for value in values])
 
 
