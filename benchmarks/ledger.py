@@ -9,13 +9,15 @@ same for both. DuckDB computes what the tests compare the functions with, from p
 (tests/pipeline/ledger/plain_sql.py); nobody tuned that, and its percentiles are exact where Spark's
 are within half a percent. A result is brought to the client as a data frame. Each engine has a
 process to itself; the first pass is cold but for the system's file cache, the second is what a
-session that is at work takes. Starting Spark counts in the whole, as does Python.
+session that is at work takes, by the clock and in CPU time of all its threads, which says more on a
+machine that has other work. Starting Spark counts in the whole, as does Python.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,15 +38,15 @@ PASSES = 2
 LIMITS = "recommended_limits"
 STREAM = "running_debt (stream)"
 
-Times = dict[str, list[float]]
-"""Seconds of each pass, by function."""
+Times = dict[str, list[tuple[float, float]]]
+"""Seconds of each pass, by function: by the clock, and of CPU."""
 
 
-def timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], object], cpu: Callable[[], float]) -> tuple[float, float]:
     """Do the work, and return how long it took."""
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), cpu()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - began, cpu() - busy
 
 
 def run_duckdb(folder: Path) -> Times:
@@ -55,7 +57,7 @@ def run_duckdb(folder: Path) -> Times:
     connection = plain_sql.connect(folder)
     for _ in range(PASSES):
         for name, query in plain_sql.QUERIES.items():
-            seconds = timed(partial(plain_sql.answer, connection, query))
+            seconds = timed(partial(plain_sql.answer, connection, query), time.process_time)
             times.setdefault(name, []).append(seconds)
     return times
 
@@ -69,7 +71,16 @@ def run_spark(folder: Path, memory: str, stream: bool) -> Times:
     settings = {"spark.master": "local[2]", "spark.driver.memory": memory}
     began = time.perf_counter()
     spark = session("ledger", **settings, **{"spark.sql.shuffle.partitions": "4"})
-    times: Times = {"(start)": [time.perf_counter() - began]}
+    java: Any = spark.sparkContext
+    statistics = Path(f"/proc/{java._jvm.java.lang.ProcessHandle.current().pid()}/stat")
+
+    def cpu() -> float:
+        # See proc(5): the name may have blanks; what follows begins with the third field.
+        fields = statistics.read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK") + time.process_time()
+
+    times: Times = {"(start)": [(time.perf_counter() - began, cpu())]}
     tables = read(spark, folder)
 
     def collect(function: Callable[[Tables], DataFrame]) -> Any:
@@ -83,11 +94,11 @@ def run_spark(folder: Path, memory: str, stream: bool) -> Times:
     ).toPandas()
     for _ in range(PASSES):
         for name, each in work.items():
-            times.setdefault(name, []).append(timed(each))
+            times.setdefault(name, []).append(timed(each, cpu))
     if stream:
         debts = running_debt(read_stream(spark, folder, max_files=1).settlements)
         with tempfile.TemporaryDirectory() as checkpoint:
-            began = time.perf_counter()
+            began, busy = time.perf_counter(), cpu()
             query = (
                 debts.writeStream.format("noop")
                 .option("checkpointLocation", checkpoint)
@@ -95,7 +106,7 @@ def run_spark(folder: Path, memory: str, stream: bool) -> Times:
                 .start()
             )
             query.awaitTermination()
-            times[STREAM] = [time.perf_counter() - began]
+            times[STREAM] = [(time.perf_counter() - began, cpu() - busy)]
     spark.stop()
     return times
 
@@ -120,18 +131,29 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
         del tables
     spark, spark_whole = measured("spark", folder, options)
     duckdb, duckdb_whole = measured("duckdb", folder, options)
-    print(f"{'seconds':24} {'Spark cold':>10} {'warm':>6} {'DuckDB cold':>12} {'warm':>6}")
-    for name, (cold, *warm) in spark.items():
-        line = f"{name:24} {cold:10.1f} {warm[0] if warm else float('nan'):6.1f}"
-        if name in duckdb:
-            line += f" {duckdb[name][0]:12.1f} {duckdb[name][1]:6.1f}"
-        print(line.replace("nan", "   "))
+    head = f"{'cold':>8} {'warm':>7} {'its CPU':>8}"
+    print(f"{'':24} {'Spark':>25} {'DuckDB':>26}")
+    print(f"{'seconds':24} {head}  {head}")
+    for name, ours in spark.items():
+        print(f"{name:24} {_figures(ours)}  {_figures(duckdb.get(name))}".rstrip())
     both = [name for name in spark if name in duckdb]
-    sums = [sum(times[name][i] for name in both) for times in (spark, duckdb) for i in (0, 1)]
-    ours, theirs = sums[:2], sums[2:]
-    what = "sum of what both have"
-    print(f"{what:24} {ours[0]:10.1f} {ours[1]:6.1f} {theirs[0]:12.1f} {theirs[1]:6.1f}")
-    print(f"{'whole process':24} {spark_whole:10.1f} {'':6} {duckdb_whole:12.1f}")
+    sums = [_sum([times[name] for name in both]) for times in (spark, duckdb)]
+    print(f"{'sum of what both have':24} {_figures(sums[0])}  {_figures(sums[1])}")
+    print(f"{'whole process':24} {spark_whole:8.1f} {'':16}  {duckdb_whole:8.1f}")
+
+
+def _figures(passes: list[tuple[float, float]] | None) -> str:
+    if passes is None:
+        return ""
+    cold, last = passes[0], passes[-1]
+    warm = f"{last[0]:7.2f}" if len(passes) > 1 else f"{'':7}"
+    return f"{cold[0]:8.2f} {warm} {last[1]:8.2f}"
+
+
+def _sum(some: list[list[tuple[float, float]]]) -> list[tuple[float, float]]:
+    return [
+        (sum(each[i][0] for each in some), sum(each[i][1] for each in some)) for i in range(PASSES)
+    ]
 
 
 def _megabytes(folder: Path) -> int:
