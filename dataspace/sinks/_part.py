@@ -30,6 +30,7 @@ class Block:
         data: It; None if it is only on disk.
         loan: What its writer owes for it; None when it is at rest, or over.
         at_rest: Whether it is owed for at rest.
+        since: Since when.
         ticket: When it has been handed to the log: what that gave for it.
         pending: While it is published: rows that not everybody has taken, and itself.
         over: Whether all of them have been.
@@ -38,7 +39,7 @@ class Block:
 
     __slots__ = (
         "at_rest", "count", "data", "first", "loan", "nbytes", "number", "over", "pending",
-        "thrown_away", "ticket",
+        "since", "thrown_away", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +52,7 @@ class Block:
         self.data = data
         self.loan: LoanedItem[None] | None = None
         self.at_rest = False
+        self.since = 0.0
         self.ticket: int | None = None
         self.pending = 0
         self.over = False

@@ -453,22 +453,21 @@ class Sink(Holder):
 
     def _lay_to_rest(self, block: Block) -> None:
         block.at_rest = True
-        self._rest_more(block.count, block.nbytes)
+        block.since = self.ledger.clock()
+        self._rest_more(block.count, block.nbytes, block.since)
 
-    def _rest_more(self, items: int, nbytes: int) -> None:
+    def _rest_more(self, items: int, nbytes: int, now: float) -> None:
         self.rest.borrow(items, nbytes)
         rest = self._in_rest
         if rest is None:
-            self._in_rest = LoanedItem(
-                self.rest, None, items, nbytes, self, self.ledger.clock(), charged=True
-            )
+            self._in_rest = LoanedItem(self.rest, None, items, nbytes, self, now, charged=True)
         else:
             rest.items += items
             rest.bytes += nbytes
 
     def _end_rest(self, block: Block, outcome: Outcome) -> None:
         self._leave_rest(block)
-        self._settle_rest(block.count, block.nbytes, outcome)
+        self._settle_rest(block.count, block.nbytes, block.since, outcome)
 
     def _leave_rest(self, block: Block) -> None:
         block.at_rest = False
@@ -476,12 +475,16 @@ class Sink(Holder):
             self._cached_bytes -= block.nbytes
         block.data = None
 
-    def _settle_rest(self, items: int, nbytes: int, outcome: Outcome) -> None:
+    def _settle_rest(self, items: int, nbytes: int, since: float, outcome: Outcome) -> None:
         rest = self._in_rest
         assert rest is not None
+        # There may always be something at rest: none of it is as old as the first that ever was.
+        before, rest.opened = rest.opened, since
         if rest.items == items:
             self._in_rest = None
         rest.settle(items, outcome, nbytes)
+        if outcome is not Outcome.DELIVERED:
+            rest.opened = before  # else it goes in order, and what is left came no sooner
 
     # -- throwing away --------------------------------------------------------------------------
 
@@ -491,9 +494,11 @@ class Sink(Holder):
         self.batch_cost -= part.cost
         self.discarded_rows += part.rows
         items = nbytes = 0
+        since = 0.0
         for block in part.blocks:
             loan = block.loan
             if block.at_rest:
+                since = since or block.since
                 items += block.count
                 nbytes += block.nbytes
                 self._leave_rest(block)
@@ -508,7 +513,7 @@ class Sink(Holder):
                     block.thrown_away = outcome
         if items:
             # In one sum: there may be tens of thousands of them.
-            self._settle_rest(items, nbytes, outcome)
+            self._settle_rest(items, nbytes, since, outcome)
         part.blocks.clear()
         part.rows = part.nbytes = part.cost = part.crc = 0
         part.complete = part.noted = False

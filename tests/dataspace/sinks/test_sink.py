@@ -20,6 +20,7 @@ from clearfunds.dataspace.sinks import (
     Sinks,
     encode_rows,
 )
+from tests.accounts.conftest import Recording
 from tests.dataspace.sinks.disk import Log, MemoryDisk, Row
 
 HUNDRED = encode_rows([Publication("t/a", bytes(74), 1)])
@@ -228,6 +229,30 @@ def test_a_writer_that_is_made_to_wait_is_not_taken_to_be_away(
     assert sinks.look(lambda _: True) == ([], [])
     clock.now += 40
     assert sinks.look(lambda _: True) == ([(sink, 1)], [])
+    sinks.close()
+
+
+def test_rows_are_as_old_as_they_are_though_something_is_always_at_rest(
+    ledger: Ledger, rest: Account, disk: MemoryDisk, clock: Clock
+) -> None:
+    dataspace = Dataspace(ledger)
+    sinks = on_disk(ledger, rest, disk, clock)
+    sink = sinks.open("w")
+    ledger.recorder = recording = Recording()
+    for batch in range(4):
+        # The next batch is staged before this one is published.
+        stage(sink, PartKey(batch, 0, 0), 1)
+        complete(sink, PartKey(batch, 0, 0), 1)
+        sink.durable(disk.sync())
+        clock.now += 10
+        publishing = sink.publishing
+        if publishing is not None:
+            assert publishing.publish(dataspace, Rows(HUNDRED), 1)
+        sink.commit(batch, [(0, 0)])
+        sink.durable(disk.sync())
+        assert rest.debt_items == 1
+    kept = [each for each in recording.settlements if each.account == "staged/w"]
+    assert [each.opened for each in kept] == [1000.0, 1010.0, 1020.0]
     sinks.close()
 
 
