@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from .._errors import RelayError
 from ._options import WriteOptions
 from ._relay import writing
 from ._rows import Columns
@@ -42,7 +44,9 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks have staged; in a process of the driver's."""
         if commit(self._options, None, messages) is not None:
-            self._forget()
+            # It is done, whether the relay forgets its name now or some time later.
+            with contextlib.suppress(RelayError):
+                self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Throw away what the tasks have staged, if it was not published."""

@@ -20,7 +20,7 @@ from clearfunds.pipeline._errors import (
     RelayError,
 )
 from clearfunds.pipeline.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from clearfunds.range_client import RangeReader
+from clearfunds.range_client import RangeClientError, RangeReader
 from clearfunds.sink_client import SinkWriter
 from tests.pipeline.relays import SECONDS, RelayProcess
 from tests.pipeline.sink.tables import schema_of
@@ -240,6 +240,20 @@ def test_a_job_is_published_whole_and_forgotten(
     assert {f"sink/{writer.name}", f"sink/{other.name}"} <= accounts(relay)
     published.rows(repay=True)
     assert not accounts(relay) & {f"sink/{writer.name}", f"sink/{other.name}"}
+
+
+def test_a_job_that_was_published_has_not_failed(
+    relay: RelayProcess, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: SinkWriter) -> None:
+        raise RangeClientError("the relay has ended")
+
+    tasks = Tasks(monkeypatch, writer := job_to(relay.ranges))
+    written = tasks.write(0, 0, A)
+    with monkeypatch.context() as patched:
+        patched.setattr(SinkWriter, "forget", away)
+        writer.commit([written])
+    assert published.rows() == A
 
 
 def test_a_job_that_is_aborted_leaves_nothing(
