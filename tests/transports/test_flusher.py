@@ -307,7 +307,9 @@ async def test_a_trace_is_whole_with_a_recorder() -> None:
             c.send(c.ledger.open("alice"), b"one")
             trace = await tracer.next()
         assert [loan.holder for loan in trace.loans()] == ["O1", "O2", "O3"]
-        assert {s.outcome for loan in trace.loans() for s in loan.settlements} == {Outcome.DELIVERED}
+        assert {s.outcome for loan in trace.loans() for s in loan.settlements} == {
+            Outcome.DELIVERED
+        }
         assert [each.holder for each in recording.settlements] == ["O1", "O2", "O3"]
         recording.agrees(c.ledger)
 
