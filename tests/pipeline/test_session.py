@@ -11,6 +11,9 @@ def test_spark_runs_this_interpreter(spark: "SparkSession") -> None:
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType
 
-    which = f.udf(lambda _: sys.version, StringType())
+    def version(_: int) -> str:
+        return sys.version
+
+    which = f.udf(version, StringType())
     rows = spark.range(4).select(which("id").alias("version")).distinct().collect()
     assert [row.version for row in rows] == [sys.version]
