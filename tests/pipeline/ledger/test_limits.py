@@ -135,10 +135,9 @@ def journal(
         for account, source in sources.items()
     ]  # fmt: skip
     # One whose debt was never looked at, that may owe nothing, and whose holds were none but one.
-    some = next(each for each in settlements if each["opened_ns"] < each["settled_ns"])
-    alone = {**some, "account": "spike", "holder": "spike/b"}
-    settlements += [{**alone, "settled_ns": alone["opened_ns"]} for _ in range(200)]
-    settlements.append({**alone, "settled_ns": alone["opened_ns"] + 2 * 10**9})
+    alone = {**settlements[-1], "account": "spike", "holder": "spike/b", "opened_ns": BEGIN_NS}
+    settlements += [{**alone, "settled_ns": BEGIN_NS} for _ in range(200)]
+    settlements.append({**alone, "settled_ns": BEGIN_NS + 2 * 10**9})
     limits = [
         {"at": at, "at_ns": BEGIN_NS, "account": "spike", "limit_items": 0, "limit_bytes": None,
          "low_items": 0, "low_bytes": None}
