@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TARGET_MS = 500.0
-SECONDS = 12.0
+SECONDS = 10.0
 FAST = steady(60_000)
 Scenario = tuple[dict[str, Source], dict[str, Slow]]
 
