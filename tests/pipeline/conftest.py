@@ -60,6 +60,14 @@ def spark_session(folder: Path, master: str = "local[2]", **more: str) -> Genera
         session.stop()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is below this folder: see `pipeline` in pyproject.toml."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("pipeline")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all tests of a process: it takes six to ten seconds to start."""

@@ -78,6 +78,7 @@ def test_its_sums_are_what_was_sent_and_delivered(tmp_path: Path) -> None:
             client.close()
         until(lambda: sum(" left: " in line for line in relay.log) == 4)
         totals = relay.ledger()["totals"]
+        time.sleep(0.5)  # time for two snapshots
         assert relay.stop() == 0
     assert any("keeping a journal in" in line for line in relay.log)
     assert not hidden(tmp_path)
