@@ -17,6 +17,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests marked so, in parallel. A choice (ARGS) that leaves none of them, status 5, is no failure.
 pytest = $(BIN)/python -m pytest -rs -m "$(1)" -n auto --maxprocesses 4 --dist worksteal $(ARGS) \
   || [ $$? = 5 ]
+# Minutes are what they may take.
+HANGING = -o faulthandler_timeout=1200
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -34,7 +36,8 @@ test: $(VENV)/.test ## run the tests (ARGS="-k ledger" chooses some)
 	$(call pytest,not long and pipeline)
 
 test-long: $(VENV)/.test ## run the tests that take minutes
-	$(BIN)/python -m pytest -rs -m long $(ARGS)
+	$(BIN)/python -m pytest -rs -m "long and not pipeline" $(HANGING) $(ARGS) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -rs -m "long and pipeline" $(HANGING) $(ARGS) || [ $$? = 5 ]
 
 lint: $(VENV)/.lint ## ruff, mypy and pyright; whether dashboards/ is what its code makes
 	$(BIN)/ruff check .
