@@ -73,6 +73,12 @@ def account(relay: RelayProcess, client: str) -> dict[str, Any]:
     return dict(found)
 
 
+def batches_done(query: StreamingQuery) -> int:
+    """Return how many batches Spark has written down as done."""
+    progress = query.lastProgress
+    return 0 if progress is None else progress["batchId"] + 1
+
+
 def until_rows(query: StreamingQuery, each: Slow, count: int) -> None:
     until(lambda: len(each.rows) >= count or not query.isActive)
     assert query.exception() is None
@@ -92,6 +98,7 @@ def test_publishers_go_at_the_pace_of_a_slow_query(
         Flood(relay.mqtt, "in/b", count, "b") as second,
     ):
         until_rows(query, slow, 2 * count)
+        until(lambda: batches_done(query) >= len(slow.batches))
         query.stop()
         for name in "a", "b":
             told = account(relay, name)
