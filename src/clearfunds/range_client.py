@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import accumulate, count, pairwise
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -44,10 +44,10 @@ DEFAULT_TIMEOUT = 30.0
 DEFAULT_FETCH_BYTES = 1 << 20
 """Bytes of one answer; as Kafka's `max.partition.fetch.bytes`. One more is asked for meanwhile."""
 
-_MAGIC = b"CLFR"
-_VERSION = 1
-_HEADER = struct.Struct("<IB3xI")
-_HELLO = struct.Struct("<4sHH")
+MAGIC = b"CLFR"
+VERSION = 1
+HEADER = struct.Struct("<IB3xI")
+GREETING = struct.Struct("<4sHH")
 _WELCOME = struct.Struct("<HHI")
 _ATTACH = struct.Struct("<Q16sdBBBB")
 _ATTACHED = struct.Struct("<IIQQQQ16s")
@@ -70,7 +70,7 @@ REACH, REACHED = 32, 33
 _STARTS: dict[str | None, int] = {None: 0, "earliest": 1, "latest": 2}
 _AFTER_GRACE: dict[str | None, int] = {None: 0, "hold": 1, "drop": 2, "write_off": 3}
 _UNKNOWN = bytes(16)
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
+PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds between attempts to reach the relay again; the last one from then on."""
 
 
@@ -257,7 +257,7 @@ class _Connection:
         self.sock = socket.create_connection(address, timeout)
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.send(HELLO, 0, _HELLO.pack(_MAGIC, _VERSION, _VERSION))
+            self.send(HELLO, 0, GREETING.pack(MAGIC, VERSION, VERSION))
             kind, _, payload = self.receive()
             if kind == ERROR:
                 raise error_of(payload)
@@ -269,12 +269,12 @@ class _Connection:
 
     def send(self, kind: int, number: int, payload: bytes) -> None:
         """Send a frame."""
-        self.sock.sendall(_HEADER.pack(len(payload) + _HEADER.size - 4, kind, number) + payload)
+        self.sock.sendall(HEADER.pack(len(payload) + HEADER.size - 4, kind, number) + payload)
 
     def receive(self) -> tuple[int, int, memoryview]:
         """Return the kind, the number and the contents of the next frame."""
-        length, kind, number = _HEADER.unpack(self._exactly(_HEADER.size))
-        size = length - _HEADER.size + 4
+        length, kind, number = HEADER.unpack(self._exactly(HEADER.size))
+        size = length - HEADER.size + 4
         if not 0 <= size <= MAX_FRAME_BYTES:
             raise WrongAnswerError(f"an answer of {length} bytes is none of this protocol's")
         return kind, number, self._exactly(size)
@@ -291,27 +291,31 @@ class _Connection:
         return view
 
 
-def error_of(payload: memoryview) -> RangeClientError:
-    """Return the exception that an ERROR means."""
+def error_of(
+    payload: memoryview | bytes, errors: Mapping[int, type[RangeClientError]] = _ERRORS
+) -> RangeClientError:
+    """Return the exception that an ERROR means; also for `sink_client`, which has its own codes."""
     try:
         (code,) = _U16.unpack_from(payload)
         sentence = bytes(payload[4:]).decode()
     except (struct.error, ValueError):
         return WrongAnswerError("an error that cannot be read")
-    return _ERRORS.get(code, RangeClientError)(sentence)
+    return errors.get(code, RangeClientError)(sentence)
 
 
-def _taken_apart(form: struct.Struct, payload: memoryview) -> tuple[int, ...]:
+def taken_apart(form: struct.Struct, payload: memoryview | bytes) -> tuple[int, ...]:
+    """Return the numbers of an answer; also for `sink_client`."""
     try:
         return form.unpack(payload)
     except struct.error as exc:
         raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
 
 
-def _text(text: str) -> bytes:
+def text_of(text: str, what: str = "a name or a filter") -> bytes:
+    """Return a text as it is sent, after its length; also for `sink_client`."""
     raw = text.encode()
     if len(raw) > MAX_TEXT_BYTES:
-        raise ValueError(f"a name or a filter of {len(raw)} bytes: {MAX_TEXT_BYTES} are the most")
+        raise ValueError(f"{what} of {len(raw)} bytes: {MAX_TEXT_BYTES} are the most")
     return _U16.pack(len(raw)) + raw
 
 
@@ -370,7 +374,7 @@ class RangeReader:
     ) -> None:
         if isinstance(filters, str):
             raise TypeError(f"filters are a list: [{filters!r}], not {filters!r}")
-        wanted = [_text(text) for text in filters]
+        wanted = [text_of(text) for text in filters]
         self._prepare(host, port, timeout, fetch_bytes)
         self._options = (
             -1.0 if grace is None else grace,
@@ -378,7 +382,7 @@ class RangeReader:
             _choice("after_grace", after_grace, _AFTER_GRACE),
             durable,
         )
-        self._texts = b"".join((_text(subscription), _U16.pack(len(wanted)), *wanted))
+        self._texts = b"".join((text_of(subscription), _U16.pack(len(wanted)), *wanted))
         self._join = False
         self.start = 0
         self.ticket = Ticket(subscription, 0, _UNKNOWN)
@@ -405,7 +409,7 @@ class RangeReader:
         reader = cls.__new__(cls)
         reader._prepare(host, port, timeout, fetch_bytes)
         reader._options = (-1.0, 0, 0, False)
-        reader._texts = _text(ticket.subscription) + _U16.pack(0)
+        reader._texts = text_of(ticket.subscription) + _U16.pack(0)
         reader._join = True
         reader.start = 0
         reader.ticket = ticket
@@ -448,7 +452,7 @@ class RangeReader:
 
     def standing(self) -> Standing:
         """Return what can be fetched now, and what has not been acknowledged."""
-        return Standing(*_taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32)))
+        return Standing(*taken_apart(_HEAD_IS, self._ask(HEAD, HEAD_IS, _U32)))
 
     def reach(self, start: int, max_bytes: int) -> int:
         """Return before which number the messages from `start` on have `max_bytes`, or fewer.
@@ -458,7 +462,7 @@ class RangeReader:
 
         Raises: see `fetch`.
         """
-        (end,) = _taken_apart(_REACHED, self._ask(REACH, REACHED, _REACH, 0, start, max_bytes))
+        (end,) = taken_apart(_REACHED, self._ask(REACH, REACHED, _REACH, 0, start, max_bytes))
         return end
 
     def fetch(self, start: int, end: int) -> Iterator[Block]:
@@ -506,7 +510,7 @@ class RangeReader:
             FencedError: If another reader has attached.
             AwayError: If the relay cannot be reached in time.
         """
-        return Head(*_taken_apart(_TWO, self._ask(ACK, ACKED, _ACK, 0, upto)))
+        return Head(*taken_apart(_TWO, self._ask(ACK, ACKED, _ACK, 0, upto)))
 
     def ping(self, timeout: float | None = None) -> None:
         """See whether the relay is there, and attach again if the connection was lost.
@@ -594,7 +598,7 @@ class RangeReader:
                     return attempt()
             except OSError as exc:
                 why = exc
-            pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
+            pause = PAUSES[min(tried, len(PAUSES) - 1)]
             if time.monotonic() + pause >= deadline:
                 break
             time.sleep(pause)

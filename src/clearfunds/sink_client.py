@@ -33,6 +33,17 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn, Self, TypeVar
 
 from clearfunds.range_client import (
+    ERROR,
+    GREETING,
+    HEADER,
+    HELLO,
+    MAGIC,
+    MAX_TEXT_BYTES,
+    PAUSES,
+    PING,
+    PONG,
+    VERSION,
+    WELCOME,
     AwayError,
     DataLossError,
     FencedError,
@@ -40,6 +51,9 @@ from clearfunds.range_client import (
     RefusedError,
     StoreError,
     WrongAnswerError,
+    error_of,
+    taken_apart,
+    text_of,
 )
 
 DEFAULT_TIMEOUT = 30.0
@@ -52,15 +66,10 @@ DEFAULT_REPLAY_BYTES = 16 << 20
 FRAME_BYTES = 128 << 10
 """About how large a frame of rows is: two reads of the relay's."""
 
-MAX_TEXT_BYTES = 65_535
 MAX_ANSWER_BYTES = 1 << 20
 
 QOS = (0, 1, 2)
 
-_MAGIC = b"CLFR"
-_VERSION = 1
-_HEADER = struct.Struct("<IB3xI")
-_HELLO = struct.Struct("<4sHH")
 _OPEN = struct.Struct("<Q16sB7x")
 _OPENED = struct.Struct("<Q16sqII")
 _STAGE = struct.Struct("<qIIQQ")
@@ -71,9 +80,7 @@ _PART = struct.Struct("<QII")
 _COMMITTED = struct.Struct("<qII")
 _BATCH = struct.Struct("<q")
 _BLOCK = struct.Struct("<IIQ")
-_U16 = struct.Struct("<H")
 
-HELLO, WELCOME, ERROR, PING, PONG = 1, 2, 3, 4, 5
 OPEN, OPENED, STAGE, STAGE_END, STAGED = 64, 65, 66, 68, 69
 COMMIT, COMMITTED, ABORT, ABORTED, LAST, LAST_IS = 70, 71, 72, 73, 74, 75
 FORGET, FORGOTTEN, WAITING = 76, 77, 79
@@ -82,8 +89,6 @@ RETAIN = 4
 """In a row's flags, beside its QoS: it becomes its topic's retained value."""
 
 _UNKNOWN = bytes(16)
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Seconds between attempts to reach the relay again; the last one from then on."""
 
 T = TypeVar("T")
 
@@ -187,7 +192,7 @@ class SinkWriter:
         patience: float | None = None,
         replay_bytes: int = DEFAULT_REPLAY_BYTES,
     ) -> None:
-        _text(writer)
+        text_of(writer, "a name")
         self._prepare(host, port, timeout, patience, replay_bytes)
         self._take_over = take_over
         self.ticket = Ticket(writer, 0, _UNKNOWN)
@@ -257,7 +262,7 @@ class SinkWriter:
         Raises:
             AwayError: If the relay cannot be reached in time.
         """
-        (last,) = _taken_apart(_BATCH, self._ask(LAST, LAST_IS, b""))
+        (last,) = taken_apart(_BATCH, self._ask(LAST, LAST_IS, b""))
         return None if last < 0 else last
 
     def stage(
@@ -328,7 +333,7 @@ class SinkWriter:
             fixed = _COMMIT.pack(batch, len(pairs), 0)
         except struct.error as exc:
             raise ValueError(f"a batch, a partition or an attempt that is none: {exc}") from exc
-        _, already, _ = _taken_apart(_COMMITTED, self._ask(COMMIT, COMMITTED, fixed + packed))
+        _, already, _ = taken_apart(_COMMITTED, self._ask(COMMIT, COMMITTED, fixed + packed))
         return not already
 
     def abort(self, batch: int) -> None:
@@ -425,7 +430,7 @@ class SinkWriter:
                 now = time.monotonic()
                 if broken is None or now - began > self._timeout:
                     broken = now  # until then it was there
-                pause = _PAUSES[min(tried, len(_PAUSES) - 1)]
+                pause = PAUSES[min(tried, len(PAUSES) - 1)]
                 if isinstance(why, _SilentError) or now + pause - broken >= self._timeout:
                     self._check_away(why)
                 time.sleep(pause)
@@ -472,13 +477,13 @@ class SinkWriter:
         self._selector = selectors.DefaultSelector()
         self._selector.register(sock, selectors.EVENT_READ)
         number = self.new_number()
-        self.send(HELLO, number, _HELLO.pack(_MAGIC, _VERSION, _VERSION))
+        self.send(HELLO, number, GREETING.pack(MAGIC, VERSION, VERSION))
         self.wait(number, WELCOME)
         name, generation, incarnation = self.ticket
         take_over = self._take_over and not self._connections
         fixed = _OPEN.pack(generation, incarnation, take_over)
         number = self.new_number()
-        self.send(OPEN, number, fixed + _text(name))
+        self.send(OPEN, number, fixed + text_of(name, "a name"))
         try:
             answer = _OPENED.unpack(self.wait(number, OPENED))
         except struct.error as exc:
@@ -504,8 +509,8 @@ class SinkWriter:
 
     def send(self, kind: int, number: int, *parts: bytes) -> None:
         """Send a frame, and take in what comes meanwhile. For `Stager`; within `again`."""
-        size = sum(map(len, parts)) + _HEADER.size - 4
-        self._pump(memoryview(b"".join((_HEADER.pack(size, kind, number), *parts))), None)
+        size = sum(map(len, parts)) + HEADER.size - 4
+        self._pump(memoryview(b"".join((HEADER.pack(size, kind, number), *parts))), None)
 
     def wait(self, number: int, wanted: int) -> bytes:
         """Wait for an answer, and return what is in it. For `Stager`; within `again`."""
@@ -513,7 +518,7 @@ class SinkWriter:
         self._wanted.discard(number)
         kind, payload = self._answers.pop(number)
         if kind == ERROR:
-            raise _error_of(payload)
+            raise error_of(payload, _ERRORS)
         if kind != wanted:
             raise WrongAnswerError(f"an answer of kind {kind} to what wants {wanted}")
         return payload
@@ -522,7 +527,8 @@ class SinkWriter:
         """Raise what a request has been answered with that is answered only if it is refused."""
         found = self._answers.pop(number, None)
         if found is not None:
-            raise _error_of(found[1])  # and there may be more: the end of the part is refused, too
+            # And there may be more: the end of the part is refused, too.
+            raise error_of(found[1], _ERRORS)
 
     def _pump(self, unsent: memoryview, number: int | None) -> None:
         """Send, and take in what comes, until everything is sent and `number` is answered.
@@ -572,17 +578,17 @@ class SinkWriter:
         buffer = self._buffer
         buffer += data
         at = 0
-        while len(buffer) - at >= _HEADER.size:
-            length, kind, number = _HEADER.unpack_from(buffer, at)
-            if not _HEADER.size - 4 <= length <= MAX_ANSWER_BYTES:
+        while len(buffer) - at >= HEADER.size:
+            length, kind, number = HEADER.unpack_from(buffer, at)
+            if not HEADER.size - 4 <= length <= MAX_ANSWER_BYTES:
                 raise WrongAnswerError(f"an answer of {length} bytes is none of this protocol's")
             end = at + 4 + length
             if len(buffer) < end:
                 break
-            payload = bytes(buffer[at + _HEADER.size : end])
+            payload = bytes(buffer[at + HEADER.size : end])
             at = end
             if kind == ERROR and number == 0:
-                raise _error_of(payload)  # of the whole connection
+                raise error_of(payload, _ERRORS)  # of the whole connection
             if kind != WAITING and number in self._wanted:
                 # The first: of a part that is refused, its end is refused, too.
                 self._answers.setdefault(number, (kind, payload))
@@ -781,7 +787,7 @@ class Stager:
             self._writer.send(STAGE_END, self._number, payload)
             return self._writer.wait(self._number, STAGED)
 
-        rows, _, _ = _taken_apart(_STAGED, self._writer.again(end))
+        rows, _, _ = taken_apart(_STAGED, self._writer.again(end))
         self._frames = None
         if rows != self.rows:
             raise WrongAnswerError(f"{self.rows} rows were staged, and {rows} were taken")
@@ -804,26 +810,3 @@ def _pack(form: struct.Struct, *numbers: int) -> bytes:
     except struct.error as exc:
         msg = f"batches, partitions and attempts are positive whole numbers: {numbers} ({exc})"
         raise ValueError(msg) from exc
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    if len(raw) > MAX_TEXT_BYTES:
-        raise ValueError(f"a name of {len(raw)} bytes: {MAX_TEXT_BYTES} are the most")
-    return _U16.pack(len(raw)) + raw
-
-
-def _taken_apart(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
-    try:
-        return form.unpack(payload)
-    except struct.error as exc:
-        raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
-
-
-def _error_of(payload: bytes) -> RangeClientError:
-    try:
-        (code,) = _U16.unpack_from(payload)
-        sentence = payload[4:].decode()
-    except (struct.error, ValueError):
-        return WrongAnswerError("an error that cannot be read")
-    return _ERRORS.get(code, RangeClientError)(sentence)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from clearfunds.range_client import RangeReader
-from tests.pipeline.conftest import why_no_spark
+from tests.pipeline.conftest import needs_spark
 from tests.pipeline.publishers import until
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.sink.subscribers import Subscribers
@@ -21,7 +21,7 @@ SECONDS = 300
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(why_no_spark() is not None, reason=str(why_no_spark())),
+    needs_spark,
 ]
 
 

@@ -41,6 +41,10 @@ def why_no_spark() -> str | None:
     return None
 
 
+needs_spark = pytest.mark.skipif(why_no_spark() is not None, reason=str(why_no_spark()))
+"""For tests whose Spark runs in processes that they start; those with `spark` need no mark."""
+
+
 @contextlib.contextmanager
 def spark_session(folder: Path, master: str = "local[2]", **more: str) -> Generator[SparkSession]:
     """Run a session of its own; warehouse and scratch files go into `folder`."""

@@ -11,7 +11,7 @@ import pytest
 
 from clearfunds.pipeline._environment import check_spark
 from clearfunds.pipeline._errors import MissingError
-from tests.pipeline.conftest import why_no_spark
+from tests.pipeline.conftest import needs_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ def make_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeJava:
     return make
 
 
-@pytest.mark.skipif(why_no_spark() is not None, reason=str(why_no_spark()))
+@needs_spark
 def test_all_is_well_where_spark_runs() -> None:
     check_spark()
 

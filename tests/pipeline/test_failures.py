@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from clearfunds.range_client import RangeReader
-from tests.pipeline.conftest import why_no_spark
+from tests.pipeline.conftest import needs_spark
 from tests.pipeline.publishers import Flood, until
 from tests.pipeline.query_process import FAILING, SECONDS, QueryProcess
 from tests.pipeline.relays import RelayProcess
@@ -22,7 +22,7 @@ from tests.pipeline.source.queries import publish
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(why_no_spark() is not None, reason=str(why_no_spark())),
+    needs_spark,
 ]
 
 LIMIT = 200

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from clearfunds.pipeline._arrow import arrow
-from tests.pipeline.conftest import why_no_spark
+from tests.pipeline.conftest import needs_spark
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.report.clients import Client
 from tests.transports.mqtt import wire
@@ -115,7 +115,7 @@ def report(journal: Path, out: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(why_no_spark() is not None, reason=str(why_no_spark()))
+@needs_spark
 def test_the_recommended_limits_do_what_they_say(tmp_path: Path) -> None:
     port = free_port()
     slow = f"mqtt:{port}/-/slow"

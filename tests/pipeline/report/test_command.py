@@ -14,7 +14,7 @@ import pytest
 from clearfunds._cli import run
 from clearfunds.pipeline._arrow import arrow
 from clearfunds.pipeline.report._compute import TABLES
-from tests.pipeline.conftest import why_no_spark
+from tests.pipeline.conftest import needs_spark
 from tests.pipeline.report import overload
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     Said = Callable[..., str]
-
-needs_spark = pytest.mark.skipif(why_no_spark() is not None, reason=str(why_no_spark()))
 
 
 @pytest.fixture
