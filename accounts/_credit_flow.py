@@ -184,30 +184,35 @@ class CreditFlow(Generic[Peer]):
 
     # -- messages -------------------------------------------------------------------------------
 
-    def send(self, to: Peer, credit: Credit = DEFAULT_CREDIT) -> None:
-        """Note that a message is sent to `to`. Takes one of its credits, if there are any or not.
+    def send(self, to: Peer, credit: Credit = DEFAULT_CREDIT, n: int = 1) -> None:
+        """Note that `n` messages are sent to `to`: as many times one, in one step.
 
-        The last of them makes it a blocker.
+        Each takes one of its credits, if there are any or not. The last of them makes it a blocker.
         """
         left = self.credit_from.get(to, credit.initial)
-        self._sent += 1
-        self.credit_from[to] = left - 1
-        if left == 1:
+        self._sent += n
+        self.credit_from[to] = left - n
+        if left < 1:
+            self._overdrawn += n
+        elif left <= n:
+            self._overdrawn += n - left
             self.block(to)
-        elif left < 1:
-            self._overdrawn += 1
 
-    def ack(self, to: Peer, credit: Credit = DEFAULT_CREDIT) -> None:
-        """Note that a message of `to` has been handled. Every so many of them it is granted more.
+    def ack(self, to: Peer, credit: Credit = DEFAULT_CREDIT, n: int = 1) -> None:
+        """Note that `n` messages of `to` have been handled: as many times one.
 
-        `credit` is what `to` has sent it with.
+        Every so many of them it is granted more. `credit` is what `to` has sent them with.
         """
-        left = self.credit_to.get(to, credit.more_after)
-        if left == 1:
+        while True:
+            left = self.credit_to.get(to, credit.more_after)
+            if left < 1 or n < left:
+                self.credit_to[to] = left - n
+                return
+            n -= left
             self.credit_to[to] = credit.more_after
             self._grant(to, credit.more_after)
-        else:
-            self.credit_to[to] = left - 1
+            if not n:
+                return
 
     def handle_bump(self, peer: Peer, quantity: int) -> None:
         """Take `quantity` credits that `peer` grants.

@@ -140,6 +140,22 @@ def test_two_peers_block_and_both_have_to_stop(alone: Alone) -> None:
     assert not alone.flow.blocked
 
 
+def test_many_at_once_are_as_many_one_by_one(alone: Alone) -> None:
+    """The edge is come by once, wherever in the run it is; what comes after it is overdrawn."""
+    alone.flow.send("p", SMALL, 2)
+    assert not alone.flow.blocked
+    alone.flow.send("p", SMALL, 4)
+    assert alone.flow.blockers == ["p"]
+    alone.flow.send("p", SMALL, 5)
+    assert alone.flow.credit_from == {"p": -8}
+    statistics = alone.flow.statistics()
+    assert (statistics.sent, statistics.overdrawn, statistics.blocks) == (11, 8, 1)
+    alone.flow.handle_bump("p", 9)
+    alone.flow.ack("q", SMALL, 7)
+    assert alone.grants == [("q", 2)] * 3
+    assert alone.flow.credit_to == {"q": 1}
+
+
 def test_a_blocker_is_as_often_in_the_list_as_it_blocks(alone: Alone) -> None:
     """The list is a multiset: what else blocks, by the same name, has to end as well."""
     alone.flow.block("p")
@@ -685,16 +701,22 @@ class BesideThePseudocode(RuleBasedStateMachine):
         self.blocked = dict.fromkeys(NAMES, 0.0)
         self.blame: dict[str, dict[str, float]] = {name: {} for name in NAMES}
 
-    @rule(me=who, to=who, n=st.integers(1, 8))
-    def send(self, me: str, to: str, n: int) -> None:
+    @rule(me=who, to=who, n=st.integers(1, 8), at_once=st.booleans())
+    def send(self, me: str, to: str, n: int, at_once: bool) -> None:
+        if at_once:
+            self.flows[me].send(to, self.specs[to], n)
         for _ in range(n):
-            self.flows[me].send(to, self.specs[to])
+            if not at_once:
+                self.flows[me].send(to, self.specs[to])
             self.models[me].send(to, self.specs[to].initial)
 
-    @rule(me=who, to=who, n=st.integers(1, 8))
-    def ack(self, me: str, to: str, n: int) -> None:
+    @rule(me=who, to=who, n=st.integers(1, 20), at_once=st.booleans())
+    def ack(self, me: str, to: str, n: int, at_once: bool) -> None:
+        if at_once:
+            self.flows[me].ack(to, self.specs[me], n)
         for _ in range(n):
-            self.flows[me].ack(to, self.specs[me])
+            if not at_once:
+                self.flows[me].ack(to, self.specs[me])
             self.models[me].ack(to, self.specs[me].more_after)
 
     @precondition(lambda self: any(self.mine.values()))
