@@ -1,0 +1,105 @@
+"""A relay in small, with everything that may happen to it at once, and what has to hold throughout.
+
+After each step of anybody: the books balance, whatever was sent is accounted for, no account has
+ever owed more than its limit and one turn, each got what was sent in order, and nobody whose
+policy says otherwise has been waited for much longer than its patience (`World.check`). At the end
+nothing is left.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
+
+import attrs
+import pytest
+from trio.testing import MockClock
+
+from clearfunds.accounts import Outcome
+from tests.simulator.plans import Scale, draw
+from tests.simulator.world import World, run
+
+SMALL = Scale(limit=25, tenants=2, tenant_limit=50, server_limit=80, turns_per_second=1.5)
+MIDDLE = Scale(
+    publishers=100,
+    subscribers=100,
+    topics=60,
+    tenants=5,
+    turns_per_second=0.3,
+    tenant_limit=100,
+    server_limit=300,
+)
+LARGE = Scale(
+    publishers=1000, subscribers=1000, topics=1000, tenants=10, users=5,
+    turns_per_second=0.1, tenant_limit=300, server_limit=2000,
+)  # fmt: skip
+
+
+def simulate(scale: Scale, every: int = 1) -> World:
+    """Let a world of that scale happen."""
+
+    async def happen(clock: MockClock) -> World:
+        world = World(draw(scale), clock, every)
+        try:
+            await world.run()
+        except BaseException as exc:
+            exc.add_note("the last that happened:\n" + "".join(world.log.latest[-World.TOLD :]))
+            raise
+        return world
+
+    return cast("World", run(happen, scale.seed))
+
+
+def has_been_through_a_lot(world: World) -> None:
+    """See that what a scenario is about has happened in it."""
+    statistics = world.ledger.statistics()
+    for outcome in (Outcome.DELIVERED, Outcome.DROPPED, Outcome.WRITTEN_OFF):
+        assert statistics.repaid_items[outcome.label] > 0
+    assert statistics.waits_by_reason["account"] > 0
+    assert statistics.waits_by_reason["parent"] > 0
+    assert world.inherited > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_each_step_of_anybody(seed: int) -> None:
+    world = simulate(attrs.evolve(SMALL, seed=seed))
+    assert world.ledger.waits_here
+    assert world.ledger.waits_above
+    assert world.checks > world.steps > 1000
+
+
+def test_a_thousand_publishers_and_a_thousand_subscribers() -> None:
+    world = simulate(LARGE, every=2000)
+    has_been_through_a_lot(world)
+    assert world.copies > 50_000
+
+
+# -- the same seed, the same run ------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    worlds = [simulate(scale, 500) for scale in (MIDDLE, MIDDLE, attrs.evolve(MIDDLE, seed=2))]
+    has_been_through_a_lot(worlds[0])
+    first, second, other = (world.log for world in worlds)
+    assert first.lines > 10_000
+    assert (first.digest, first.lines) == (second.digest, second.lines)
+    assert first.digest != other.digest
+
+
+def test_it_does_so_in_a_process_that_hashes_otherwise() -> None:
+    script = (
+        "from tests.simulator.test_simulator import SMALL, simulate; "
+        "print(simulate(SMALL, every=500).log.digest)"
+    )
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True, capture_output=True, text=True, timeout=100,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert digests[0] == digests[1] == simulate(SMALL, every=500).log.digest
