@@ -3,7 +3,8 @@
 The subscription `forwarded` has to be there.
 
 `python -m tests.pipeline.query_process RELAY FOLDER [--master ...] [--seconds 1] [--once]`
-says a line of JSON for each batch that is done, and one for its end.
+says a line of JSON for each batch that is done, and one for its end. A line `finish` for it to read
+ends the query, and starts it again for what is left, as with `--once`.
 """
 
 from __future__ import annotations
@@ -80,15 +81,28 @@ def run(relay: str, folder: Path, master: str, seconds: float, once: bool) -> No
             if once
             else writer.trigger(processingTime="0 seconds")
         ).start()
+        to_finish = threading.Event()
+        threading.Thread(target=_hear, args=(to_finish,), daemon=True).start()
         said = -1
         while query.isActive:
             time.sleep(0.1)
+            if to_finish.is_set() and not once:
+                once = True
+                query.stop()
+                query = writer.trigger(availableNow=True).start()
             progress = query.lastProgress
             if progress is not None and progress.batchId > said and progress.numInputRows:
                 said = progress.batchId
                 print(json.dumps({"batch": said, "rows": progress.numInputRows}), flush=True)
         fault = query.exception()
         print(json.dumps({"failed": None if fault is None else str(fault)}), flush=True)
+
+
+def _hear(to_finish: threading.Event) -> None:
+    """Wait to be told `finish`."""
+    for line in sys.stdin:
+        if line.strip() == "finish":
+            to_finish.set()
 
 
 class QueryProcess:
@@ -109,6 +123,7 @@ class QueryProcess:
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 (*command, f"127.0.0.1:{relay.ranges}", str(folder), *options),
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -142,6 +157,12 @@ class QueryProcess:
 
         until(look, SECONDS)
 
+    def finish(self) -> None:
+        """Stop the query, and start it again, in the same session, for what there is left."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("finish\n")
+        self._process.stdin.flush()
+
     def wait(self) -> str | None:
         """Wait for its end; return of what it failed."""
         self._process.wait(SECONDS)
@@ -156,7 +177,9 @@ class QueryProcess:
         self._process.wait(SECONDS)
         self._listening.join(SECONDS)
         assert self._process.stdout is not None
+        assert self._process.stdin is not None
         self._process.stdout.close()
+        self._process.stdin.close()
 
     def kill_runner(self) -> None:
         """Kill the process that Spark runs the source in, beside its driver."""
