@@ -2,6 +2,7 @@
 
 from ._account_limits import AccountLimit as AccountLimit
 from ._account_limits import AccountLimits as AccountLimits
+from ._account_limits import AccountRate as AccountRate
 from ._alarms import AlarmSettings as AlarmSettings
 from ._alarms import watch_alarms as watch_alarms
 from ._beside import Beside as Beside
@@ -25,4 +26,5 @@ from ._relay import RelaySettings as RelaySettings
 from ._relay import parse_address as parse_address
 from ._relay import serve_relay as serve_relay
 from ._server import Counters as Counters
+from ._tenants import Tenant as Tenant
 from ._trace_label import label_of as label_of

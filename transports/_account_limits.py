@@ -1,17 +1,15 @@
-"""Limits of some connections' accounts that are not those of all others."""
+"""Limits and rates of some connections' accounts that are not those of all others."""
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Sequence
-from fnmatch import translate
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import attrs
 
 from ..accounts import Limit
-
-_ESCAPED: Final = re.compile(r"\[([*?\[])\]")
+from ._patterns import FirstMatch
 
 
 def _no_less_than_one(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -20,9 +18,15 @@ def _no_less_than_one(_: object, attribute: attrs.Attribute[Any], value: object)
         raise ValueError(msg)
 
 
+def _above_nothing(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not (value > 0 and math.isfinite(value)):
+        msg = f"a rate's {attribute.name} must be above 0, or None for no limit, not {value}"
+        raise ValueError(msg)
+
+
 def _not_empty(_: object, __: object, value: str) -> None:
     if not value:
-        raise ValueError("the pattern of an account limit is empty; * matches every account")
+        raise ValueError("the pattern for an account is empty; * matches every account")
 
 
 @attrs.frozen(slots=True)
@@ -55,38 +59,37 @@ class AccountLimits:
         others: Limit = Limit(),  # noqa: B008 (frozen)
     ) -> None:
         self._others = others
-        # Most are of one account each, and there may be thousands of those.
-        self._exact: dict[str, tuple[int, Limit]] = {}
-        self._globs: list[tuple[int, re.Pattern[str], Limit]] = []
-        for place, rule in enumerate(rules):
-            nbytes = others.bytes if rule.bytes == "default" else rule.bytes
-            limit = Limit(items=rule.items, bytes=nbytes)
-            name = _only_name(rule.pattern)
-            if name is None:
-                self._globs.append((place, re.compile(translate(rule.pattern)), limit))
-            else:
-                self._exact.setdefault(name, (place, limit))
+        self._rules: FirstMatch[Limit] = FirstMatch(
+            (
+                rule.pattern,
+                Limit(
+                    items=rule.items,
+                    bytes=others.bytes if rule.bytes == "default" else rule.bytes,
+                ),
+            )
+            for rule in rules
+        )
 
     def __repr__(self) -> str:
-        return f"<AccountLimits: {len(self._exact) + len(self._globs)} patterns>"
+        return f"<AccountLimits: {len(self._rules)} patterns>"
+
+    def names(self, *names: str) -> bool:
+        """Whether a pattern matches an account that has these names."""
+        return self._rules.of(*names) is not None
 
     def of(self, *names: str) -> Limit:
         """Return the limit of an account that has these names."""
-        first, found = None, self._others
-        for name in names:
-            place, limit = self._exact.get(name, (None, found))
-            if place is not None and (first is None or place < first):
-                first, found = place, limit
-        for place, pattern, limit in self._globs:
-            if first is not None and place > first:
-                break
-            if any(map(pattern.match, names)):
-                return limit
-        return found
+        found = self._rules.of(*names)
+        return self._others if found is None else found
 
 
-def _only_name(pattern: str) -> str | None:
-    """Return the one name that a pattern matches; None if it matches more."""
-    if re.search(r"[*?\[]", _ESCAPED.sub("", pattern)):
-        return None
-    return _ESCAPED.sub(r"\1", pattern)
+@attrs.frozen(slots=True)
+class AccountRate:
+    """How fast the accounts that a pattern matches may publish; see `AccountLimit`."""
+
+    pattern: str = attrs.field(validator=_not_empty)
+    """As `AccountLimit.pattern`."""
+    items: float | None = attrs.field(validator=_above_nothing)
+    """Events a second, or None for no limit."""
+    bytes: float | None = attrs.field(default=None, validator=_above_nothing)
+    """Their bytes a second, or None for no limit."""

@@ -1,0 +1,313 @@
+"""Tenants: whose a connection is, and whose each of its publications.
+
+An operator says it in a list of entries, and the first that matches counts. An entry matches a
+connection if all that it asks for is so: the user's name, the client identifier, the listener; of
+several patterns for one of these, any. One that names topics is for publications: it matches those
+to such topics, of the connections that it matches otherwise. So
+
+    1. client=audit-*               tenant ops
+    2. topic=weather/#              tenant weather
+    3. user=press                   tenant press
+
+has what `press` publishes to `weather/x` paid for by weather, and all else that `press` causes by
+press; and what `audit-7` publishes by ops, wherever to. An entry may be of a tenant that an earlier
+one is of: then either makes it so. Who is matched by none is the default tenant's, if there is one,
+and else no tenant's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import attrs
+
+from ..dataspace import PatternError, TopicFilter
+from ..dataspace._topics import FilterIndex
+from ._patterns import Patterns
+
+CACHED_TOPICS: Final = 16_384
+"""Topics whose tenant is kept, for each kind of connection; as many as routes
+(`DEFAULT_CACHED_ROUTES`)."""
+
+NO_USER: Final = "-"
+"""What stands for the user's name where there is none."""
+
+
+@attrs.frozen(slots=True)
+class Peer:
+    """Who somebody is, as accounts are named and tenants found by."""
+
+    listener: str
+    """The listener's label, as `mqtt:1883`."""
+    user: str
+    """The user's name; `NO_USER` without one."""
+    client: str
+    """What a client calls itself; where it has no name, where it comes from."""
+
+    @property
+    def name(self) -> str:
+        """What its account is called."""
+        return f"{self.listener}/{self.user}/{self.client}"
+
+
+def peer_of(name: str, client: str) -> Peer:
+    """Take the name of a client's account apart again.
+
+    Only where a listener's label and a user's name both have a / in them there are several ways to.
+    """
+    rest = name.removesuffix(f"/{client}")
+    if rest.partition("/")[0].endswith(":"):  # a path, which has them itself
+        listener, _, user = rest.rpartition("/")
+    else:
+        listener, _, user = rest.partition("/")
+    return Peer(listener, user, client)
+
+
+def printable(name: str) -> str:
+    """Return a name that a peer has chosen, fit for a log line and a label."""
+    return name if name.isprintable() else name.encode("unicode_escape").decode()
+
+
+def _check_name(_: object, __: object, name: str) -> None:
+    if not name or not name.isprintable() or "/" in name:
+        msg = (
+            f"{name!r} cannot be a tenant's name: it has to be printable and without /, as "
+            "accounts are called tenant/NAME"
+        )
+        raise ValueError(msg)
+
+
+def _positive(self: Tenant, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"tenant {self.name}: {attribute.name} must be above 0, not {value}")
+
+
+def _check_patterns(self: Tenant, attribute: attrs.Attribute[Any], value: tuple[str, ...]) -> None:
+    for pattern in value:
+        if not pattern:
+            raise ValueError(f"tenant {self.name}: a pattern of {attribute.name} is empty")
+        if attribute.name == "topic":
+            try:
+                TopicFilter(pattern)
+            except PatternError as exc:
+                raise ValueError(f"tenant {self.name}: {exc}") from exc
+
+
+def _patterns() -> Any:
+    return attrs.field(default=(), converter=tuple, validator=_check_patterns)
+
+
+def _amount() -> Any:
+    return attrs.field(default=None, validator=_positive)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Tenant:
+    """One entry: whose, and what the tenant may do. Amounts that are None are not said.
+
+    In patterns `*` is any text, `/` included, `?` any character, `[ab]` one of some, `[*]` an
+    asterisk. A topic is matched by MQTT's filters.
+
+    Raises:
+        ValueError: If it makes no sense; the message says why.
+    """
+
+    name: str = attrs.field(validator=_check_name)
+    """The tenant's. Its account is called `tenant/NAME`."""
+    user: tuple[str, ...] = _patterns()
+    """For users' names; `-` is no name."""
+    client: tuple[str, ...] = _patterns()
+    """For client identifiers; of a Syndicate peer, for where it comes from; of a writer of batches
+    for its name."""
+    listener: tuple[str, ...] = _patterns()
+    """For listeners' names, as `mqtt:1883`, `mqtt:/run/relay.sock`."""
+    topic: tuple[str, ...] = _patterns()
+    """Topic filters: the entry is for publications to what they match."""
+    default: bool = False
+    """Whether it is for all that no entry matches."""
+    weight: float | None = _amount()
+    """Its share beside others' while the server owes too much; 1 if it is not said."""
+    items: int | None = _amount()
+    """Events that all of it together may owe."""
+    bytes: int | None = _amount()
+    """Bytes that all of it together may owe."""
+    rate: float | None = _amount()
+    """Events a second that all of it together may publish."""
+    rate_bytes: float | None = _amount()
+    """Their bytes."""
+    users: bool | None = None
+    """Whether its users have accounts of their own between it and their connections, and so equal
+    shares; also if anything is said of them."""
+    user_items: int | None = _amount()
+    """Events that all connections of one of its users may owe."""
+    user_bytes: int | None = _amount()
+    """Bytes that they may owe."""
+    user_rate: float | None = _amount()
+    """Events a second that they may publish."""
+    user_rate_bytes: float | None = _amount()
+    """Their bytes."""
+    kept: int | None = _amount()
+    """Bytes that may be at rest, on disk or else in RAM, for its clients' sessions."""
+    latency: float | None = _amount()
+    """Seconds that the debt of one of its connections should be old: its limit follows from that,
+    unless an account limit names it."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.users is False and any(getattr(self, name) is not None for name in _OF_USERS):
+            raise ValueError(f"tenant {self.name}: users is false, but something is said of them")
+
+    @property
+    def has_users(self) -> bool:
+        """Whether its users have accounts of their own."""
+        return bool(self.users) or any(getattr(self, name) is not None for name in _OF_USERS)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether it asks for anything."""
+        return bool(self.user or self.client or self.listener or self.topic)
+
+
+_OF_USERS: Final = ("user_items", "user_bytes", "user_rate", "user_rate_bytes")
+_AMOUNTS: Final = (
+    *("weight", "items", "bytes", "rate", "rate_bytes", "users", *_OF_USERS, "kept", "latency"),
+)
+
+
+class _Entry:
+    """An entry, made ready for matching."""
+
+    __slots__ = ("asked", "tenant", "topics")
+
+    def __init__(self, entry: Tenant, tenant: Tenant) -> None:
+        self.tenant = tenant
+        self.topics = entry.topic
+        self.asked = [
+            (field, Patterns(patterns))
+            for field, patterns in (
+                ("user", entry.user), ("client", entry.client), ("listener", entry.listener),
+            )
+            if patterns
+        ]  # fmt: skip
+
+    def matches(self, peer: Peer) -> bool:
+        """Whether a peer is as it asks for, whatever it publishes."""
+        return all(pattern.matches(getattr(peer, field)) for field, pattern in self.asked)
+
+
+class Membership:
+    """Whose the publications are of all peers that the same entries match.
+
+    Attributes:
+        tenant: Who pays for all else that they cause; None: no tenant.
+        by_topic: Whether publications may be another tenant's.
+    """
+
+    __slots__ = ("__weakref__", "_cached", "_index", "_of_place", "by_topic", "tenant")
+
+    def __init__(self, tenant: Tenant | None, by_topic: Sequence[_Entry] = ()) -> None:
+        self.tenant = tenant
+        self.by_topic = bool(by_topic)
+        self._index: FilterIndex[int] = FilterIndex()
+        self._of_place = [entry.tenant for entry in by_topic]
+        for place, entry in enumerate(by_topic):
+            for topic_filter in entry.topics:
+                self._index.add(topic_filter, place)
+        self._cached: dict[str, Tenant | None] = {}
+
+    def __repr__(self) -> str:
+        name = None if self.tenant is None else self.tenant.name
+        return f"<Membership: {name}, {len(self._of_place)} by topic>"
+
+    def of_topic(self, topic: str) -> Tenant | None:
+        """Return the tenant that pays for publications to a topic."""
+        if not self.by_topic:
+            return self.tenant
+        cached = self._cached
+        try:
+            return cached[topic]
+        except KeyError:
+            pass
+        place = min(self._index.matching(topic), default=None)
+        tenant = self.tenant if place is None else self._of_place[place]
+        if len(cached) >= CACHED_TOPICS:
+            del cached[next(iter(cached))]
+        cached[topic] = tenant
+        return tenant
+
+
+class TenantRules:
+    """The entries of an operator, the first that matches counting.
+
+    Args:
+        entries: Them, in order.
+
+    Attributes:
+        tenants: The tenants, by name, with all that was said of each.
+
+    Raises:
+        ValueError: If they contradict each other, or one can never match; the message says which.
+    """
+
+    def __init__(self, entries: Sequence[Tenant] = ()) -> None:
+        self.tenants: dict[str, Tenant] = {}
+        for entry in entries:
+            known = self.tenants.get(entry.name)
+            self.tenants[entry.name] = entry if known is None else _joined(known, entry)
+        self._default: Tenant | None = None
+        for entry in entries:
+            if not entry.default:
+                continue
+            if self._default is not None and self._default.name != entry.name:
+                msg = f"tenants {self._default.name} and {entry.name} cannot both be the default"
+                raise ValueError(msg)
+            self._default = self.tenants[entry.name]
+        conditional = {entry.name for entry in entries if entry.is_conditional}
+        for name, tenant in self.tenants.items():
+            if name not in conditional and tenant is not self._default:
+                msg = (
+                    f"nobody would be of tenant {name}: say whose it is with user, client, "
+                    "listener or topic, or that it is the default"
+                )
+                raise ValueError(msg)
+        self._entries = [_Entry(e, self.tenants[e.name]) for e in entries if e.is_conditional]
+        self._memberships: WeakValueDictionary[tuple[int, ...], Membership] = WeakValueDictionary()
+
+    def __repr__(self) -> str:
+        return f"<TenantRules: {len(self.tenants)} tenants, {len(self._entries)} entries>"
+
+    def of(self, peer: Peer) -> Membership:
+        """Return whose a peer is."""
+        by_topic: list[int] = []
+        base = -1
+        for place, entry in enumerate(self._entries):
+            if entry.matches(peer):
+                if not entry.topics:
+                    base = place
+                    break
+                by_topic.append(place)
+        key = (base, *by_topic)
+        found = self._memberships.get(key)
+        if found is None:
+            tenant = self._default if base < 0 else self._entries[base].tenant
+            found = Membership(tenant, [self._entries[place] for place in by_topic])
+            self._memberships[key] = found
+        return found
+
+
+def _joined(known: Tenant, entry: Tenant) -> Tenant:
+    said: dict[str, Any] = {}
+    for field in _AMOUNTS:
+        old, new = getattr(known, field), getattr(entry, field)
+        if old is not None and new is not None and old != new:
+            msg = f"tenant {entry.name}: {field} is {old} in one entry and {new} in another"
+            raise ValueError(msg)
+        said[field] = new if old is None else old
+    return attrs.evolve(known, **said)
+
+
+def check_tenants(_: object, __: object, entries: tuple[Tenant, ...]) -> None:
+    """Raise ValueError if entries cannot stand together; see `TenantRules`."""
+    TenantRules(entries)
