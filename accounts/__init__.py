@@ -11,6 +11,13 @@ from ._alarms import MEMORY as MEMORY
 from ._alarms import Alarms as Alarms
 from ._alarms import AlarmStatistics as AlarmStatistics
 from ._alarms import Watermark as Watermark
+from ._backlog import BEHIND as BEHIND
+from ._backlog import KEEP as KEEP
+from ._backlog import KEEP_BYTES as KEEP_BYTES
+from ._backlog import KEEP_ITEMS as KEEP_ITEMS
+from ._backlog import Backlog as Backlog
+from ._backlog import Part as Part
+from ._backlog import Relief as Relief
 from ._collector import DebtCollector as DebtCollector
 from ._confirm import Confirm as Confirm
 from ._credit_flow import CREDIT_2015 as CREDIT_2015
@@ -30,12 +37,13 @@ from ._errors import QuotaExceededError as QuotaExceededError
 from ._errors import SelfWaitError as SelfWaitError
 from ._errors import SettledError as SettledError
 from ._errors import TooManyDeliveriesError as TooManyDeliveriesError
+from ._errors import UnfitPolicyError as UnfitPolicyError
 from ._holder import DEFAULT_PATIENCE as DEFAULT_PATIENCE
 from ._holder import JOIN_BYTES as JOIN_BYTES
 from ._holder import Holder as Holder
 from ._holder import LoanQueue as LoanQueue
 from ._holder import Recipient as Recipient
-from ._holder import StuckPolicy as StuckPolicy
+from ._label import label_of as label_of
 from ._leaks import Gone as Gone
 from ._ledger import Ledger as Ledger
 from ._limit import DEFAULT_LIMIT_BYTES as DEFAULT_LIMIT_BYTES
@@ -59,6 +67,7 @@ from ._statistics import AccountStatistics as AccountStatistics
 from ._statistics import HolderStatistics as HolderStatistics
 from ._statistics import Holding as Holding
 from ._statistics import LedgerStatistics as LedgerStatistics
+from ._stuck_policy import StuckPolicy as StuckPolicy
 from ._trace import Move as Move
 from ._trace import Settlement as Settlement
 from ._trace import StillHeld as StillHeld
@@ -70,7 +79,6 @@ from ._trace import TracedWait as TracedWait
 from ._tracer import DEFAULT_SHOWN_LOANS as DEFAULT_SHOWN_LOANS
 from ._tracer import DEFAULT_TRACED_LOANS as DEFAULT_TRACED_LOANS
 from ._tracer import Tracer as Tracer
-from ._tracer import label_of as label_of
 from ._turn import Router as Router
 from ._turn import Turn as Turn
 from ._turn import commit_run as commit_run

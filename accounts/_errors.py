@@ -39,3 +39,7 @@ class SettledError(AccountError):
 
 class TooManyDeliveriesError(AccountError):
     """The actions of one turn would cause more deliveries than they may; none has happened."""
+
+
+class UnfitPolicyError(AccountError, ValueError):
+    """A holder was given a policy that it cannot be dealt with by when it is stuck (rule 11)."""

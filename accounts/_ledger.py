@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from ._account import Account
+from ._backlog import Relief
 from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
@@ -23,6 +24,7 @@ from ._loan import LoanedItem
 from ._outcome import Outcome
 from ._standing import AllStanding, Quota, Standing
 from ._statistics import AccountStatistics, HolderStatistics, Holding, LedgerStatistics
+from ._stuck_policy import StuckPolicy
 from ._turn import Turn
 from ._waiters import REASONS, Waiter, waited_by_reason
 
@@ -78,6 +80,8 @@ class Ledger:
         at_rest: Those of them that owe for what is at rest, and where that is: `disk` or `ram`; see
             `open`.
         holders: Every registered holder.
+        behind: Those of them that are behind: relieved of what they could not take.
+        relief: What has become of what they could not take, by policy.
         turns: Every open turn.
         router: The holder of what open turns handle.
         borrowed_items: Events ever borrowed.
@@ -112,6 +116,9 @@ class Ledger:
         self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.turns: set[Turn] = set()
         self.loose: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
+        # Those that have been relieved and have not caught up, and what came of it.
+        self.behind: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self.relief = {policy: Relief() for policy in StuckPolicy if policy.relieves}
         # Appended to by finalizers, in any thread: a deque's append is atomic.
         self.leaked: deque[tuple[Account, int, int, Gone | None, float]] = deque()
         self.leaked_loans = 0
@@ -269,6 +276,7 @@ class Ledger:
 
     def unregister(self, holder: Holder) -> None:
         """Stop counting a holder that is closed and empty."""
+        self.behind.discard(holder)
         self.holders.discard(holder)
 
     def ages_of(self, kind: str) -> Histogram:

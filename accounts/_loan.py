@@ -45,7 +45,11 @@ class LoanedItem(Generic[T_co]):
         opened: When it was made, on the ledger's clock, in seconds.
     """
 
-    __slots__ = ("__weakref__", "account", "bytes", "holder", "item", "items", "opened")
+    __slots__ = (
+        "__weakref__", "_entered", "account", "bytes", "holder", "item", "items", "opened",
+    )  # fmt: skip
+
+    _entered: Account
 
     def __init__(
         self,
@@ -163,6 +167,28 @@ class LoanedItem(Generic[T_co]):
         self.account.ledger.loose.add(part)
         return part
 
+    def transfer(self, account: Account, outcome: Outcome = Outcome.STORED) -> None:
+        """Let `account` owe for what is left of it, from now on; for its holder.
+
+        For whom it was charged to so far it ends with `outcome`. What it causes is `account`'s from
+        now on, too.
+
+        Raises:
+            SettledError: If nothing is left.
+        """
+        items, nbytes = self.items, self.bytes
+        if not items:
+            msg = f"{self!r} has ended; nobody owes for it"
+            raise SettledError(msg)
+        before, opened = self.account, self.opened
+        account.borrow(items, nbytes)
+        self.account = account
+        self.opened = now = account.ledger.clock()
+        holder = self.holder
+        if holder is not None:
+            holder.ages.add(now - opened, items)
+        before.repay(items, nbytes, outcome, holder, opened)
+
     def turn(self) -> Turn:
         """Return a turn of this loan's account: what it sends, the ultimate cause pays (rule 2).
 
@@ -177,7 +203,8 @@ class LoanedItem(Generic[T_co]):
         if not self.items:
             msg = f"{self!r} has ended"
             raise SettledError(msg)
-        self.account.ledger.enter(self.account)
+        self._entered = account = self.account
+        account.ledger.enter(account)
         return self.item
 
     def __exit__(
@@ -186,6 +213,7 @@ class LoanedItem(Generic[T_co]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.account.ledger.leave(self.account)
+        # Another account may owe for it by now.
+        self._entered.ledger.leave(self._entered)
         if self.items:  # else it was settled in the block
             self.settle(outcome=outcome_of(exc))

@@ -18,10 +18,11 @@ import attrs
 import trio
 
 from ._account import Account
-from ._holder import Holder, StuckPolicy
+from ._holder import Holder
 from ._incidents import NAMED, GivenUp
 from ._ledger import Ledger
 from ._outcome import Outcome
+from ._stuck_policy import StuckPolicy
 from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
 
 logger = logging.getLogger("clearfunds.accounts")
@@ -86,7 +87,7 @@ def _lines(ledger: Ledger) -> dict[Account, _Line]:
     for waiter in ledger.waiters:
         at = waiter.at
         # Where an alarm stops them that no repayment ends, they wait on no holder.
-        if at is not None and (at.waits_for_repayment or not at.halted):
+        if at is not None and at.waits_on_holders:
             names.setdefault(at, set()).add(waiter.account.name)
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return {at: _Line(frozenset(names[at]), since[at]) for at in names}
@@ -202,16 +203,22 @@ class _Watch:
         return True
 
     def _deal_with(self, stuck: Stuck, now: float) -> None:
-        if stuck.holder.policy is StuckPolicy.DISCONNECT:
+        if stuck.holder.policy.relieves:
+            self._relieve(stuck, stuck.sentence())
+        elif stuck.holder.policy is StuckPolicy.DISCONNECT:
             self._give_up(stuck, stuck.sentence())
         else:
             self._name([stuck], stuck.sentence(), now)
 
     def _deal_with_ring(self, ring: Ring, members: list[Stuck], now: float) -> None:
-        """Give up as many connections of a ring as let one go on, where the policies allow it."""
+        """Relieve or give up as many of a ring as let one go on, where the policies allow it.
+
+        Who can be relieved comes first: it stays.
+        """
         members.sort(key=lambda s: (-s.idle_seconds, -s.items, -s.bytes, s.holder.name))
+        members.sort(key=lambda s: not s.holder.policy.relieves)
         what = f", in a {ring.sentence()}"
-        may_go = [each for each in members if each.holder.policy is StuckPolicy.DISCONNECT]
+        may_go = [each for each in members if each.holder.policy is not StuckPolicy.WAIT]
         if not may_go:
             self._name(members, members[0].sentence() + what, now)
             return
@@ -228,7 +235,8 @@ class _Watch:
             # All that one connection holds goes with it.
             if enough and owner not in gone:
                 continue
-            if self._give_up(each, each.sentence() + what, len(ring.members)):
+            deal = self._relieve if each.holder.policy.relieves else self._give_up
+            if deal(each, each.sentence() + what, len(ring.members)):
                 what = ""
                 gone.add(owner)
                 for at, items, nbytes in of_owner.pop(owner, ()):
@@ -239,6 +247,18 @@ class _Watch:
             for on in wait.on:
                 if on.holder is not None:
                     self.spared[on.holder] = now
+
+    def _relieve(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
+        holder = stuck.holder
+        try:
+            holder.relieve(sentence, stuck.fields())
+        except Exception:
+            # As below.
+            logger.exception(
+                "%s %s could not be relieved", holder.kind, holder.name, extra=stuck.fields()
+            )
+            return False
+        return True
 
     def _give_up(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder

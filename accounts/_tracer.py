@@ -8,10 +8,11 @@ there have been as many as were wanted. It costs those who are not traced nothin
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import trio
 
+from ._label import label_of
 from ._steps import at_once
 from ._trace_notes import TraceNotes
 from ._traced import FollowedTurn, trace_run
@@ -32,12 +33,6 @@ DEFAULT_SHOWN_LOANS: Final = 100
 
 STEP: Final = 256
 """How many accounts are armed before others may go on, where they may."""
-
-
-def label_of(event: object) -> str:
-    """Return what an event is about, and nothing of what it says: its topic, else its class."""
-    topic: Any = getattr(event, "topic", None)
-    return topic if isinstance(topic, str) else type(event).__name__
 
 
 def anybody(name: str) -> bool:

@@ -21,6 +21,7 @@ from ._kinds import Atom as Atom
 from ._kinds import Foreign as Foreign
 from ._kinds import Kind as Kind
 from ._mailbox import Mailbox as Mailbox
+from ._mailbox import subject_of as subject_of
 from ._pattern import ANY as ANY
 from ._pattern import Capture as Capture
 from ._pattern import CapturesOnly as CapturesOnly

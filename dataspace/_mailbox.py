@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, ClassVar, Self
 
 import trio
 
-from ..accounts import DEFAULT_PATIENCE, Ledger, LoanedItem, LoanQueue, Outcome, StuckPolicy
+from ..accounts import (
+    DEFAULT_PATIENCE,
+    KEEP,
+    Ledger,
+    Limit,
+    LoanedItem,
+    LoanQueue,
+    Outcome,
+    Part,
+    StuckPolicy,
+)
+from ._bag import identity
 from ._errors import GivenUpError, MailboxClosedError
-from ._events import Batch
+from ._events import Asserted, Batch, Retracted
+from ._kinds import kind_of
+
+
+def subject_of(event: Any) -> Hashable:
+    """Return what `event` is the latest of: its topic, if it has one, else its kind.
+
+    The kind of an attrs class's instance is the class, that of a record its label. What is said of
+    an assertion (`Asserted`, `Retracted`) is about that value: these are the latest of a value, not
+    of a kind.
+    """
+    if isinstance(event, (Asserted, Retracted)):
+        return "assertion", identity(event.value)
+    topic = getattr(event, "topic", None)
+    return ("topic", topic) if isinstance(topic, str) else ("kind", kind_of(event))
 
 
 class Mailbox(LoanQueue):
@@ -26,12 +51,35 @@ class Mailbox(LoanQueue):
     A loan that has been taken and not settled still counts as held by the mailbox. It is unbounded:
     what bounds it is that the accounts which fill it stop reading (rule 5), and `patience`.
 
+    When its patience is over while others wait on it, `policy` says what becomes of it (rule 11;
+    see `StuckPolicy`, and `clearfunds.accounts.watch_patience`, which has to run). One that is
+    relieved is `behind` until its consumer has taken all that was kept: at most `keep`. Who is told
+    of assertions should not drop: what appears and what goes come in pairs.
+
     Closing it (or leaving its `with` block) drops what nobody took.
+
+    Args:
+        ledger: The books.
+        name: What people know it by.
+        patience: Seconds without progress while others wait; 0: as soon as they do.
+        policy: What happens then.
+        keep: How much it keeps while it is behind.
+        key: What an event is the latest of, for `StuckPolicy.CONFLATE`; must not raise. By default
+            its topic, or its kind: see `subject_of`.
+
+    Attributes:
+        dropped: How many events are missing between the loan that was received last and the one
+            before it; 0 unless the mailbox was behind.
+
+    Raises:
+        UnfitPolicyError: If `policy` needs what is not given.
     """
 
-    __slots__ = ("_given_up", "_lot", "_taken")
+    __slots__ = ("_gaps", "_given_up", "_key", "_lot", "_taken", "_trailing_gap", "dropped")
 
     kind = "mailbox"
+
+    policies: ClassVar[frozenset[StuckPolicy]] = frozenset(StuckPolicy) - {StuckPolicy.SPILL}
 
     def __init__(
         self,
@@ -40,11 +88,18 @@ class Mailbox(LoanQueue):
         *,
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
+        keep: Limit = KEEP,
+        key: Callable[[Any], Hashable] = subject_of,
     ) -> None:
-        super().__init__(ledger, name, patience=patience, policy=policy)
+        super().__init__(ledger, name, patience=patience, policy=policy, keep=keep)
+        self._key = key
         self._lot = trio.lowlevel.ParkingLot()
         self._taken: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
         self._given_up: str | None = None
+        # How many events are missing before which loans, and after the last one.
+        self._gaps: dict[LoanedItem[Any], int] = {}
+        self._trailing_gap = 0
+        self.dropped = 0
 
     def __repr__(self) -> str:
         return (
@@ -98,14 +153,66 @@ class Mailbox(LoanQueue):
             self._raise_if_closed()
             raise trio.WouldBlock
         loan = self.queue.popleft()
+        self.dropped = self._gaps.pop(loan, 0) if self._gaps else 0
+        if self._trailing_gap and not self.behind:
+            # Nothing had come since.
+            self.dropped, self._trailing_gap = self.dropped + self._trailing_gap, 0
         if any(isinstance(entry, Batch) for entry in loan.item):
             loan.item[:] = _explode(loan.item)
         self._taken.add(loan)
         self.settled()
+        if self.behind and not self.queue:
+            self.caught_up()
         if self.queue:
             # Another consumer may have been passed over while this one was on its way.
             self.ready()
         return loan
+
+    # -- being behind ---------------------------------------------------------------------------
+
+    def under_way(self) -> Iterator[LoanedItem[list[Any]]]:
+        """See `LoanQueue.under_way`: what has been taken."""
+        yield from self._in_hand()
+
+    def apart(self, entries: list[Any], items: int, nbytes: int) -> list[Part] | None:
+        """See `LoanQueue.apart`: a batch is as many as it has publications."""
+        if any(isinstance(entry, Batch) for entry in entries):
+            entries = list(_explode(entries))
+        return super().apart(entries, items, nbytes)
+
+    def key_of(self, entry: Any) -> Hashable:
+        """See `LoanQueue.key_of`."""
+        return self._key(entry)
+
+    def append(self, loan: LoanedItem[list[Any]]) -> None:
+        """See `LoanQueue.append`."""
+        super().append(loan)
+        if self._trailing_gap:
+            self._gaps[loan], self._trailing_gap = self._trailing_gap, 0
+
+    def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+        """See `Holder.relieve`."""
+        # What is missing since it was behind before is missing before all that has come since.
+        gap = 0
+        if not self.behind:
+            gap, self._trailing_gap = self._trailing_gap, 0
+        super().relieve(why, fields)
+        if gap:
+            self.missed(gap, self.queue[0] if self.queue else None)
+
+    def missed(
+        self,
+        items: int,
+        before: LoanedItem[list[Any]] | None,
+        gone: LoanedItem[list[Any]] | None = None,
+    ) -> None:
+        """See `LoanQueue.missed`."""
+        if gone is not None:
+            items += self._gaps.pop(gone, 0)
+        if before is None:
+            self._trailing_gap += items
+        else:
+            self._gaps[before] = self._gaps.get(before, 0) + items
 
     def _raise_if_closed(self) -> None:
         if self._given_up is not None:
@@ -142,6 +249,9 @@ class Mailbox(LoanQueue):
     def _close(self, outcome: Outcome) -> None:
         self.closed = True
         self.settle_all(outcome)
+        self._gaps.clear()
+        if self.behind:
+            self.caught_up("has ended")
         self._lot.unpark_all()
 
     def __enter__(self) -> Self:

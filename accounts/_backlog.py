@@ -1,0 +1,373 @@
+"""What a holder keeps that is behind: a peer, or a consumer, that does not take what it is given.
+
+Theory of operation. A holder whose patience has run out is *relieved* if its policy says so, and is
+behind from then on, until it has caught up: until all that it kept has been taken. Rules of this
+file:
+
+1. Nobody waits on a holder that is behind. Whatever it keeps is owed by an account of its own,
+   apart from what is owed by those who publish (`at_rest`), as a queue owes for what it has on
+   disk; for them it ends as `stored`, in the turn in which it came, or when the holder is relieved.
+   What it does not keep ends as `dropped`.
+2. What it keeps is bounded, by the limit of that account. What is caused by those who take it
+   (`LoanedItem.turn`) is on the same account, and bounded by it, too.
+3. What has been begun stays and is finished: what the kernel was offered a part of, what a consumer
+   has in hand. It changes accounts where it is, and does not count against the bound.
+4. Order is kept: what is delivered is what was sent with something left out. The latest of a key
+   comes where the latest came.
+5. Nothing is lost in silence: each loss is counted, for the holder and for the ledger, and who
+   counts gaps is told where each is (`LoanQueue.missed`); the log has a line when it begins, and
+   one when it ends that says how much.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ._limit import DEFAULT_LIMIT_BYTES, NO_LIMIT, Limit
+from ._loan import LoanedItem
+from ._outcome import Outcome
+from ._stuck_policy import StuckPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ._account import Account
+    from ._holder import LoanQueue
+
+logger = logging.getLogger("clearfunds.accounts")
+
+KEEP_ITEMS: Final = 1_000
+"""As mosquitto's max_queued_messages."""
+
+KEEP_BYTES: Final = DEFAULT_LIMIT_BYTES
+"""As Redis's soft limit on the output of a pub/sub client."""
+
+KEEP: Final = Limit(items=KEEP_ITEMS, bytes=KEEP_BYTES)
+"""How much a holder keeps that is behind."""
+
+BEHIND: Final = "behind"
+"""The account above those of holders that are behind; theirs are called `behind/<holder>`."""
+
+Part = tuple[Any, int, int]
+"""An entry of a loan, and the items and bytes that it stands for."""
+
+_DOES: Final = {
+    StuckPolicy.DROP_OLDEST: "it keeps the latest {} and drops what is older",
+    StuckPolicy.DROP_NEWEST: "it keeps {} and drops what comes",
+    StuckPolicy.CONFLATE: "it keeps the latest of each key, {} in all",
+    StuckPolicy.SPILL: "what it does not take is put aside",
+}
+
+
+@attrs.define(slots=True)
+class Relief:
+    """What has become of what a holder could not take; the counters never fall."""
+
+    spells: int = 0
+    """How often it has been relieved."""
+    dropped_items: int = 0
+    """Events that were dropped."""
+    dropped_bytes: int = 0
+    """Their bytes."""
+    stored_items: int = 0
+    """Events that were put aside elsewhere."""
+    stored_bytes: int = 0
+    """Their bytes."""
+
+    def add(self, other: Relief) -> None:
+        """Add up."""
+        self.spells += other.spells
+        self.dropped_items += other.dropped_items
+        self.dropped_bytes += other.dropped_bytes
+        self.stored_items += other.stored_items
+        self.stored_bytes += other.stored_bytes
+
+
+class Backlog:
+    """One spell of being behind, of one `LoanQueue`.
+
+    Attributes:
+        policy: By what the holder was relieved.
+        account: The holder's own: it owes for what is kept.
+        since: When it began.
+        lost: What has been lost and put aside since.
+    """
+
+    __slots__ = (
+        "_holder", "_latest", "_max_bytes", "_max_items", "account", "lost", "policy", "since",
+    )  # fmt: skip
+
+    def __init__(
+        self, holder: LoanQueue, why: str, fields: Mapping[str, object] | None = None
+    ) -> None:
+        ledger = holder.ledger
+        self._holder = holder
+        self.policy = holder.policy
+        self.since = ledger.clock()
+        self.lost = Relief()
+        self._latest: dict[Hashable, LoanedItem[list[Any]]] = {}
+        keep = holder.keep
+        self._max_items, self._max_bytes, _, _ = keep.marks()
+        above = ledger.open(BEHIND, limit=NO_LIMIT, at_rest="ram")
+        # Each holder's bound is its own, whatever others are called.
+        name = first = f"{BEHIND}/{holder.name}"
+        number = 1
+        while name in ledger.accounts:
+            number += 1
+            name = f"{first} {number}"
+        self.account = ledger.open(name, limit=keep, parent=above)
+        above.close()
+        self._count(Relief(spells=1))
+        what = "any number" if keep.items is None else f"{keep.items:,}"
+        logger.warning(
+            "%s; it is behind now: %s", why, _DOES[self.policy].format(what),
+            extra={"event": "behind", "holder": holder.name, "kind": holder.kind,
+                   "policy": str(self.policy), **(fields or {})},
+        )  # fmt: skip
+
+    def end(self, why: str) -> None:
+        """End the spell; what is still kept is the account's until it is settled."""
+        holder, lost = self._holder, self.lost
+        self.account.close()
+        seconds = holder.ledger.clock() - self.since
+        found: list[str] = []
+        if lost.dropped_items:
+            found.append(f"{lost.dropped_items} items, {lost.dropped_bytes} bytes were dropped")
+        if lost.stored_items:
+            found.append(f"{lost.stored_items} items, {lost.stored_bytes} bytes were put aside")
+        logger.log(
+            logging.WARNING if lost.dropped_items else logging.INFO,
+            "%s %s %s after %.1f s behind; %s", holder.kind, holder.name, why, seconds,
+            " and ".join(found) or "nothing was lost",
+            extra={"event": "behind_ended", "holder": holder.name, "kind": holder.kind,
+                   "policy": str(self.policy), "seconds": round(seconds, 3),
+                   "dropped_items": lost.dropped_items, "dropped_bytes": lost.dropped_bytes,
+                   "stored_items": lost.stored_items, "stored_bytes": lost.stored_bytes},
+        )  # fmt: skip
+
+    # -- what is here when it begins ------------------------------------------------------------
+
+    def relieve(self) -> None:
+        """Take over what has been begun, and deal with the rest by the policy."""
+        holder = self._holder
+        for loan in list(holder.under_way()):
+            if loan.items and loan.account is not self.account:
+                self._max_items += loan.items
+                self._max_bytes += loan.bytes
+                loan.transfer(self.account)
+        rest: deque[LoanedItem[list[Any]]] = deque()
+        queue = holder.queue
+        while len(queue) > holder.begun:
+            rest.appendleft(queue.pop())
+        if self.policy is StuckPolicy.SPILL:
+            self._spill_all(rest)
+        else:
+            self._choose(rest)
+
+    def _choose(self, rest: deque[LoanedItem[list[Any]]]) -> None:
+        """Keep what the policy says of `rest`, one event in a loan; drop what is left of it."""
+        holder = self._holder
+        conflates = self.policy is StuckPolicy.CONFLATE
+        forward = self.policy is StuckPolicy.DROP_NEWEST
+        kept: deque[LoanedItem[list[Any]]] = deque()
+        keep = kept.append if forward else kept.appendleft
+        after: LoanedItem[list[Any]] | None = None
+        full = False
+        for loan in rest if forward else reversed(rest):
+            if not self._is_ours(loan):
+                if loan.items:
+                    keep(loan)
+                continue
+            parts = None if full else holder.apart(loan.item, loan.items, loan.bytes)
+            if parts is None and not full and not conflates and self._fits(loan.items, loan.bytes):
+                loan.transfer(self.account)
+                keep(loan)
+                after = None if forward else loan
+                continue
+            for entry, items, nbytes in (parts or ()) if forward else reversed(parts or ()):
+                key = holder.key_of(entry) if conflates else None
+                if conflates and key in self._latest:
+                    holder.missed(items, after)
+                    self._drop(loan, items, nbytes)
+                    continue
+                if not self._fits(items, nbytes):
+                    full = True
+                    break
+                part = self._part_of(loan, entry, items, nbytes)
+                keep(part)
+                if conflates:
+                    self._latest[key] = part
+                after = None if forward else part
+            if loan.items:
+                full = True
+                holder.missed(loan.items, after)
+                self._drop(loan, loan.items, loan.bytes)
+        holder.queue.extend(kept)
+
+    def _spill_all(self, rest: deque[LoanedItem[list[Any]]]) -> None:
+        for loan in rest:
+            if not self._is_ours(loan):
+                self._holder.queue.append(loan)
+                continue
+            parts = self._holder.apart(loan.item, loan.items, loan.bytes)
+            for entry, items, nbytes in parts or [(loan.item, loan.items, loan.bytes)]:
+                # It is still its publisher's, until the other has it safe.
+                loan.items -= items
+                loan.bytes -= nbytes
+                self._spill(loan.account, entry, items, nbytes, loan.opened)
+
+    def _is_ours(self, loan: LoanedItem[Any]) -> bool:
+        # Others' loans only pass through; and what has been settled where it was is nobody's.
+        return loan.holder is self._holder and loan.items > 0
+
+    def _part_of(
+        self, loan: LoanedItem[list[Any]], entry: Any, items: int, nbytes: int
+    ) -> LoanedItem[list[Any]]:
+        """Take one entry out of `loan`, to be kept: its publisher owes for it no more."""
+        part = LoanedItem(
+            loan.account, [entry], items, nbytes, self._holder, loan.opened, charged=True
+        )
+        loan.items -= items
+        loan.bytes -= nbytes
+        part.transfer(self.account)
+        return part
+
+    # -- what comes from then on ----------------------------------------------------------------
+
+    def take(
+        self,
+        account: Account,
+        item: Any,
+        items: int,
+        nbytes: int,
+        now: float,
+        policy: StuckPolicy,
+        key: Hashable,
+    ) -> None:
+        """Take what has come for the holder, for which `account` has just been charged."""
+        parts = self._holder.apart([item], items, nbytes) if items > 1 else None
+        if parts is None:
+            self._take_one(account, item, items, nbytes, now, policy, key)
+        else:
+            for entry, some, size in parts:
+                self._take_one(account, entry, some, size, now, policy, key)
+
+    def put(self, loan: LoanedItem[list[Any]]) -> None:
+        """Take a loan that was in other hands, or back."""
+        holder = self._holder
+        if loan.account is self.account:
+            holder.append(loan)
+            return
+        account = loan.account
+        parts = holder.apart(loan.item, loan.items, loan.bytes)
+        if parts is None:
+            loan.transfer(self.account)
+            holder.append(loan)
+            return
+        for entry, items, nbytes in parts:
+            loan.items -= items
+            loan.bytes -= nbytes
+            self._take_one(
+                account, entry, items, nbytes, loan.opened, self.policy, holder.key_of(entry)
+            )
+
+    def _take_one(
+        self,
+        account: Account,
+        item: Any,
+        items: int,
+        nbytes: int,
+        now: float,
+        policy: StuckPolicy,
+        key: Hashable,
+    ) -> None:
+        holder = self._holder
+        if policy is StuckPolicy.SPILL:
+            self._spill(account, item, items, nbytes, now)
+            return
+        if policy is StuckPolicy.CONFLATE:
+            if key is None:
+                key = holder.key_of(item)
+            self._drop_latest_of(key)
+        if policy is not StuckPolicy.DROP_NEWEST and self._could_fit(items, nbytes):
+            while not self._fits(items, nbytes) and self._drop_first():
+                pass
+        if not self._fits(items, nbytes):
+            self._count(Relief(dropped_items=items, dropped_bytes=nbytes))
+            holder.missed(items, None)
+            account.repay(items, nbytes, Outcome.DROPPED, holder)
+            return
+        loan = LoanedItem(account, [item], items, nbytes, holder, now, charged=True)
+        loan.transfer(self.account)
+        if policy is StuckPolicy.CONFLATE:
+            self._remember(key, loan)
+        holder.append(loan)
+
+    def _remember(self, key: Hashable, loan: LoanedItem[list[Any]]) -> None:
+        latest = self._latest
+        latest[key] = loan
+        if len(latest) > 2 * len(self._holder.queue) + 64:
+            # Of most of them, the latest has been taken.
+            here = set(map(id, self._holder.queue)) | {id(loan)}
+            self._latest = {key: each for key, each in latest.items() if id(each) in here}
+
+    def _drop_latest_of(self, key: Hashable) -> None:
+        old = self._latest.pop(key, None)
+        if old is None or not old.items:
+            return
+        queue = self._holder.queue
+        try:
+            place = queue.index(old, self._holder.begun)
+        except ValueError:
+            return  # it has been taken
+        self._drop_at(place)
+
+    def _drop_first(self) -> bool:
+        """Drop the oldest that has not been begun; whether there was one."""
+        holder = self._holder
+        queue = holder.queue
+        for place in range(holder.begun, len(queue)):
+            if queue[place].holder is holder:
+                self._drop_at(place)
+                return True
+        return False
+
+    def _drop_at(self, place: int) -> None:
+        queue = self._holder.queue
+        loan = queue[place]
+        del queue[place]
+        self._holder.missed(loan.items, queue[place] if place < len(queue) else None, loan)
+        self._drop(loan, loan.items, loan.bytes)
+
+    def _could_fit(self, items: int, nbytes: int) -> bool:
+        return items <= self._max_items and nbytes <= self._max_bytes
+
+    def _fits(self, items: int, nbytes: int) -> bool:
+        account = self.account
+        return (
+            account.debt_items + items <= self._max_items
+            and account.debt_bytes + nbytes <= self._max_bytes
+        )
+
+    def _drop(self, loan: LoanedItem[Any], items: int, nbytes: int) -> None:
+        """Drop some of a loan; that is no progress of who should have taken it."""
+        self._count(Relief(dropped_items=items, dropped_bytes=nbytes))
+        loan.items -= items
+        loan.bytes -= nbytes
+        holder = self._holder
+        holder.ages.add(holder.ledger.clock() - loan.opened, items)
+        loan.account.repay(items, nbytes, Outcome.DROPPED, holder, loan.opened)
+
+    def _spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
+        self._count(Relief(stored_items=items, stored_bytes=nbytes))
+        self._holder.spill(account, entry, items, nbytes, now)
+
+    def _count(self, some: Relief) -> None:
+        self.lost.add(some)
+        self._holder.relief.add(some)
+        self._holder.ledger.relief[self.policy].add(some)
