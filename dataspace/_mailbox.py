@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import trio
 
 from ..accounts import (
     DEFAULT_PATIENCE,
     KEEP,
+    Account,
     Ledger,
     Limit,
     LoanedItem,
@@ -23,6 +24,10 @@ from ._bag import identity
 from ._errors import GivenUpError, MailboxClosedError
 from ._events import Asserted, Batch, Retracted
 from ._kinds import kind_of
+from ._spilling import Spilling, check_spill
+
+if TYPE_CHECKING:
+    from .queues import Queue
 
 
 def subject_of(event: Any) -> Hashable:
@@ -66,6 +71,10 @@ class Mailbox(LoanQueue):
         keep: How much it keeps while it is behind.
         key: What an event is the latest of, for `StuckPolicy.CONFLATE`; must not raise. By default
             its topic, or its kind: see `subject_of`.
+        spill: Where what it has no room for goes, for `StuckPolicy.SPILL`, and comes back from: a
+            durable queue with a shelf, for this mailbox alone. It should take everything for
+            `persistent`; what is not, publishers owe for until the queue pages it out. What is
+            there when the mailbox is closed stays there.
 
     Attributes:
         dropped: How many events are missing between the loan that was received last and the one
@@ -75,11 +84,14 @@ class Mailbox(LoanQueue):
         UnfitPolicyError: If `policy` needs what is not given.
     """
 
-    __slots__ = ("_gaps", "_given_up", "_key", "_lot", "_taken", "_trailing_gap", "dropped")
+    __slots__ = (
+        "_gaps", "_given_up", "_key", "_lot", "_spill", "_spilling", "_taken", "_trailing_gap",
+        "dropped",
+    )  # fmt: skip
 
     kind = "mailbox"
 
-    policies: ClassVar[frozenset[StuckPolicy]] = frozenset(StuckPolicy) - {StuckPolicy.SPILL}
+    policies: ClassVar[frozenset[StuckPolicy]] = frozenset(StuckPolicy)
 
     def __init__(
         self,
@@ -90,7 +102,10 @@ class Mailbox(LoanQueue):
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
         keep: Limit = KEEP,
         key: Callable[[Any], Hashable] = subject_of,
+        spill: Queue | None = None,
     ) -> None:
+        self._spill = spill
+        self._spilling: Spilling | None = None
         super().__init__(ledger, name, patience=patience, policy=policy, keep=keep)
         self._key = key
         self._lot = trio.lowlevel.ParkingLot()
@@ -108,8 +123,16 @@ class Mailbox(LoanQueue):
 
     def ready(self) -> None:
         """See `Holder.ready`: wakes the consumer."""
-        if self._lot:
+        if self._spilling is not None:
+            self._spilling.ready()
+        if self._lot and self.queue:
             self._lot.unpark()
+
+    def check_policy(self, policy: StuckPolicy) -> None:
+        """See `Holder.check_policy`."""
+        super().check_policy(policy)
+        if policy is StuckPolicy.SPILL:
+            check_spill(self.name, self._spill)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`: what waits, and what was taken and is not settled."""
@@ -161,7 +184,9 @@ class Mailbox(LoanQueue):
             loan.item[:] = _explode(loan.item)
         self._taken.add(loan)
         self.settled()
-        if self.behind and not self.queue:
+        if self._spilling is not None:
+            self._spilling.received(loan)
+        if self.behind and not self.queue and (self._spilling is None or self._spilling.is_over):
             self.caught_up()
         if self.queue:
             # Another consumer may have been passed over while this one was on its way.
@@ -199,6 +224,23 @@ class Mailbox(LoanQueue):
         super().relieve(why, fields)
         if gap:
             self.missed(gap, self.queue[0] if self.queue else None)
+        if self._spilling is not None:
+            self._spilling.ready()
+
+    def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
+        """See `LoanQueue.spill`."""
+        assert self._spill is not None
+        if self._spilling is None:
+            assert self.backlog is not None
+            self._spilling = Spilling(self, self._spill, self.backlog.account)
+        self._spilling.put(account, entry, items, nbytes, now)
+
+    def caught_up(self, why: str = "has caught up") -> None:
+        """See `LoanQueue.caught_up`."""
+        spilling, self._spilling = self._spilling, None
+        if spilling is not None:
+            spilling.end()
+        super().caught_up(why)
 
     def missed(
         self,
@@ -248,10 +290,10 @@ class Mailbox(LoanQueue):
 
     def _close(self, outcome: Outcome) -> None:
         self.closed = True
-        self.settle_all(outcome)
-        self._gaps.clear()
         if self.behind:
             self.caught_up("has ended")
+        self.settle_all(outcome)
+        self._gaps.clear()
         self._lot.unpark_all()
 
     def __enter__(self) -> Self:
