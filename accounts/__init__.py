@@ -56,6 +56,7 @@ from ._outcome import Outcome as Outcome
 from ._patience import Stuck as Stuck
 from ._patience import overdue as overdue
 from ._patience import watch_patience as watch_patience
+from ._rate_limit import RateLimit as RateLimit
 from ._recorder import Recorder as Recorder
 from ._slow_waits import DEFAULT_SLOW_WAIT as DEFAULT_SLOW_WAIT
 from ._slow_waits import watch_slow_waits as watch_slow_waits

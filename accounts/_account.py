@@ -5,8 +5,16 @@ A small state machine, for each account and its readers:
     open --(a reader looks, and the debt is above the limit)--> throttled
     throttled --(a repayment brings the debt to the lower mark or below)--> open
 
-Beside that it may be *halted*, by an alarm and until the last alarm is over (`_alarms.py`), which
-readers heed as if it were throttled; debt has nothing to do with it.
+Beside that there are gates that its own debt has nothing, or not all, to do with, and which readers
+heed as if it were throttled:
+
+    halted      by an alarm and until the last alarm is over (`_alarms.py`)
+    blocked     by somebody who has no credit left for it, and until the last of them has (`block`)
+    squeezed    above its share of what a shared account above it may owe (`_shares.py`)
+    rated       more has come in than may, until there are tokens again (`_rate_limit.py`)
+
+An account that is *shared* does not stop its children when it is throttled, but squeezes those that
+are above their share; only at twice its limit it is *full*, and everybody waits.
 
 It is looked at by those who bring work in, before they read (rule 5), not by those who borrow: a
 fan-out far above the limit is admitted, and then waited for. Readers go on when the account and all
@@ -19,8 +27,11 @@ over the debt (rule 14).
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
+
+import trio
 
 from ._alarms import MEMORY
 from ._errors import ClosedAccountError
@@ -28,11 +39,23 @@ from ._limit import UNLIMITED, Limit
 from ._loan import LoanedItem
 from ._measure import measure
 from ._outcome import Outcome
+from ._rate_limit import RATE_LIMIT, RateLimit, TokenBucket
+from ._shares import HARD, HARD_RELEASE, Shares
 from ._stalls import Stalls
 from ._standing import Standing
 from ._statistics import AccountStatistics
 from ._turn import Turn
-from ._waiters import REASONS, Waiter, WaitQueue, waited_by_reason
+from ._waiters import (
+    ALARM,
+    CREDIT,
+    PLAIN,
+    RATE,
+    REASONS,
+    SHARE,
+    Waiter,
+    WaitQueue,
+    waited_by_reason,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator
@@ -50,8 +73,29 @@ MAX_BLAMED = 64
 """How many holders an account's statement names; the rest are summed up as `OTHERS`. As many as an
 operator reads, and a bound on what peers with ever new names can make grow."""
 
+REPAID: Final = (PLAIN, SHARE)
+"""Why readers wait when it is who repays that is to blame."""
+
+UNUSUAL: Final = frozenset(("throttled", "flow", "closing"))
+"""The states of accounts that a ledger keeps apart."""
+
 OTHERS = "(others)"
 """Who is blamed when the statement is full."""
+
+
+NOBODY: Final = -1
+"""The ticket of a reader that only asks: whoever stands in line stands before it."""
+
+
+def check_weight(weight: float) -> None:
+    """See whether it can be the weight of an account.
+
+    Raises:
+        ValueError: If it is not above zero.
+    """
+    if not 0 < weight < math.inf:
+        msg = f"a weight must be above 0, not {weight}; an account that may owe nothing has a limit"
+        raise ValueError(msg)
 
 
 def add_blame(blame: dict[str, float], holder: str, seconds: float) -> str:
@@ -82,17 +126,22 @@ class Account:
         peak_bytes: The highest `debt_bytes` so far.
         borrowed_items: Events ever charged to it directly.
         borrowed_bytes: Their bytes.
+        below: The accounts of which it is the parent, or None for none.
         throttled: Whether it is above its limit and has not yet come down to its lower mark.
+        full: Whether it is shared, and so far above its limit that everybody below it waits.
+        squeezed: Whether it is above its share of what its parent may owe, and waits for it.
         halted: The alarms for which its readers, and its descendants', wait; empty for none.
+        blockers: Who has no credit left for them, those who have none for longest first.
         waits: How often a reader of this account had to wait.
     """
 
     __slots__ = (
-        "__weakref__", "blame", "blame_mark", "borrowed_bytes", "borrowed_items", "chain",
-        "children", "debt_bytes", "debt_items", "gated", "halted", "ledger", "limited", "line",
-        "low_bytes", "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit",
-        "parent", "peak_bytes", "peak_items", "readers", "throttled", "tracers", "waited_above",
-        "waited_alarm", "waited_here", "waits",
+        "__weakref__", "_weight", "below", "blame", "blame_mark", "blockers", "borrowed_bytes",
+        "borrowed_items", "bucket", "cause", "chain", "children", "debt_bytes", "debt_items",
+        "full", "gated", "halted", "ledger", "limited", "line", "low_bytes", "low_items",
+        "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent", "peak_bytes",
+        "peak_items", "rate_closed", "rated", "readers", "shares", "squeezed", "throttled",
+        "tracers", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
@@ -107,25 +156,37 @@ class Account:
         self.borrowed_items = 0
         self.borrowed_bytes = 0
         self.children = 0
+        self.below: dict[Account, None] | None = None
         self.opens = 1
         # Who wants to follow what its next root turns cause.
         self.tracers: tuple[Tracer, ...] | None = None
         self.throttled = False
+        self.full = False
+        self.squeezed = False
+        self.rate_closed = False
         self.halted: tuple[str, ...] = ()
-        # Whether a reader has to look closer: throttled or halted, or somebody stands in line.
+        self.blockers: tuple[str, ...] = ()
+        # Whether a reader has to look closer: some gate is closed or may be, or somebody stands in
+        # line.
         self.gated = False
+        # Why those wait who stand here, as an index of `REASONS`; see `why`.
+        self.cause: int = PLAIN
+        self._weight = 1.0
+        # If it is shared: how.
+        self.shares: Shares | None = None
+        # If it has a rate limit; and which accounts of the chain have one, which is charged.
+        self.bucket: TokenBucket | None = None
+        self.rated: tuple[TokenBucket, ...] = ()
         self.line: WaitQueue | None = None
         self.readers: list[Waiter] | None = None
         self.waits = 0
-        # Seconds of the waits' stretches that are over: at this account, at those above it, and for
-        # an alarm at either.
-        self.waited_here = 0.0
-        self.waited_above = 0.0
-        self.waited_alarm = 0.0
+        # Seconds of the waits' stretches that are over, by reason; None while there are none.
+        self.waited: list[float] | None = None
         self.blame: dict[str, float] | None = None
         self.blame_mark = 0.0
         self.own_limit = limit
         self.mark_items, self.mark_bytes, self.low_items, self.low_bytes = limit.marks()
+        # What moves the limit; None: nothing does.
         self.limited: tuple[Account, ...] = ()
         self._find_limited()
 
@@ -153,7 +214,10 @@ class Account:
         was_limited = self._is_limited()
         self.own_limit = limit
         self.mark_items, self.mark_bytes, self.low_items, self.low_bytes = limit.marks()
-        self._reopen_if_clear()
+        if self.shares is not None:
+            self.shares.changed()
+        self._reopen_if_clear(None)
+        self._share_anew(None)
         # Only a limit that is new, or no more, concerns the accounts below: what moves limits does
         # so often, and there may be ten thousand of them.
         if self._is_limited() != was_limited:
@@ -165,15 +229,147 @@ class Account:
         return self.mark_items < UNLIMITED or self.mark_bytes < UNLIMITED
 
     def _find_limited(self) -> None:
-        # Only accounts with a limit are looked at before each read; and one that has lost it, while
-        # its line is let go: nobody overtakes.
-        self.limited = tuple(a for a in self.chain if a._is_limited() or a.gated)
+        # Only accounts with a limit, or a share of one, are looked at before each read; and one
+        # that has lost it, while its line is let go: nobody overtakes.
+        self.limited = tuple(
+            a
+            for a in self.chain
+            if a._is_limited() or a.gated or (a.parent is not None and a.parent.shares is not None)
+        )
+        self.rated = tuple(a.bucket for a in self.chain if a.bucket is not None)
 
     def refresh_limited(self) -> None:
         """Look again which accounts of the chain have a limit. For `Ledger.limits_changed`."""
         self._find_limited()
 
-    # -- alarms ---------------------------------------------------------------------------------
+    # -- shares ---------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> bool:
+        """Whether its children have weighted shares of what it may owe; may be set at any time.
+
+        While it is not shared, all below it wait when it is above its limit, until it is at its
+        lower mark. While it is, a child goes on as long as what it owes is at or below its share,
+        and one that is above waits for its own debt to fall, to an eighth below. The share is at
+        least the limit times the child's `weight` over the weights of all children that owe; what
+        others leave of theirs is for those who want more. Above twice the limit everybody below
+        waits, as without shares, so that no more is owed than twice the limit and what each reader
+        that was let through causes until it looks again (rule 9: one packet's fan-out).
+
+        It takes a limit to have shares of. Who is charged to a shared account directly has no
+        share, and waits only at twice its limit.
+        """
+        return self.shares is not None
+
+    @shared.setter
+    def shared(self, shared: bool) -> None:
+        if shared == (self.shares is not None):
+            return
+        if shared:
+            self.shares = Shares(self)
+            if self.throttled:
+                self.shares.start()
+                self.full = self._is_above(HARD)
+        else:
+            assert self.shares is not None
+            released = self.shares.stop()
+            self.shares = None
+            self.full = False
+            for child in released:
+                child._released(None)
+        self.ledger.limits_changed(self)
+        self._settle_gate()
+
+    @property
+    def weight(self) -> float:
+        """How large its share is, beside its siblings', if its parent is shared.
+
+        Setting it takes effect at once.
+
+        Raises:
+            ValueError: When it is set to what is not above zero.
+        """
+        return self._weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        check_weight(weight)
+        self._weight = weight
+        parent = self.parent
+        if parent is not None and parent.shares is not None:
+            parent.shares.changed()
+            parent._share_anew(None)
+
+    def _share_now(self) -> tuple[int | None, int | None]:
+        parent = self.parent
+        if parent is None or parent.shares is None or not parent.throttled:
+            return None, None
+        share = parent.shares.share(self)
+        of = parent.own_limit
+        return (
+            None if of.items is None else math.floor(share[0]),
+            None if of.bytes is None else math.floor(share[1]),
+        )
+
+    def _is_above(self, times: float) -> bool:
+        return (
+            self.debt_items > times * self.mark_items or self.debt_bytes > times * self.mark_bytes
+        )
+
+    def _share_anew(self, name: str | None) -> None:
+        """Let those go on that are at their share by now; `name` is who has repaid."""
+        shares = self.shares
+        if shares is None or not self.throttled:
+            return
+        for child in shares.due():
+            child._released(name)
+        if self.full and not self._is_above(HARD_RELEASE):
+            self.full = False
+            self._settle_gate()
+
+    def _released(self, name: str | None) -> None:
+        if name is not None and self.cause == SHARE and self.waited_for:
+            self._blame(name, self.ledger.clock())
+        self.squeezed = False
+        self._settle_gate()
+        if self.state not in UNUSUAL:
+            self.ledger.unusual.discard(self)
+
+    # -- rates ----------------------------------------------------------------------------------
+
+    @property
+    def rate(self) -> RateLimit | None:
+        """How fast input may come in, for it and all below it. Setting it takes effect at once.
+
+        A new rate begins with what was left of the one before, or full. What comes in is the input
+        of root turns; readers wait when there are no tokens left, and go on in their order when
+        there are some again.
+        """
+        return None if self.bucket is None else self.bucket.limit
+
+    @rate.setter
+    def rate(self, rate: RateLimit | None) -> None:
+        before = self.bucket
+        if before is None and rate is None:
+            return
+        if rate is None:
+            self.bucket = None
+        else:
+            now = self.ledger.clock()
+            self.bucket = TokenBucket(rate, now)
+            if before is not None:
+                self.bucket.take_over(before, now)
+        self.rate_closed = False
+        # Who waits for tokens looks again how long that takes.
+        self._settle_gate()
+        self.ledger.limits_changed(self)
+
+    def charge_rates(self, items: int, nbytes: int) -> None:
+        """Take tokens for what has come in, here and above. For turns, where there are `rated`."""
+        for bucket in self.rated:
+            bucket.take(items, nbytes)
+
+    # -- alarms and credit ----------------------------------------------------------------------
 
     def halt(self, alarm: str) -> None:
         """Let its readers and those of its descendants wait until `resume(alarm)`.
@@ -185,7 +381,7 @@ class Account:
             return
         self._cut_stretches()
         self.halted = (*self.halted, alarm)
-        self.gated = True
+        self._settle_gate(cut=False)
         if not self._is_limited():
             self.ledger.limits_changed(self)
 
@@ -200,21 +396,109 @@ class Account:
         self.halted = tuple(each for each in self.halted if each != alarm)
         if self.halted:
             return
-        line = self.line
-        self.gated = self.throttled or (line is not None and len(line) > 0)
-        if line is not None and not self.throttled:
-            line.wake_head()
+        self._settle_gate(cut=False)
         if not self._is_limited():
             self.ledger.limits_changed(self)
+
+    def block(self, name: str) -> None:
+        """Let its readers and those of its descendants wait until `unblock(name)`.
+
+        For another scheme than debt: `name`, a holder's, has no credit left for what they bring in,
+        and is blamed for the time. Several may block at a time: all have to unblock. As for an
+        alarm, nothing else is hindered. Idempotent for each name.
+        """
+        if name in self.blockers:
+            return
+        if not self.blockers:
+            self._cut_stretches()
+        self.blockers = (*self.blockers, name)
+        if self.opens > 0:
+            self.ledger.unusual.add(self)
+        self._settle_gate(cut=False)
+        if not self._is_limited():
+            self.ledger.limits_changed(self)
+
+    def unblock(self, name: str) -> None:
+        """End what `block(name)` began; with the last one, those who wait go on, in their order.
+
+        The seconds since the last such end are `name`'s. Idempotent.
+        """
+        if name not in self.blockers:
+            return
+        if self.cause == CREDIT and self.waited_for:
+            self._blame(name, self.ledger.clock())
+        left = tuple(each for each in self.blockers if each != name)
+        if not left:
+            self._cut_stretches()
+        self.blockers = left
+        if left:
+            return
+        self._settle_gate(cut=False)
+        if self.state not in UNUSUAL:
+            self.ledger.unusual.discard(self)
+        if not self._is_limited():
+            self.ledger.limits_changed(self)
+
+    # -- gates ----------------------------------------------------------------------------------
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether readers stand in line here."""
+        line = self.line
+        return line is not None and len(line) > 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether its readers have to wait for something, and not only for those before them."""
+        return self.rate_closed or self._is_shut()
+
+    def _is_shut(self) -> bool:
+        # But for the rate, which the first in line waits for by itself.
+        return bool(
+            self.halted
+            or self.blockers
+            or self.squeezed
+            or (self.throttled if self.shares is None else self.full)
+        )
 
     @property
     def waits_for_repayment(self) -> bool:
         """Whether repayments are what readers that wait here wait for.
 
-        They are when it is throttled, or memory is short. They are not for another alarm; nor where
-        readers only stand to be woken.
+        They are when it is throttled or squeezed, or memory is short. They are not for another
+        alarm, for tokens or for credit; nor where readers only stand to be woken.
         """
-        return self.throttled or MEMORY in self.halted
+        return (
+            (self.throttled if self.shares is None else self.full)
+            or self.squeezed
+            or MEMORY in self.halted
+        )
+
+    @property
+    def waits_on_holders(self) -> bool:
+        """Whether those who hold what is owed here keep readers that stand here waiting.
+
+        For who looks at who has held others up for too long. As `waits_for_repayment`, and also
+        where readers only stand to be woken. With a disk that is full, say, or when more comes in
+        than may, they wait on nobody; with credit, on the `blockers` alone.
+        """
+        return self.waits_for_repayment or not (self.halted or self.rate_closed or self.blockers)
+
+    def goes_on_at(self) -> tuple[int, int]:
+        """Return the debt in (items, bytes) at or below which readers that wait here go on."""
+        if self.squeezed and self.parent is not None and self.parent.shares is not None:
+            items, nbytes = self.parent.shares.goes_on_at(self)
+        elif self.full:
+            return int(HARD_RELEASE * self.mark_items), int(HARD_RELEASE * self.mark_bytes)
+        else:
+            return self.low_items, self.low_bytes
+        if self.throttled and self.shares is None:
+            return min(items, self.low_items), min(nbytes, self.low_bytes)
+        return items, nbytes
+
+    def why(self, reader: Account) -> int:
+        """Return why a reader of an account waits if it stands here, as an index of `REASONS`."""
+        return self.cause or (0 if self is reader else 1)
 
     @property
     def alarm_name(self) -> str:
@@ -230,11 +514,50 @@ class Account:
             if (
                 account.debt_items > account.mark_items
                 or account.debt_bytes > account.mark_bytes
-                or account.throttled
-                or (account.gated and not account.halted)
+                or account.gated
+            ):
+                return self._lets_through(heed_alarms=False)
+        return True
+
+    def _lets_through(self, *, heed_alarms: bool) -> bool:
+        """Whether one that comes new would not have to wait."""
+        for account in self.chain:
+            if not account.shares and (
+                account.debt_items > account.mark_items or account.debt_bytes > account.mark_bytes
             ):
                 return False
+            if account.halted and heed_alarms:
+                return False
+            if account._is_closed_to(NOBODY, heed_alarms=heed_alarms):
+                return False
         return True
+
+    def _settle_gate(self, *, cut: bool = True) -> None:
+        """Find out whether readers have to look closer, and why they wait; and wake who need not.
+
+        After anything has changed about it; where that is what tells who is to blame, what they
+        waited for until now has been `cut` off before.
+        """
+        if self.halted:
+            cause = ALARM
+        elif self.blockers:
+            cause = CREDIT
+        elif self.throttled if self.shares is None else self.full:
+            cause = PLAIN
+        elif self.squeezed:
+            cause = SHARE
+        else:
+            cause = RATE if self.rate_closed else PLAIN
+        line = self.line
+        waited_for = line is not None and len(line) > 0
+        if cause != self.cause:
+            if waited_for and cut:
+                self._cut_stretches()
+            self.cause = cause
+        shut = self._is_shut()
+        self.gated = shut or waited_for or self.bucket is not None or self.throttled
+        if line is not None and not shut:
+            line.wake_head()
 
     def _cut_stretches(self) -> None:
         # What those who stand here wait for changes: until now it was one thing, from now on it is
@@ -243,8 +566,9 @@ class Account:
         if line is None or not len(line):
             return
         now = self.ledger.clock()
-        if self.halted:
-            self._blame(self.alarm_name, now)
+        culprit = self._culprit()
+        if culprit is not None:
+            self._blame(culprit, now)
         self.blame_mark = now
         line.joined.clear()
         if line.stalls is not None:
@@ -252,26 +576,32 @@ class Account:
         for waiter in line.waiters:
             self._book_stretch(waiter, now)
 
+    def _culprit(self) -> str | None:
+        """Return who is to blame while nothing is repaid, or whatever is."""
+        if self.cause == ALARM:
+            return self.alarm_name
+        if self.cause == CREDIT and self.blockers:
+            return self.blockers[0]
+        return RATE_LIMIT if self.cause == RATE else None
+
     def _book_stretch(self, waiter: Waiter, now: float) -> None:
         stretch = now - waiter.stretch
         waiter.stretch = now
-        ledger = self.ledger
-        if self.halted:
-            waiter.account.waited_alarm += stretch
-            ledger.waited_alarm += stretch
-        elif self is waiter.account:
-            self.waited_here += stretch
-            ledger.waited_here += stretch
-        else:
-            waiter.account.waited_above += stretch
-            ledger.waited_above += stretch
+        why = self.why(waiter.account)
+        books = waiter.account
+        if books.waited is None:
+            books.waited = [0.0] * len(REASONS)
+        books.waited[why] += stretch
+        self.ledger.waited[why] += stretch
 
     @property
     def state(self) -> str:
-        """`clear`, `owing`, `throttled` or `closing`."""
+        """`clear`, `owing`, `throttled`, `flow` or `closing`."""
         if self.opens <= 0:
             return "closing"
-        if self.throttled:
+        if self.blockers:
+            return "flow"
+        if self.throttled or self.squeezed:
             return "throttled"
         return "owing" if self.debt_items or self.debt_bytes else "clear"
 
@@ -283,14 +613,14 @@ class Account:
     def room(self) -> tuple[int, int]:
         """Return (items, bytes) that may still be borrowed before its readers have to wait.
 
-        The least over the account and its ancestors; negative when the debt is above the limit, or
-        there is an alarm.
+        The least over the account and its ancestors, of their limits and its shares of them;
+        negative when the debt is above one, or there is an alarm, no credit or no token left.
         Rule 9 cuts a run of events with it: `1 + room // price` of them are admitted.
         """
         items = nbytes = UNLIMITED
         for account in self.limited:
-            if account.halted:
-                return -1, -1
+            if account.gated:
+                return self._room_closer()
             left = account.mark_items - account.debt_items
             if left < items:
                 items = left
@@ -298,6 +628,27 @@ class Account:
             if left < nbytes:
                 nbytes = left
         return items, nbytes
+
+    def _room_closer(self) -> tuple[int, int]:
+        items: float = UNLIMITED
+        nbytes: float = UNLIMITED
+        for account in self.chain:
+            if account.halted or account.blockers or account.full:
+                return -1, -1
+            shared = account.shares is not None and account.throttled
+            times = HARD if shared else 1
+            items = min(items, times * account.mark_items - account.debt_items)
+            nbytes = min(nbytes, times * account.mark_bytes - account.debt_bytes)
+            parent = account.parent
+            if parent is not None and parent.shares is not None and parent.throttled:
+                share_items, share_bytes = parent.shares.share(account)
+                items = min(items, share_items - account.debt_items)
+                nbytes = min(nbytes, share_bytes - account.debt_bytes)
+            if account.bucket is not None:
+                in_items, in_bytes = account.bucket.room(account.ledger.clock())
+                items = min(items, in_items)
+                nbytes = min(nbytes, in_bytes)
+        return math.floor(items), math.floor(nbytes)
 
     # -- borrowing and repaying -----------------------------------------------------------------
 
@@ -392,7 +743,7 @@ class Account:
             account.debt_items = left = account.debt_items - items
             account.debt_bytes -= nbytes
             if account.gated:
-                account._repaid_while_waited_for(holder)
+                account._repaid_while_gated(holder, self)
             if not left and account.opens <= 0 and not account.debt_bytes:
                 ledger.fold(account)
             account = account.parent
@@ -419,17 +770,27 @@ class Account:
             account.debt_items = left = account.debt_items - items
             account.debt_bytes -= nbytes
             if account.gated:
-                account._repaid_while_waited_for(first)
+                account._repaid_while_gated(first, self)
             if not left and account.opens <= 0 and not account.debt_bytes:
                 ledger.fold(account)
 
-    def _repaid_while_waited_for(self, holder: Holder | Gone | None) -> None:
+    def _repaid_while_gated(self, holder: Holder | Gone | None, debtor: Account) -> None:
+        name = "(no holder)" if holder is None else holder.name
         line = self.line
-        # While there is an alarm, that is to blame.
-        if line is not None and len(line) and not self.halted:
-            name = "(no holder)" if holder is None else holder.name
+        # While there is an alarm, that is to blame; and who blocks, or the rate.
+        if line is not None and len(line) and self.cause in REPAID:
             self._blame(name, self.ledger.clock())
-        self._reopen_if_clear()
+        if not self.throttled:
+            return
+        shares = self.shares
+        if shares is not None:
+            child: Account | None = debtor
+            while child is not None and child.parent is not self:
+                child = child.parent
+            if child is not None:
+                shares.repaid(child)
+        self._reopen_if_clear(name)
+        self._share_anew(name)
 
     def _blame(self, name: str, now: float) -> None:
         """Blame the stretch that ends now on `name`, for those who wait here."""
@@ -439,25 +800,26 @@ class Account:
             self.blame = {}
         name = add_blame(self.blame, name, now - self.blame_mark)
         if line.stalls is not None:
-            line.stalls.blame((name, bool(self.halted)), now - self.blame_mark)
+            line.stalls.blame((name, self.cause), now - self.blame_mark)
         self.blame_mark = now
         for waiter, before in line.joined.items():
             waiter.blame[name] = waiter.blame.get(name, 0.0) - before
         line.joined.clear()
 
-    def _reopen_if_clear(self) -> None:
+    def _reopen_if_clear(self, name: str | None) -> None:
         if (
             self.throttled
             and self.debt_items <= self.low_items
             and self.debt_bytes <= self.low_bytes
         ):
-            self.throttled = False
-            if self.opens > 0:
+            self.throttled = self.full = False
+            if self.state not in UNUSUAL:
                 self.ledger.unusual.discard(self)
-            line = self.line
-            self.gated = bool(self.halted) or (line is not None and len(line) > 0)
-            if line is not None and not self.halted:
-                line.wake_head()
+            shares = self.shares
+            if shares is not None:
+                for child in shares.stop():
+                    child._released(name)
+            self._settle_gate()
 
     # -- loans and turns ------------------------------------------------------------------------
 
@@ -516,11 +878,13 @@ class Account:
                 or account.debt_bytes > account.mark_bytes
                 or account.gated
             ):
-                return False
+                return self._lets_through(heed_alarms=True)
         return True
 
     async def ensure_clear_funds(self) -> None:
-        """Wait while this account, or an ancestor, is above its limit or halted; before reading.
+        """Wait while this account, or an ancestor, is above its limit or has another gate closed.
+
+        For sources, before they read (rule 5).
 
         Returns at once, *without a checkpoint*, when the funds are clear: readers checkpoint once a
         read anyway, and this is called more often. (It departs from Trio's habit: 0.1 us against
@@ -544,7 +908,8 @@ class Account:
                 break
         else:
             return
-        await self._wait_for_clear_funds()
+        if not self._lets_through(heed_alarms=True):
+            await self._wait_for_clear_funds()
 
     async def _wait_for_clear_funds(self) -> None:
         ledger = self.ledger
@@ -556,12 +921,7 @@ class Account:
         if closed is None:
             return
         self.waits += 1
-        if closed.halted:
-            ledger.waits_alarm += 1
-        elif closed is self:
-            ledger.waits_here += 1
-        else:
-            ledger.waits_above += 1
+        ledger.waits[closed.why(self)] += 1
         if self.readers is None:
             self.readers = []
         self.readers.append(waiter)
@@ -582,7 +942,7 @@ class Account:
                         waiter.at._step_out(waiter)
                     closed._step_in(waiter)
                 waiter.event = ledger.new_event()
-                await waiter.event.wait()
+                await closed._until_woken(waiter)
         finally:
             if waiter.at is not None:
                 waiter.at._step_out(waiter)
@@ -600,23 +960,64 @@ class Account:
                 trace.wait_ended(waiter)
             ledger.fold(self)
 
+    async def _until_woken(self, waiter: Waiter) -> None:
+        line = self.line
+        if not self.rate_closed or line is None or line.waiters[0] is not waiter:
+            await waiter.event.wait()
+            return
+        # Nobody else comes by when there are tokens again; once for all that stand here.
+        assert self.bucket is not None
+        with trio.move_on_after(self.bucket.wait(self.ledger.clock())):
+            await waiter.event.wait()
+
     def _closed_to(self, waiter: Waiter) -> Account | None:
         """Return the first account of the chain that does not let this waiter through."""
         for account in self.chain:
-            if (
-                account.debt_items > account.mark_items or account.debt_bytes > account.mark_bytes
-            ) and not account.throttled:
-                account._throttle()
-            if (
-                account.throttled
-                or account.halted
-                or (account.line is not None and account.line.has_before(waiter.ticket))
-            ):
+            if account._is_closed_to(waiter.ticket):
                 return account
         return None
 
+    def _is_closed_to(self, ticket: int, *, heed_alarms: bool = True) -> bool:
+        """Whether a reader that comes here with such a ticket has to wait; notes why."""
+        parent = self.parent
+        if parent is not None and parent.shares is not None:
+            if not parent.throttled and parent._is_above(1):
+                parent._throttle()
+            if parent.throttled and not self.squeezed and not parent.shares.lets(self):
+                if ticket == NOBODY:
+                    return True
+                self._squeeze(parent.shares)
+        if not self.throttled and self._is_above(1):
+            self._throttle()
+        if self.throttled and self.shares is not None and not self.full and self._is_above(HARD):
+            self.full = True
+            self._settle_gate()
+        if self.bucket is not None:
+            closed = self.bucket.wait(self.ledger.clock()) > 0
+            if closed != self.rate_closed:
+                self.rate_closed = closed
+                self._settle_gate()
+        if (self.halted and heed_alarms) or self.blockers or self.squeezed or self.rate_closed:
+            return True
+        if self.throttled if self.shares is None else self.full:
+            return True
+        line = self.line
+        if line is None or (ticket == NOBODY and self.halted and not heed_alarms):
+            return False
+        return len(line) > 0 if ticket == NOBODY else line.has_before(ticket)
+
+    def _squeeze(self, shares: Shares) -> None:
+        self.squeezed = True
+        shares.squeeze(self)
+        if self.opens > 0:
+            self.ledger.unusual.add(self)
+        self._settle_gate()
+
     def _throttle(self) -> None:
-        self.throttled = self.gated = True
+        self.throttled = True
+        if self.shares is not None:
+            self.shares.start()
+        self._settle_gate()
         ledger = self.ledger
         ledger.unusual.add(self)
         over = self.debt_items - self.mark_items
@@ -646,6 +1047,8 @@ class Account:
     def _step_out(self, waiter: Waiter) -> None:
         line = self.line
         assert line is not None
+        if self.cause == RATE:
+            self._blame(RATE_LIMIT, self.ledger.clock())
         if line.stalls is not None:
             self.tell_stall(waiter)
             line.stalls.left(waiter)
@@ -659,10 +1062,7 @@ class Account:
                 blamed = seconds - waiter.blame_before.get(name, 0.0)
                 if blamed > 0:
                     waiter.blame[name] = waiter.blame.get(name, 0.0) + blamed
-        closed = self.throttled or bool(self.halted)
-        self.gated = closed or len(line) > 0
-        if not closed:
-            line.wake_head()
+        self._settle_gate()
 
     def tell_stall(self, waiter: Waiter) -> None:
         """Tell the recorder whom a reader that stands here has been kept waiting by."""
@@ -671,9 +1071,9 @@ class Account:
         if line is None or line.stalls is None or recorder is None:
             return
         account = waiter.account
-        here = REASONS[0] if self is account else REASONS[1]
-        for (culprit, alarm), seconds in line.stalls.tell(waiter):
-            reason = REASONS[2] if alarm else here
+        here = 0 if self is account else 1
+        for (culprit, cause), seconds in line.stalls.tell(waiter):
+            reason = REASONS[cause or here]
             recorder.stalled(account, self, culprit, seconds, self.blame_mark, reason)
 
     # -- closing --------------------------------------------------------------------------------
@@ -718,6 +1118,7 @@ class Account:
         waited = waited_by_reason(self, self.readers or (), now)
         standing = self.ledger.standings.get(self.name)
         limit = self.own_limit
+        share = self._share_now()
         return AccountStatistics(
             name=self.name,
             parent=None if self.parent is None else self.parent.name,
@@ -732,6 +1133,13 @@ class Account:
             limit_bytes=limit.bytes,
             low_items=None if limit.items is None else self.low_items,
             low_bytes=None if limit.bytes is None else self.low_bytes,
+            weight=self._weight,
+            shared=self.shares is not None,
+            share_items=share[0],
+            share_bytes=share[1],
+            rate_items=None if self.bucket is None else self.bucket.limit.items_per_s,
+            rate_bytes=None if self.bucket is None else self.bucket.limit.bytes_per_s,
+            blockers=self.blockers,
             borrowed_items=self.borrowed_items,
             borrowed_bytes=self.borrowed_bytes,
             waiting=len(running),

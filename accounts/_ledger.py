@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ._account import Account
+from ._account import UNUSUAL, Account, check_weight
 from ._backlog import Relief
 from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LOOSE = "(loose)"
 """The holder's name, in the matrix, of loans that no holder has taken yet."""
 
-STATES: tuple[str, ...] = ("clear", "owing", "throttled", "closing")
+STATES: tuple[str, ...] = ("clear", "owing", "throttled", "closing", "flow")
 
 
 class Router(Holder):
@@ -127,14 +127,9 @@ class Ledger:
         self.borrowed_bytes = 0
         self.repaid_items = [0] * len(Outcome)
         self.repaid_bytes = [0] * len(Outcome)
-        # At the reader's own account, at those above it, and for an alarm at either; seconds of
-        # stretches that are over.
-        self.waits_here = 0
-        self.waits_above = 0
-        self.waits_alarm = 0
-        self.waited_here = 0.0
-        self.waited_above = 0.0
-        self.waited_alarm = 0.0
+        # How often readers had to wait, and for how long (the stretches that are over), by reason.
+        self.waits = [0] * len(REASONS)
+        self.waited = [0.0] * len(REASONS)
         # Which alarms are watched, and whether they are up.
         self.alarms: dict[str, bool] = {}
         # What is wrong beside the books, as sentences, by what it is wrong with: for their pages.
@@ -151,7 +146,7 @@ class Ledger:
         # Which tasks are inside a loan's or a turn's block, and whose.
         self.inside: dict[trio.lowlevel.Task, list[Account]] = {}
         self._tickets = count()
-        # Accounts that are throttled or closed: few, and so found without looking at all of them.
+        # Accounts in `UNUSUAL` states: few, and so found without looking at all of them.
         self.unusual: set[Account] = set()
         self.waiters: set[Waiter] = set()
         # Who tells of those that wait for long, while `watch_slow_waits` runs.
@@ -175,12 +170,16 @@ class Ledger:
         limit: Limit | None = None,
         parent: Account | None = None,
         at_rest: str | None = None,
+        weight: float | None = None,
+        shared: bool | None = None,
     ) -> Account:
         """Open the account called `name`, or open it once more.
 
         A name that is still known, because it is in use or because what it caused is still being
         paid off, gives the same account with its debt (rule 14); each opening wants its own
-        `Account.close`. A `limit` that is given replaces the account's (default: `Limit()`).
+        `Account.close`. A `limit` that is given replaces the account's (default: `Limit()`); so do
+        `weight` (default: 1) and `shared` (default: it is not), for which see `Account.weight` and
+        `Account.shared`.
 
         A new account that is opened with `at_rest` owes for what is put aside, and where: on `disk`
         or in `ram`; so do those that are opened under it. That is told of apart from the debt of
@@ -190,7 +189,10 @@ class Ledger:
             AccountError: If it is known under another parent.
             ClosedAccountError: If `parent` is not in this ledger: closed and forgotten, or another
                 ledger's.
+            ValueError: If the weight is not above zero.
         """
+        if weight is not None:
+            check_weight(weight)
         account = self.accounts.get(name)
         if account is None:
             if parent is not None:
@@ -209,9 +211,16 @@ class Ledger:
                 self.roots.add(account)
             else:
                 parent.children += 1
+                if parent.below is None:
+                    parent.below = {}
+                parent.below[account] = None
                 at_rest = self.at_rest.get(parent, at_rest)
             if at_rest is not None:
                 self.at_rest[account] = at_rest
+            if weight is not None:
+                account.weight = weight
+            if shared:
+                account.shared = True
             for tracer in self.tracers:
                 tracer.opened(account)
             return account
@@ -221,10 +230,14 @@ class Ledger:
             msg = f"account {name} is under {old}; close it before opening it under {new}"
             raise AccountError(msg)
         account.opens += 1
-        if not account.throttled:
+        if account.state not in UNUSUAL:
             self.unusual.discard(account)
         if limit is not None:
             account.limit = limit
+        if weight is not None:
+            account.weight = weight
+        if shared is not None:
+            account.shared = shared
         return account
 
     def fold(self, account: Account) -> None:
@@ -253,13 +266,19 @@ class Ledger:
         parent = account.parent
         if parent is not None:
             parent.children -= 1
+            if parent.below is not None:
+                parent.below.pop(account, None)
+            if parent.shares is not None:
+                parent.shares.forget(account)
             self.fold(parent)
 
     def limits_changed(self, changed: Account) -> None:
-        """Let every account below `changed` know that it has a limit now, or none any more."""
-        for account in self.accounts.values():
-            if changed in account.chain:
-                account.refresh_limited()
+        """Let it and every account below know that it is to be looked at now, or not any more."""
+        some = [changed]
+        while some:
+            account = some.pop()
+            account.refresh_limited()
+            some.extend(account.below or ())
 
     def standing_of(self, owner: str) -> Standing:
         """Return the standing state of `owner`, which outlives the owner's accounts (rule 16)."""
@@ -438,8 +457,8 @@ class Ledger:
         unusual = [account.debt_items for account in some]
         states["clear"] -= unusual.count(0)
         states["owing"] -= len(unusual) - unusual.count(0)
-        states["closing"] = [account.opens > 0 for account in some].count(False)
-        states["throttled"] = len(unusual) - states["closing"]
+        for account in some:
+            states[account.state] += 1
         rest_items: dict[str, int] = {}
         rest_bytes: dict[str, int] = {}
         for account, place in self.at_rest.items():
@@ -447,7 +466,6 @@ class Ledger:
                 rest_items[place] = rest_items.get(place, 0) + account.debt_items
                 rest_bytes[place] = rest_bytes.get(place, 0) + account.debt_bytes
         waited = waited_by_reason(self, self.waiters, now)
-        waits = (self.waits_here, self.waits_above, self.waits_alarm)
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),
@@ -462,8 +480,8 @@ class Ledger:
             repaid_items={o.label: self.repaid_items[o] for o in Outcome},
             repaid_bytes={o.label: self.repaid_bytes[o] for o in Outcome},
             waiting=len(self.waiters),
-            waits=sum(waits),
-            waits_by_reason=dict(zip(REASONS, waits, strict=True)),
+            waits=sum(self.waits),
+            waits_by_reason=dict(zip(REASONS, self.waits, strict=True)),
             waited_seconds=sum(waited.values()),
             waited_by_reason=waited,
             leaked_loans=self.leaked_loans,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from ._waiters import Waiter
 
-Culprit: TypeAlias = "tuple[str, bool]"
-"""A holder's name, or an alarm's; and whether it is an alarm."""
+Culprit: TypeAlias = "tuple[str, int]"
+"""A holder's name, or what is blamed in its place; and why they waited, as an index of `REASONS`:
+`PLAIN` for both at their own account and at one above."""
 
 
 class Stalls:

@@ -14,8 +14,9 @@ class AccountStatistics:
     at_rest: str | None
     """Where what it owes for is at rest: `disk` or `ram`; None: it is not."""
     state: str
-    """`clear` (owes nothing), `owing`, `throttled` (its readers wait) or `closing` (closed and
-    still being paid off)."""
+    """`clear` (owes nothing), `owing`, `throttled` (above its limit, or above its share of its
+    parent's), `flow` (somebody has no credit left for it) or `closing` (closed and still being paid
+    off)."""
     alarms: tuple[str, ...]
     """The alarms for which its readers wait, and its descendants', whatever it owes."""
     debt_items: int
@@ -34,6 +35,21 @@ class AccountStatistics:
     """The debt in events at or below which they go on."""
     low_bytes: int | None
     """The debt in bytes at or below which they go on."""
+    weight: float
+    """How large its share is beside its siblings', if its parent is shared."""
+    shared: bool
+    """Whether its children have shares of its limit."""
+    share_items: int | None
+    """What it may owe in events while its parent is above its limit; None: there is nothing to
+    share now, or no limit in this unit."""
+    share_bytes: int | None
+    """The same in bytes."""
+    rate_items: float | None
+    """Events that may come in each second; None: no limit."""
+    rate_bytes: float | None
+    """Bytes that may; None: no limit."""
+    blockers: tuple[str, ...]
+    """Who has no credit left for what its readers bring in, for longest first."""
     borrowed_items: int
     """Events ever charged to it directly."""
     borrowed_bytes: int
@@ -48,7 +64,8 @@ class AccountStatistics:
     """For how long in all, the waits that still go on included."""
     waited_by_reason: dict[str, float]
     """The same seconds by why they were waited: `account`, at this account itself; `parent`, at
-    one above it; `alarm`, at either while there was an alarm."""
+    one above it; at either, `alarm`, while there was an alarm; `share`, for its share of what the
+    account above may owe; `rate`, for more having come in than may; `credit`, for somebody's."""
     blame: dict[str, float]
     """Seconds waited by holder: each stretch of a wait counts for the holder whose repayment
     ended it. Ended waits, and the ended stretches of those that go on."""
@@ -132,12 +149,11 @@ class LedgerStatistics:
     waits: int
     """How often a reader had to wait."""
     waits_by_reason: dict[str, int]
-    """The same by where it had to wait at first: at its own `account`, or at a `parent`; or, at
-    either, for an `alarm`."""
+    """The same by why it had to wait at first; see `AccountStatistics.waited_by_reason`."""
     waited_seconds: float
     """For how long in all, the waits that still go on included."""
     waited_by_reason: dict[str, float]
-    """The same seconds by where they were waited."""
+    """The same seconds by why they were waited."""
     leaked_loans: int
     """Loans that the garbage collector found outstanding."""
     standing_items: int

@@ -87,6 +87,8 @@ class Turn:
             ledger.drain()
         if self.input_items:
             account.borrow(self.input_items, self.input_bytes)
+            if account.rated:
+                account.charge_rates(self.input_items, self.input_bytes)
         ledger.enter(account)
         ledger.turns.add(self)
         self.opened = ledger.clock()
@@ -269,6 +271,8 @@ def commit_run(
     if account.tracers is not None:
         holders = account.tracers[0].run(account, holders, item, items, nbytes)
     account.borrow_run(items, nbytes, len(holders))
+    if account.rated:
+        account.charge_rates(items, nbytes)
     # The router has had the input for no time at all.
     ledger.router.ages.counts[0] += items
     if ledger.recorder is not None:

@@ -26,9 +26,18 @@ if TYPE_CHECKING:
     from ._stalls import Stalls
 
 
-REASONS: Final = ("account", "parent", "alarm")
+REASONS: Final = ("account", "parent", "alarm", "share", "rate", "credit")
 """Why a reader waits: its own account is throttled (or others stand in line there), or one above
-it; or there is an alarm there, whatever is owed (`Account.halt`)."""
+it; there is an alarm there, whatever is owed (`Account.halt`); it is above its share of what the
+account above may owe (`_shares.py`); more comes in than may (`_rate_limit.py`); or somebody has
+no credit left for it (`Account.block`)."""
+
+PLAIN: Final = 0
+"""The index of the first of them, and, for readers of accounts below, of the second."""
+ALARM: Final = 2
+SHARE: Final = 3
+RATE: Final = 4
+CREDIT: Final = 5
 
 
 @attrs.define(slots=True, eq=False)
@@ -50,19 +59,13 @@ def waited_by_reason(
     books: Account | Ledger, waiters: Collection[Waiter], now: float
 ) -> dict[str, float]:
     """Return seconds waited by reason: those that are over, of an account or of all, and those of
-    `waiters` until `now`.
+    `waiters` until now.
     """  # noqa: D205
-    here, above, alarm = books.waited_here, books.waited_above, books.waited_alarm
+    waited = [0.0] * len(REASONS) if books.waited is None else list(books.waited)
     for waiter in waiters:
-        running = now - waiter.stretch
         at = waiter.at
-        if at is not None and at.halted:
-            alarm += running
-        elif at is waiter.account:
-            here += running
-        else:
-            above += running
-    return dict(zip(REASONS, (here, above, alarm), strict=True))
+        waited[1 if at is None else at.why(waiter.account)] += now - waiter.stretch
+    return dict(zip(REASONS, waited, strict=True))
 
 
 class WaitQueue:

@@ -260,12 +260,13 @@ def _most_first(each: WaitedOn) -> tuple[int, int, str]:
 
 
 def _wait(at: Account, there: Readers, now: float, on: Iterable[WaitedOn]) -> Wait:
+    marks = at.goes_on_at()
     return Wait(
         at.name,
         tuple(sorted(account.name for account in there)),
         now - min(first for first, _ in there.values()),
-        max(0, at.debt_items - at.low_items),
-        max(0, at.debt_bytes - at.low_bytes),
+        max(0, at.debt_items - marks[0]),
+        max(0, at.debt_bytes - marks[1]),
         tuple(on),
     )
 
@@ -473,7 +474,8 @@ class _Standstill:
 
 
 def _is_clear(account: Account, kept: list[int]) -> bool:
-    return kept[0] <= account.low_items and kept[1] <= account.low_bytes
+    items, nbytes = account.goes_on_at()
+    return kept[0] <= items and kept[1] <= nbytes
 
 
 def _components(

@@ -176,8 +176,8 @@ STALLS: Final = Table(
         Column("ended_ns", "int64", "When it ended."),
         Column("account", "string", "Whose reader waited."),
         Column("at_account", "string", "Whose debt had to fall: that account, or one above it."),
-        Column("culprit", "string", "The holder that was waited on, or the alarm."),
-        Column("reason", "string", "`account`, `parent` or `alarm`."),
+        Column("culprit", "string", "The holder that was waited on, or what stands in its place."),
+        Column("reason", "string", "`account`, `parent`, `alarm`, `share`, `rate` or `credit`."),
     ),
 )
 

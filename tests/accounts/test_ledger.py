@@ -109,7 +109,7 @@ async def test_the_totals() -> None:
         await wait_all_tasks_blocked()
         clock.jump(3)
         totals = ledger.statistics()
-        assert totals.accounts == {"clear": 1, "owing": 2, "throttled": 1, "closing": 1}
+        assert totals.accounts == {"clear": 1, "owing": 2, "throttled": 1, "closing": 1, "flow": 0}
         assert totals.holders == 2  # the box and the router
         assert (totals.debt_items, totals.debt_bytes) == (6, 51)  # each once
         assert totals.top_debt_items == 5
@@ -121,7 +121,7 @@ async def test_the_totals() -> None:
         assert (totals.standing_items, totals.standing_bytes) == (5, 500)
         box.work(6)
     totals = ledger.statistics()
-    assert totals.accounts == {"clear": 4, "owing": 0, "throttled": 0, "closing": 0}
+    assert totals.accounts == {"clear": 4, "owing": 0, "throttled": 0, "closing": 0, "flow": 0}
     assert (totals.debt_items, totals.waiting, totals.waited_seconds) == (0, 0, 3.0)
 
 

@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit
+from clearfunds.accounts._waiters import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def by_reason(ledger: Ledger) -> tuple[dict[str, int], dict[str, float]]:
 
 def only(**reasons: float) -> dict[str, float]:
     """Return counts by reason; those not given are 0."""
-    return {"account": 0, "parent": 0, "alarm": 0, **reasons}
+    return {**dict.fromkeys(REASONS, 0), **reasons}
 
 
 async def read(account: Account) -> None:

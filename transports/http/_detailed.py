@@ -357,7 +357,7 @@ async def _waited_since(books: _Books) -> dict[Account, float]:
         if not number % BREATH_EVERY:
             await books.pace.breathe()
         at = waiter.at
-        if at is not None and (at.waits_for_repayment or not at.halted):
+        if at is not None and at.waits_on_holders:
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return since
 

@@ -72,12 +72,15 @@ LABELS: Final = {
     "parent": "The name of the account above, or nothing.",
     "place": "Where queues have put it: `disk`, in the store; `ram`, in a relay without one.",
     "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",
-    "reason": f"Where readers wait: `{REASONS[0]}`, at their own; `{REASONS[1]}`, at one above it; "
-    f"`{REASONS[2]}`: at either, while an alarm is up.",
+    "reason": f"Why readers wait: `{REASONS[0]}`, for their own account's debt; "
+    f"`{REASONS[1]}`, for that of one above it; at either: `{REASONS[2]}`, while an alarm is up; "
+    f"`{REASONS[3]}`, above its share of what the account above may owe; `{REASONS[4]}`, when more "
+    f"came in than may; `{REASONS[5]}`, while somebody has no credit left for it.",
     "state": f"Of accounts: {', '.join(f'`{state}`' for state in STATES)}: owes nothing, owes, "
-    "above its limit and not yet at its lower mark, closed and still being paid off. Of messages "
-    "in queues: `ready` to be delivered, `unacked`: delivered. Of sessions: `connected`, `away`. "
-    "Of the store's bytes: `live`, needed, and `dead`, to be given back.",
+    "above its limit (or its share) and not yet at its lower mark, closed and still being paid "
+    "off, without credit. Of messages in queues: `ready` to be delivered, `unacked`: delivered. "
+    "Of sessions: `connected`, `away`. Of the store's bytes: `live`, needed, and `dead`, to be "
+    "given back.",
     "transport": "The protocol: `mqtt`, `syndicate`.",
     "version": "Of the package.",
 }

@@ -292,9 +292,7 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     owing, tightest, count = await _top_accounts(ledger, pace, most)
     now = ledger.clock()
     # Where an alarm stops them that no repayment ends, they wait on no holder.
-    waited_for = {
-        at: crowd for at, crowd in crowds.items() if at.waits_for_repayment or not at.halted
-    }
+    waited_for = {at: crowd for at, crowd in crowds.items() if at.waits_on_holders}
     holdings = _Holdings(waited_for, dict.fromkeys([*owing, *tightest], now))
     await _walk(ledger, holdings, pace)
     names, holders_left_out = await _top(
@@ -386,7 +384,7 @@ async def _crowds(ledger: Ledger, pace: Pace) -> dict[Account, _Crowd]:
         if not number % BREATH_EVERY:
             await pace.breathe()
         at = waiter.at
-        if at is None or not (at.throttled or at.halted):
+        if at is None or not at.closed:
             continue
         crowd = crowds.get(at)
         if crowd is None:
@@ -547,6 +545,7 @@ async def _wait_row(
     at: Account, crowd: _Crowd, holdings: _Holdings, now: float, pace: Pace
 ) -> WaitRow:
     share = crowd.items or {}
+    low_items, low_bytes = at.goes_on_at()
     names, left_out = await _top(
         list(share),
         WAITED_ON_MAX,
@@ -558,12 +557,11 @@ async def _wait_row(
             **_holder_row(name, holdings, now),
             "here_items": share[name],
             "here_bytes": crowd.bytes[name],
-            "enough": at.debt_items - share[name] <= at.low_items
-            and at.debt_bytes - crowd.bytes[name] <= at.low_bytes,
+            "enough": at.debt_items - share[name] <= low_items
+            and at.debt_bytes - crowd.bytes[name] <= low_bytes,
         }
         for name in names
     ]
-    low_items, low_bytes = at.low_items, at.low_bytes
     return {
         "at": clipped(at.name),
         "alarms": list(at.halted),

@@ -59,7 +59,7 @@ async def waiting(
     for number, waiter in enumerate(list(ledger.waiters)):
         if not number % BREATH_EVERY:
             await pace.breathe()
-        if waiter.at is not None and waiter.at.throttled and matches(waiter.account.name):
+        if waiter.at is not None and waiter.at.waits_for_repayment and matches(waiter.account.name):
             since[waiter.account] = min(waiter.since, since.get(waiter.account, now))
             places[waiter.account] = waiter.at
     longest = sorted(since, key=lambda account: since[account])

@@ -69,4 +69,4 @@ async def test_who_publishes_waits_until_the_alarm_is_over_and_loses_nothing() -
         await other.expect(PubAck(7))
         payloads = [(await consumer.publication()).payload for _ in range(101)]
         assert [each for each in payloads if each != b"acked"] == [b"%d" % n for n in range(100)]
-        assert relay.statistics().waits_by_reason == {"account": 0, "parent": 0, "alarm": 2}
+        assert relay.statistics().waits_by_reason["alarm"] == relay.statistics().waits == 2

@@ -213,7 +213,7 @@ function speak(text, mood) {
 
 // Those that cause debt: a level owes what these owe.
 function owingBelow({ totals, levels }) {
-  return totals.accounts.owing + totals.accounts.throttled - levels.filter((row) => row.debt_items && !row.at_rest).length;
+  return totals.accounts.owing + totals.accounts.throttled + totals.accounts.flow - levels.filter((row) => row.debt_items && !row.at_rest).length;
 }
 
 function showVerdict(state) {
@@ -705,7 +705,7 @@ function showMatrix(state) {
   const others = table.tHead.querySelector("tr > :last-child");
   if (others) others.firstChild.className = [...table.tBodies[0].rows].some((row) => row.lastChild.textContent) ? "" : "unseen";
   const hidden = [];
-  const owing = state.totals.accounts.owing + state.totals.accounts.throttled + state.totals.accounts.closing;
+  const owing = state.totals.accounts.owing + state.totals.accounts.throttled + state.totals.accounts.flow + state.totals.accounts.closing;
   const levels = state.levels.filter((row) => !row.at_rest).length;
   if (owing > usedRows.length + levels) hidden.push(left(owing - usedRows.length - levels, "accounts that owe"));
   if (state.more.holders > 0) hidden.push(left(state.more.holders, "holders"));

@@ -1,0 +1,130 @@
+"""How fast input may come in: a token bucket.
+
+As RFC 2697's committed bucket (section 3), with one difference: a packet is never split nor turned
+away. So whoever has any tokens left may bring in one packet more, which may take the bucket below
+zero, and waits until it is above zero again. In the long run no more comes in than the rate.
+
+Rules of this file:
+1. Tokens come in at the rate, up to the burst; a bucket begins full. There is one bucket for events
+   and one for bytes, and both have to be above zero.
+2. It is charged with what comes in, once: the input of root turns. What that causes is debt's
+   business, and what comes in without causing anything is this one's.
+3. Nothing runs to fill it: how much has come in meanwhile is found by whoever looks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import attrs
+
+BURST_SECONDS: Final = 1.0
+"""How long an idle source saves up, unless told otherwise: a rate that is given by the second is
+kept in each second."""
+
+RATE_TICK: Final = 0.001
+"""Seconds that a reader which waits for tokens sleeps at the least: as fine as a loop's timers."""
+
+RATE_LIMIT: Final = "(rate limit)"
+"""What is blamed, in a holder's place, for what readers wait for tokens."""
+
+
+def _above_zero(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        msg = f"{attribute.name} must be above 0, or None for no limit, not {value}"
+        raise ValueError(msg)
+
+
+@attrs.frozen(slots=True)
+class RateLimit:
+    """How much may come in each second, and how much at once after a while without any.
+
+    Raises:
+        ValueError: If one is not above zero, or there is a burst of what has no rate.
+    """
+
+    items_per_s: float | None = attrs.field(default=None, validator=_above_zero)
+    """Events a second, or None for no limit in this unit."""
+    bytes_per_s: float | None = attrs.field(default=None, validator=_above_zero)
+    """Bytes a second, or None for no limit in this unit."""
+    burst_items: float | None = attrs.field(default=None, validator=_above_zero)
+    """Events that may come at once; None is those of a second, and at least one."""
+    burst_bytes: float | None = attrs.field(default=None, validator=_above_zero)
+    """Bytes that may come at once; None is those of a second."""
+
+    def __attrs_post_init__(self) -> None:
+        for unit, rate, burst in (
+            ("items", self.items_per_s, self.burst_items),
+            ("bytes", self.bytes_per_s, self.burst_bytes),
+        ):
+            if burst is not None and rate is None:
+                msg = f"burst_{unit}={burst} needs {unit}_per_s: without it nothing is limited"
+                raise ValueError(msg)
+
+
+class TokenBucket:
+    """How many tokens there are. Negative: so much has come in beyond them.
+
+    Args:
+        limit: How they come in.
+        now: By the clock of whoever looks.
+
+    Attributes:
+        limit: As given.
+        items: Events that may come in, infinite without a limit.
+        bytes: The same in bytes.
+    """
+
+    __slots__ = ("_at", "_burst_bytes", "_burst_items", "bytes", "items", "limit")
+
+    def __init__(self, limit: RateLimit, now: float) -> None:
+        self.limit = limit
+        self._at = now
+        self._burst_items = _burst(limit.items_per_s, limit.burst_items, 1.0)
+        self._burst_bytes = _burst(limit.bytes_per_s, limit.burst_bytes, 0.0)
+        self.items = self._burst_items
+        self.bytes = self._burst_bytes
+
+    def take(self, items: int, nbytes: int) -> None:
+        """Charge what has come in."""
+        self.items -= items
+        self.bytes -= nbytes
+
+    def wait(self, now: float) -> float:
+        """Return for how many seconds nothing may come in; 0.0: it may now."""
+        elapsed = now - self._at
+        if elapsed > 0:
+            self._at = now
+            limit = self.limit
+            if limit.items_per_s is not None:
+                self.items = min(self._burst_items, self.items + elapsed * limit.items_per_s)
+            if limit.bytes_per_s is not None:
+                self.bytes = min(self._burst_bytes, self.bytes + elapsed * limit.bytes_per_s)
+        if self.items > 0 and self.bytes > 0:
+            return 0.0
+        return max(
+            RATE_TICK,
+            _seconds(self.items, self.limit.items_per_s),
+            _seconds(self.bytes, self.limit.bytes_per_s),
+        )
+
+    def room(self, now: float) -> tuple[float, float]:
+        """Return (items, bytes) that may come in before it is to be looked at again."""
+        return (self.items, self.bytes) if not self.wait(now) else (-1, -1)
+
+    def take_over(self, before: TokenBucket, now: float) -> None:
+        """Begin with what is left in the one before: a new limit is no new burst."""
+        before.wait(now)
+        self.items = min(self.items, before.items)
+        self.bytes = min(self.bytes, before.bytes)
+
+
+def _burst(rate: float | None, burst: float | None, least: float) -> float:
+    if rate is None:
+        return math.inf
+    return max(least, rate * BURST_SECONDS) if burst is None else burst
+
+
+def _seconds(tokens: float, rate: float | None) -> float:
+    return 0.0 if rate is None or tokens > 0 else -tokens / rate
