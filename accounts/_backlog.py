@@ -11,7 +11,8 @@ file:
 2. What it keeps is bounded, by the limit of that account. What is caused by those who take it
    (`LoanedItem.turn`) is on the same account, and bounded by it, too.
 3. What has been begun stays and is finished: what the kernel was offered a part of, what a consumer
-   has in hand. It changes accounts where it is, and does not count against the bound.
+   has in hand. It changes accounts where it is (to the one above that of the holder, so that it
+   does not count against the bound).
 4. Order is kept: what is delivered is what was sent with something left out. The latest of a key
    comes where the latest came.
 5. Nothing is lost in silence: each loss is counted, for the holder and for the ledger, and who
@@ -94,12 +95,14 @@ class Backlog:
     Attributes:
         policy: By what the holder was relieved.
         account: The holder's own: it owes for what is kept.
+        above: The one above it, which owes for what had been begun.
         since: When it began.
         lost: What has been lost and put aside since.
     """
 
     __slots__ = (
-        "_holder", "_latest", "_max_bytes", "_max_items", "account", "lost", "policy", "since",
+        "_holder", "_latest", "_max_bytes", "_max_items", "above", "account", "lost", "policy",
+        "since",
     )  # fmt: skip
 
     def __init__(
@@ -121,7 +124,7 @@ class Backlog:
             number += 1
             name = f"{first} {number}"
         self.account = ledger.open(name, limit=keep, parent=above)
-        above.close()
+        self.above = above
         self._count(Relief(spells=1))
         what = "any number" if keep.items is None else f"{keep.items:,}"
         logger.warning(
@@ -134,6 +137,7 @@ class Backlog:
         """End the spell; what is still kept is the account's until it is settled."""
         holder, lost = self._holder, self.lost
         self.account.close()
+        self.above.close()
         seconds = holder.ledger.clock() - self.since
         found: list[str] = []
         if lost.dropped_items:
@@ -152,14 +156,16 @@ class Backlog:
 
     # -- what is here when it begins ------------------------------------------------------------
 
+    def take_over_begun(self) -> None:
+        """Owe for what has been begun."""
+        for loan in list(self._holder.under_way()):
+            if loan.items and not self.owes_for(loan):
+                loan.transfer(self.above)
+
     def relieve(self) -> None:
         """Take over what has been begun, and deal with the rest by the policy."""
+        self.take_over_begun()
         holder = self._holder
-        for loan in list(holder.under_way()):
-            if loan.items and loan.account is not self.account:
-                self._max_items += loan.items
-                self._max_bytes += loan.bytes
-                loan.transfer(self.account)
         rest: deque[LoanedItem[list[Any]]] = deque()
         queue = holder.queue
         while len(queue) > holder.begun:
@@ -221,6 +227,10 @@ class Backlog:
                 loan.bytes -= nbytes
                 self._spill(loan.account, entry, items, nbytes, loan.opened)
 
+    def owes_for(self, loan: LoanedItem[Any]) -> bool:
+        """Whether nobody else does."""
+        return loan.account is self.account or loan.account is self.above
+
     def _is_ours(self, loan: LoanedItem[Any]) -> bool:
         # Others' loans only pass through; and what has been settled where it was is nobody's.
         return loan.holder is self._holder and loan.items > 0
@@ -250,7 +260,7 @@ class Backlog:
         key: Hashable,
     ) -> None:
         """Take what has come for the holder, for which `account` has just been charged."""
-        parts = self._holder.apart([item], items, nbytes) if items > 1 else None
+        parts = self._holder.apart([item], items, nbytes)
         if parts is None:
             self._take_one(account, item, items, nbytes, now, policy, key)
         else:
@@ -260,7 +270,7 @@ class Backlog:
     def put(self, loan: LoanedItem[list[Any]]) -> None:
         """Take a loan that was in other hands, or back."""
         holder = self._holder
-        if loan.account is self.account:
+        if self.owes_for(loan):
             holder.append(loan)
             return
         account = loan.account

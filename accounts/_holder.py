@@ -305,10 +305,12 @@ class LoanQueue(Holder):
             super().relieve(why, fields)
         if self.closed:
             return
-        if self.backlog is None:
-            self.backlog = Backlog(self, why, fields)
-            self.behind = True
-            self.ledger.behind.add(self)
+        if self.backlog is not None:
+            self.backlog.take_over_begun()
+            return
+        self.backlog = Backlog(self, why, fields)
+        self.behind = True
+        self.ledger.behind.add(self)
         self.backlog.relieve()
 
     def hold_behind(

@@ -162,6 +162,7 @@ class Mailbox(LoanQueue):
         await trio.lowlevel.checkpoint()
         while not self.queue:
             self._raise_if_closed()
+            self._see_whether_caught_up()
             await self._lot.park()
         return self.receive_nowait()
 
@@ -174,6 +175,7 @@ class Mailbox(LoanQueue):
         """
         if not self.queue:
             self._raise_if_closed()
+            self._see_whether_caught_up()
             raise trio.WouldBlock
         loan = self.queue.popleft()
         self.dropped = self._gaps.pop(loan, 0) if self._gaps else 0
@@ -186,8 +188,7 @@ class Mailbox(LoanQueue):
         self.settled()
         if self._spilling is not None:
             self._spilling.received(loan)
-        if self.behind and not self.queue and (self._spilling is None or self._spilling.is_over):
-            self.caught_up()
+        self._see_whether_caught_up()
         if self.queue:
             # Another consumer may have been passed over while this one was on its way.
             self.ready()
@@ -234,6 +235,10 @@ class Mailbox(LoanQueue):
             assert self.backlog is not None
             self._spilling = Spilling(self, self._spill, self.backlog.account)
         self._spilling.put(account, entry, items, nbytes, now)
+
+    def _see_whether_caught_up(self) -> None:
+        if self.behind and not self.queue and (self._spilling is None or self._spilling.is_over):
+            self.caught_up()
 
     def caught_up(self, why: str = "has caught up") -> None:
         """See `LoanQueue.caught_up`."""
