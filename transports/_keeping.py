@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
+from ..accounts import DISK, Account, Ledger, Limit
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
 from ..dataspace.sinks import SinkLimits
 from ..store import StoreSettings
@@ -19,6 +19,7 @@ from .mqtt._kept import KeptSessions, KeptSettings
 from .mqtt._kept_retained import keep_retained
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
+from .queues._spool import forget_spools
 from .subscriptions import SubscriptionServer, SubscriptionSettings
 from .subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
 from .subscriptions._sink_disk import PREFIX as SINK_PREFIX
@@ -68,12 +69,13 @@ def keep_sessions(
             max_inflight=mqtt.settings.max_inflight,
             max_awaiting_release=mqtt.settings.max_awaiting_release,
             patience=mqtt.settings.patience,
-            stuck=StuckPolicy(mqtt.settings.stuck),
+            stuck=mqtt.settings.stuck_kept,
             outlives=isinstance(keeping, Shelves),
         ),
         backing=_paging(mqtt.account, settings),
     )
     if isinstance(keeping, Shelves):
+        forget_spools(keeping)
         keeping.on_trouble = partial(_note_trouble, ledger)
         _note_trouble(ledger, keeping.trouble)
         values = keeping.store.values("mqtt/")
@@ -152,7 +154,7 @@ def subscription_server(
                 expiry=settings.sink_expiry,
                 max_sinks=settings.max_sinks,
                 patience=common.patience,
-                stuck=StuckPolicy(common.stuck),
+                stuck=common.stuck_kept,
             ),
         ),
         admission,

@@ -6,13 +6,15 @@ Rules of this file:
    publisher that happened to be sending.
 3. However the connection ends, everything held here is settled.
 4. One send is capped: a backlog goes out piece by piece, with other tasks in between.
+5. While it is behind (`_behind.py`) only what is being sent is in `queue`: `hold` need not ask
+   whether it is where it joins a loan.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
 import trio
@@ -28,6 +30,7 @@ from ..accounts import (
     StuckPolicy,
 )
 from ..dataspace import Batch
+from ._behind import Dealing, OutletBacklog, policies_of
 from ._flusher import Flusher
 
 SEND_BYTES = 256 << 10
@@ -64,8 +67,8 @@ class Outlet(LoanQueue):
     """
 
     __slots__ = (
-        "_blocked", "_dirty", "_flusher", "_frame", "_on_broken", "_rest", "_scope", "_sending",
-        "_sock", "spare",
+        "_apart", "_begun_policies", "_behind", "_blocked", "_dealing", "_dirty", "_flusher",
+        "_frame", "_on_broken", "_rest", "_scope", "_sending", "_sock", "spare",
     )  # fmt: skip
 
     kind = "outlet"
@@ -82,6 +85,7 @@ class Outlet(LoanQueue):
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
     ) -> None:
+        self._dealing: Dealing | None = None
         super().__init__(ledger, name, patience=patience, policy=policy)
         self._flusher = flusher
         self._sock = sock
@@ -90,6 +94,11 @@ class Outlet(LoanQueue):
         self.spare: LoanedItem[list[Any]] | None = None
         self._dirty = False
         self._blocked = False
+        # Whether it is closed or behind: what comes is not simply queued.
+        self._apart = False
+        self._behind: OutletBacklog | None = None
+        # What is to be done with the messages that the last, incomplete send is of.
+        self._begun_policies: set[StuckPolicy] = set()
         self._scope: trio.CancelScope | None = None
         # What the last, incomplete send left over, and how many loans at the front it belongs to.
         self._rest: memoryview | None = None
@@ -103,6 +112,98 @@ class Outlet(LoanQueue):
     def blocked(self) -> bool:
         """Whether the connection takes nothing at the moment."""
         return self._blocked
+
+    # -- what is done when it is stuck ----------------------------------------------------------
+
+    def deal_by(self, dealing: Dealing) -> None:
+        """Let it be dealt with so from now on; it can be, by what `dealing` brings.
+
+        Raises:
+            UnfitPolicyError: If something is to be put aside, and there is nowhere to.
+        """
+        treatments = dealing.treatments
+        if dealing.open_spool is None and StuckPolicy.SPILL in treatments.policies:
+            super().check_policy(StuckPolicy.SPILL)
+        self._dealing = dealing
+        self.patience = treatments.patience
+        self.policy = treatments.default.policy
+
+    def check_policy(self, policy: StuckPolicy) -> None:
+        """See `Holder.check_policy`."""
+        dealing = self._dealing
+        if dealing is None or policy not in dealing.treatments.policies:
+            super().check_policy(policy)
+
+    @property
+    def policy(self) -> StuckPolicy:
+        """See `Holder.policy`; where it depends on the topic, it goes by what is here now.
+
+        Of what is here the strictest is done: to disconnect, then to relieve, then to wait.
+        """
+        dealing = self._dealing
+        if dealing is None or dealing.treatments.only is not None:
+            return self._policy
+        if self._behind is not None:
+            found = self._behind.policies_aside()
+            if not found:
+                return self._behind.policy
+        else:
+            found = self._begun_policies.union(
+                policies_of(dealing, islice(self.queue, self._sending, None), self)
+            )
+        if StuckPolicy.DISCONNECT in found:
+            return StuckPolicy.DISCONNECT
+        if self._behind is None:
+            for policy in StuckPolicy:
+                if policy.relieves and policy in found:
+                    return policy
+        return StuckPolicy.WAIT if found else self._policy
+
+    @policy.setter
+    def policy(self, policy: StuckPolicy) -> None:
+        self.check_policy(policy)
+        self._policy = policy
+
+    def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+        """See `Holder.relieve`."""
+        dealing = self._dealing
+        if dealing is None or not self.policy.relieves:
+            super().relieve(why, fields)
+            return
+        # One that is not blocked is to be sent to in a moment; of one that is behind, what is
+        # waited for is what nothing is to be done about.
+        if self.closed or not self._blocked or self._behind is not None:
+            return
+        progressed_at = self.progressed_at
+        backlog = self._behind = self.backlog = OutletBacklog(self, dealing, why, fields)
+        self._apart = self.behind = True
+        self.ledger.behind.add(self)
+        backlog.relieve()
+        # To be rid of something is no progress of its peer's.
+        self.progressed_at = progressed_at
+        backlog.write()
+
+    def caught_up(self, why: str = "has caught up") -> None:
+        """See `LoanQueue.caught_up`."""
+        self._behind = None
+        self._apart = self.closed
+        super().caught_up(why)
+
+    @property
+    def begun(self) -> int:
+        """See `LoanQueue.begun`."""
+        return self._sending
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something has not gone out yet."""
+        return bool(self.queue) or self._behind is not None
+
+    def soon(self) -> None:
+        """Note that it has something to do at the next flush."""
+        if not self._dirty:
+            self._dirty = True
+            self._flusher.dirty.append(self)
 
     # -- a holder -------------------------------------------------------------------------------
 
@@ -118,8 +219,11 @@ class Outlet(LoanQueue):
                 tail.items += items
                 tail.bytes += nbytes
                 return
-        elif self.closed:
-            account.repay(items, nbytes, Outcome.DROPPED, self)
+        elif self._apart:
+            if self._behind is not None:
+                self._behind.hold(account, chunk, items, nbytes, now)
+            else:
+                account.repay(items, nbytes, Outcome.DROPPED, self)
             return
         elif not queue:
             self.progressed_at = now
@@ -149,6 +253,9 @@ class Outlet(LoanQueue):
         """
         if self.closed:
             return
+        if self._behind is not None:
+            self._behind.put(loan)
+            return
         if not self.queue:
             self.progressed_at = self.ledger.clock()
         self.queue.append(loan)
@@ -161,7 +268,8 @@ class Outlet(LoanQueue):
 
         A peer cannot have dealt with what is in them, whatever it says.
         """
-        return islice(self.queue, self._sending, None)
+        unbegun = islice(self.queue, self._sending, None)
+        return unbegun if self._behind is None else chain(unbegun, self._behind.aside)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`."""
@@ -169,12 +277,14 @@ class Outlet(LoanQueue):
             # What is no loan is for the audit to find.
             if not isinstance(loan, LoanedItem) or loan.holder is self:  # pyright: ignore[reportUnnecessaryIsInstance]
                 yield loan
+        if self._behind is not None:
+            yield from self._behind.loans()
 
     def surplus(self) -> tuple[int, str] | None:
         """See `Holder.surplus`."""
         if self._rest is not None and not self.queue:
             return len(self._rest), "unsent bytes"
-        uncovered = 0
+        uncovered = 0 if self._behind is None else self._behind.surplus()
         for loan in self.loans():
             if isinstance(loan, LoanedItem):  # pyright: ignore[reportUnnecessaryIsInstance]
                 more = sum(map(len, loan.item)) - loan.bytes
@@ -191,6 +301,8 @@ class Outlet(LoanQueue):
             loan = queue.popleft()
             if loan.holder is self:
                 loan.settle(outcome=outcome)
+        if self._behind is not None:
+            self._behind.settle_all(outcome)
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: the connection is cut."""
@@ -205,10 +317,12 @@ class Outlet(LoanQueue):
         """
         if self.closed:
             return
-        self.closed = True
+        self.closed = self._apart = True
         if self._scope is not None:
             self._scope.cancel()
         self.settle_all(outcome)
+        if self._behind is not None:
+            self.caught_up("has ended")
         self.ledger.unregister(self)
         # Its owner and the spare loan hold this outlet: without this, only the garbage collector
         # could free them.
@@ -226,6 +340,8 @@ class Outlet(LoanQueue):
         self._dirty = False
         queue = self.queue
         if self._blocked or not queue:
+            if self._behind is not None:
+                self._behind.write()
             return None
         if len(queue) == 1:
             loan = queue[0]
@@ -246,6 +362,7 @@ class Outlet(LoanQueue):
                         chunks.clear()
                         return loan
                     return None
+                self._note_begun((loan,))
                 # Copied once, so that a small rest does not keep a large read alive.
                 rest = data[sent:] if sent else data
                 self._rest = memoryview(rest)
@@ -292,14 +409,22 @@ class Outlet(LoanQueue):
         chunks: list[bytes] = []
         size = taken = 0
         for loan in self.queue:
-            if taken and size + loan.bytes > SEND_BYTES:
+            # While it is behind, all that is here is to be sent next.
+            if taken and size + loan.bytes > SEND_BYTES and self._behind is None:
                 break
             taken += 1
             size += loan.bytes
             chunks.extend(loan.item)
         self._sending = taken
+        self._note_begun(islice(self.queue, taken))
         self._rest = memoryview(b"".join(chunks))
         return self._rest
+
+    def _note_begun(self, loans: Iterable[LoanedItem[Any]]) -> None:
+        """Remember what is to be done with messages that will not be told apart any more."""
+        dealing = self._dealing
+        if dealing is not None and dealing.treatments.only is None:
+            self._begun_policies = policies_of(dealing, loans, self)
 
     def _block(self) -> None:
         self._blocked = True
@@ -308,12 +433,28 @@ class Outlet(LoanQueue):
 
     async def _drain(self, scope: trio.CancelScope) -> None:
         with scope:
-            while self.queue and not self.closed:
+            while not self.closed and (self.queue or self._behind is not None):
+                if not self.queue and not await self._refilled():
+                    continue
                 await trio.lowlevel.wait_writable(self._sock)
-                if not self.closed:
+                if not self.closed and self.queue:
                     self._send_some()
         self._blocked = False
         self._scope = None
+
+    async def _refilled(self) -> bool:
+        """Take out what is to be sent next, of what was kept; False: look again whether it is."""
+        backlog = self._behind
+        assert backlog is not None
+        if backlog.refill(SEND_BYTES):
+            # At once: nothing may join what is in the queue.
+            self._gather()
+            return True
+        if backlog.is_empty:
+            self.caught_up()
+        else:
+            await backlog.more()
+        return False
 
     def _break(self, exc: OSError) -> None:
         on_broken = self._on_broken

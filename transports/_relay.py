@@ -43,6 +43,7 @@ from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_li
 from ._otel_export import check_exporter, open_provider
 from ._server import Admission, Server
 from ._settings import KeepingSettings
+from ._subscription_policies import StuckWord, SubscriptionPolicy
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._topics import TopicLimits
 
@@ -100,8 +101,11 @@ class RelaySettings(KeepingSettings):
     """How long a stop may take to send what is owed."""
     patience: float = DEFAULT_PATIENCE
     """How long a subscriber on whom others wait may make no progress."""
-    stuck: Literal["wait", "disconnect"] = "disconnect"
-    """What happens to it then."""
+    stuck: StuckWord = "disconnect"
+    """What happens to it then; see `StuckPolicy`. What it has to acknowledge, and Syndicate's
+    assertions, are never dropped."""
+    subscription_policy: tuple[SubscriptionPolicy, ...] = ()
+    """What happens to some, with what they get on some topics; the first that matches says."""
     slow_wait: float | None = DEFAULT_SLOW_WAIT
     """How long a publisher may wait for its funds to clear before the log tells of it; None: it
     never does."""
@@ -230,6 +234,7 @@ class Relay:
                 idle_timeout=settings.idle_timeout,
                 patience=settings.patience,
                 stuck=StuckPolicy(settings.stuck),
+                subscription_policies=settings.subscription_policy,
             ),
             admission,
         )

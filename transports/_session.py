@@ -112,7 +112,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             frame=frame,
             on_broken=link.cut,
             patience=settings.patience,
-            policy=settings.stuck,
+            policy=settings.stuck_kept,
         )
         self._eof = False
         # Whether it has been found at the end of the stream that nothing is left to be handled.
@@ -280,7 +280,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             # Nothing is accepted any more, but acknowledgements: they make room for the rest.
             nursery.start_soon(self._look_ahead, nursery.cancel_scope)
             # Polled: it happens once, and an event in each outlet would cost every connection.
-            while self.outlet.queue or (self._unacknowledged() and not self._eof):  # noqa: ASYNC110
+            while self.outlet.unsent or (self._unacknowledged() and not self._eof):  # noqa: ASYNC110
                 await trio.sleep(FLUSH_POLL_SECONDS)
             nursery.cancel_scope.cancel()
         await self._take_leave("the relay stops")
@@ -299,7 +299,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         Closed with input unread, the kernel would drop what the peer has not taken yet.
         """
         with trio.move_on_after(LINGER_SECONDS), contextlib.suppress(OSError):
-            while self.outlet.queue and not self.outlet.closed:  # noqa: ASYNC110 (as above)
+            while self.outlet.unsent and not self.outlet.closed:  # noqa: ASYNC110 (as above)
                 await trio.sleep(FLUSH_POLL_SECONDS)
             if self.outlet.closed:
                 return

@@ -9,6 +9,7 @@ import attrs
 from ..accounts import DEFAULT_PATIENCE, Limit, StuckPolicy
 from ..dataspace.sinks import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
 from ._account_limits import AccountLimits
+from ._subscription_policies import SubscriptionPolicy
 
 DEFAULT_DISK_LIMIT = 1 << 30
 """What may be at rest on disk: sixteen clients' full queues; a tenth of a small disk."""
@@ -41,6 +42,13 @@ class ServerSettings:
     """How long a peer on whom others wait may make no progress."""
     stuck: StuckPolicy = StuckPolicy.DISCONNECT
     """What happens to it then."""
+    subscription_policies: tuple[SubscriptionPolicy, ...] = ()
+    """What happens to some, for what they get on some topics; the first that matches says."""
+
+    @property
+    def stuck_kept(self) -> StuckPolicy:
+        """What happens to who holds what may not be dropped: it is waited for, or disconnected."""
+        return self.stuck if self.stuck is StuckPolicy.WAIT else StuckPolicy.DISCONNECT
 
     def limit_of(self, *names: str) -> Limit:
         """Return the limit of the account that has one of these names."""

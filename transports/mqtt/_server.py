@@ -13,6 +13,7 @@ from .._flusher import Flusher
 from .._link import Link
 from .._server import Admission, Server
 from .._settings import ServerSettings
+from ._dealings import Dealings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE
 from ._inflight import DEFAULT_MAX_INFLIGHT
@@ -45,6 +46,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
 
     Attributes:
         sessions: The connected ones, by client identifier.
+        dealings: What is done about those that are stuck.
         kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
             set before anybody connects.
     """
@@ -61,6 +63,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission)
         self.sessions: dict[str, MqttSession] = {}
+        self.dealings = Dealings(self)
         self.kept: KeptSessions | None = None
         self._named = 0
 

@@ -506,6 +506,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Known by name: who comes back finds its debt waiting (rule 14).
         limit = settings.limit_of(name, printable(self.client_id))
         self.account = server.ledger.open(name, limit=limit, parent=server.account)
+        server.dealings.begin(self.outlet, name, printable(self.client_id))
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
         if kept is not None:
@@ -694,7 +695,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 window=server.settings.max_inflight,
                 on_broken=self._link.cut,
                 patience=server.settings.patience,
-                policy=server.settings.stuck,
+                policy=server.settings.stuck_kept,
             )
             self._inflight.owner = account
             self._at_least_once = AtLeastOnce(self._inflight)

@@ -118,7 +118,7 @@ def relay(
             grace=grace,
             otel_every=otel_every,
             **attrs.asdict(debt, recurse=False),
-            **attrs.asdict(patience),
+            **attrs.asdict(patience, recurse=False),
             **attrs.asdict(peers),
             **kept,
             **sides,

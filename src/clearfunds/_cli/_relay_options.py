@@ -6,9 +6,10 @@ from typing import Annotated, Final, Literal
 import attrs
 from cyclopts import Group, Parameter
 
-from clearfunds.transports import RelaySettings
+from clearfunds.transports import RelaySettings, StuckWord
 
 from ._account_limit import AccountLimits
+from ._subscription_policy import SubscriptionPolicies
 from ._types import (
     Count,
     OptionalCount,
@@ -65,9 +66,23 @@ class Patience:
         Parameter(help="Seconds that a subscriber may take nothing while others wait for it."),
     ] = DEFAULTS.patience
     stuck: Annotated[
-        Literal["wait", "disconnect"],
-        Parameter(help="What is done about one that takes nothing for longer."),
+        StuckWord,
+        Parameter(
+            help="What is done about one that takes nothing for longer: it is waited for; or "
+            "disconnected; or it keeps its place, and of what it does not take the oldest or the "
+            "newest is dropped, or all but the latest on each topic, or all is put aside (--store, "
+            "--max-queued) until it takes it. Only QoS 0 is ever dropped."
+        ),
     ] = DEFAULTS.stuck
+    subscription_policy: Annotated[
+        SubscriptionPolicies,
+        Parameter(
+            help="CLIENT FILTER=POLICY[,SECONDS]: the same for clients whose account's name, or "
+            "client identifier, matches a pattern (as for --account-limit), with messages whose "
+            "topic matches a filter; and their patience. May be given several times, the first "
+            "that matches is taken."
+        ),
+    ] = DEFAULTS.subscription_policy
     slow_wait: Annotated[
         OptionalSeconds,
         Parameter(

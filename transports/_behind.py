@@ -1,0 +1,343 @@
+"""A connection that is behind: what becomes of what it does not take.
+
+Rules of this file, beyond those of every `Backlog`:
+1. What the kernel has been offered a part of goes out whole.
+2. Messages that may be dropped are dealt with as their topics say (`Treatments`). Everything else,
+   and what is to be waited for, stays on the account it is on, in order.
+3. It is looked at by the chunk, as it came, where it can be: what is kept is one loan, or hundreds
+   of messages would cost as much as they do when each is alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+
+from ..accounts import JOIN_BYTES, Account, Backlog, LoanedItem, Outcome, StuckPolicy
+from ._kept_messages import Framing, KeptMessages, Room
+from .queues._spool import Spool
+
+if TYPE_CHECKING:
+    from ._outlet import Outlet
+    from ._subscription_policies import Treatments
+
+OpenSpool = Callable[["Outlet", Callable[[], object], Callable[[str], object]], Spool]
+"""Opens a spool for an outlet, given what `Spool` calls `on_more` and `on_over`."""
+
+STAYS: Final = (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)
+"""What is to be dealt with so stays where it is."""
+
+
+@attrs.frozen(slots=True, eq=False)
+class Dealing:
+    """What is done about one connection that is stuck."""
+
+    treatments: Treatments
+    """With which messages what."""
+    framing: Framing
+    """Knows messages from everything else."""
+    open_spool: OpenSpool | None = None
+    """Where messages are put aside (`StuckPolicy.SPILL`)."""
+
+
+class OutletBacklog(Backlog):
+    """One spell of being behind, of one outlet.
+
+    Attributes:
+        aside: Loans that nothing is to be done about, which follow what is being sent.
+    """
+
+    __slots__ = ("_dealing", "_kept", "_loan", "_more", "_outlet", "_spool", "aside")
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        dealing: Dealing,
+        why: str,
+        fields: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(outlet, why, fields)
+        self._outlet = outlet
+        self._dealing = dealing
+        self.aside: deque[LoanedItem[list[Any]]] = deque()
+        keep = outlet.keep.marks()
+        self._kept = KeptMessages(dealing.framing, Room(keep[0], keep[1]))
+        # What is kept, as one loan of the backlog's account.
+        self._loan: LoanedItem[list[Any]] | None = None
+        self._spool: Spool | None = None
+        self._more: trio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<OutletBacklog of {self._outlet.name}: {len(self)} kept>"
+
+    def __len__(self) -> int:
+        """Return how many messages it keeps."""
+        return len(self._kept) + (0 if self._spool is None else len(self._spool))
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to be sent."""
+        return not self.aside and not len(self)
+
+    # -- when it begins -------------------------------------------------------------------------
+
+    def relieve(self) -> None:
+        """See `Backlog.relieve`."""
+        self.take_over_begun()
+        outlet = self._outlet
+        queue = outlet.queue
+        rest: deque[LoanedItem[list[Any]]] = deque()
+        while len(queue) > outlet.begun:
+            rest.appendleft(queue.pop())
+        for loan in rest:
+            self.put(loan)
+
+    def put(self, loan: LoanedItem[list[Any]]) -> None:
+        """See `Backlog.put`; what the outlet only forwards stays as it is."""
+        if loan.holder is not self._outlet:
+            self.aside.append(loan)
+            return
+        framing = self._dealing.framing
+        chunks = list(loan.item)
+        items, nbytes = loan.items, loan.bytes
+        # From here on each chunk is on its own, as if it came now.
+        loan.items = loan.bytes = 0
+        for place, chunk in enumerate(chunks):
+            some, size = 1, min(len(chunk), nbytes)
+            if framing.may_drop(chunk):
+                some = sum(1 for _ in framing.frames(chunk))
+            if place == len(chunks) - 1:
+                some, size = items, nbytes
+            items -= some
+            nbytes -= size
+            self.hold(loan.account, chunk, some, size, loan.opened)
+
+    # -- what comes -----------------------------------------------------------------------------
+
+    def hold(self, account: Account, chunk: bytes, items: int, nbytes: int, opened: float) -> None:
+        """Deal with whole packets, for which `account` has been charged."""
+        dealing = self._dealing
+        if not dealing.framing.may_drop(chunk):
+            self._put_aside(account, chunk, items, nbytes, opened)
+            return
+        treatments = dealing.treatments
+        if treatments.only is not None:
+            self._deal(treatments.only.policy, account, chunk, items, nbytes, opened)
+            return
+        for policy, start, end, some in self._sorted(chunk):
+            size = nbytes if some == items else min(end - start, nbytes)
+            if end == len(chunk):
+                some, size = items, nbytes
+            items -= some
+            nbytes -= size
+            self._deal(policy, account, chunk[start:end], some, size, opened)
+
+    def _sorted(self, chunk: bytes) -> Iterator[tuple[StuckPolicy, int, int, int]]:
+        """Yield the longest stretches that one policy is for: it, from where to where, how many."""
+        treatments = self._dealing.treatments
+        policy: StuckPolicy | None = None
+        first = last = count = 0
+        for key, start, end in self._dealing.framing.frames(chunk):
+            found = treatments.of(key).policy
+            if found is not policy:
+                if policy is not None:
+                    yield policy, first, start, count
+                policy, first, count = found, start, 0
+            count += 1
+            last = end
+        if policy is not None:
+            yield policy, first, last, count
+
+    def _deal(
+        self,
+        policy: StuckPolicy,
+        account: Account,
+        chunk: bytes,
+        items: int,
+        nbytes: int,
+        opened: float,
+    ) -> None:
+        outlet = self._outlet
+        if policy in STAYS:
+            self._put_aside(account, chunk, items, nbytes, opened)
+            return
+        if policy is StuckPolicy.SPILL:
+            spool = self._spool
+            if spool is None:
+                spool = self._spool = self._open_spool()
+            spool.hold(account, chunk, items, nbytes, opened)
+            outlet.soon()
+            for relief in (self.lost, outlet.relief, outlet.ledger.relief[policy]):
+                relief.stored_items += items
+                relief.stored_bytes += nbytes
+            return
+        if policy is StuckPolicy.DROP_NEWEST and self._kept.is_full(policy):
+            self._count_dropped(policy, items, nbytes)
+            account.repay(items, nbytes, Outcome.DROPPED, outlet, opened)
+            return
+        # What is kept is owed here before it is repaid there.
+        size = len(chunk)
+        self.account.borrow(items, size)
+        loan = self._loan
+        if loan is None:
+            loan = self._loan = LoanedItem(
+                self.account, [], items, size, outlet, opened, charged=True
+            )
+        else:
+            loan.items += items
+            loan.bytes += size
+        account.repay(items, nbytes, Outcome.STORED, outlet, opened)
+        dropped, gone = self._kept.add(policy, chunk, items)
+        if dropped:
+            self._count_dropped(policy, dropped, gone)
+            self._take_off(dropped, gone)
+            # No `settle`: nothing was finished that its peer has had to do with.
+            self.account.repay(dropped, gone, Outcome.DROPPED, outlet, loan.opened)
+
+    def _put_aside(
+        self, account: Account, chunk: bytes, items: int, nbytes: int, opened: float
+    ) -> None:
+        aside = self.aside
+        outlet = self._outlet
+        if aside:
+            tail = aside[-1]
+            if tail.account is account and tail.bytes < JOIN_BYTES and tail.holder is outlet:
+                tail.item.append(chunk)
+                tail.items += items
+                tail.bytes += nbytes
+                return
+        aside.append(LoanedItem(account, [chunk], items, nbytes, outlet, opened, charged=True))
+        self._wake()
+
+    def _take_off(self, items: int, nbytes: int) -> None:
+        loan = self._loan
+        assert loan is not None
+        loan.items -= items
+        loan.bytes -= nbytes
+        if not loan.items:
+            self._loan = None
+
+    def _count_dropped(self, policy: StuckPolicy, items: int, nbytes: int) -> None:
+        outlet = self._outlet
+        for relief in (self.lost, outlet.relief, outlet.ledger.relief[policy]):
+            relief.dropped_items += items
+            relief.dropped_bytes += nbytes
+
+    # -- putting aside --------------------------------------------------------------------------
+
+    def _open_spool(self) -> Spool:
+        open_spool = self._dealing.open_spool
+        assert open_spool is not None
+        return open_spool(self._outlet, self._wake, self._outlet.give_up)
+
+    def write(self) -> None:
+        """Hand to the disk what is to be there: after a commit."""
+        if self._spool is not None:
+            self._spool.write()
+
+    def _wake(self) -> None:
+        if self._more is not None:
+            self._more.set()
+
+    # -- what goes ------------------------------------------------------------------------------
+
+    def refill(self, nbytes: int) -> bool:
+        """Give the outlet what it is to send next, about `nbytes`; whether there is anything."""
+        outlet = self._outlet
+        queue = outlet.queue
+        size = 0
+        while self.aside and size < nbytes:
+            loan = self.aside.popleft()
+            size += loan.bytes
+            queue.append(loan)
+        if size < nbytes:
+            chunks, items = self._kept.take(nbytes - size)
+            if items:
+                assert self._loan is not None
+                opened = self._loan.opened
+                taken = sum(map(len, chunks))
+                self._take_off(items, taken)
+                size += taken
+                queue.append(
+                    LoanedItem(self.account, chunks, items, taken, outlet, opened, charged=True)
+                )
+        while self._spool is not None and size < nbytes:
+            spilled = self._spool.take()
+            if spilled is None:
+                break
+            size += spilled.bytes
+            queue.append(spilled)
+        return bool(queue)
+
+    async def more(self) -> None:
+        """Wait until there may be something to send: the disk has to be read."""
+        self._more = trio.Event()
+        await self._more.wait()
+        self._more = None
+
+    # -- looking, and the end -------------------------------------------------------------------
+
+    def loans(self) -> Iterator[LoanedItem[Any]]:
+        """Yield what is here, of the outlet's own."""
+        for loan in self.aside:
+            if loan.holder is self._outlet:
+                yield loan
+        if self._loan is not None:
+            yield self._loan
+        if self._spool is not None:
+            yield from self._spool.loans()
+
+    def surplus(self) -> int:
+        """Tell of bytes that are kept and that no loan covers."""
+        covered = 0 if self._loan is None else self._loan.bytes
+        return max(0, self._kept.nbytes - covered)
+
+    def policies_aside(self) -> set[StuckPolicy]:
+        """Return what is to be done with messages that wait here to be sent."""
+        return policies_of(self._dealing, self.aside, self._outlet)
+
+    def settle_all(self, outcome: Outcome) -> None:
+        """Repay all that is here with `outcome`."""
+        while self.aside:
+            loan = self.aside.popleft()
+            if loan.holder is self._outlet:
+                loan.settle(outcome=outcome)
+        self._kept.clear()
+        kept, self._loan = self._loan, None
+        if kept is not None:
+            kept.settle(outcome=outcome)
+        self._close_spool(outcome)
+
+    def _close_spool(self, outcome: Outcome = Outcome.CANCELLED) -> None:
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.close(outcome)
+
+    def end(self, why: str) -> None:
+        """See `Backlog.end`."""
+        self._close_spool()
+        super().end(why)
+
+
+def policies_of(
+    dealing: Dealing, loans: Iterable[LoanedItem[Any]], outlet: Outlet
+) -> set[StuckPolicy]:
+    """Return what is to be done with the messages in some loans of an outlet."""
+    found: set[StuckPolicy] = set()
+    framing, treatments = dealing.framing, dealing.treatments
+    for loan in loans:
+        if loan.holder is not outlet:
+            continue
+        for chunk in loan.item:
+            if framing.may_drop(chunk):
+                found.update(treatments.of(key).policy for key, _, _ in framing.frames(chunk))
+        if StuckPolicy.DISCONNECT in found:
+            break
+    return found

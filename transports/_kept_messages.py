@@ -1,0 +1,329 @@
+"""What a connection that is behind keeps of what it has not taken, by each policy that drops.
+
+Rules of this file:
+1. What is kept is bounded in messages and in bytes; but one message is kept whatever its size.
+2. It comes out in the order in which it came; of one topic always, whatever the policy.
+3. Nothing here owes: what is put in and what is dropped is told as numbers, to who does.
+
+Frames are whole packets of one protocol, several to a chunk: `Framing` knows where they begin.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+import attrs
+
+from ..accounts import StuckPolicy
+
+
+class Framing(Protocol):
+    """What is known of one protocol's packets."""
+
+    def may_drop(self, chunk: bytes) -> bool:
+        """Whether a chunk is messages, which may be dropped, and nothing else."""
+        ...
+
+    def frames(self, chunk: bytes, start: int = 0) -> Iterator[tuple[bytes | None, int, int]]:
+        """Yield the key (None: it has none), the beginning and the end of each frame from `start`.
+
+        Only of what `may_drop`. Equal keys are one topic.
+        """
+        ...
+
+
+@attrs.frozen(slots=True)
+class Room:
+    """How much may be kept."""
+
+    items: int
+    nbytes: int
+
+
+@attrs.define(slots=True)
+class Size:
+    """How much something is."""
+
+    items: int = 0
+    nbytes: int = 0
+
+    def add(self, items: int, nbytes: int) -> None:
+        """Grow."""
+        self.items += items
+        self.nbytes += nbytes
+
+
+@attrs.define(slots=True, eq=False)
+class _Chunk:
+    number: int
+    data: bytes
+    items: int
+    start: int = 0
+    """Where what is left of it begins: it is not copied for each message that it loses."""
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data) - self.start
+
+
+class Kept(Protocol):
+    """What is kept by one policy."""
+
+    size: Size
+
+    def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
+        """Keep what there is room for; return the (items, bytes) that are dropped for it.
+
+        `number` is the chunk's place among all of them.
+        """
+        ...
+
+    def shrink(self, room: Room) -> tuple[int, int]:
+        """Keep only as much as there is room for; as `add`."""
+        ...
+
+    def first(self) -> int | None:
+        """Return the number of the first chunk; None if there is none."""
+        ...
+
+    def take(self) -> tuple[bytes, int]:
+        """Take out the first chunk; return it and how many messages it is."""
+        ...
+
+
+class _Line:
+    """Chunks in order."""
+
+    __slots__ = ("_chunks", "_framing", "size")
+
+    def __init__(self, framing: Framing) -> None:
+        self._framing = framing
+        self._chunks: deque[_Chunk] = deque()
+        self.size = Size()
+
+    def first(self) -> int | None:
+        """See `Kept.first`."""
+        return self._chunks[0].number if self._chunks else None
+
+    def take(self) -> tuple[bytes, int]:
+        """See `Kept.take`."""
+        chunk = self._chunks.popleft()
+        self.size.add(-chunk.items, -chunk.nbytes)
+        return chunk.data[chunk.start :], chunk.items
+
+    def _append(self, number: int, data: bytes, items: int) -> None:
+        self._chunks.append(_Chunk(number, data, items))
+        self.size.add(items, len(data))
+
+
+class NewestKept(_Line):
+    """The latest messages (`StuckPolicy.DROP_OLDEST`)."""
+
+    __slots__ = ()
+
+    def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
+        """See `Kept.add`."""
+        self._append(number, chunk, items)
+        return self.shrink(room)
+
+    def shrink(self, room: Room) -> tuple[int, int]:
+        """See `Kept.shrink`."""
+        dropped = Size()
+        size, chunks = self.size, self._chunks
+        while chunks and (size.items > room.items or size.nbytes > room.nbytes):
+            head = chunks[0]
+            rest = size.items - head.items
+            if rest and (rest >= room.items or size.nbytes - head.nbytes >= room.nbytes):
+                # Without all of it there is still as much as there may be.
+                dropped.add(head.items, head.nbytes)
+                size.add(-head.items, -head.nbytes)
+                chunks.popleft()
+            elif not self._shorten(head, room, dropped):
+                break
+        return dropped.items, dropped.nbytes
+
+    def _shorten(self, head: _Chunk, room: Room, dropped: Size) -> bool:
+        """Drop the first few of a chunk; False if the last of all messages is left."""
+        size = self.size
+        items = nbytes = 0
+        for _, start, end in self._framing.frames(head.data, head.start):
+            left = size.items - items
+            if left <= 1 or (left <= room.items and size.nbytes - nbytes <= room.nbytes):
+                break
+            items += 1
+            nbytes += end - start
+        if not items:
+            return False
+        dropped.add(items, nbytes)
+        size.add(-items, -nbytes)
+        head.items -= items
+        head.start += nbytes
+        if not head.items:
+            self._chunks.popleft()
+        return True
+
+
+class OldestKept(_Line):
+    """The first messages (`StuckPolicy.DROP_NEWEST`)."""
+
+    __slots__ = ()
+
+    def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
+        """See `Kept.add`."""
+        size = self.size
+        kept, nbytes = self._fitting(chunk, items, room, size)
+        if kept:
+            self._append(number, chunk if kept == items else chunk[:nbytes], kept)
+        return items - kept, len(chunk) - nbytes
+
+    def _fitting(self, chunk: bytes, items: int, room: Room, size: Size) -> tuple[int, int]:
+        """Return how many of the first messages of a chunk there is room for, and their bytes."""
+        if size.items + items <= room.items and size.nbytes + len(chunk) <= room.nbytes:
+            return items, len(chunk)
+        kept = nbytes = 0
+        if size.items < room.items or not size.items:
+            for _, start, end in self._framing.frames(chunk):
+                some = size.items + kept
+                if some and (
+                    some >= room.items or size.nbytes + nbytes + end - start > room.nbytes
+                ):
+                    break
+                kept += 1
+                nbytes += end - start
+        return kept, nbytes
+
+    def shrink(self, room: Room) -> tuple[int, int]:
+        """See `Kept.shrink`."""
+        dropped = Size()
+        size, chunks = self.size, self._chunks
+        while chunks and (size.items > room.items or size.nbytes > room.nbytes):
+            tail = chunks.pop()
+            size.add(-tail.items, -len(tail.data))
+            kept, nbytes = self._fitting(tail.data, tail.items, room, size)
+            dropped.add(tail.items - kept, len(tail.data) - nbytes)
+            if kept:
+                self._append(tail.number, tail.data[:nbytes], kept)
+                break
+        return dropped.items, dropped.nbytes
+
+
+class LatestKept:
+    """The latest message on each topic (`StuckPolicy.CONFLATE`).
+
+    Where there are more topics than there is room for, that which has had nothing new for longest
+    is dropped.
+    """
+
+    __slots__ = ("_by_key", "_framing", "size")
+
+    def __init__(self, framing: Framing) -> None:
+        self._framing = framing
+        # In the order of their latest messages.
+        self._by_key: dict[bytes | None, _Chunk] = {}
+        self.size = Size()
+
+    def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
+        """See `Kept.add`."""
+        dropped = Size()
+        by_key, size = self._by_key, self.size
+        for key, start, end in self._framing.frames(chunk):
+            old = by_key.pop(key, None)
+            if old is not None:
+                dropped.add(1, len(old.data))
+                size.add(-1, -len(old.data))
+            by_key[key] = _Chunk(number, chunk[start:end], 1)
+            size.add(1, end - start)
+        more, nbytes = self.shrink(room)
+        return dropped.items + more, dropped.nbytes + nbytes
+
+    def shrink(self, room: Room) -> tuple[int, int]:
+        """See `Kept.shrink`."""
+        dropped = Size()
+        size = self.size
+        while size.items > 1 and (size.items > room.items or size.nbytes > room.nbytes):
+            old = self._by_key.pop(next(iter(self._by_key)))
+            dropped.add(1, len(old.data))
+            size.add(-1, -len(old.data))
+        return dropped.items, dropped.nbytes
+
+    def first(self) -> int | None:
+        """See `Kept.first`."""
+        for chunk in self._by_key.values():
+            return chunk.number
+        return None
+
+    def take(self) -> tuple[bytes, int]:
+        """See `Kept.take`."""
+        chunk = self._by_key.pop(next(iter(self._by_key)))
+        self.size.add(-1, -len(chunk.data))
+        return chunk.data, 1
+
+
+KEEPS: dict[StuckPolicy, type[NewestKept | OldestKept | LatestKept]] = {
+    StuckPolicy.DROP_OLDEST: NewestKept,
+    StuckPolicy.DROP_NEWEST: OldestKept,
+    StuckPolicy.CONFLATE: LatestKept,
+}
+"""What keeps how, by policy."""
+
+
+class KeptMessages:
+    """What one connection keeps, by all policies that drop.
+
+    Each keeps as much as there is `room` for.
+    """
+
+    __slots__ = ("_framing", "_kept", "_number", "room")
+
+    def __init__(self, framing: Framing, room: Room) -> None:
+        self._framing = framing
+        self.room = room
+        self._kept: dict[StuckPolicy, Kept] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        """Return how many messages are here."""
+        return sum([kept.size.items for kept in self._kept.values()])
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return sum([kept.size.nbytes for kept in self._kept.values()])
+
+    def is_full(self, policy: StuckPolicy) -> bool:
+        """Whether a policy keeps as many messages as it may."""
+        kept = self._kept.get(policy)
+        return kept is not None and kept.size.items >= self.room.items
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+
+    def add(self, policy: StuckPolicy, chunk: bytes, items: int) -> tuple[int, int]:
+        """Keep what the policy keeps; return the (items, bytes) that are dropped."""
+        kept = self._kept.get(policy)
+        if kept is None:
+            kept = self._kept[policy] = KEEPS[policy](self._framing)
+        self._number += 1
+        return kept.add(self._number, chunk, items, self.room)
+
+    def take(self, nbytes: int) -> tuple[list[bytes], int]:
+        """Take out what comes first, about `nbytes` of it; return it and how many messages."""
+        chunks: list[bytes] = []
+        items = size = 0
+        while size < nbytes:
+            first: Kept | None = None
+            lowest = self._number + 1
+            for kept in self._kept.values():
+                number = kept.first()
+                if number is not None and number < lowest:
+                    first, lowest = kept, number
+            if first is None:
+                break
+            chunk, count = first.take()
+            chunks.append(chunk)
+            items += count
+            size += len(chunk)
+        return chunks, items

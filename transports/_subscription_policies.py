@@ -1,0 +1,198 @@
+"""What is done about a subscriber that is stuck, by client and by topic.
+
+Rules of this file:
+1. A rule is for the messages to some clients on some topics. The first that matches both is taken;
+   where none does, it is what the relay does by default.
+2. It is asked only about a connection that is stuck: nobody's way in or out comes by here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Literal
+
+import attrs
+
+from ..accounts import StuckPolicy
+from ..dataspace import TopicFilter
+from ._patterns import Patterns
+
+StuckWord = Literal["wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill"]
+"""What is done about a subscriber that is stuck: the values of `StuckPolicy`."""
+
+EVERY_TOPIC: Final = "#"
+"""The filter of a rule for all that a client gets. It matches topics that begin with `$`, too."""
+
+MAX_CACHED: Final = 4_096
+"""Topics of one connection of which it is remembered what is done with them."""
+
+
+def _check_client(_: object, __: object, value: str) -> None:
+    if not value:
+        raise ValueError("the client of a subscription policy is empty; * matches every client")
+
+
+def _check_filter(_: object, __: object, value: str) -> None:
+    TopicFilter(value)
+
+
+def _check_patience(_: object, __: object, value: float | None) -> None:
+    if value is not None and not 0 <= value < math.inf:
+        msg = f"patience is a number of seconds, at least 0, not {value}"
+        raise ValueError(msg)
+
+
+@attrs.frozen(slots=True)
+class SubscriptionPolicy:
+    """What is done with messages for some clients, on some topics, when those do not take them.
+
+    Raises:
+        ValueError: If it is no rule.
+    """
+
+    client: str = attrs.field(validator=_check_client)
+    """A pattern for the client's account, as `mqtt:1883/press/ticker`, or for what it calls itself
+    (MQTT) or comes from (Syndicate); as `AccountLimit.pattern`."""
+    filter: str = attrs.field(validator=_check_filter)
+    """A topic filter. What has no topic, as all that Syndicate's peers are told, only `#`
+    matches."""
+    policy: StuckPolicy = attrs.field(converter=StuckPolicy)
+    """What is done."""
+    patience: float | None = attrs.field(default=None, validator=_check_patience)
+    """After how many seconds without progress, while others wait; None: the relay's."""
+
+    def __str__(self) -> str:
+        patience = "" if self.patience is None else f",{self.patience:g}"
+        return f"{self.client} {self.filter}={self.policy}{patience}"
+
+
+@attrs.frozen(slots=True)
+class Treatment:
+    """What is done, and when."""
+
+    policy: StuckPolicy
+    patience: float
+    """Seconds without progress, while others wait."""
+
+
+class Treatments:
+    """What is done with the messages to one connection, by their topics.
+
+    Args:
+        default: What is done where no rule says otherwise.
+        rules: Filters and what they say, the most important first.
+        topic_of: Makes a topic of a key, as the connection's protocol has it in its frames.
+
+    Attributes:
+        every: All that may be done.
+        only: The one thing that is done with everything; None if it depends on the topic.
+        patience: The least patience of them.
+    """
+
+    __slots__ = ("_by_key", "_rules", "_topic_of", "default", "every", "only", "patience")
+
+    def __init__(
+        self,
+        default: Treatment,
+        rules: Sequence[tuple[TopicFilter, Treatment]] = (),
+        topic_of: Callable[[bytes], str] = bytes.decode,
+    ) -> None:
+        reached: list[tuple[TopicFilter, Treatment]] = []
+        for topic_filter, treatment in rules:
+            reached.append((topic_filter, treatment))
+            if topic_filter.text == EVERY_TOPIC:
+                # Nothing comes by it.
+                default = treatment
+                reached.pop()
+                break
+        self.default = default
+        self._rules = tuple(reached)
+        self._topic_of = topic_of
+        self._by_key: dict[bytes, Treatment] = {}
+        self.every = frozenset((default, *(treatment for _, treatment in reached)))
+        self.only = default if len(self.every) == 1 else None
+        self.patience = min(each.patience for each in self.every)
+
+    def __repr__(self) -> str:
+        return f"<Treatments: {self.default.policy}, {len(self._rules)} rules>"
+
+    @property
+    def policies(self) -> frozenset[StuckPolicy]:
+        """What may be done, whenever."""
+        return frozenset(each.policy for each in self.every)
+
+    def of(self, key: bytes | None) -> Treatment:
+        """Return what is done with a message on the topic that `key` is; None: it has no topic."""
+        if self.only is not None:
+            return self.only
+        if key is None:
+            return self.default
+        found = self._by_key.get(key)
+        if found is None:
+            if len(self._by_key) >= MAX_CACHED:
+                self._by_key.clear()
+            topic = self._topic_of(key)
+            found = self.default
+            for topic_filter, treatment in self._rules:
+                if topic_filter.matches(topic):
+                    found = treatment
+                    break
+            self._by_key[key] = found
+        return found
+
+
+class SubscriptionPolicies:
+    """What a relay does about subscribers that are stuck.
+
+    Args:
+        rules: What is done for some clients, on some topics; the most important first.
+        default: What is done for all others.
+    """
+
+    __slots__ = ("_plain", "_rules", "default")
+
+    def __init__(self, rules: Sequence[SubscriptionPolicy], default: Treatment) -> None:
+        self.default = default
+        # Of all clients that no rule is for.
+        self._plain = Treatments(default)
+        self._rules = [(Patterns([rule.client]), rule) for rule in rules]
+
+    def __repr__(self) -> str:
+        return f"<SubscriptionPolicies: {self.default.policy}, {len(self._rules)} rules>"
+
+    def of(
+        self,
+        *names: str,
+        able: Collection[StuckPolicy] | None = None,
+        topic_of: Callable[[bytes], str] | None = bytes.decode,
+    ) -> Treatments:
+        """Return what is done for the client that has these names.
+
+        Args:
+            names: Its account's, and what it calls itself.
+            able: What can be done at all with what it gets; rules that say other things are not
+                for it. None: everything can.
+            topic_of: See `Treatments`; None: what it gets has no topics, and only rules for all of
+                it are for it.
+        """
+        rules: list[tuple[TopicFilter, Treatment]] = []
+        for pattern, rule in self._rules:
+            if able is not None and rule.policy not in able:
+                continue
+            if topic_of is None and rule.filter != EVERY_TOPIC:
+                continue
+            if any(map(pattern.matches, names)):
+                patience = self.default.patience if rule.patience is None else rule.patience
+                rules.append((TopicFilter(rule.filter), Treatment(rule.policy, patience)))
+        if not rules:
+            return self._plain
+        return Treatments(self.default, rules, bytes.decode if topic_of is None else topic_of)
+
+
+def unable(names: Collection[str], treatments: Treatments, able: Collection[Any]) -> str | None:
+    """Say which of what is to be done for a kind of peers cannot be done; None if all can."""
+    wrong = sorted(treatments.policies.difference(able))
+    if not wrong:
+        return None
+    return f"{', '.join(wrong)} cannot be done for {', '.join(names)}"

@@ -1,0 +1,71 @@
+"""What is done about MQTT clients that are stuck, by client and by topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...accounts import Limit
+from .._behind import Dealing
+from .._subscription_policies import SubscriptionPolicies, Treatment
+from ..queues._spool import SPOOL_PREFIX, Spool
+from ._droppable import QOS_ZERO
+
+if TYPE_CHECKING:
+    from .._outlet import Outlet
+    from ._kept import KeptSessions
+    from ._server import MqttServer
+
+
+class Dealings:
+    """What one relay does about its MQTT clients that are stuck.
+
+    Args:
+        server: Whose settings say so.
+    """
+
+    __slots__ = ("_others", "_policies", "_server", "_spools")
+
+    def __init__(self, server: MqttServer) -> None:
+        settings = server.settings
+        self._server = server
+        self._policies = SubscriptionPolicies(
+            settings.subscription_policies, Treatment(settings.stuck, settings.patience)
+        )
+        self._others: Dealing | None = None
+        self._spools = 0
+
+    def begin(self, outlet: Outlet, *names: str) -> None:
+        """Let the outlet of the client that has these names be dealt with as is said for it.
+
+        Raises:
+            UnfitPolicyError: If something is to be put aside, and nothing is kept here.
+        """
+        treatments = self._policies.of(*names)
+        kept = self._server.kept
+        open_spool = None if kept is None else self._open_spool
+        if treatments.only is None or treatments.only != self._policies.default:
+            outlet.deal_by(Dealing(treatments, QOS_ZERO, open_spool))
+            return
+        others = self._others
+        if others is None or (others.open_spool is None) != (kept is None):
+            others = self._others = Dealing(treatments, QOS_ZERO, open_spool)
+        outlet.deal_by(others)
+
+    def _open_spool(
+        self,
+        outlet: Outlet,
+        on_more: Callable[[], object],
+        on_over: Callable[[str], object],
+    ) -> Spool:
+        kept = self._server.kept
+        assert kept is not None
+        # Of its own, whoever comes by the same name before it is erased.
+        self._spools += 1
+        name = f"{SPOOL_PREFIX}{self._spools}/{outlet.name}"
+        account = self._server.ledger.open(name, limit=_limit(kept), parent=kept.at_rest)
+        return Spool(outlet, kept.keeping, account, name, on_more=on_more, on_over=on_over)
+
+
+def _limit(kept: KeptSessions) -> Limit:
+    return Limit(items=kept.settings.max_queued, bytes=kept.settings.max_queued_bytes)

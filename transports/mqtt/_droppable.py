@@ -1,0 +1,49 @@
+"""What of what goes out to an MQTT client is a message that may be dropped: QoS 0 publications."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+_PUBLISH: Final = 0x30
+_RETAIN: Final = 0x01
+
+
+class QosZero:
+    """See `.._kept_messages.Framing`. A frame's key is its topic, as it stands there, in UTF-8.
+
+    With a higher QoS what a publication ends in is an acknowledgement: those are not the outlet's.
+    A retained one that is told to a new subscriber is a value of its topic as any other.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def may_drop(chunk: bytes) -> bool:
+        """See `Framing.may_drop`: packets of a server's own never begin so."""
+        return chunk[0] | _RETAIN == _PUBLISH | _RETAIN
+
+    @staticmethod
+    def frames(chunk: bytes, start: int = 0) -> Iterator[tuple[bytes | None, int, int]]:
+        """See `Framing.frames`."""
+        end = len(chunk)
+        while start < end:
+            length = chunk[start + 1]
+            at = start + 2
+            if length >= 128:
+                length &= 127
+                shift = 7
+                while True:
+                    byte = chunk[at]
+                    at += 1
+                    length |= (byte & 127) << shift
+                    shift += 7
+                    if byte < 128:
+                        break
+            stop = at + length
+            yield chunk[at + 2 : at + 2 + (chunk[at] << 8 | chunk[at + 1])], start, stop
+            start = stop
+
+
+QOS_ZERO: Final = QosZero()
+"""The one there is need of."""
