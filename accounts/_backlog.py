@@ -80,6 +80,16 @@ class Relief:
     stored_bytes: int = 0
     """Their bytes."""
 
+    @property
+    def items(self) -> int:
+        """Events that it could not take."""
+        return self.dropped_items + self.stored_items
+
+    @property
+    def bytes(self) -> int:
+        """Their bytes."""
+        return self.dropped_bytes + self.stored_bytes
+
     def add(self, other: Relief) -> None:
         """Add up."""
         self.spells += other.spells
@@ -125,7 +135,7 @@ class Backlog:
             name = f"{first} {number}"
         self.account = ledger.open(name, limit=keep, parent=above)
         self.above = above
-        self._count(Relief(spells=1))
+        self._count(self.policy, Relief(spells=1))
         what = "any number" if keep.items is None else f"{keep.items:,}"
         logger.warning(
             "%s; it is behind now: %s", why, _DOES[self.policy].format(what),
@@ -199,7 +209,7 @@ class Backlog:
                 key = holder.key_of(entry) if conflates else None
                 if conflates and key in self._latest:
                     holder.missed(items, after)
-                    self._drop(loan, items, nbytes)
+                    self._drop(loan, items, nbytes, self.policy)
                     continue
                 if not self._fits(items, nbytes):
                     full = True
@@ -212,7 +222,7 @@ class Backlog:
             if loan.items:
                 full = True
                 holder.missed(loan.items, after)
-                self._drop(loan, loan.items, loan.bytes)
+                self._drop(loan, loan.items, loan.bytes, self.policy)
         holder.queue.extend(kept)
 
     def _spill_all(self, rest: deque[LoanedItem[list[Any]]]) -> None:
@@ -305,10 +315,10 @@ class Backlog:
                 key = holder.key_of(item)
             self._drop_latest_of(key)
         if policy is not StuckPolicy.DROP_NEWEST and self._could_fit(items, nbytes):
-            while not self._fits(items, nbytes) and self._drop_first():
+            while not self._fits(items, nbytes) and self._drop_first(policy):
                 pass
         if not self._fits(items, nbytes):
-            self._count(Relief(dropped_items=items, dropped_bytes=nbytes))
+            self._count(policy, Relief(dropped_items=items, dropped_bytes=nbytes))
             holder.missed(items, None)
             account.repay(items, nbytes, Outcome.DROPPED, holder)
             return
@@ -335,24 +345,24 @@ class Backlog:
             place = queue.index(old, self._holder.begun)
         except ValueError:
             return  # it has been taken
-        self._drop_at(place)
+        self._drop_at(place, StuckPolicy.CONFLATE)
 
-    def _drop_first(self) -> bool:
+    def _drop_first(self, policy: StuckPolicy) -> bool:
         """Drop the oldest that has not been begun; whether there was one."""
         holder = self._holder
         queue = holder.queue
         for place in range(holder.begun, len(queue)):
             if queue[place].holder is holder:
-                self._drop_at(place)
+                self._drop_at(place, policy)
                 return True
         return False
 
-    def _drop_at(self, place: int) -> None:
+    def _drop_at(self, place: int, policy: StuckPolicy) -> None:
         queue = self._holder.queue
         loan = queue[place]
         del queue[place]
         self._holder.missed(loan.items, queue[place] if place < len(queue) else None, loan)
-        self._drop(loan, loan.items, loan.bytes)
+        self._drop(loan, loan.items, loan.bytes, policy)
 
     def _could_fit(self, items: int, nbytes: int) -> bool:
         return items <= self._max_items and nbytes <= self._max_bytes
@@ -364,9 +374,9 @@ class Backlog:
             and account.debt_bytes + nbytes <= self._max_bytes
         )
 
-    def _drop(self, loan: LoanedItem[Any], items: int, nbytes: int) -> None:
+    def _drop(self, loan: LoanedItem[Any], items: int, nbytes: int, policy: StuckPolicy) -> None:
         """Drop some of a loan; that is no progress of who should have taken it."""
-        self._count(Relief(dropped_items=items, dropped_bytes=nbytes))
+        self._count(policy, Relief(dropped_items=items, dropped_bytes=nbytes))
         loan.items -= items
         loan.bytes -= nbytes
         holder = self._holder
@@ -374,10 +384,10 @@ class Backlog:
         loan.account.repay(items, nbytes, Outcome.DROPPED, holder, loan.opened)
 
     def _spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
-        self._count(Relief(stored_items=items, stored_bytes=nbytes))
+        self._count(StuckPolicy.SPILL, Relief(stored_items=items, stored_bytes=nbytes))
         self._holder.spill(account, entry, items, nbytes, now)
 
-    def _count(self, some: Relief) -> None:
+    def _count(self, policy: StuckPolicy, some: Relief) -> None:
         self.lost.add(some)
         self._holder.relief.add(some)
-        self._holder.ledger.relief[self.policy].add(some)
+        self._holder.ledger.relief[policy].add(some)

@@ -87,6 +87,10 @@ class DebtCollector(Collector):
             "account_debt_items_distribution": tops.debts,
             "accounts": totals.accounts,
             "holders": totals.holders,
+            "holders_behind": totals.behind,
+            "relieved_total": totals.relieved,
+            "relieved_items_total": totals.relieved_items,
+            "relieved_bytes_total": totals.relieved_bytes,
             "oldest_loan_age_seconds": tops.oldest_seconds,
             "waiting_readers": totals.waiting,
             "alarm": ledger.alarms,
@@ -191,6 +195,26 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
         ("state",),
     ),
     "holders": (GaugeMetricFamily, "Mailboxes, outlets and queues in which loans may sit.", ()),
+    "holders_behind": (
+        GaugeMetricFamily,
+        "Holders that were stuck and are behind: they bound what they keep, nobody waits on them.",
+        (),
+    ),
+    "relieved_total": (
+        CounterMetricFamily,
+        "Times a holder was stuck and stayed, relieved of what it could not take.",
+        ("policy",),
+    ),
+    "relieved_items_total": (
+        CounterMetricFamily,
+        "Events that holders which were behind could not take: put aside (spill), or dropped.",
+        ("policy",),
+    ),
+    "relieved_bytes_total": (
+        CounterMetricFamily,
+        "Bytes of the events that holders which were behind could not take.",
+        ("policy",),
+    ),
     "oldest_loan_age_seconds": (
         GaugeMetricFamily,
         "Age of the oldest loan that is neither repaid nor at rest; 0 if there is none.",

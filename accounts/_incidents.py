@@ -2,12 +2,13 @@
 
 Rules of this file:
 
-1. It is bounded, however much happens: `KEPT` incidents with a holder given up and as many without,
-   the latest; `NAMED` names in each. Those of one sort do not push out the other.
-2. Nothing is written until something has gone wrong: by `watch_patience` when it gives a holder up,
-   by `watch_slow_waits` when a wait is over that was slow. No turn comes by here.
+1. It is bounded, however much happens: `KEPT` incidents with a holder that was dealt with by its
+   policy and as many without, the latest; `NAMED` names in each. Those of one sort do not push out
+   the other.
+2. Nothing is written until something has gone wrong: by `watch_patience` when it gives a holder up
+   or relieves it, by `watch_slow_waits` when a wait is over that was slow. No turn comes by here.
 3. Waits for one holder that end within `TOGETHER_SECONDS` of each other are one incident; so are
-   those that end because it was given up.
+   those that end because it was given up, or relieved.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
+    from ._backlog import Relief
     from ._holder import Holder
+    from ._stuck_policy import StuckPolicy
 
 KEPT: Final = 8
 
@@ -49,6 +52,26 @@ class GivenUp:
     """How many waited on each other in a ring that was parted by it; 0 if it was on none."""
 
 
+@attrs.frozen(slots=True)
+class Relieved:
+    """What became of a holder whose patience had run out, and which stayed."""
+
+    kind: str
+    """What sort of holder it is."""
+    policy: StuckPolicy
+    """By what it was relieved."""
+    lost: Relief
+    """What has been dropped and put aside in this spell; it changes while that lasts."""
+    debtors: tuple[str, ...]
+    """The accounts that owed for what it held, those with the most first."""
+    debtors_more: int
+    """How many others there were."""
+    idle_seconds: float
+    """For how long it had made no progress while somebody waited on it."""
+    ring: int
+    """How many waited on each other in a ring that was opened by it; 0 if it was on none."""
+
+
 @attrs.define(slots=True)
 class Incident:
     """A holder and those who waited for it."""
@@ -59,6 +82,8 @@ class Incident:
     """Who was waited on for the most time; None if nobody knows."""
     given_up: GivenUp | None = None
     """What became of it, if it was given up."""
+    relieved: Relieved | None = None
+    """What became of it, if it was relieved."""
     waits: int = 0
     """How many waits that were slow are over."""
     cancelled: int = 0
@@ -87,6 +112,10 @@ class Incidents:
     def add_given_up(self, holder: Holder, what: GivenUp, now: float) -> None:
         """Note that a holder was given up."""
         self._given_up.append(Incident(now, holder.name, what))
+
+    def add_relieved(self, holder: Holder, what: Relieved, now: float) -> None:
+        """Note that a holder was relieved."""
+        self._given_up.append(Incident(now, holder.name, relieved=what))
 
     def has_given_up(self, holder: Holder, since: float) -> bool:
         """Whether it was noted that a holder was given up, at that time or later."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import trio
 
 from ._account import UNUSUAL, Account, check_weight
@@ -438,6 +439,8 @@ class Ledger:
             idle_seconds=now - holder.progressed_at if loans else 0.0,
             patience=holder.patience,
             policy=str(holder.policy),
+            behind=holder.behind,
+            **attrs.asdict(holder.relief),
         )
 
     def account_statistics(self) -> list[AccountStatistics]:
@@ -469,6 +472,10 @@ class Ledger:
         return LedgerStatistics(
             accounts=states,
             holders=len(self.holders),
+            behind=len(self.behind),
+            relieved={p: relief.spells for p, relief in self.relief.items()},
+            relieved_items={p: relief.items for p, relief in self.relief.items()},
+            relieved_bytes={p: relief.bytes for p, relief in self.relief.items()},
             debt_items=sum([account.debt_items for account in active]),
             debt_bytes=sum([account.debt_bytes for account in active]),
             at_rest_items=rest_items,

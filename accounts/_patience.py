@@ -1,9 +1,10 @@
 """Nobody waits for ever in silence (rule 11).
 
 A holder that makes no progress for its patience, while a reader waits for debt that it holds, is
-dealt with by its policy. Looking is a plain function; `watch_patience` calls it now and then.
+dealt with by its policy: named, given up, or relieved. Looking is a plain function;
+`watch_patience` calls it now and then.
 
-Of a ring of connections that wait on each other (`rings`) only as many are given up as let one of
+Of a ring of connections that wait on each other (`rings`) only as many are dealt with as let one of
 them go on, usually one: the others are stuck because of it, and may all go on after it.
 """
 
@@ -18,8 +19,8 @@ import attrs
 import trio
 
 from ._account import Account
-from ._holder import Holder
-from ._incidents import NAMED, GivenUp
+from ._holder import Holder, LoanQueue
+from ._incidents import NAMED, GivenUp, Relieved
 from ._ledger import Ledger
 from ._outcome import Outcome
 from ._stuck_policy import StuckPolicy
@@ -250,15 +251,30 @@ class _Watch:
 
     def _relieve(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder
+        spells = holder.relief.spells
+        policy = holder.policy
+        debtors = _debtors(holder)
         try:
             holder.relieve(sentence, stuck.fields())
         except Exception:
-            # As below.
+            # One holder's fault must not leave everybody else's readers waiting.
             logger.exception(
                 "%s %s could not be relieved", holder.kind, holder.name, extra=stuck.fields()
             )
             return False
-        return True
+        if holder.relief.spells > spells:
+            backlog = holder.backlog if isinstance(holder, LoanQueue) else None
+            what = Relieved(
+                kind=holder.kind,
+                policy=policy,
+                lost=holder.relief if backlog is None else backlog.lost,
+                debtors=debtors[:NAMED],
+                debtors_more=max(0, len(debtors) - NAMED),
+                idle_seconds=stuck.idle_seconds,
+                ring=ring,
+            )
+            self.ledger.incidents.add_relieved(holder, what, self.ledger.clock())
+        return holder.behind
 
     def _give_up(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder
@@ -271,7 +287,7 @@ class _Watch:
         try:
             holder.give_up(sentence)
         except Exception:
-            # One holder's fault must not leave everybody else's readers waiting.
+            # As above.
             logger.exception(
                 "%s %s could not be given up", holder.kind, holder.name, extra=stuck.fields()
             )
@@ -309,15 +325,19 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     """Deal with holders whose patience has run out, every `every` seconds, until cancelled.
 
     With `StuckPolicy.DISCONNECT` the holder is given up, its debt is `written_off`, and those who
-    waited go on; with `StuckPolicy.WAIT` it is only named, once for each patience. Both are logged
-    as one warning with who waits on whom, for how much, and since when; its fields (`extra=`) are
-    those of `Stuck.fields`. Who was given up lately is in the ledger's `incidents`. What has leaked
-    is repaid on the way, so that readers do not wait for debt that nobody has.
+    waited go on; with `StuckPolicy.WAIT` it is only named, once for each patience; with the others
+    it is relieved, and those who waited go on at once (`Holder.relieve`). All are logged as one
+    warning with who waits on whom, for how much, and since when; its fields (`extra=`) are those of
+    `Stuck.fields`. Who was given up or relieved lately is in the ledger's `incidents`. What has
+    leaked is repaid on the way, so that readers do not wait for debt that nobody has.
+
+    A holder without patience (0 s) is dealt with as soon as a reader begins to wait for it.
 
     Where holders are on a ring (`rings`), the warning names it with its members, once for all of
-    them. Of those whose patience has run out and whose policy is to disconnect, the connection that
-    has been idle the longest is given up, of equals the one that holds most; more at once only if
-    that lets nobody go on. The others have their patience anew, unless they are on a ring again.
+    them. Of those whose patience has run out and whose policy is not to wait, one is dealt with:
+    rather one that is relieved, since it stays, than one that is given up; of those the one that
+    has been idle the longest, of equals the one that holds most; more at once only if that lets
+    nobody go on. The others have their patience anew, unless they are on a ring again.
     """
     watch = _Watch(ledger)
     while True:

@@ -96,7 +96,19 @@ class HolderStatistics:
     patience: float
     """Seconds without progress, while others wait on it, after which its policy applies."""
     policy: str
-    """`wait` or `disconnect`."""
+    """What is done then: a `StuckPolicy`."""
+    behind: bool
+    """Whether it has been relieved and has not caught up since."""
+    spells: int
+    """How often it has been relieved."""
+    dropped_items: int
+    """Events that it could not take and that were dropped, since it was made."""
+    dropped_bytes: int
+    """Their bytes."""
+    stored_items: int
+    """Events that it could not take and that were put aside elsewhere, since it was made."""
+    stored_bytes: int
+    """Their bytes."""
 
 
 @attrs.frozen(slots=True)
@@ -126,6 +138,14 @@ class LedgerStatistics:
     """How many accounts are in each state of `AccountStatistics.state`, but for those at rest."""
     holders: int
     """How many holders are registered."""
+    behind: int
+    """How many of them are behind: relieved of what they could not take."""
+    relieved: dict[str, int]
+    """How often holders have been relieved, by policy."""
+    relieved_items: dict[str, int]
+    """Events that they could not take, by policy: dropped, or put aside elsewhere (`spill`)."""
+    relieved_bytes: dict[str, int]
+    """Their bytes."""
     debt_items: int
     """Events unfinished, over all accounts but those at rest."""
     debt_bytes: int
