@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from ._holder import Holder
     from ._leaks import Gone
     from ._ledger import Ledger
+    from ._limit_policy import LimitControl, LimitPolicy
     from ._tracer import Tracer
 
     T = TypeVar("T")
@@ -137,11 +138,11 @@ class Account:
 
     __slots__ = (
         "__weakref__", "_weight", "below", "blame", "blame_mark", "blockers", "borrowed_bytes",
-        "borrowed_items", "bucket", "cause", "chain", "children", "debt_bytes", "debt_items",
-        "full", "gated", "halted", "ledger", "limited", "line", "low_bytes", "low_items",
-        "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent", "peak_bytes",
-        "peak_items", "rate_closed", "rated", "readers", "shares", "squeezed", "throttled",
-        "tracers", "waited", "waits",
+        "borrowed_items", "bucket", "cause", "chain", "children", "control", "debt_bytes",
+        "debt_items", "full", "gated", "halted", "ledger", "limited", "line", "low_bytes",
+        "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent",
+        "peak_bytes", "peak_items", "rate_closed", "rated", "readers", "shares", "squeezed",
+        "throttled", "tracers", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
@@ -187,6 +188,7 @@ class Account:
         self.own_limit = limit
         self.mark_items, self.mark_bytes, self.low_items, self.low_bytes = limit.marks()
         # What moves the limit; None: nothing does.
+        self.control: LimitControl | None = None
         self.limited: tuple[Account, ...] = ()
         self._find_limited()
 
@@ -212,12 +214,34 @@ class Account:
         if limit == self.own_limit:
             return
         was_limited = self._is_limited()
+        self._take_limit(limit)
+        self._reopen_if_clear(None)
+        self._share_anew(None)
+        self._tell_of_limit(was_limited)
+
+    def limit_by(self, policy: LimitPolicy | None) -> None:
+        """Let `policy` set the limit from now on; None: it stays where it is.
+
+        What moves with time wants `watch_limits` beside it.
+        """
+        self.control = None
+        if policy is not None:
+            self.control = policy.control(self)
+
+    def move_limit(self, limit: Limit) -> None:
+        """Set the limit, and let nobody go on for it. For a `LimitControl`, which is asked."""
+        if limit != self.own_limit:
+            was_limited = self._is_limited()
+            self._take_limit(limit)
+            self._tell_of_limit(was_limited)
+
+    def _take_limit(self, limit: Limit) -> None:
         self.own_limit = limit
         self.mark_items, self.mark_bytes, self.low_items, self.low_bytes = limit.marks()
         if self.shares is not None:
             self.shares.changed()
-        self._reopen_if_clear(None)
-        self._share_anew(None)
+
+    def _tell_of_limit(self, was_limited: bool) -> None:
         # Only a limit that is new, or no more, concerns the accounts below: what moves limits does
         # so often, and there may be ten thousand of them.
         if self._is_limited() != was_limited:
@@ -781,6 +805,8 @@ class Account:
         if line is not None and len(line) and self.cause in REPAID:
             self._blame(name, self.ledger.clock())
         if not self.throttled:
+            if self.control is not None:
+                self.control.repaid()
             return
         shares = self.shares
         if shares is not None:
@@ -811,6 +837,7 @@ class Account:
             self.throttled
             and self.debt_items <= self.low_items
             and self.debt_bytes <= self.low_bytes
+            and (self.control is None or self.control.may_open())
         ):
             self.throttled = self.full = False
             if self.state not in UNUSUAL:
@@ -908,7 +935,10 @@ class Account:
                 break
         else:
             return
-        if not self._lets_through(heed_alarms=True):
+        # Whose limit is not shared stops everybody: that is known already.
+        if (account.throttled and account.shares is None) or not self._lets_through(
+            heed_alarms=True
+        ):
             await self._wait_for_clear_funds()
 
     async def _wait_for_clear_funds(self) -> None:
@@ -932,17 +962,15 @@ class Account:
             trace.wait_began(waiter)
         clear = False
         try:
-            while True:
-                closed = self._closed_to(waiter)
-                if closed is None:
-                    clear = True
-                    return
+            while closed is not None:
                 if waiter.at is not closed:
                     if waiter.at is not None:
                         waiter.at._step_out(waiter)
                     closed._step_in(waiter)
                 waiter.event = ledger.new_event()
                 await closed._until_woken(waiter)
+                closed = self._closed_to(waiter)
+            clear = True
         finally:
             if waiter.at is not None:
                 waiter.at._step_out(waiter)
@@ -1026,6 +1054,8 @@ class Account:
         over = self.debt_bytes - self.mark_bytes
         if over > 0:
             ledger.overshoot_bytes.add(over)
+        if self.control is not None:
+            self.control.closed()
 
     def _step_in(self, waiter: Waiter) -> None:
         if self.line is None:

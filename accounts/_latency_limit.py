@@ -1,0 +1,401 @@
+"""A limit in seconds: what is owed may get so old, however fast it is cleared.
+
+By Little's law, what is owed is as much as is cleared in the time that it is owed for. So the limit
+is the clearing rate times the target, and all that there is to do is to measure the rate of what
+holds readers up, and to move the limit when it matters.
+
+Theory of operation. What is repaid while readers do not wait says little: the eight of nine
+subscribers that take everything at once, and each publication's own input, are in it. What is
+repaid while they wait is the rest: nothing is borrowed meanwhile. So between the *closing* of the
+account's gate (a reader found it above its limit) and its *opening* (the debt is at the lower
+mark), there is
+
+    cleared = what was owed at the closing - what is owed now        in so many seconds,
+
+and sums of both, of which half is forgotten in each target that readers have waited, give the rate.
+The new limit is in force before the first reader goes on; if the debt is above its lower mark by
+then, the gate stays closed, and the measurement begins anew from there. Beside that:
+
+1. *Aim.* 7/8 of rate x target, and a bit for whoever has little: the square root of it, but not
+   more than the eighth. Several accounts that share one consumer become equal by that; with the
+   rate alone each would keep what it has, for every division of a queue is as good as any other to
+   who knows only his own rate.
+2. *Growth.* The limit doubles once in a target at the most. What looks like a fast consumer may be
+   a buffer that fills, and what has been borrowed has to be cleared, at whatever rate.
+3. *Lumps.* A consumer that takes its work in lumps needs as much to be owed as it takes at once.
+   One that has left less than the lower mark, by an eighth of the limit, has taken a lump: the
+   limit is at least what was cleared.
+4. *Nothing left.* If it left nothing, it may have waited for more, and a lower limit would make
+   nothing younger, for nothing stood behind anything. The limit grows, by an eighth, and by twice
+   as much each time, whatever the age. (CoDel's insight: a queue that empties is a good queue.)
+5. *Out of the way.* While nobody waits the limit says nothing about the rate, nor the rate about
+   the limit. It may grow to what is cleared in an eighth of the target, so that a fast publisher's
+   runs are not cut into many pieces; and when it has stopped nobody for 8 targets, it falls, by
+   half in each 8, to twice what is owed, so that what it once was does not hold good for ever (as
+   RFC 7661 has it for TCP's window). This alone needs `watch_limits`.
+
+All of it is for items and for bytes; readers wait for the tighter one.
+
+What it cannot do: make younger what is owed already. When the clearing rate falls to a k-th at one
+blow, what was borrowed at the old rate takes k targets to be cleared, under any limit; nothing is
+borrowed until then.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ._limit import Limit
+from ._limit_policy import MovingLimit
+
+if TYPE_CHECKING:
+    from ._account import Account
+    from ._limit_policy import LimitControl
+
+DEFAULT_TARGET: Final = 0.05
+"""Seconds: half of what people notice; some round trips within a continent."""
+
+DEFAULT_FLOOR: Final = Limit(items=10, bytes=14_600)
+"""As TCP's initial window (RFC 6928): 10 segments, 14,600 bytes."""
+
+PART: Final = 8
+"""An eighth of the limit, or of the rate, is what counts as little, here as in shares."""
+
+IDLE_TARGETS: Final = 8
+"""For so many targets nobody has waited when a limit begins to fall; and in so many by half."""
+
+MAX_PRESSES: Final = 3
+"""After so many times in a row that nothing was left, a limit doubles each time."""
+
+PROBING: Final = "probing"
+TRACKING: Final = "tracking"
+DRAINING: Final = "draining"
+IDLE: Final = "idle"
+AT_FLOOR: Final = "floor"
+AT_CEILING: Final = "ceiling"
+
+LIMIT_STATES: Final = (PROBING, TRACKING, DRAINING, IDLE, AT_FLOOR, AT_CEILING)
+"""What a `LatencyLimit` may be doing; see there."""
+
+
+def _positive(_: object, __: attrs.Attribute[Any], value: float) -> None:
+    if not 0 < value < math.inf:
+        msg = f"the target of a LatencyLimit must be above 0 s, not {value}"
+        raise ValueError(msg)
+
+
+@attrs.frozen(slots=True)
+class LatencyLimit:
+    """A limit that moves, so that what is owed is about as old as `target` when it is cleared.
+
+    For accounts whose readers wait by themselves, not for `shared` ones. It is in one of these
+    states (`MovingLimit.state`), of which one sees:
+
+    - `probing`: what is owed clears faster than it need to. The limit doubles each target; ages are
+      below the target. Each new account begins so, at the floor.
+    - `tracking`: the limit is what is cleared in a target. Readers wait about twice a target, for
+      half of one each time; ages are between half of the target and the target.
+    - `draining`: readers have waited for longer than a target, because what was borrowed is cleared
+      more slowly than before, or not at all. The age is above the target and grows; nobody borrows.
+      The limit comes down as soon as there is something to measure.
+    - `idle`: nobody has waited for it for 8 targets. It holds up nobody, and falls slowly, to twice
+      what is owed.
+    - `floor`: less than the floor is cleared in a target. Ages are above the target; a lower limit
+      would make consumers wait for work.
+    - `ceiling`: more than the ceiling is cleared in a target. Ages are below the target.
+
+    A consumer that takes longer than half of the target by itself, as an acknowledgement from far
+    away does, is not for that target: the limit then goes to the floor.
+
+    Raises:
+        ValueError: If the target is not above zero, or the floor above the ceiling.
+    """
+
+    target: float = attrs.field(default=DEFAULT_TARGET, validator=_positive)
+    """How old debt may get, in seconds."""
+    floor: Limit = DEFAULT_FLOOR
+    """What may always be owed. Its lower marks do not matter."""
+    ceiling: Limit = attrs.field(factory=Limit)
+    """What may be owed at the most, and so the memory that it takes. Nor do these."""
+
+    def __attrs_post_init__(self) -> None:
+        for unit, low, high in (
+            ("items", self.floor.items, self.ceiling.items),
+            ("bytes", self.floor.bytes, self.ceiling.bytes),
+        ):
+            if high is not None and (low is None or low > high):
+                msg = f"a LatencyLimit's floor of {low} {unit} must not be above its ceiling {high}"
+                raise ValueError(msg)
+
+    def control(self, account: Account) -> LimitControl | None:
+        """See `LimitPolicy.control`.
+
+        Raises:
+            ValueError: If the account is shared.
+        """
+        if account.shared:
+            msg = (
+                f"{account.name} is shared, so its children go on while it is above its limit, and "
+                "how fast that clears cannot be told; give LatencyLimits to its children"
+            )
+            raise ValueError(msg)
+        return LatencyControl(self, account)
+
+
+class _Unit:
+    """The limit in items, or in bytes."""
+
+    __slots__ = (
+        "aim", "borrowed_before", "ceiling", "cleared", "cleared_before", "debt_before", "floor",
+        "limit", "limit_before", "low", "over", "seen_borrowed", "seen_debt", "speed",
+    )  # fmt: skip
+
+    def __init__(self, floor: int | None, ceiling: int | None) -> None:
+        self.ceiling = math.inf if ceiling is None else ceiling
+        self.floor = self.ceiling if floor is None else floor
+        self.limit: float = self.floor
+        self.limit_before: float = self.floor
+        self.aim = math.inf
+        # Whether the debt was above this mark when the gate closed.
+        self.over = True
+        # What was owed at the closing, and what had been borrowed and cleared by then.
+        self.debt_before = 0
+        self.borrowed_before = 0
+        self.cleared_before = 0.0
+        self.cleared = 0.0
+        # The lower mark that was in force.
+        self.low = 0
+        # What there was at the last tick, and how fast was cleared before it, while nobody waits.
+        self.seen_borrowed = 0
+        self.seen_debt = 0
+        self.speed = 0.0
+
+    def limit_to(self, aim: float, grown: float) -> None:
+        self.aim = aim
+        self.limit = max(self.floor, min(aim, self.limit_before * grown, self.ceiling))
+
+    def mark(self) -> int | None:
+        return None if math.isinf(self.limit) else int(self.limit)
+
+
+class LatencyControl:
+    """What moves one account's limit by a `LatencyLimit`.
+
+    Attributes:
+        policy: By which.
+    """
+
+    __slots__ = (
+        "_account", "_bytes", "_closed_at", "_items", "_moved", "_moved_before", "_opening",
+        "_presses", "_seconds", "_seconds_before", "_since", "_starved", "_target", "_ticked",
+        "_waited_at", "policy",
+    )  # fmt: skip
+
+    def __init__(self, policy: LatencyLimit, account: Account) -> None:
+        self.policy = policy
+        self._account = account
+        self._target = policy.target
+        self._items = _Unit(policy.floor.items, policy.ceiling.items)
+        self._bytes = _Unit(policy.floor.bytes, policy.ceiling.bytes)
+        now = account.ledger.clock()
+        # Since when it has been closed, since when is measured, and for how long in all.
+        self._closed_at = self._since = now
+        self._seconds = self._seconds_before = 0.0
+        # When the limit was moved last, and before what is measured now.
+        self._moved = self._moved_before = now
+        # Whether nothing was left when the gate opened, and how often in a row.
+        self._starved = False
+        self._presses = 0
+        # Whether the gate has been opened, and not closed since.
+        self._opening = False
+        self._waited_at = self._ticked = now
+        self._see()
+        self._begin(now)
+        account.limit = self._limit()
+
+    def __repr__(self) -> str:
+        return f"<LatencyControl of {self._account.name}: {self.statistics()}>"
+
+    # -- called by the account ------------------------------------------------------------------
+
+    def closed(self) -> None:
+        """See `LimitControl.closed`."""
+        account = self._account
+        self._items.over = account.debt_items > account.mark_items
+        self._bytes.over = account.debt_bytes > account.mark_bytes
+        self._presses = min(self._presses + 1, MAX_PRESSES) if self._starved else 0
+        self._starved = self._opening = False
+        self._closed_at = account.ledger.clock()
+        self._begin(self._closed_at)
+
+    def may_open(self) -> bool:
+        """See `LimitControl.may_open`."""
+        account = self._account
+        now = account.ledger.clock()
+        self._measure(now)
+        if account.debt_items <= account.low_items and account.debt_bytes <= account.low_bytes:
+            self._waited_at = now
+            self._opening = True
+            self._see()
+            return True
+        self._begin(now)
+        return False
+
+    def repaid(self) -> None:
+        """See `LimitControl.repaid`: the rest of the lump that opened the gate.
+
+        What comes later is not measured: something else may have kept the readers.
+        """
+        now = self._account.ledger.clock()
+        if self._opening and now - self._waited_at <= self._target / PART:
+            self._measure(now)
+
+    def _units(self) -> tuple[tuple[_Unit, int, int], tuple[_Unit, int, int]]:
+        """Return each unit with what is owed and what has been borrowed in it."""
+        account = self._account
+        return (
+            (self._items, account.debt_items, account.borrowed_items),
+            (self._bytes, account.debt_bytes, account.borrowed_bytes),
+        )
+
+    def _begin(self, now: float) -> None:
+        """Measure from now on."""
+        account = self._account
+        self._since = now
+        self._seconds_before = self._seconds
+        self._moved_before = self._moved
+        self._items.low = account.low_items
+        self._bytes.low = account.low_bytes
+        for unit, debt, borrowed in self._units():
+            unit.debt_before = debt
+            unit.borrowed_before = borrowed
+            unit.cleared_before = unit.cleared
+            unit.limit_before = unit.limit
+
+    def _measure(self, now: float) -> None:
+        """Take what was cleared since the measurement began, and move the limit.
+
+        When it is called again before the next begins, as if for the first time.
+        """
+        seconds = now - self._since
+        kept = self._kept(seconds)
+        self._seconds = self._seconds_before * kept + seconds
+        grown = self._growth(now - self._moved_before)
+        self._moved = now
+        units = self._units()
+        # Whether it was taken in a lump: of that by which the gate was closed, less was left than
+        # had to be.
+        lump = False
+        for unit, debt, _ in units:
+            lump = lump or (unit.over and unit.low - debt > unit.limit_before / PART)
+        nothing_left = lump and not units[0][1]
+        self._starved = self._starved or nothing_left
+        for unit, debt, borrowed in units:
+            cleared = unit.debt_before - debt + borrowed - unit.borrowed_before
+            unit.cleared = unit.cleared_before * kept + cleared
+            aim = math.inf
+            if self._seconds > 0:
+                aim = _aim(unit.cleared / self._seconds * self._target)
+            if lump:
+                aim = max(aim, cleared)
+            if nothing_left:
+                more = 2.0**self._presses / PART if unit.over else 0.0
+                aim = max(aim, unit.limit_before * (1 + more))
+            unit.limit_to(aim, grown)
+        self._account.move_limit(self._limit())
+
+    def _kept(self, seconds: float) -> float:
+        """Return what part of what was measured before still counts."""
+        return math.exp2(-seconds / self._target)
+
+    def _growth(self, seconds: float) -> float:
+        """Return how many times the limit it may be, so long after it was moved."""
+        return math.exp2(min(max(seconds, 0.0), self._target) / self._target)
+
+    def _limit(self) -> Limit:
+        return Limit(items=self._items.mark(), bytes=self._bytes.mark())
+
+    # -- called now and then --------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """See `LimitControl.tick`; what it is for is said above (5)."""
+        account = self._account
+        seconds = now - self._ticked
+        self._ticked = now
+        if account.throttled or seconds <= 0:
+            self._see()
+            return
+        idle = now - self._waited_at > IDLE_TARGETS * self._target
+        grown = self._growth(now - self._moved)
+        self._moved = now
+        for unit, debt, borrowed in self._units():
+            cleared = borrowed - unit.seen_borrowed - debt + unit.seen_debt
+            unit.speed = cleared / seconds
+            at_once = unit.speed * self._target / PART
+            unit.limit_before = unit.limit
+            if at_once > unit.limit:
+                unit.limit_to(at_once, grown)
+            elif idle:
+                keep = max(at_once, 2.0 * debt)
+                fallen = unit.limit * self._kept(seconds / IDLE_TARGETS)
+                unit.limit = max(unit.floor, min(unit.limit, max(keep, fallen)))
+        self._see()
+        account.limit = self._limit()
+
+    def _see(self) -> None:
+        for unit, debt, borrowed in self._units():
+            unit.seen_debt = debt
+            unit.seen_borrowed = borrowed
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def statistics(self) -> MovingLimit:
+        """See `LimitControl.statistics`."""
+        account = self._account
+        now = account.ledger.clock()
+        state = self._state(now)
+        speeds: list[float] = []
+        for unit, debt, _ in self._units():
+            cleared, seconds = unit.cleared, self._seconds
+            if account.throttled:
+                passed = now - self._since
+                kept = self._kept(passed)
+                cleared = unit.cleared_before * kept + max(0, unit.debt_before - debt)
+                seconds = self._seconds_before * kept + passed
+            if state == IDLE:
+                speeds.append(max(0.0, unit.speed))
+            else:
+                speeds.append(cleared / seconds if seconds > 0 else 0.0)
+        age = 0.0
+        if account.debt_items:
+            waited = now - (self._closed_at if account.throttled else self._waited_at)
+            age = account.debt_items / speeds[0] if speeds[0] > 0 else waited
+        return MovingLimit(
+            state=state,
+            target_seconds=self._target,
+            age_seconds=age,
+            items_per_second=speeds[0],
+            bytes_per_second=speeds[1],
+        )
+
+    def _state(self, now: float) -> str:
+        account = self._account
+        if account.throttled:
+            if now - self._closed_at > self._target:
+                return DRAINING
+        elif now - self._waited_at > IDLE_TARGETS * self._target:
+            return IDLE
+        unit = self._items if self._items.over else self._bytes
+        if unit.aim >= unit.ceiling <= unit.limit:
+            return AT_CEILING
+        if unit.aim <= unit.floor:
+            return AT_FLOOR
+        return PROBING if unit.aim > unit.limit else TRACKING
+
+
+def _aim(cleared: float) -> float:
+    """Return the limit, for what is cleared in a target."""
+    return cleared - cleared / PART + min(math.sqrt(cleared), cleared / PART)
