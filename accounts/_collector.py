@@ -88,7 +88,7 @@ class DebtCollector(Collector):
             "accounts": totals.accounts,
             "holders": totals.holders,
             "holders_behind": totals.behind,
-            "relieved_total": totals.relieved,
+            "relieved_holders_total": totals.relieved,
             "relieved_items_total": totals.relieved_items,
             "relieved_bytes_total": totals.relieved_bytes,
             "oldest_loan_age_seconds": tops.oldest_seconds,
@@ -200,7 +200,7 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
         "Holders that were stuck and are behind: they bound what they keep, nobody waits on them.",
         (),
     ),
-    "relieved_total": (
+    "relieved_holders_total": (
         CounterMetricFamily,
         "Times a holder was stuck and stayed, relieved of what it could not take.",
         ("policy",),

@@ -27,7 +27,8 @@ class Outcome(enum.IntEnum):
     DROPPED = 5
     """Its holder was gone, or its holder's policy dropped it."""
     STORED = 6
-    """It is safely on disk, and owed there by another account."""
+    """It is put aside, safely on disk or for a holder that is behind, and owed there by another
+    account."""
     WRITTEN_OFF = 7
     """Given up unfinished: its holder made no progress for longer than its patience."""
     LEAKED = 8

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from ...accounts import Account, Ledger
+    from ._holdings import Who
     from ._pace import Pace
 
 SERIES_DEFAULT: Final = 50_000
@@ -319,7 +320,7 @@ async def _holders(books: _Books, table: _Table) -> None:
     if router.name not in holdings.cells and await books.is_wanted_holder(router.name):
         # So that there is a series to say that nobody holds anything.
         labels = f'{{holder="{escape(router.name)}",kind="{router.kind}"}}'
-        table.add(labels, 0, 0, 0, 0.0, 0.0, None, router.patience)
+        table.add(labels, 0, 0, 0, 0.0, 0.0, None, router.patience, *_NEVER_BEHIND)
     since = await _waited_since(books)
     for name, cells in holdings.cells.items():
         await pace.breathe()
@@ -344,7 +345,24 @@ async def _holders(books: _Books, table: _Table) -> None:
             0.0 if who.progressed_at is None else now - who.progressed_at,
             waited,
             patience,
+            *_behind(who, now),
         )
+
+
+_NEVER_BEHIND: Final = (None, None, None, None, None)
+
+
+def _behind(who: Who, now: float) -> tuple[float | None, ...]:
+    relief = who.relief
+    if relief is None:
+        return _NEVER_BEHIND
+    return (
+        0.0 if who.behind_since is None else now - who.behind_since,
+        relief.dropped_items,
+        relief.dropped_bytes,
+        relief.stored_items,
+        relief.stored_bytes,
+    )
 
 
 async def _waited_since(books: _Books) -> dict[Account, float]:
@@ -537,6 +555,11 @@ _HOLDER = (
                 "Time without progress for which readers have waited for the holder.",
             ),
             ("holder_patience_seconds", "Time waited for it after which its policy applies."),
+            ("holder_behind_seconds", "Time for which it has been behind; 0 if it was before."),
+            ("holder_dropped_items_total", "Events it could not take that were dropped."),
+            ("holder_dropped_bytes_total", "Bytes it could not take that were dropped."),
+            ("holder_stored_items_total", "Events it could not take that were put aside."),
+            ("holder_stored_bytes_total", "Bytes it could not take that were put aside."),
         ),
         _holders,
     ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ...accounts import LoanedItem
+from ...accounts import LoanedItem, LoanQueue, Relief
 from ...accounts._ledger import LOOSE
 
 if TYPE_CHECKING:
@@ -117,6 +117,10 @@ class Who:
     """Seconds, the least of theirs; None for the loose loans, which nobody holds."""
     progressed_at: float | None = None
     """When they last made progress, on the ledger's clock; the longest ago of theirs."""
+    behind_since: float | None = None
+    """Since when they have been behind, on the ledger's clock; the longest of theirs."""
+    relief: Relief | None = None
+    """What has become of what they could not take; None if they were never relieved."""
 
 
 @attrs.define
@@ -170,3 +174,9 @@ class Holdings:
                 who.progressed_at = min(
                     holder.progressed_at, who.progressed_at or holder.progressed_at
                 )
+                if holder.relief.spells:
+                    who.relief = Relief() if who.relief is None else who.relief
+                    who.relief.add(holder.relief)
+                backlog = holder.backlog if isinstance(holder, LoanQueue) else None
+                if backlog is not None:
+                    who.behind_since = min(backlog.since, who.behind_since or backlog.since)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ...accounts import DebtCollector, Ledger, Outcome
+from ...accounts import DebtCollector, Ledger, Outcome, StuckPolicy
 from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
 from ...accounts._ledger import STATES
 from ...accounts._tops import TOP_MAX
@@ -70,7 +70,10 @@ LABELS: Final = {
     "put aside: on `disk`, or in a relay without a store in RAM (`kept`).",
     "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
     "parent": "The name of the account above, or nothing.",
-    "place": "Where queues have put it: `disk`, in the store; `ram`, in a relay without one.",
+    "place": "Where it has been put: `disk`, in the store; `ram`, in a relay without one, or for "
+    "who is behind.",
+    "policy": "What is done with a holder that is stuck, of those by which it stays: "
+    f"{', '.join(f'`{policy}`' for policy in StuckPolicy if policy.relieves)}.",
     "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",
     "reason": f"Why readers wait: `{REASONS[0]}`, for their own account's debt; "
     f"`{REASONS[1]}`, for that of one above it; at either: `{REASONS[2]}`, while an alarm is up; "
@@ -120,6 +123,10 @@ NOTES: Final = """\
   is not in `clearfunds_debt_items`, the peaks, the distribution, the ranks, the accounts by state
   or the oldest loan, but in `clearfunds_at_rest_items` alone. `/metrics/detailed` has all of it:
   the accounts under `disk` (or `kept`) are the queues' own.
+- So it is with what is kept for a connection or a mailbox that is behind
+  (`clearfunds_holders_behind`, and [patience.md](patience.md)): it is at rest, in `ram`, on an
+  account under `behind`. For who published it has ended as `stored` when it was kept, as `dropped`
+  when it was not.
 - A relay with a journal has those of [ledger.md](ledger.md#the-journal), too.
 - A relay that readers of ranges and writers of batches can connect to has those of
   [sinks.md](sinks.md#metrics), too.

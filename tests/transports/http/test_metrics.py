@@ -14,7 +14,8 @@ import trio.testing
 from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
+from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome, StuckPolicy
+from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import Queue, QueueSums
 from clearfunds.store import Store
 from clearfunds.transports.http import (
@@ -51,7 +52,7 @@ class Box(LoanQueue):
         self.settle_all(Outcome.WRITTEN_OFF)
 
 
-def send(account: Account, box: Box) -> None:
+def send(account: Account, box: LoanQueue) -> None:
     with account.turn() as turn:
         turn.send(box, "x", nbytes=1)
 
@@ -234,6 +235,9 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
         now = 1.0
         box.settle_all(Outcome.DELIVERED)
     send(alice, box)
+    behind = Mailbox(ledger, "behind", policy=StuckPolicy.DROP_OLDEST)
+    behind.relieve("behind is stuck")
+    send(alice, behind)
     known = {
         entry.name: (entry.kind, set(entry.labels))
         for entry in [
