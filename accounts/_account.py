@@ -474,14 +474,11 @@ class Account:
     @property
     def closed(self) -> bool:
         """Whether its readers have to wait for something, and not only for those before them."""
-        return self.rate_closed or self._is_shut()
-
-    def _is_shut(self) -> bool:
-        # But for the rate, which the first in line waits for by itself.
         return bool(
             self.halted
             or self.blockers
             or self.squeezed
+            or self.rate_closed
             or (self.throttled if self.shares is None else self.full)
         )
 
@@ -562,6 +559,7 @@ class Account:
         After anything has changed about it; where that is what tells who is to blame, what they
         waited for until now has been `cut` off before.
         """
+        shut = True
         if self.halted:
             cause = ALARM
         elif self.blockers:
@@ -571,15 +569,16 @@ class Account:
         elif self.squeezed:
             cause = SHARE
         else:
+            # The first in line waits for a rate by itself.
+            shut = False
             cause = RATE if self.rate_closed else PLAIN
         line = self.line
-        waited_for = line is not None and len(line) > 0
+        waited_for = line is not None and len(line.waiters) > 0
         if cause != self.cause:
             if waited_for and cut:
                 self._cut_stretches()
             self.cause = cause
-        shut = self._is_shut()
-        self.gated = shut or waited_for or self.bucket is not None or self.throttled
+        self.gated = shut or waited_for or self.throttled or self.bucket is not None
         if line is not None and not shut:
             line.wake_head()
 
@@ -816,7 +815,8 @@ class Account:
             if child is not None:
                 shares.repaid(child)
         self._reopen_if_clear(name)
-        self._share_anew(name)
+        if shares is not None:
+            self._share_anew(name)
 
     def _blame(self, name: str, now: float) -> None:
         """Blame the stretch that ends now on `name`, for those who wait here."""
@@ -840,7 +840,7 @@ class Account:
             and (self.control is None or self.control.may_open())
         ):
             self.throttled = self.full = False
-            if self.state not in UNUSUAL:
+            if self.opens > 0 and not self.squeezed and not self.blockers:
                 self.ledger.unusual.discard(self)
             shares = self.shares
             if shares is not None:
@@ -968,7 +968,10 @@ class Account:
                         waiter.at._step_out(waiter)
                     closed._step_in(waiter)
                 waiter.event = ledger.new_event()
-                await closed._until_woken(waiter)
+                if closed.rate_closed:
+                    await closed._until_woken(waiter)
+                else:
+                    await waiter.event.wait()
                 closed = self._closed_to(waiter)
             clear = True
         finally:
@@ -990,12 +993,11 @@ class Account:
 
     async def _until_woken(self, waiter: Waiter) -> None:
         line = self.line
-        if not self.rate_closed or line is None or line.waiters[0] is not waiter:
-            await waiter.event.wait()
-            return
+        seconds = math.inf
         # Nobody else comes by when there are tokens again; once for all that stand here.
-        assert self.bucket is not None
-        with trio.move_on_after(self.bucket.wait(self.ledger.clock())):
+        if self.bucket is not None and line is not None and line.waiters[0] is waiter:
+            seconds = self.bucket.wait(self.ledger.clock())
+        with trio.move_on_after(seconds):
             await waiter.event.wait()
 
     def _closed_to(self, waiter: Waiter) -> Account | None:
@@ -1015,19 +1017,26 @@ class Account:
                 if ticket == NOBODY:
                     return True
                 self._squeeze(parent.shares)
-        if not self.throttled and self._is_above(1):
+        if not self.throttled and (
+            self.debt_items > self.mark_items or self.debt_bytes > self.mark_bytes
+        ):
             self._throttle()
-        if self.throttled and self.shares is not None and not self.full and self._is_above(HARD):
-            self.full = True
-            self._settle_gate()
+        if self.shares is not None:
+            if self.throttled and not self.full and self._is_above(HARD):
+                self.full = True
+                self._settle_gate()
+            if self.full:
+                return True
+        elif self.throttled:
+            return True
         if self.bucket is not None:
             closed = self.bucket.wait(self.ledger.clock()) > 0
             if closed != self.rate_closed:
                 self.rate_closed = closed
                 self._settle_gate()
-        if (self.halted and heed_alarms) or self.blockers or self.squeezed or self.rate_closed:
-            return True
-        if self.throttled if self.shares is None else self.full:
+            if closed:
+                return True
+        if self.squeezed or self.blockers or (self.halted and heed_alarms):
             return True
         line = self.line
         if line is None or (ticket == NOBODY and self.halted and not heed_alarms):

@@ -12,11 +12,13 @@ unit of its weight. The *level* is how much each may have:
 
     level = max(1 / W,  (1 - u) / w)
 
-where `W` is the weight of all children that owe, `w` that of those which are squeezed, that is,
-wait for their part, and `u` what all others owe. So the squeezed ones share what the others leave,
-and have at least their weight's part of everything, whatever others owe: a sibling that is stuck
-above its part takes nothing away from anybody else's. A child goes on while its need is at or below
-the level; once squeezed, when it is an eighth below it.
+where `W` is the weight of all children that owe, `w` that of those which *want* more than their
+part, and `u` what all others owe. So those who want more share what the others leave, and have at
+least their weight's part of everything, whatever others owe: a sibling that is stuck above its part
+takes nothing away from anybody else's. A child goes on while its need is at or below the level;
+above it, it wants more and is *squeezed*: it waits, until it is an eighth below. It still wants
+more then, until it is at half of the level: between the two it is about to fill up its part again,
+and that must not look like something left over.
 
 Rules of this file:
 1. Nothing is kept while the account is not throttled. Then its children are looked through once;
@@ -35,6 +37,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -51,6 +55,9 @@ HARD: Final = 2
 HARD_RELEASE: Final = HARD - (1 - RELEASE)
 """At how many times it lets them go on."""
 
+WANTS: Final = 1 / 2
+"""The part of the level below which a child does not want more."""
+
 _ROUNDING: Final = 1 + 1e-9
 """Who is at its share goes on: thirds of three are one, whatever floats say."""
 
@@ -59,12 +66,14 @@ _STALE: Final = 64
 _Entry = tuple[float, int, "Account"]
 
 
-def needs(account: Account, mark_items: int, mark_bytes: int) -> float:
-    """Return how much of such a limit an account takes, for each unit of its weight."""
-    return (
-        max(account.debt_items / (mark_items or 1), account.debt_bytes / (mark_bytes or 1))
-        / account.weight
-    )
+@attrs.define(slots=True)
+class _Want:
+    """What a child owes that wants more than its part, as far as it has been seen."""
+
+    items: int = 0
+    bytes: int = 0
+    entry: _Entry | None = None
+    """If it is squeezed, where it stands among those."""
 
 
 class Shares:
@@ -74,23 +83,26 @@ class Shares:
         account: Whose limit it is.
         active: Those that owe.
         weight: The sum of their weights.
-        squeezed: Those that wait for their share, with what they owe of it.
+        wanting: Those that want more than their part.
+        squeezed: How many of them wait for it.
     """
 
     __slots__ = (
-        "_heap", "_numbers", "_squeezed_bytes", "_squeezed_items", "_squeezed_weight",
-        "account", "active", "squeezed", "weight",
+        "_bytes", "_heap", "_items", "_numbers", "_weight",
+        "account", "active", "squeezed", "wanting", "weight",
     )  # fmt: skip
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self.active: dict[Account, None] = {}
         self.weight = 0.0
-        self.squeezed: dict[Account, tuple[int, int, _Entry]] = {}
-        self._squeezed_items = 0
-        self._squeezed_bytes = 0
-        self._squeezed_weight = 0.0
-        # Those squeezed by what they need, the least first; and what is not true any more.
+        self.wanting: dict[Account, _Want] = {}
+        self.squeezed = 0
+        # What those that want more owe together, and their weight.
+        self._items = 0
+        self._bytes = 0
+        self._weight = 0.0
+        # The squeezed by what they need, the least first; and what is not true any more.
         self._heap: list[_Entry] = []
         self._numbers = count()
 
@@ -101,27 +113,33 @@ class Shares:
 
     def stop(self) -> list[Account]:
         """Forget everything; return those that were squeezed, the one with the least need first."""
-        released = sorted(self.squeezed, key=lambda account: self.squeezed[account][2])
+        entries = [want.entry for want in self.wanting.values() if want.entry is not None]
         self.active.clear()
         self.weight = 0.0
-        self.squeezed.clear()
-        self._squeezed_items = self._squeezed_bytes = 0
-        self._squeezed_weight = 0.0
+        self._forget_wants()
+        return [child for _, _, child in sorted(entries)]
+
+    def _forget_wants(self) -> None:
+        self.wanting.clear()
+        self._items = self._bytes = self.squeezed = 0
+        self._weight = 0.0
         self._heap.clear()
-        return released
 
     # -- looking --------------------------------------------------------------------------------
 
     def share(self, child: Account) -> tuple[float, float]:
         """Return (items, bytes) that a child may owe and go on, in units that have a limit."""
-        self._note(child)
+        if child not in self.active and (child.debt_items or child.debt_bytes):
+            self.active[child] = None
+            self.weight += child.weight
+        want = self.wanting.get(child)
+        if want is not None:
+            self._see(child, want)
         level = self._level(child) * child.weight * _ROUNDING
         return self.account.mark_items * level, self.account.mark_bytes * level
 
     def lets(self, child: Account) -> bool:
-        """Whether a child is at its share or below; a squeezed one has to be further below."""
-        if child in self.squeezed:
-            return False
+        """Whether a child that is not squeezed is at its share or below."""
         items, nbytes = child.debt_items, child.debt_bytes
         if not items and not nbytes:
             return True
@@ -134,62 +152,67 @@ class Shares:
         return int(self.account.mark_items * level), int(self.account.mark_bytes * level)
 
     def _level(self, child: Account | None = None) -> float:
-        """Return what each may need; as if `child` were among the squeezed, if one is given."""
+        """Return what each may need; as if `child` wanted more, if one is given."""
         account = self.account
-        items, nbytes, weight = self._squeezed_items, self._squeezed_bytes, self._squeezed_weight
-        if child is not None and child not in self.squeezed:
-            items += child.debt_items
-            nbytes += child.debt_bytes
-            weight += child.weight
-        all_weights = self.weight
-        if child is not None and child not in self.active:
-            all_weights += child.weight
+        mark_items = account.mark_items or 1
+        mark_bytes = account.mark_bytes or 1
+        items, nbytes, weight, all_weights = self._items, self._bytes, self._weight, self.weight
+        if child is not None:
+            if child not in self.wanting:
+                items += child.debt_items
+                nbytes += child.debt_bytes
+                weight += child.weight
+            if child not in self.active:
+                all_weights += child.weight
         level = 1 / all_weights if all_weights > 0 else 1.0
         if weight > 0:
-            free = 1 - max(
-                (account.debt_items - items) / (account.mark_items or 1),
-                (account.debt_bytes - nbytes) / (account.mark_bytes or 1),
+            used = max(
+                (account.debt_items - items) / mark_items,
+                (account.debt_bytes - nbytes) / mark_bytes,
             )
-            level = max(level, free / weight)
+            level = max(level, (1 - used) / weight)
         return level
 
     # -- changes --------------------------------------------------------------------------------
 
-    def _note(self, child: Account) -> None:
-        if child not in self.active and (child.debt_items or child.debt_bytes):
-            self.active[child] = None
-            self.weight += child.weight
+    def _see(self, child: Account, want: _Want) -> None:
+        self._items += child.debt_items - want.items
+        self._bytes += child.debt_bytes - want.bytes
+        want.items = child.debt_items
+        want.bytes = child.debt_bytes
 
     def squeeze(self, child: Account) -> None:
         """Note that a child waits for its share."""
-        self._note(child)
-        self._squeezed_weight += child.weight
-        self._set(child, 0, 0)
+        want = self.wanting.get(child)
+        if want is None:
+            want = self.wanting[child] = _Want()
+            self._weight += child.weight
+        self.squeezed += 1
+        self._see(child, want)
+        self._queue(child, want)
 
     def repaid(self, child: Account) -> None:
         """Note that a child owes less."""
-        before = self.squeezed.get(child)
-        if before is not None:
-            self._set(child, before[0], before[1])
+        want = self.wanting.get(child)
+        if want is not None:
+            self._see(child, want)
+            if want.entry is not None:
+                self._queue(child, want)
+            elif self._need(child) <= self._level() * WANTS:
+                self._want_no_more(child, want)
         if not child.debt_items and not child.debt_bytes and child in self.active:
-            self._leave(child)
+            self._owe_no_more(child)
 
-    def _leave(self, child: Account) -> None:
-        del self.active[child]
-        # Sums of floats that come and go drift; an empty one is known.
-        self.weight = self.weight - child.weight if self.active else 0.0
-
-    def _set(self, child: Account, items_before: int, bytes_before: int) -> None:
+    def _need(self, child: Account) -> float:
         account = self.account
-        items, nbytes = child.debt_items, child.debt_bytes
-        self._squeezed_items += items - items_before
-        self._squeezed_bytes += nbytes - bytes_before
-        need = needs(child, account.mark_items, account.mark_bytes)
-        entry = need, next(self._numbers), child
-        self.squeezed[child] = items, nbytes, entry
+        items = child.debt_items / (account.mark_items or 1)
+        return max(items, child.debt_bytes / (account.mark_bytes or 1)) / child.weight
+
+    def _queue(self, child: Account, want: _Want) -> None:
+        entry = want.entry = self._need(child), next(self._numbers), child
         heap = self._heap
-        if len(heap) > _STALE + 4 * len(self.squeezed):
-            heap[:] = [each for _, _, each in self.squeezed.values()]
+        if len(heap) > _STALE + 4 * self.squeezed:
+            heap[:] = [each.entry for each in self.wanting.values() if each.entry is not None]
             heapify(heap)
         else:
             heappush(heap, entry)
@@ -199,37 +222,45 @@ class Shares:
         heap = self._heap
         while heap:
             need, _, child = heap[0]
-            squeezed = self.squeezed.get(child)
-            if squeezed is None or squeezed[2] is not heap[0]:
+            want = self.wanting.get(child)
+            if want is None or want.entry is not heap[0]:
                 heappop(heap)  # it has been repaid since, or has gone on
             elif need <= self._level() * RELEASE * _ROUNDING:
                 heappop(heap)
-                self._forget_squeezed(child)
+                want.entry = None
+                self.squeezed -= 1
+                if need <= self._level() * WANTS:
+                    self._want_no_more(child, want)
                 yield child
             else:
                 return
 
-    def _forget_squeezed(self, child: Account) -> None:
-        items, nbytes, _ = self.squeezed.pop(child)
-        self._squeezed_items -= items
-        self._squeezed_bytes -= nbytes
-        weight = self._squeezed_weight - child.weight
-        self._squeezed_weight = weight if self.squeezed else 0.0
+    # Sums of floats that come and go drift; that of none is known.
+
+    def _want_no_more(self, child: Account, want: _Want) -> None:
+        del self.wanting[child]
+        self._items -= want.items
+        self._bytes -= want.bytes
+        self._weight = self._weight - child.weight if self.wanting else 0.0
+
+    def _owe_no_more(self, child: Account) -> None:
+        del self.active[child]
+        self.weight = self.weight - child.weight if self.active else 0.0
 
     def forget(self, child: Account) -> None:
         """Forget a child that is no more."""
-        if child in self.squeezed:
-            self._forget_squeezed(child)
+        want = self.wanting.get(child)
+        if want is not None:
+            self.squeezed -= want.entry is not None
+            self._want_no_more(child, want)
         if child in self.active:
-            self._leave(child)
+            self._owe_no_more(child)
 
     def changed(self) -> None:
         """Count anew: a weight or the limit has changed."""
         self.weight = sum([account.weight for account in self.active], 0.0)
-        squeezed = list(self.squeezed)
-        self.squeezed.clear()
-        self._heap.clear()
-        self._squeezed_items = self._squeezed_bytes = 0
-        self._squeezed_weight = 0.0
-        for child in squeezed:
-            self.squeeze(child)
+        wanting = self.wanting.copy()
+        self._forget_wants()
+        for child, want in wanting.items():
+            if want.entry is not None:
+                self.squeeze(child)

@@ -77,6 +77,7 @@ async def test_what_some_leave_over_is_for_those_who_want_more() -> None:
         await place.come(nursery, c)
         assert b.goes_on_at()[0] == c.goes_on_at()[0] == 39  # seven eighths of 45
         b.repay(7, 0)
+        await wait_all_tasks_blocked()
         c.repay(7, 0)
     assert place.went_on == ["c1", "c2"]
 
@@ -331,7 +332,7 @@ async def test_accounts_that_go_leave_nothing_behind() -> None:
         await place.come(nursery, a, b)
         nursery.cancel_scope.cancel()
     assert parent.shares is not None
-    assert list(parent.shares.squeezed) == [a, b]
+    assert list(parent.shares.wanting) == [a, b]
     for account in (a, b, c):
         account.close()
     a.repay(90, 0)
