@@ -47,7 +47,6 @@ class Books:
         self.bytes: Counter[Outcome] = Counter()
         # By holder's name, of which there are never two.
         self.of_holder: defaultdict[str, Counter[Outcome]] = defaultdict(Counter)
-        self.bytes_of_holder: Counter[str] = Counter()
         self.paid: Counter[str] = Counter()
         """Bytes delivered, by account."""
         self.paid_items: Counter[str] = Counter()
@@ -68,7 +67,6 @@ class Books:
         self.items[outcome] += items
         self.bytes[outcome] += nbytes
         self.of_holder[name][outcome] += items
-        self.bytes_of_holder[name] += nbytes
         if outcome is Outcome.DELIVERED:
             self.paid[account.name] += nbytes
             self.paid_items[account.name] += items
@@ -118,10 +116,3 @@ class Books:
         for outcome in Outcome:
             told = self.items[outcome], self.bytes[outcome]
             assert told == (ledger.repaid_items[outcome], ledger.repaid_bytes[outcome]), outcome
-
-    def check_holder(self, holder: Holder, items: int, nbytes: int) -> None:
-        """Check that all that a holder was ever given has ended in one outcome, or is there."""
-        held = [(loan.items, loan.bytes) for loan in holder.loans()]
-        ended = self.of_holder[holder.name].total()
-        assert items == ended + sum(i for i, _ in held), holder
-        assert nbytes == self.bytes_of_holder[holder.name] + sum(b for _, b in held), holder

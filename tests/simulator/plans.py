@@ -11,8 +11,10 @@ from random import Random
 
 import attrs
 
-from clearfunds.accounts import Limit, StuckPolicy
+from clearfunds.accounts import Limit, RateLimit, StuckPolicy
 from clearfunds.dataspace import topic_matches
+
+SLOW = RateLimit(bytes_per_s=10_000, burst_bytes=50_000)
 
 AREAS = 7
 """How many parents the topics have, for filters with wildcards."""
@@ -37,6 +39,7 @@ class PublisherPlan:
     user: str
     limit: Limit
     turns_per_second: float
+    rate: RateLimit | None
     batch: int
     """How many publications at most are one turn."""
     sizes: tuple[int, int]
@@ -55,6 +58,7 @@ class SubscriberPlan:
     seconds_per_item: float
     policy: StuckPolicy
     patience: float
+    keep: Limit
     sessions: tuple[Session, ...]
     stalls: tuple[tuple[float, float], ...]
     """When it stops taking anything, and for how long."""
@@ -82,7 +86,9 @@ class Scale:
     """Items that a publisher may owe, on average."""
     tenant_limit: int = 600
     server_limit: int = 1500
-    policies: tuple[StuckPolicy, ...] = (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)
+    shared: bool = True
+    """Whether the server's limit and the tenants' are shared by weights."""
+    policies: tuple[StuckPolicy, ...] = tuple(StuckPolicy)
 
 
 @attrs.frozen
@@ -143,6 +149,8 @@ def _publisher(scale: Scale, number: int) -> PublisherPlan:
     sizes = chance.choice([(10, 100), (10, 100), (100, 5_000), (20_000, 60_000)])
     items = round(scale.limit * chance.uniform(0.2, 1.8))
     greed = chance.choice([0.3, 0.5, 0.5, 1.0, 1.0, 3.0])
+    batch = chance.choice([1, 1, 1, 3, 10])
+    rates = [None, None, RateLimit(items_per_s=batch * scale.turns_per_second), SLOW]
     return PublisherPlan(
         name=name,
         tenant=tenant,
@@ -150,7 +158,8 @@ def _publisher(scale: Scale, number: int) -> PublisherPlan:
         # The mark at which it goes on differs, too: at once, at half, and when all is paid.
         limit=Limit(items=items, bytes=300_000, low_items=chance.choice([None, items, 0])),
         turns_per_second=scale.turns_per_second * greed,
-        batch=chance.choice([1, 1, 1, 3, 10]),
+        rate=chance.choice(rates),
+        batch=batch,
         sizes=sizes,
         sessions=_sessions(scale, chance),
     )
@@ -167,13 +176,18 @@ def _subscriber(plan: Plan, number: int) -> SubscriberPlan:
     if chance.random() < 0.25:
         for _ in range(chance.choice([1, 1, 3])):
             stalls.append((chance.uniform(0.1, 0.8) * scale.seconds, chance.uniform(1.0, 30.0)))
+    policy = scale.policies[number % len(scale.policies)]
+    kind = chance.choices(["mailbox", "worker", "wire"], [6, 1, 3])[0]
+    if policy is StuckPolicy.SPILL and kind == "wire":
+        kind = "mailbox"
     return SubscriberPlan(
         name=name,
-        kind=chance.choices(["mailbox", "worker", "wire"], [6, 1, 3])[0],
+        kind=kind,
         filters=tuple(sorted(filters)),
         seconds_per_item=chance.choice([0.0, 0.001, 0.01, 0.1]),
-        policy=scale.policies[number % len(scale.policies)],
-        patience=chance.choice([2.0, 5.0, 20.0]),
+        policy=policy,
+        patience=chance.choice([0.0, 2.0, 5.0, 20.0] if policy.relieves else [2.0, 5.0, 20.0]),
+        keep=Limit(items=chance.choice([3, 20, 1000]), bytes=chance.choice([50_000, 8 << 20])),
         sessions=_sessions(scale, chance),
         stalls=tuple(sorted(stalls)),
         returns_after=chance.choice([0.0, 3.0]),

@@ -7,7 +7,6 @@ bystanders who wait on members but on whom nobody waits, and holders on the way 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from random import Random
 
 import attrs
@@ -15,8 +14,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from clearfunds.accounts import Account, Ledger, Limit, Outcome, StuckPolicy, rings
-from clearfunds.accounts import watch_patience
+from clearfunds.accounts import (
+    Account,
+    Ledger,
+    Limit,
+    Outcome,
+    StuckPolicy,
+    rings,
+    watch_patience,
+)
 from clearfunds.accounts._patience import WATCH_SECONDS
 from tests.simulator.world import Box, run
 
@@ -43,7 +49,7 @@ def draw_ring(size: int) -> RingPlan:
     """Draw a ring with so many members."""
     chance = Random(size)
     order = chance.sample(range(size), size)
-    follower = {a: b for a, b in zip(order, [*order[1:], order[0]], strict=True)}
+    follower = dict(zip(order, [*order[1:], order[0]], strict=True))
     return RingPlan(
         size=size,
         patience=chance.choice([1.0, 5.0, 20.0]),
