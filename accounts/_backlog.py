@@ -139,8 +139,8 @@ class Backlog:
         what = "any number" if keep.items is None else f"{keep.items:,}"
         logger.warning(
             "%s; it is behind now: %s", why, _DOES[self.policy].format(what),
-            extra={"event": "behind", "holder": holder.name, "kind": holder.kind,
-                   "policy": str(self.policy), **(fields or {})},
+            extra={**(fields or {}), "event": "behind", "holder": holder.name,
+                   "kind": holder.kind, "policy": str(self.policy)},
         )  # fmt: skip
 
     def end(self, why: str) -> None:

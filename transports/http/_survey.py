@@ -165,9 +165,13 @@ class IncidentRow(TypedDict):
     ago_seconds: float
     holder: str | None
     given_up: bool
+    relieved: bool
+    """Whether it stayed, and lost what it could not take, or had it put aside."""
     kind: str | None
+    policy: str | None
+    """By what it was relieved, if it was."""
     items: int
-    """Written off, when it was given up."""
+    """Written off, when it was given up; if it was relieved, dropped and put aside so far."""
     bytes: int
     debtors: list[str]
     debtors_more: int
@@ -634,14 +638,18 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
 
 
 def _incident_row(incident: Incident, now: float) -> IncidentRow:
-    end = incident.given_up
+    relieved = incident.relieved
+    end = incident.given_up or relieved
+    lost = incident.given_up if relieved is None else relieved.lost
     return {
         "ago_seconds": _seconds(now - incident.at),
         "holder": None if incident.holder is None else clipped(incident.holder),
-        "given_up": end is not None,
+        "given_up": incident.given_up is not None,
+        "relieved": relieved is not None,
         "kind": None if end is None else end.kind,
-        "items": 0 if end is None else end.items,
-        "bytes": 0 if end is None else end.bytes,
+        "policy": None if relieved is None else str(relieved.policy),
+        "items": 0 if lost is None else lost.items,
+        "bytes": 0 if lost is None else lost.bytes,
         "debtors": [] if end is None else [clipped(name) for name in end.debtors],
         "debtors_more": 0 if end is None else end.debtors_more,
         "idle_seconds": 0.0 if end is None else _seconds(end.idle_seconds),

@@ -23,6 +23,7 @@ from clearfunds.accounts import (
     watch_patience,
     watch_slow_waits,
 )
+from clearfunds.dataspace import Mailbox
 from clearfunds.transports.http import Pages, Request
 from clearfunds.transports.http._events import EventStream, event, retry
 from clearfunds.transports.http._live import BROWSERS_MAX, SHARE_MAX, LivePage, Sampler
@@ -253,7 +254,9 @@ async def test_what_has_happened_stays_for_who_looks_later() -> None:
         "ago_seconds": 10.0,
         "holder": "box",
         "given_up": True,
+        "relieved": False,
         "kind": "box",
+        "policy": None,
         "items": 4,
         "bytes": 44,
         "debtors": ["pub"],
@@ -271,6 +274,38 @@ async def test_what_has_happened_stays_for_who_looks_later() -> None:
     # What was written off is not finished.
     assert page["totals"]["repaid_items"]["written_off"] == 4
     assert page["point"][3] == page["totals"]["repaid_items"]["delivered"]
+
+
+async def test_what_became_of_who_fell_behind_is_told_as_it_goes_on() -> None:
+    clock = Clock()
+    ledger = Ledger(clock=clock)
+    pub = ledger.open("pub", limit=Limit(items=1))
+    mailbox = Mailbox(
+        ledger, "box", patience=5.0, policy=StuckPolicy.DROP_OLDEST, keep=Limit(items=1)
+    )
+    for _ in range(3):
+        send(pub, mailbox, 1, 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pub.ensure_clear_funds)
+        nursery.start_soon(partial(watch_patience, ledger, every=0.01))
+        await trio.testing.wait_all_tasks_blocked()
+        clock.now += 5.25
+        await until(lambda: bool(ledger.incidents.latest()) and not pub.waiting)
+        nursery.cancel_scope.cancel()
+    (row,) = (await look(ledger))["incidents"]
+    told = {key: row[key] for key in ("given_up", "relieved", "kind", "policy", "items", "bytes")}
+    assert told == {
+        "given_up": False,
+        "relieved": True,
+        "kind": "mailbox",
+        "policy": "drop_oldest",
+        "items": 2,
+        "bytes": 20,
+    }
+    assert (row["debtors"], row["idle_seconds"], row["ring"]) == (["pub"], 5.25, 0)
+    send(pub, mailbox, 1, 10)
+    (row,) = (await look(ledger))["incidents"]
+    assert row["items"] == 3
 
 
 async def test_that_rings_are_not_looked_for_is_said() -> None:

@@ -116,13 +116,18 @@ const amount = (tight) => (tight.limit === null ? `${tight.debt}${tight.unit}` :
 // A holder on which somebody waits and that has made no progress for a second is named as still.
 const standsStill = (on) => on.waited_items > 0 && on.idle_seconds >= 1;
 
+// By its policy, what a holder that is stuck does instead of standing in the way.
+const RELIEF = { drop_oldest: "drops what is old", drop_newest: "drops what comes", conflate: "keeps the latest of each topic alone", spill: "has its backlog put aside" };
+const hasAnEnd = (on) => on.policy === "disconnect" || on.policy in RELIEF;
+
 // What happens next: [words, whether they are urgent].
 function prospect(on) {
   if (on.kind === "loose") return ["is what nobody has taken yet", false];
   if (!standsStill(on)) return ["makes progress", false];
-  if (on.policy !== "disconnect") return [`no progress for ${exact(on.idle_seconds)}; its policy is to be waited for`, true];
+  if (!hasAnEnd(on)) return [`no progress for ${exact(on.idle_seconds)}; its policy is to be waited for`, true];
   if (on.left_seconds === null) return [`no progress for ${exact(on.idle_seconds)}; it may take for ever`, true];
   if (on.away) return [on.left_seconds > 0 ? `is away; its session is ended in ${exact(on.left_seconds)} unless it comes back` : "is away; its session is being ended", true];
+  if (on.policy in RELIEF) return [on.left_seconds > 0 ? `${RELIEF[on.policy]} in ${exact(on.left_seconds)} unless it reads` : `${RELIEF[on.policy]} from now on`, true];
   return [on.left_seconds > 0 ? `is cut off in ${exact(on.left_seconds)} unless it reads` : "is being cut off", true];
 }
 
@@ -131,7 +136,7 @@ function afterwards(wait, on) {
   if (!standsStill(on)) return "";
   const who = wait.count === 1 ? shortName(wait.waiting[0]) : "those who wait";
   const one = wait.count === 1;
-  if (on.policy !== "disconnect" || on.left_seconds === null) return `; until then ${who} ${one ? "stands" : "stand"} still`;
+  if (!hasAnEnd(on) || on.left_seconds === null) return `; until then ${who} ${one ? "stands" : "stand"} still`;
   if (on.enough) return `; ${who} ${one ? "goes" : "go"} on then`;
   const others = wait.on.length - 1 + wait.on_more;
   return `; ${who} ${one ? "waits" : "wait"} on then, for ${others === 1 ? `${shortName(wait.on[1]?.name ?? "")}` : `${number(others)} others`}`;
@@ -308,6 +313,7 @@ function whatHappened(incident) {
   const whom = incident.holder === null ? "somebody" : nameOf(incident.holder, true);
   if (isSession(incident)) return ["The session of ", whom, ", who was away, was ended"];
   if (incident.given_up) return [whom, " was cut off"];
+  if (incident.relieved) return [whom, " was too slow and fell behind"];
   const [first, ...rest] = incident.accounts;
   const others = incident.accounts_more ? " and others" : rest.length ? ` and ${named(rest, 0)}` : "";
   return [nameOf(first, true), others, " waited for ", whom];
@@ -324,6 +330,11 @@ function howItWas(incident) {
     said.push(`${number(incident.items)} ${incident.items === 1 ? "item" : "items"}${incident.debtors.length ? ` of ${named(incident.debtors, incident.debtors_more)}` : ""} written off after ${exact(incident.idle_seconds)} without progress`);
     if (incident.ring) said.push(incident.ring === 1 ? "it was a ring of one" : `it was one of a ring of ${number(incident.ring)}`);
     if (waits) said.push(`${named(incident.accounts, incident.accounts_more)} had waited ${longest}${waits > 1 ? " at most" : ""}`);
+  } else if (incident.relieved) {
+    const lost = incident.policy === "spill" ? "put aside" : "dropped";
+    said.push(`${number(incident.items)} ${incident.items === 1 ? "item" : "items"} ${lost} (${incident.policy}) after ${exact(incident.idle_seconds)} without progress`);
+    if (incident.ring) said.push(incident.ring === 1 ? "it was a ring of one" : `it was one of a ring of ${number(incident.ring)}`);
+    if (waits) said.push(`${named(incident.accounts, incident.accounts_more)} had waited ${longest}${waits > 1 ? " at most" : ""}`);
   } else {
     said.push(waits === 1 ? longest : `${number(waits)} waits, the longest ${longest}`);
   }
@@ -338,7 +349,7 @@ function showLately(state) {
     () => el("li", {}, el("p"), el("p", { class: "under" })),
     (item, { each }) => {
       const [head, under] = item.children;
-      item.className = each === null ? "empty" : each.given_up ? "cut" : "";
+      item.className = each === null ? "empty" : each.given_up || each.relieved ? "cut" : "";
       head.replaceChildren(...(each === null ? ["Nobody was cut off, and nobody waited for long."] : whatHappened(each)));
       under.replaceChildren(...(each === null ? [] : [ago(state, each), ` \u00b7 ${howItWas(each)}`]));
     });
@@ -545,7 +556,7 @@ function showGraph(state) {
       svg("rect", { class: still ? "node holds still" : "node holds", x, y, width: nodeWidth, height: high, rx: 8 }),
       svg("text", { class: "who", x: x + 10, y: y + 21 }, fitted(called(on.name), inside, 7.6)),
       svg("text", { class: "what", x: x + 10, y: y + 38 }, cut(how(on, roomy), inside, 5.7)));
-    if (still && on.left_seconds !== null && on.policy === "disconnect") {
+    if (still && on.left_seconds !== null && hasAnEnd(on)) {
       const part = Math.min(1, Math.max(0, on.left_seconds / on.patience));
       group.append(
         svg("rect", { class: "clock", x: x + 10, y: y + 46, width: inside, height: 5, rx: 2.5 }),
