@@ -58,7 +58,7 @@ LOANS_A_STEP: Final = 1000
 
 
 @attrs.define(slots=True)
-class _Held:
+class Held:
     """What holders of one name have of the debt that is waited for at one account."""
 
     holder: str
@@ -150,8 +150,8 @@ class SlowWaits:
                 self.unnamed += 1
         if due:
             places = {waiter.at for waiter in due if waiter.at is not None}
-            held: dict[Account, dict[str, _Held]] = {at: {} for at in places}
-            for _ in self._walk(held):
+            held: dict[Account, dict[str, Held]] = {at: {} for at in places}
+            for _ in add_up(self.ledger, held):
                 left = time.thread_time()
                 await trio.lowlevel.checkpoint()
                 away += time.thread_time() - left
@@ -174,38 +174,13 @@ class SlowWaits:
         self.named += 1
         return True
 
-    def _walk(self, held: dict[Account, dict[str, _Held]]) -> Iterable[None]:
-        """Add up who has what of the debt of the accounts in `held`, with breaks in between."""
-        ledger = self.ledger
-        looked = 0
-        for holder in list(ledger.holders):
-            # A holder's list of loans may not change while it is walked, hence the copies.
-            if holder is ledger.router:
-                parts: list[Any] = list(ledger.turns)
-            else:
-                parts = list(holder.loans())
-            for part in parts:
-                looked += 1
-                if not looked % LOANS_A_STEP:
-                    yield
-                if holder is ledger.router:
-                    amount = part.input_items, part.input_bytes
-                elif isinstance(part, LoanedItem):
-                    amount = part.items, part.bytes
-                else:
-                    continue  # what is no loan is for the audit to find (rule 15)
-                note(held, part.account, holder.name, holder.kind, holder.progressed_at, *amount)
-        now = ledger.clock()
-        for loan in list(ledger.loose):
-            note(held, loan.account, LOOSE, "loose", now, loan.items, loan.bytes)
-
     # -- the lines ------------------------------------------------------------------------------
 
     def _tell(
         self,
         waiter: Waiter,
         at: Account,
-        held: dict[str, _Held],
+        held: dict[str, Held],
         before: dict[str, float],
         now: float,
     ) -> None:
@@ -308,8 +283,33 @@ class SlowWaits:
         self.unnamed = 0
 
 
+def add_up(ledger: Ledger, held: dict[Account, dict[str, Held]]) -> Iterable[None]:
+    """Add up who has what of the debt of the accounts in `held`, with breaks in between."""
+    looked = 0
+    for holder in list(ledger.holders):
+        # A holder's list of loans may not change while it is walked, hence the copies.
+        if holder is ledger.router:
+            parts: list[Any] = list(ledger.turns)
+        else:
+            parts = list(holder.loans())
+        for part in parts:
+            looked += 1
+            if not looked % LOANS_A_STEP:
+                yield
+            if holder is ledger.router:
+                amount = part.input_items, part.input_bytes
+            elif isinstance(part, LoanedItem):
+                amount = part.items, part.bytes
+            else:
+                continue  # what is no loan is for the audit to find (rule 15)
+            note(held, part.account, holder.name, holder.kind, holder.progressed_at, *amount)
+    now = ledger.clock()
+    for loan in list(ledger.loose):
+        note(held, loan.account, LOOSE, "loose", now, loan.items, loan.bytes)
+
+
 def note(
-    held: dict[Account, dict[str, _Held]],
+    held: dict[Account, dict[str, Held]],
     debtor: Account,
     holder: str,
     kind: str,
@@ -325,7 +325,7 @@ def note(
         if there is not None:
             each = there.get(holder)
             if each is None:
-                each = there[holder] = _Held(holder, kind, progressed_at)
+                each = there[holder] = Held(holder, kind, progressed_at)
             each.items += items
             each.bytes += nbytes
             each.progressed_at = min(each.progressed_at, progressed_at)

@@ -59,7 +59,7 @@ def keep_sessions(
     mqtt.kept = KeptSessions(
         mqtt.dataspace,
         keeping,
-        mqtt.account,
+        mqtt.tree,
         at_rest,
         KeptSettings(
             expiry=settings.session_expiry,
@@ -161,4 +161,5 @@ def subscription_server(
         store=store,
         disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
         limit_of=common.limit_of,
+        tree=mqtt.tree,
     )

@@ -33,7 +33,8 @@ from ..dataspace import (
     DEFAULT_MAX_SHAPES,
     Dataspace,
 )
-from ._account_limits import AccountLimit, AccountLimits
+from ._account_limits import AccountLimit, AccountLimits, AccountRate
+from ._account_tree import AccountTree
 from ._alarms import AlarmSettings, watch_alarms
 from ._beside import Beside, nothing
 from ._flusher import Flusher, open_flusher
@@ -44,7 +45,9 @@ from ._otel_export import check_exporter, open_provider
 from ._server import Admission, Server
 from ._settings import KeepingSettings
 from ._subscription_policies import StuckWord, SubscriptionPolicy
+from ._tenants import Tenant, check_tenants
 from .mqtt._server import MqttServer, MqttSettings
+from .mqtt._throttled import watch_throttled
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
@@ -93,6 +96,14 @@ class RelaySettings(KeepingSettings):
     account_limit: tuple[AccountLimit, ...] = ()
     """What those may owe whose account's name, or client identifier, matches a pattern; the first
     that matches is taken."""
+    rate: tuple[AccountRate, ...] = ()
+    """How fast those may publish whose account's name, or client identifier, matches a pattern; the
+    first that matches is taken."""
+    tenant: tuple[Tenant, ...] = attrs.field(default=(), validator=check_tenants)
+    """Who is whose, and what each tenant may do; see `Tenant`."""
+    throttled_after: float | None = 1.0
+    """How long a client may not have been read before `$SYS/clearfunds/throttled/` tells of it;
+    None: it does not. As `slow_wait`."""
     server_limit_items: int | None = None
     """Events that all connections may owe together."""
     server_limit_bytes: int | None = DEFAULT_SERVER_LIMIT_BYTES
@@ -190,6 +201,7 @@ class Relay:
 
     Attributes:
         ledger: The books.
+        tree: Where the accounts of its clients are.
         dataspace: Where its clients meet.
         keeping: What it keeps sessions in.
         mqtt: Its MQTT side.
@@ -214,7 +226,9 @@ class Relay:
         server = self.ledger.open(
             SERVER_ACCOUNT,
             limit=Limit(items=settings.server_limit_items, bytes=settings.server_limit_bytes),
+            shared=True,
         )
+        self.tree = AccountTree(server, settings.tenant, settings.rate)
         admission = Admission(settings.max_connections)
         self.mqtt = MqttServer(
             self.dataspace,
@@ -237,6 +251,7 @@ class Relay:
                 subscription_policies=settings.subscription_policy,
             ),
             admission,
+            self.tree,
         )
         keep_sessions(self.mqtt, keeping, settings)
         urls = _urls(settings)
@@ -245,7 +260,9 @@ class Relay:
             self.readers = subscription_server(self.mqtt, keeping, admission, settings)
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
-            self.syndicate = _syndicate_server(self.dataspace, flusher, server, settings, admission)
+            self.syndicate = _syndicate_server(
+                self.dataspace, flusher, self.tree, settings, admission
+            )
         self.pages: Pages | None = None
         # The metrics of what runs beside it.
         self.collectors: list[Collector] = []
@@ -318,6 +335,7 @@ class Relay:
             self.readers.close()
         if self.mqtt.kept is not None:
             self.mqtt.kept.close()
+        self.tree.close_all()
 
     def stop(self) -> None:
         """Read no more; each connection ends when everything it is owed has been sent."""
@@ -354,7 +372,7 @@ def _account_limits(settings: RelaySettings) -> AccountLimits | None:
 def _syndicate_server(
     dataspace: Dataspace,
     flusher: Flusher,
-    account: Account,
+    tree: AccountTree,
     settings: RelaySettings,
     admission: Admission,
 ) -> SyndicateServer:
@@ -365,7 +383,7 @@ def _syndicate_server(
     return SyndicateServer(
         dataspace,
         flusher,
-        account,
+        tree.server,
         SyndicateSettings(
             limit=Limit(items=settings.limit_items, bytes=settings.limit_bytes),
             account_limits=_account_limits(settings),
@@ -388,6 +406,7 @@ def _syndicate_server(
             key=settings.sturdy_key,
         ),
         admission=admission,
+        tree=tree,
     )
 
 
@@ -484,6 +503,10 @@ async def _run(
         if settings.slow_wait is not None:
             background.start_soon(
                 partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
+            )
+        if settings.throttled_after is not None:
+            background.start_soon(
+                partial(watch_throttled, relay.mqtt, after=settings.throttled_after)
             )
         if settings.otel_every is not None:
             background.start_soon(_export_spans, relay.ledger, settings.otel_every)

@@ -10,6 +10,7 @@ import trio
 
 from ..accounts import Account
 from ..dataspace import Dataspace
+from ._account_tree import AccountTree
 from ._flusher import Flusher
 from ._link import Link
 from ._settings import ServerSettings
@@ -75,7 +76,8 @@ class Server(Generic[SettingsT, SessionT]):
         dataspace: Where their peers meet.
         ledger: The books.
         flusher: Who sends.
-        account: Whose children their accounts are.
+        account: The account above all of theirs.
+        tree: Where below it their accounts are.
         settings: What peers may make grow, and how long they may take.
         open: Every connection, from its acceptance to its end.
         counters: What has happened since the start.
@@ -92,11 +94,13 @@ class Server(Generic[SettingsT, SessionT]):
         account: Account,
         settings: SettingsT,
         admission: Admission | None = None,
+        tree: AccountTree | None = None,
     ) -> None:
         self.dataspace = dataspace
         self.ledger = dataspace.ledger
         self.flusher = flusher
         self.account = account
+        self.tree = AccountTree(account) if tree is None else tree
         self.settings = settings
         self.open: set[SessionT] = set()
         limit = settings.max_connections

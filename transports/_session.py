@@ -207,7 +207,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 if ending is not None:
                     return ending
             self._after_sending()
-            account = self.account
+            account = self._payer()
             if account is not None:
                 if account.funds_are_clear():
                     more = self._resume(account) or more
@@ -220,6 +220,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 await trio.lowlevel.checkpoint()
                 continue
             self._received(await link.receive())
+
+    def _payer(self) -> Account | None:
+        """Return whose funds have to be clear before the peer is read on."""
+        return self.account
 
     async def _held(self, hold: trio.Event) -> None:
         """Wait for what has to happen before the peer is read on."""
@@ -345,7 +349,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if holder is not None:
             holder.close()
         if account is not None:
-            account.close()
+            server.tree.close(account)
         self._close()
         self._link.close()
         server.flusher.flush_now()

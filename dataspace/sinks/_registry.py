@@ -55,6 +55,7 @@ class Sinks:
         confirm_of: See `Sink`.
         place_of: See `Sink`.
         wall: The time in seconds since 1970.
+        parent_of: Tells, by a writer's name, whose child its account is instead of `account`'s.
 
     Attributes:
         on_change: Called with a sink where something was decided, or has been published.
@@ -72,12 +73,14 @@ class Sinks:
         confirm_of: Callable[[Publishing, Block, int], RowConfirm] = RowConfirm,
         place_of: Callable[[Recipient], str | None] = lambda _: None,
         wall: Callable[[], float] = time.time,
+        parent_of: Callable[[str], Account] | None = None,
     ) -> None:
         self.ledger = ledger
         self.limits = SinkLimits() if limits is None else limits
         self.on_change: Callable[[Sink], object] = lambda _: None
         self._limit_of = limit_of
         self._account = account
+        self._parent_of = parent_of
         self._rest = rest
         self._open_log = open_log
         self._confirm_of = confirm_of
@@ -131,10 +134,11 @@ class Sinks:
         log = None if self._open_log is None else self._open_log(name)
         known_as = f"sink/{name}"
         limit = self._limit_of(known_as, name)
+        parent = self._account if self._parent_of is None else self._parent_of(name)
         sink = Sink(
             self.ledger,
             name,
-            account=self.ledger.open(known_as, limit=limit, parent=self._account),
+            account=self.ledger.open(known_as, limit=limit, parent=parent),
             rest=self.ledger.open(f"staged/{name}", limit=NO_LIMIT, parent=self._rest),
             limits=self.limits,
             incarnation=secrets.token_bytes(16),

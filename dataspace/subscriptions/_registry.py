@@ -48,6 +48,8 @@ class Subscriptions:
         row: Makes rows of events that are no runs.
         columns: Makes columns of runs of publications.
         wall: The time in microseconds since 1970.
+        parent_of: Tells, by the subscription's name, whose child one in RAM is instead of
+            `account`'s.
     """
 
     def __init__(
@@ -61,11 +63,13 @@ class Subscriptions:
         row: MakeRow = as_row,
         columns: RunColumns = run_columns,
         wall: Callable[[], int] = wall_us,
+        parent_of: Callable[[str], Account] | None = None,
     ) -> None:
         self.dataspace = dataspace
         self.ledger = dataspace.ledger
         self.limits = SubscriptionLimits() if limits is None else limits
         self._account = account
+        self._parent_of = parent_of
         self._disk = disk
         self._open_log = open_log
         self._row = row
@@ -197,6 +201,8 @@ class Subscriptions:
     def _make(self, name: str, options: SubscriptionOptions) -> RangeSubscription:
         log: SubscriptionLog | None = None
         parent, limit = self._account, NO_LIMIT
+        if self._parent_of is not None:
+            parent = self._parent_of(name)
         if options.durable:
             assert self._open_log is not None
             assert self._disk is not None

@@ -136,7 +136,7 @@ def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(50):
         membership.of_topic(f"weather/{number}")
         membership.of_topic(f"x/{number}")
-    assert len(membership._cached) == 10
+    assert len(membership._cached) == 10  # pyright: ignore[reportPrivateUsage]
     assert CACHED_TOPICS > 10
 
 

@@ -41,7 +41,9 @@ from ...accounts import (
 from ...accounts._incidents import GivenUp
 from ...dataspace import Dataspace, Observation, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
+from .._account_tree import AccountTree
 from .._outlet import Outlet, nobody
+from .._tenants import peer_of, printable
 from ._answers import Answer
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
@@ -434,8 +436,9 @@ class KeptSessions:
     Args:
         dataspace: Where they subscribe.
         keeping: What they are kept in.
-        clients: The account above the clients'.
-        at_rest: The account above those of their queues.
+        tree: Where the clients' accounts are.
+        at_rest: The account above those of their queues, but for tenants that have a limit of their
+            own for what is at rest: those have an account in between.
         settings: How much is kept.
         backing: Makes the queues' policy of paging.
         wall: The wall clock.
@@ -452,7 +455,7 @@ class KeptSessions:
         self,
         dataspace: Dataspace,
         keeping: Keeping,
-        clients: Account,
+        tree: AccountTree,
         at_rest: Account,
         settings: KeptSettings,
         *,
@@ -467,8 +470,17 @@ class KeptSessions:
         self.given_up = 0
         self.ended = QueueSums()
         self.wall = wall
-        self._clients = clients
+        self._tree = tree
         self.at_rest = at_rest
+        self._at_rest_of: dict[str, Account] = {
+            tenant.name: self.ledger.open(
+                f"{at_rest.name}/{tenant.name}",
+                limit=Limit(items=None, bytes=tenant.kept),
+                parent=at_rest,
+            )
+            for tenant in tree.rules.tenants.values()
+            if tenant.kept is not None
+        }
         self._backing = backing
 
     def __len__(self) -> int:
@@ -489,10 +501,14 @@ class KeptSessions:
         name = f"mqtt/{session.client_id}"
         shelf = self.keeping.shelf(name)
         limit = Limit(items=settings.max_queued, bytes=settings.max_queued_bytes)
+        tenant = self._tree.of(peer_of(session.name, printable(session.client_id))).tenant
+        above = self.at_rest
+        if tenant is not None:
+            above = self._at_rest_of.get(tenant.name, above)
         queue = SessionQueue(
             self.ledger,
             session.name,
-            account=self.ledger.open(name, limit=limit, parent=self.at_rest),
+            account=self.ledger.open(name, limit=limit, parent=above),
             settings=QueueSettings(durable=True, delivery_limit=None),
             shelf=shelf,
             backing=self._backing,
@@ -640,15 +656,18 @@ class KeptSessions:
 
     @contextmanager
     def _account_of(self, session: KeptSession) -> Generator[Account]:
-        account = self.ledger.open(session.name, parent=self._clients)
+        peer = peer_of(session.name, printable(session.client_id))
+        account = self._tree.open(peer, self._tree.of(peer).tenant)
         try:
             yield account
         finally:
-            account.close()
+            self._tree.close(account)
 
     def close(self) -> None:
         """End the queues in this process, and leave what is kept where it is."""
         for session in self.by_id.values():
             session.queue.close()
             session.queue.account.close()
+        for account in self._at_rest_of.values():
+            account.close()
         self.at_rest.close()

@@ -50,6 +50,7 @@ def find_run(
     resolve: Callable[[bytes], Route | None],
     room: tuple[int, int],
     max_packet_size: int,
+    payer_of: Callable[[bytes], object] | None = None,
 ) -> Run | None:
     """Find the longest run at `start` that the account has room for.
 
@@ -64,6 +65,8 @@ def find_run(
         resolve: Finds the route of another one; None leaves the packet to `Connection`.
         room: What the account may still borrow before its readers wait; see `Account.room`.
         max_packet_size: Larger packets are left to `Connection`.
+        payer_of: Tells who pays for a topic, where that is not always the same: a run ends where
+            it is somebody else.
 
     Returns:
         The run, with a count of 0 if there is no room at all; None if what stands at `start` is not
@@ -75,6 +78,7 @@ def find_run(
     destinations: Destinations | None = None
     room_items, room_bytes = room
     max_count = last_start = 0
+    payer: object = None
     while end - position >= 2 and buffer[position] == PLAIN_PUBLISH:
         length = buffer[position + 1]
         at = position + 2
@@ -107,6 +111,11 @@ def find_run(
             route = resolve(key)
             if route is None:
                 return None
+        if payer_of is not None:
+            pays = payer_of(key)
+            if count and pays is not payer:
+                break
+            payer = pays
         run = route.run
         if run is not destinations or run is None:
             if count:
@@ -178,6 +187,22 @@ def publications(raw: bytes) -> Iterator[Publication]:
         topic_end = at + 2 + (raw[at] << 8 | raw[at + 1])
         position = at + length
         yield Publication(raw[at + 2 : topic_end].decode(), raw[topic_end:position])
+
+
+def topic_key(buffer: bytes, position: int) -> bytes | None:
+    """Return the topic of the PUBLISH at `position`, with its length before it; None if it is none.
+
+    Whether all of the packet is there, and as it should be, is for others to say.
+    """
+    at = position + 1
+    end = len(buffer)
+    while at < end and buffer[at] >= 128 and at < position + 4:
+        at += 1
+    at += 1
+    if at + 2 > end:
+        return None
+    stop = at + 2 + (buffer[at] << 8 | buffer[at + 1])
+    return buffer[at:stop] if stop <= end else None
 
 
 def first_topic(raw: bytes) -> str | None:

@@ -9,6 +9,7 @@ import attrs
 
 from ...accounts import Account
 from ...dataspace import Dataspace, Route
+from .._account_tree import AccountTree
 from .._flusher import Flusher
 from .._link import Link
 from .._server import Admission, Server
@@ -19,6 +20,7 @@ from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE
 from ._inflight import DEFAULT_MAX_INFLIGHT
 from ._kept import KeptSessions
 from ._session import SERVER_TOPICS, MqttSession
+from ._throttled import ThrottledNotices
 from ._topics import TopicLimits, topic_name_fault
 
 
@@ -49,6 +51,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         dealings: What is done about those that are stuck.
         kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
             set before anybody connects.
+        notices: Who tells of clients that are not read, while `watch_throttled` runs.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -60,11 +63,13 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         account: Account,
         settings: MqttSettings,
         admission: Admission | None = None,
+        tree: AccountTree | None = None,
     ) -> None:
-        super().__init__(dataspace, flusher, account, settings, admission)
+        super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.sessions: dict[str, MqttSession] = {}
         self.dealings = Dealings(self)
         self.kept: KeptSessions | None = None
+        self.notices: ThrottledNotices | None = None
         self._named = 0
 
     def __repr__(self) -> str:

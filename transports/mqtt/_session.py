@@ -20,6 +20,7 @@ import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient
 from ...dataspace import Batch, Observation, Publication, TopicFilter
+from .._account_tree import NOBODY
 from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
@@ -29,6 +30,7 @@ from .._session import (
     LOOK_AHEAD_PAUSE_SECONDS,
     Session,
 )
+from .._tenants import NO_USER, Peer, printable
 from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._identifiers import AwaitingRelease
@@ -67,6 +69,7 @@ from ._runs import (
     find_run,
     publications,
     take_acknowledgements,
+    topic_key,
 )
 
 if TYPE_CHECKING:
@@ -81,6 +84,12 @@ KEEP_ALIVE_GRACE = 1.5
 
 SERVER_TOPICS = "$SYS/"
 """What clients cannot publish to."""
+
+PUBLISH = 0x30
+"""The first half of a PUBLISH's first byte; the other half are its flags."""
+
+CACHED_PAYERS = 1_024
+"""Topics of one connection of which it is remembered who pays for them."""
 
 REPLAY_STEP = 256
 """Retained publications sent before anything else of this connection is looked at."""
@@ -104,11 +113,6 @@ def frame(item: Publication | bytes) -> bytes:
     return encode_publish(item.topic, item.payload, retain=item.retain)
 
 
-def printable(name: str) -> str:
-    """Return a name that a peer has chosen, fit for a log line and a label."""
-    return name if name.isprintable() else name.encode("unicode_escape").decode()
-
-
 class MqttSession(Session["MqttServer", Account | None]):
     """One client's connection.
 
@@ -119,7 +123,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_answers", "_at_least_once", "_awaiting", "_connection", "_inflight", "_kept",
-        "_listener", "_observations", "_replay", "_replays", "_will", "client_id",
+        "_listener", "_membership", "_observations", "_payer_by_key", "_payers", "_peer",
+        "_replay", "_replays", "_short", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -140,6 +145,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._answers: Answers | None = None
         self._awaiting: AwaitingRelease | None = None
         self._will: Will | None = None
+        # Whose it is. Publications may be another tenant's by topic: then an account for each such
+        # tenant, by the tenant's name; and which of all these it waits for.
+        self._peer = Peer(listener, NO_USER, "")
+        self._membership = NOBODY
+        self._payers: dict[str, Account] | None = None
+        self._payer_by_key: dict[bytes, Account] | None = None
+        self._short: Account | None = None
         self._observations: dict[str, Observation] = {}
         # Subscriptions whose retained publications have still to be told of, with what was granted;
         # and how far the first of them has got.
@@ -248,7 +260,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._observations.clear()
         self._replays.clear()
         if will is not None and not server.stopping:
-            self._publish_will(account, will)
+            self._publish_will(self._payer_of(account, will.topic), will)
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -261,6 +273,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._connection.close()
         if self._answers is not None:
             self._answers.close()
+        self._short = self._payer_by_key = None
+        payers, self._payers = self._payers, None
+        for payer in () if payers is None else payers.values():
+            self._server.tree.close(payer)
 
     def _publish_will(self, account: Account, will: Will) -> None:
         publication = Publication(will.topic, will.payload, will.qos, will.retain)
@@ -279,7 +295,86 @@ class MqttSession(Session["MqttServer", Account | None]):
             return f"no CONNECT within {allowed:g} s"
         return f"no packet for {seconds:.1f} s, keep-alive is over"
 
+    # -- who pays -------------------------------------------------------------------------------
+
+    @property
+    def payer(self) -> Account | None:
+        """Whose funds it waits for, if it does."""
+        return self._payer()
+
+    def _payer(self) -> Account | None:
+        """See `Session._payer`: who pays for the publication that is next, if that is known."""
+        return self.account if self._short is None else self._short
+
+    def _payer_of(self, account: Account, topic: str) -> Account:
+        """Return who pays for what this connection publishes to a topic.
+
+        `account` is its own, which pays for all else; another one is opened when it is first met.
+        """
+        membership = self._membership
+        if not membership.by_topic:
+            return account
+        tenant = membership.of_topic(topic)
+        if tenant is None or tenant is membership.tenant:
+            return account
+        if self._payers is None:
+            self._payers = {}
+        payer = self._payers.get(tenant.name)
+        if payer is None:
+            server, peer = self._server, self._peer
+            limit = server.settings.limit_of(peer.name, peer.client)
+            payer = server.tree.open(peer, tenant, limit, own=False)
+            self._payers[tenant.name] = payer
+        return payer
+
+    def _payer_of_key(self, key: bytes) -> Account:
+        """Return who pays for a topic as it stands in a packet."""
+        if self._payer_by_key is None:
+            self._payer_by_key = {}
+        payer = self._payer_by_key.get(key)
+        if payer is None:
+            assert self.account is not None
+            # What is no UTF-8 is refused in its turn.
+            payer = self._payer_of(self.account, key[2:].decode(errors="replace"))
+            if len(self._payer_by_key) >= CACHED_PAYERS:
+                self._payer_by_key.clear()
+            self._payer_by_key[key] = payer
+        return payer
+
+    def _payer_at(self, buffer: bytes, position: int) -> Account | None:
+        """Return who pays for the packet at `position`, as far as that can be told."""
+        account = self.account
+        if (
+            account is None
+            or not self._membership.by_topic
+            or position >= len(buffer)
+            or buffer[position] & 0xF0 != PUBLISH
+        ):
+            return account
+        key = topic_key(buffer, position)
+        return account if key is None else self._payer_of_key(key)
+
     # -- waiting --------------------------------------------------------------------------------
+
+    async def _wait_for_clear_funds(self, account: Account) -> bool:
+        """See `Session._wait_for_clear_funds`."""
+        if account is self.account:
+            return await super()._wait_for_clear_funds(account)
+        # Its client is not read for what another account owes: so that is whose reader those wait
+        # on who wait on its client (rule 11).
+        self._own(account)
+        try:
+            return await super()._wait_for_clear_funds(account)
+        finally:
+            if self.account is not None:
+                self._own(self.account)
+
+    def _own(self, account: Account) -> None:
+        self.outlet.owner = account
+        if self._kept is not None:
+            self._kept.queue.owner = account
+        elif isinstance(self._inflight, Inflight):
+            self._inflight.owner = account
 
     async def _look_ahead(self, wait: trio.CancelScope) -> None:
         """Take acknowledgements and pings out of the input while the rest of it waits (rule 10).
@@ -345,9 +440,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         connection = self._connection
         server = self._server
         dataspace = server.dataspace
+        self._short = None
         if self._replays:
             # What is retained comes before what the client says next, which may ask for it again.
             return True
+        payer_of = self._payer_of_key if self._membership.by_topic else None
         while True:
             buffer = connection.buffer
             position = connection.position
@@ -355,7 +452,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 if connection.state is State.CONNECTED:
                     return False
             elif buffer[position] == PLAIN_PUBLISH:
-                account = self.account
+                account = self._payer_at(buffer, position) if payer_of else self.account
                 if account is not None:
                     run = find_run(
                         buffer,
@@ -364,22 +461,25 @@ class MqttSession(Session["MqttServer", Account | None]):
                         server.resolve,
                         account.room(),
                         connection.max_packet_size,
+                        payer_of,
                     )
                     if run is not None:
                         if run.count:
                             self._forward(account, run)
                         if run.cut:
+                            self._short = account
                             return True
                         continue
-            account = self.account
+            account = self._payer_at(buffer, position) if payer_of else self.account
             if (
                 account is not None
                 and not account.funds_are_clear()
                 and connection.state is State.CONNECTED
                 and not buffer.startswith(DISCONNECT, position)
                 # An alarm stops publications, and what comes after them.
-                and (buffer[position] & 0xF0 == PLAIN_PUBLISH or not account.debt_is_clear())
+                and (buffer[position] & 0xF0 == PUBLISH or not account.debt_is_clear())
             ):
+                self._short = account
                 return True
             try:
                 packet = connection.next_packet()
@@ -498,15 +598,17 @@ class MqttSession(Session["MqttServer", Account | None]):
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
-        user = printable(packet.username) if packet.username else "-"
-        name = f"{self._listener}/{user}/{printable(self.client_id)}"
+        user = printable(packet.username) if packet.username else NO_USER
+        peer = self._peer = Peer(self._listener, user, printable(self.client_id))
+        name = peer.name
         kept, present = self._find_session(packet, name)
         server.sessions[self.client_id] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
-        limit = settings.limit_of(name, printable(self.client_id))
-        self.account = server.ledger.open(name, limit=limit, parent=server.account)
-        server.dealings.begin(self.outlet, name, printable(self.client_id))
+        limit = settings.limit_of(name, peer.client)
+        self._membership = server.tree.of(peer)
+        self.account = server.tree.open(peer, self._membership.tenant, limit)
+        server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
         if kept is not None:
@@ -606,7 +708,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                     kept.begun(packet_id, answer)
         if not duplicate:
             publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
-            fault = self._publish(account, publication, answer)
+            fault = self._publish(self._payer_of(account, packet.topic), publication, answer)
             if fault is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.

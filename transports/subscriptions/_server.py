@@ -12,6 +12,7 @@ from ...dataspace import Dataspace
 from ...dataspace.sinks import usual_limit
 from ...dataspace.subscriptions import SubscriptionLimits, Subscriptions
 from ...store import Store
+from .._account_tree import AccountTree
 from .._flusher import Flusher
 from .._link import Link
 from .._server import TICK_SECONDS, Admission, Server
@@ -45,6 +46,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             None: there are none. With one, this has to be made in Trio's thread.
         disk_account: Whose children the accounts of durable ones are.
         limit_of: What a writer may owe, by its account's name and its own.
+        tree: Where accounts are that a tenant may pay for.
 
     Attributes:
         subscriptions: All of them.
@@ -67,8 +69,9 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         store: Store | None = None,
         disk_account: Account | None = None,
         limit_of: Callable[..., Limit] = usual_limit,
+        tree: AccountTree | None = None,
     ) -> None:
-        super().__init__(dataspace, flusher, account, settings, admission)
+        super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.disk: SubscriptionDisk | None = None
         self._staged: Account | None = None
         if store is not None:
@@ -80,6 +83,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             open_log=None if self.disk is None else self.disk.open_log,
             limits=limits,
             columns=columns_of,
+            parent_of=self.tree.parent_of,
         )
         if self.disk is not None:
             self.disk.restore(self.subscriptions)
@@ -98,6 +102,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             limit_of=limit_of,
             limits=settings.sinks,
             disk=self._sink_disk(),
+            parent_of=self.tree.parent_of,
         )
         self.readers = self.ledger.open(
             READERS_ACCOUNT, limit=Limit(items=None, bytes=settings.max_unsent_bytes)

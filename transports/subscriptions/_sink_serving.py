@@ -51,6 +51,7 @@ class SinkServing:
         limit_of: What a writer may owe, by its account's name and its own.
         limits: How many writers there may be, and how much each may hold.
         disk: The store's side, if there is a store; what is there is taken up.
+        parent_of: See `Sinks`.
 
     Attributes:
         sinks: All of them.
@@ -69,6 +70,7 @@ class SinkServing:
         limit_of: Callable[..., Limit] = usual_limit,
         limits: SinkLimits | None = None,
         disk: SinkDisk | None = None,
+        parent_of: Callable[[str], Account] | None = None,
     ) -> None:
         self.disk = disk
         self.failures = 0
@@ -87,6 +89,7 @@ class SinkServing:
             open_log=None if disk is None else disk.open_log,
             confirm_of=RowConfirm if disk is None else DurableRow,
             place_of=(lambda _: None) if disk is None else place_of,
+            parent_of=parent_of,
         )
         self.sinks.on_change = self._changed
         if disk is not None:

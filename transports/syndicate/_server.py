@@ -8,6 +8,7 @@ import trio
 
 from ...accounts import Account
 from ...dataspace import Dataspace
+from .._account_tree import AccountTree
 from .._flusher import Flusher
 from .._link import Link
 from .._server import Admission, Server
@@ -39,8 +40,9 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         settings: SyndicateSettings,
         vocabulary: Vocabulary | None = None,
         admission: Admission | None = None,
+        tree: AccountTree | None = None,
     ) -> None:
-        super().__init__(dataspace, flusher, account, settings, admission)
+        super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.vocabulary = Vocabulary() if vocabulary is None else vocabulary
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
 

@@ -22,6 +22,7 @@ from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA, NeedData
 from .._session import LOOK_AHEAD_PAUSE_SECONDS, Session
+from .._tenants import NO_USER, Peer
 from ..websocket import WebSocket
 from ._connection import Connection, Frame, State
 from ._credit import Credited
@@ -76,11 +77,12 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         entry: Entity,
         websocket: bool,
     ) -> None:
-        super().__init__(server, link, f"{listener}/-/{link.peer}")
+        peer = Peer(listener, NO_USER, link.peer)
+        super().__init__(server, link, peer.name)
         settings = server.settings
         # Known by name: who comes back by the same address finds its debt waiting (rule 14).
-        limit = settings.limit_of(self.name, link.peer)
-        self.account = server.ledger.open(self.name, limit=limit, parent=server.account)
+        limit = settings.limit_of(peer.name, link.peer)
+        self.account = server.tree.open(peer, server.tree.of(peer).tenant, limit)
         self.outlet.owner = self.account
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,

@@ -7,15 +7,18 @@ replaces the file's list, it does not add to it.
     CLEARFUNDS_RELAY_LIMIT_ITEMS=500        one value; a list is separated by spaces
     [relay]                                 the file has one table a command,
     limit_items = 500                       with the options' names, - or _ alike
+    [[relay.tenant]]                        an option that is a list may be tables: each gets to
+    name = "press"                          its converter as JSON
 """
 
 import difflib
+import json
 import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict, Env
@@ -54,7 +57,22 @@ def _read(file: Path, commands: list[str]) -> dict[str, Any]:
             tables_there = ", ".join(f"[{name}]" for name in commands)
             msg = f"{file}: {key} is not a command{_instead(key, commands)}; tables: {tables_there}"
             raise UsageError(msg)
-    return tables
+    return {key: _with_tables_as_text(table) for key, table in tables.items()}
+
+
+def _with_tables_as_text(table: Any) -> Any:
+    if not isinstance(table, dict):
+        return table
+    options = cast("dict[str, Any]", table)
+    return {name: _tables_as_text(value) for name, value in options.items()}
+
+
+def _tables_as_text(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    each: list[Any] = cast("Any", value)
+    # TOML has dates, which are no JSON: whoever reads the text says what is wrong with them.
+    return [json.dumps(one, default=str) if isinstance(one, dict) else one for one in each]
 
 
 def _warn_of_unknown_variables(

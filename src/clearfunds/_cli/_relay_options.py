@@ -10,6 +10,7 @@ from clearfunds.transports import RelaySettings, StuckWord
 
 from ._account_limit import AccountLimits
 from ._subscription_policy import SubscriptionPolicies
+from ._tenant import AccountRates, Tenants
 from ._types import (
     Count,
     OptionalCount,
@@ -48,6 +49,31 @@ class Debt:
             "the first that matches is taken."
         ),
     ] = DEFAULTS.account_limit
+    rate: Annotated[
+        AccountRates,
+        Parameter(
+            help="PATTERN=ITEMS[,BYTES]: events and bytes a second that accounts which match may "
+            "publish; patterns as for --account-limit; none: no limit. May be given several times, "
+            "the first that matches is taken."
+        ),
+    ] = DEFAULTS.rate
+    tenant: Annotated[
+        Tenants,
+        Parameter(
+            help="NAME,key=value,...: whose account stands above those of connections, and of "
+            "publications, that match user=, client=, listener= (patterns) and topic= (a filter); "
+            "default: of all others. What it may do: weight=, items=, bytes=, rate=, rate_bytes=, "
+            "latency=; each of its users: users, user_items=, user_bytes=, user_rate=, "
+            "user_rate_bytes=. May be given several times, the first that matches is taken."
+        ),
+    ] = DEFAULTS.tenant
+    throttled_after: Annotated[
+        OptionalSeconds,
+        Parameter(
+            help="Seconds that a client may not have been read before $SYS/clearfunds/throttled/"
+            "CLIENT tells of it; none: it does not."
+        ),
+    ] = DEFAULTS.throttled_after
     server_limit_items: Annotated[
         OptionalCount, Parameter(help="Events all connections together may owe; none: no limit.")
     ] = DEFAULTS.server_limit_items

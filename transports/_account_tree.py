@@ -1,0 +1,147 @@
+"""The accounts of a relay as a tree: server, tenants, their users, connections.
+
+    server
+        tenant/press                    a tenant; with a limit, a weight, a rate of its own
+            tenant/press/newsroom       one of its users, if its users have accounts
+                mqtt:1883/newsroom/a    a connection
+        mqtt:1883/-/b                   a connection of no tenant's
+
+Levels of which nothing is configured are not there. The server's account, the tenants' and the
+users' share what they may owe among those below them (`Ledger.open(shared=True)`).
+
+A connection has an account for each tenant that pays for something it does: one for the tenant it
+belongs to, called by the connection's name, and one for each other tenant that has publications of
+it by topic, with `@TENANT` behind the name, opened when the first such publication comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..accounts import Account, Limit, RateLimit
+from ._account_limits import AccountRate
+from ._patterns import FirstMatch
+from ._tenants import NO_USER, Membership, Peer, Tenant, TenantRules
+
+TENANT_PREFIX = "tenant/"
+"""With a tenant's name behind it: its account's; and with `/USER` behind that, a user's of it."""
+
+NOBODY = Membership(None)
+"""Where there are no tenants, everybody is of none."""
+
+
+class AccountTree:
+    """Opens the accounts of connections where they belong.
+
+    Args:
+        server: The account above all of them.
+        tenants: The operator's entries.
+        rates: How fast connections may publish, by the names of their accounts.
+
+    Attributes:
+        server: See above.
+        rules: The entries, ready for matching.
+        tenants: The accounts of the tenants, by name; open until `close_all`.
+    """
+
+    def __init__(
+        self,
+        server: Account,
+        tenants: Sequence[Tenant] = (),
+        rates: Sequence[AccountRate] = (),
+    ) -> None:
+        self.server = server
+        self.rules = TenantRules(tenants)
+        self._rates = FirstMatch((rate.pattern, (rate.items, rate.bytes)) for rate in rates)
+        self.tenants: dict[str, Account] = {}
+        for tenant in self.rules.tenants.values():
+            account = server.ledger.open(
+                TENANT_PREFIX + tenant.name,
+                limit=Limit(items=tenant.items, bytes=tenant.bytes),
+                parent=server,
+                weight=1.0 if tenant.weight is None else tenant.weight,
+                shared=True,
+            )
+            account.rate = rate_limit(tenant.rate, tenant.rate_bytes)
+            self.tenants[tenant.name] = account
+        self._levels = frozenset(self.tenants.values())
+
+    def __repr__(self) -> str:
+        return f"<AccountTree: {len(self.tenants)} tenants>"
+
+    def of(self, peer: Peer) -> Membership:
+        """Return whose a peer is, and whose its publications are."""
+        return self.rules.of(peer) if self.tenants else NOBODY
+
+    def parent_of(self, name: str) -> Account:
+        """Return the account above that of somebody who is known by a name alone.
+
+        A writer of batches is, and what is kept in RAM for a reader of ranges: what is asked of
+        listeners and users is not so of them. They are no users of a tenant's either.
+        """
+        tenant = self.of(Peer("", NO_USER, name)).tenant
+        return self.server if tenant is None else self.tenants[tenant.name]
+
+    def open(
+        self, peer: Peer, tenant: Tenant | None, limit: Limit | None = None, *, own: bool = True
+    ) -> Account:
+        """Open the account of a connection for what `tenant` pays for, or else no tenant.
+
+        Known by name: who comes back finds its debt waiting (rule 14). What is owed stays with the
+        tenant under whom it was caused: where the account of that name is known under another one,
+        because two peers' names look alike, this one gets the tenant's name behind its own.
+
+        Args:
+            peer: Whose connection it is.
+            tenant: Who pays.
+            limit: What the connection may owe; None: as it is, or the usual.
+            own: Whether it is for the tenant that the peer belongs to.
+        """
+        ledger = self.server.ledger
+        label = "server" if tenant is None else tenant.name
+        above = self._open_above(tenant, peer.user)
+        name = peer.name if own else f"{peer.name}@{label}"
+        while (known := ledger.accounts.get(name)) is not None and known.parent != above:
+            name = f"{name}@{label}"
+        account = ledger.open(name, limit=limit, parent=above)
+        if account.rate is None and len(self._rates):
+            # Not anew for who comes back: it would have a second's worth at once each time.
+            rate = self._rates.of(name, peer.name, peer.client)
+            if rate is not None:
+                account.rate = rate_limit(*rate)
+        return account
+
+    def close(self, account: Account) -> None:
+        """Close what `open` has opened, and what it has opened above that."""
+        above = account.parent
+        account.close()
+        if above is not None and above.parent in self._levels:
+            above.close()
+
+    def _open_above(self, tenant: Tenant | None, user: str) -> Account:
+        if tenant is None:
+            return self.server
+        above = self.tenants[tenant.name]
+        if not tenant.has_users:
+            return above
+        account = self.server.ledger.open(
+            f"{above.name}/{user}",
+            limit=Limit(items=tenant.user_items, bytes=tenant.user_bytes),
+            parent=above,
+            shared=True,
+        )
+        if account.rate is None:
+            account.rate = rate_limit(tenant.user_rate, tenant.user_rate_bytes)
+        return account
+
+    def close_all(self) -> None:
+        """Close the tenants' accounts, when the connections have ended. Idempotent."""
+        for account in self.tenants.values():
+            account.close()
+
+
+def rate_limit(items: float | None, nbytes: float | None) -> RateLimit | None:
+    """Return a rate of so much a second; None if there is none in either unit."""
+    if items is None and nbytes is None:
+        return None
+    return RateLimit(items_per_s=items, bytes_per_s=nbytes)
