@@ -16,6 +16,9 @@ from clearfunds.dataspace import topic_matches
 
 SLOW = RateLimit(bytes_per_s=10_000, burst_bytes=50_000)
 
+FLOOR = 5
+"""What every publisher may owe, in items."""
+
 AREAS = 7
 """How many parents the topics have, for filters with wildcards."""
 
@@ -39,6 +42,8 @@ class PublisherPlan:
     user: str
     limit: Limit
     turns_per_second: float
+    latency: float | None
+    """How old its debt may get, if that is what moves its limit; `limit` is the highest then."""
     rate: RateLimit | None
     batch: int
     """How many publications at most are one turn."""
@@ -147,7 +152,7 @@ def _publisher(scale: Scale, number: int) -> PublisherPlan:
     chance = chance_of(scale, name)
     tenant = f"tenant/{chance.randrange(scale.tenants)}"
     sizes = chance.choice([(10, 100), (10, 100), (100, 5_000), (20_000, 60_000)])
-    items = round(scale.limit * chance.uniform(0.2, 1.8))
+    items = max(FLOOR, round(scale.limit * chance.uniform(0.2, 1.8)))
     greed = chance.choice([0.3, 0.5, 0.5, 1.0, 1.0, 3.0])
     batch = chance.choice([1, 1, 1, 3, 10])
     rates = [None, None, RateLimit(items_per_s=batch * scale.turns_per_second), SLOW]
@@ -157,6 +162,7 @@ def _publisher(scale: Scale, number: int) -> PublisherPlan:
         user=f"{tenant}/user{chance.randrange(scale.users)}",
         # The mark at which it goes on differs, too: at once, at half, and when all is paid.
         limit=Limit(items=items, bytes=300_000, low_items=chance.choice([None, items, 0])),
+        latency=chance.choice([None, None, 0.1, 1.0]),
         turns_per_second=scale.turns_per_second * greed,
         rate=chance.choice(rates),
         batch=batch,
