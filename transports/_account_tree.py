@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..accounts import Account, Limit, RateLimit
-from ._account_limits import AccountRate
+from ..accounts import DEFAULT_FLOOR, Account, LatencyLimit, Limit, RateLimit
+from ._account_limits import AccountLimits, AccountRate
 from ._patterns import FirstMatch
 from ._tenants import NO_USER, Membership, Peer, Tenant, TenantRules
 
@@ -37,6 +37,9 @@ class AccountTree:
         server: The account above all of them.
         tenants: The operator's entries.
         rates: How fast connections may publish, by the names of their accounts.
+        latency: How old the debt of a connection may get, in seconds, if its tenant says nothing
+            else: then its limit is moved (`LatencyLimit`). None: it stays as it is.
+        fixed: The limits of some accounts, by their names; those are not moved.
 
     Attributes:
         server: See above.
@@ -49,8 +52,13 @@ class AccountTree:
         server: Account,
         tenants: Sequence[Tenant] = (),
         rates: Sequence[AccountRate] = (),
+        *,
+        latency: float | None = None,
+        fixed: AccountLimits | None = None,
     ) -> None:
         self.server = server
+        self._latency = latency
+        self._fixed = AccountLimits() if fixed is None else fixed
         self.rules = TenantRules(tenants)
         self._rates = FirstMatch((rate.pattern, (rate.items, rate.bytes)) for rate in rates)
         self.tenants: dict[str, Account] = {}
@@ -68,6 +76,12 @@ class AccountTree:
 
     def __repr__(self) -> str:
         return f"<AccountTree: {len(self.tenants)} tenants>"
+
+    @property
+    def moves_limits(self) -> bool:
+        """Whether some limits are moved: then `watch_limits` has to run."""
+        tenants = self.rules.tenants.values()
+        return self._latency is not None or any(each.latency is not None for each in tenants)
 
     def of(self, peer: Peer) -> Membership:
         """Return whose a peer is, and whose its publications are."""
@@ -94,7 +108,8 @@ class AccountTree:
         Args:
             peer: Whose connection it is.
             tenant: Who pays.
-            limit: What the connection may owe; None: as it is, or the usual.
+            limit: What the connection may owe, or what it may owe at the most where the limit is
+                moved; None: as it is, or the usual.
             own: Whether it is for the tenant that the peer belongs to.
         """
         ledger = self.server.ledger
@@ -103,12 +118,25 @@ class AccountTree:
         name = peer.name if own else f"{peer.name}@{label}"
         while (known := ledger.accounts.get(name)) is not None and known.parent != above:
             name = f"{name}@{label}"
+        if known is not None and known.control is not None:
+            limit = None  # it is being moved
         account = ledger.open(name, limit=limit, parent=above)
         if account.rate is None and len(self._rates):
             # Not anew for who comes back: it would have a second's worth at once each time.
             rate = self._rates.of(name, peer.name, peer.client)
             if rate is not None:
                 account.rate = rate_limit(*rate)
+        latency = self._latency if tenant is None or tenant.latency is None else tenant.latency
+        if (
+            limit is not None
+            and latency is not None
+            and not self._fixed.names(name, peer.name, peer.client)
+        ):
+            floor = Limit(
+                items=_least(DEFAULT_FLOOR.items, limit.items),
+                bytes=_least(DEFAULT_FLOOR.bytes, limit.bytes),
+            )
+            account.limit_by(LatencyLimit(latency, floor=floor, ceiling=limit))
         return account
 
     def close(self, account: Account) -> None:
@@ -138,6 +166,12 @@ class AccountTree:
         """Close the tenants' accounts, when the connections have ended. Idempotent."""
         for account in self.tenants.values():
             account.close()
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def rate_limit(items: float | None, nbytes: float | None) -> RateLimit | None:

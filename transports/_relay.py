@@ -24,6 +24,7 @@ from ..accounts import (
     Limit,
     Quota,
     StuckPolicy,
+    watch_limits,
     watch_patience,
     watch_slow_waits,
 )
@@ -228,7 +229,9 @@ class Relay:
             limit=Limit(items=settings.server_limit_items, bytes=settings.server_limit_bytes),
             shared=True,
         )
-        self.tree = AccountTree(server, settings.tenant, settings.rate)
+        self.tree = AccountTree(
+            server, settings.tenant, settings.rate, fixed=_account_limits(settings)
+        )
         admission = Admission(settings.max_connections)
         self.mqtt = MqttServer(
             self.dataspace,
@@ -498,6 +501,8 @@ async def _run(
         for side in relay.sides:
             background.start_soon(side.keep_time)
         background.start_soon(watch_patience, relay.ledger)
+        if relay.tree.moves_limits:
+            background.start_soon(watch_limits, relay.ledger)
         alarms = AlarmSettings(memory=settings.memory_alarm, disk_free=settings.disk_alarm)
         await background.start(watch_alarms, relay.mqtt.account, alarms, settings.store)
         if settings.slow_wait is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from clearfunds._cli import run
 from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
-from clearfunds.transports import AccountLimit, RelaySettings
+from clearfunds.transports import AccountLimit, AccountRate, RelaySettings, Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,48 @@ KINDS = {
         (AccountLimit("x", None, None), AccountLimit("y", None, 1000)),
         (AccountLimit("with space, and = ", 4, None),),
     ),
+    "rate": (
+        ["--rate", "a=b,c=1.5", "--rate", "press/*=2,3KiB"],
+        "x=none,4 y=1_000",
+        '["with space, and = =4,none"]',
+        (AccountRate("a=b,c", 1.5), AccountRate("press/*", 2.0, 3072.0)),
+        (AccountRate("x", None, 4.0), AccountRate("y", 1000.0)),
+        (AccountRate("with space, and = ", 4.0, None),),
+    ),
+    "tenant": (
+        ["--tenant", "a,user=x,user=y*,topic=t/+,weight=2.5", "--tenant", "b, default, users"],
+        "a,client=c,user-items=5,user_bytes=3KiB,rate=0.5,rate-bytes=1MiB b,listener=m:*,latency=1",
+        (
+            '[{name = "a", user = ["x,y", "z"], client = "c", items = 5, bytes = "3KiB", '
+            'default = true, users = true, weight = 2, user-rate = 7, kept = 9}, "b,user=x"]'
+        ),
+        (
+            Tenant(name="a", user=("x", "y*"), topic=("t/+",), weight=2.5),
+            Tenant(name="b", default=True, users=True),
+        ),
+        (
+            Tenant(
+                name="a", client=("c",), user_items=5, user_bytes=3072, rate=0.5, rate_bytes=1 << 20
+            ),
+            Tenant(name="b", listener=("m:*",), latency=1.0),
+        ),
+        (
+            Tenant(
+                name="a",
+                user=("x,y", "z"),
+                client=("c",),
+                items=5,
+                bytes=3072,
+                default=True,
+                users=True,
+                weight=2.0,
+                user_rate=7.0,
+                kept=9,
+            ),
+            Tenant(name="b", user=("x",)),
+        ),
+    ),
+    "throttled_after": (["--throttled-after", "0.5"], "none", "2", 0.5, None, 2.0),
     "server_limit_items": (["--server-limit-items", "none"], "21", "22", None, 21, 22),
     "server_limit_bytes": (["--server-limit-bytes", "31"], "None", "32", 31, None, 32),
     "grace": (["--grace", "1.5"], "0", "2", 1.5, 0.0, 2.0),
@@ -133,6 +175,51 @@ def test_the_file_can_be_named_in_the_environment(
     monkeypatch.setattr("clearfunds._cli._relay.run_async", keep)
     assert run(["relay"]) == 0
     assert found[0].limit_items == 99
+
+
+def test_tenants_may_be_tables_of_a_file(settle: Settle) -> None:
+    toml = """
+    [[relay.tenant]]
+    name = "press"
+    user = ["newsroom", "a,b"]
+    weight = 3
+
+    [[relay.tenant]]
+    name = "rest"
+    default = true
+    """
+    assert settle(toml=toml).tenant == (
+        Tenant(name="press", user=("newsroom", "a,b"), weight=3.0),
+        Tenant(name="rest", default=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("press,user=a,weight=x", 'tenant press: weight is "x", which is not a number'),
+        ("press,usr=a", "tenant press: there is no 'usr'"),
+        ("press,user", "tenant press: user in"),
+        ("press,user=a,items=5.5", 'items is "5.5", which is not a whole number'),
+        ("press,user=a,items=5,items=6", "tenant press: items is said twice"),
+        ("press,user=a,bytes=many", 'bytes is "many", which is not a size'),
+        ("press,topic=a#", "tenant press: # must be alone"),
+        ("press,default=maybe", "it must be true or false"),
+        ("user=a", "does not begin with a tenant's name"),
+        ("a/b,default", "cannot be a tenant's name"),
+        ("press,weight=2", "nobody would be of tenant press"),
+        ('{"user": "x"}', "a tenant has no name"),
+        ('{"name": "x", "user": 3}', "tenant x: user is 3; it must be a pattern"),
+        ('{"name": "x", "user": "a"', "is not JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_tenant_is_said_in_one_line(
+    entry: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["relay", "--tenant", entry]) == 2
+    error = capsys.readouterr().err
+    assert why in " ".join(error.split())
+    assert "Traceback" not in error
 
 
 def test_an_empty_list_of_limits_is_none(settle: Settle) -> None:

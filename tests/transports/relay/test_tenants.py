@@ -359,3 +359,23 @@ async def test_who_may_publish_so_fast_and_no_faster() -> None:
         waited = relay.statistics().waited_by_reason
         await until(lambda: account.borrowed_items > 60)
         assert relay.statistics().waited_by_reason["rate"] > waited["rate"] >= 0
+
+
+async def test_a_tenant_may_say_how_old_debt_gets_instead_of_how_much_it_is() -> None:
+    tenant = Tenant(name="press", user=("press",), latency=0.05)
+    limit = AccountLimit("fixed", 7)
+    async with (
+        running(tenant=(tenant,), account_limit=(limit,), limit_items=500) as relay,
+        connected(relay.port, "a", username="press"),
+        connected(relay.port, "fixed", username="press"),
+        connected(relay.port, "b"),
+    ):
+        moved = relay.account("a")
+        assert moved.control is not None
+        assert moved.control.statistics().target_seconds == 0.05
+        assert moved.limit.items is not None
+        assert moved.limit.items < 500
+        # The closer rule wins: the one that names the account.
+        assert relay.account("fixed").control is None
+        assert relay.account("fixed").limit.items == 7
+        assert relay.account("b").control is None
