@@ -1,8 +1,19 @@
-"""Rows as columns: what is appended in the hot path, turned into Arrow."""
+"""Rows as columns: Arrow's batches, made of what is appended in the hot path.
+
+Theory of operation. A settlement is told of ten thousand times a second and more, each time by
+somebody who comes from elsewhere, with nothing of this in the processor's caches. So he only
+appends the values of its row to a list: no object for the row, nothing is looked up or converted.
+That is done for eight thousand rows at once, column by column, by loops in C. Measured for a row,
+in nanoseconds: 250 to be told, 130 to become columns. Packed as a record when it is told, with
+numbers for its strings, it was 520 and 60; as a tuple, two thousand of them at once turned by
+Arrow, 250 and 300.
+"""
 
 from __future__ import annotations
 
-from itertools import groupby
+import struct
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import Outcome
@@ -25,37 +36,42 @@ _LABELS: Final[list[str]] = [outcome.label for outcome in Outcome]
 class Columns:
     """Makes record batches of a table's rows.
 
-    A row is a tuple with all of its columns in their order but for the timestamp and the weight,
-    which are made here: moments are in seconds on the ledger's clock, an outcome is an `Outcome`.
+    A row has all of its table's columns in their order but for the timestamp and the weight, which
+    are made here: moments are in seconds on the ledger's clock, an outcome is an `Outcome`.
+
+    Strings are dictionary-encoded in the batches, as they are in the files: each column with those
+    that it has.
 
     Args:
         table: Which table.
         offset_ns: What stands between the ledger's clock and the wall's.
 
     Attributes:
-        moment: Which column of a row says when it was.
+        schema: Of the table.
+        written: Of what `weighed` returns.
+        width: How many values a row has.
     """
 
     def __init__(self, table: Table, offset_ns: int) -> None:
-        self._pa = arrow("pyarrow")
-        self._pc = arrow("pyarrow.compute")
+        self._np = arrow("numpy")
+        self._pa = pa = arrow("pyarrow")
         self.schema = table.schema
         self._offset_ns = offset_ns
         self._given = [c for c in table.columns if c.type != "timestamp" and c.name != "weight"]
+        self.width = len(self._given)
         self._weighted = table.columns[-1].name == "weight"
+        encoded = pa.dictionary(pa.int32(), pa.string())
+        self.written = pa.schema(
+            [f.with_type(encoded) if f.type == pa.string() else f for f in self.schema]
+        )
         self._unweighed = (
-            self.schema.remove(len(self.schema) - 1) if self._weighted else self.schema
+            self.written.remove(len(self.written) - 1) if self._weighted else self.written
         )
         # The timestamp says the same as the last of the moments.
-        self.moment = max(at for at, c in enumerate(self._given) if c.name in _MOMENTS)
-
-    def hour_of(self, row: tuple[Any, ...]) -> int:
-        """Return in which hour since 1970 a row belongs."""
-        moment: float = row[self.moment]
-        return (round(moment * SECOND) + self._offset_ns) // HOUR
+        self._moment = [c.name for c in self._given if c.name in _MOMENTS][-1]
 
     def pack(self, rows: Rows) -> None:
-        """Make columns of what are tuples yet.
+        """Make columns of what is not yet.
 
         Raises:
             Exception: Something is in there that Arrow has no room for; it is left out then.
@@ -63,12 +79,20 @@ class Columns:
         some, rows.rows = rows.rows, []
         if not some:
             return
-        hour_of = self.hour_of
-        if hour_of(some[0]) == hour_of(some[-1]):
-            rows.batches.append((hour_of(some[0]), self._batch(some)))
-        else:
-            parts = [(hour, list(part)) for hour, part in groupby(some, hour_of)]
-            rows.batches += [(hour, self._batch(part)) for hour, part in parts]
+        if rows.width == 1:
+            some = list(chain.from_iterable(some))
+        made: dict[str, Any] = {}
+        for at, column in enumerate(self._given):
+            values = some[at :: self.width]
+            if column.name.endswith("_ns"):
+                made[column.name] = self._nanoseconds(values)
+            elif column.type == "string":
+                made[column.name] = self._strings(values, column)
+            elif column.nullable:
+                made[column.name] = self._pa.array(values, self._pa.int64())
+            else:
+                made[column.name] = self._np.frombuffer(_packed("q", values), "i8")
+        self._put(rows, made)
 
     def weighed(self, batch: Any, weight: int) -> Any:
         """Return a batch as it is written: with the weight, if the table has one."""
@@ -76,48 +100,66 @@ class Columns:
             return batch
         pa = self._pa
         weights = pa.repeat(pa.scalar(float(weight)), batch.num_rows)
-        return pa.RecordBatch.from_arrays([*batch.columns, weights], schema=self.schema)
+        return pa.RecordBatch.from_arrays([*batch.columns, weights], schema=self.written)
 
-    def _batch(self, rows: Sequence[tuple[Any, ...]]) -> Any:
-        pa, pc = self._pa, self._pc
-        made: list[Any] = []
-        moment: Any = None
-        values: tuple[Any, ...]
-        for at, values in enumerate(zip(*rows, strict=True)):
-            column = self._given[at]
-            if column.name.endswith("_ns"):
-                seconds = pa.array(values, pa.float64())
-                array = pc.cast(pc.round(pc.multiply(seconds, float(SECOND))), pa.int64())
-                array = pc.add(array, self._offset_ns)
-                if at == self.moment:
-                    moment = array
-            elif values[0] == values[-1] and values.count(values[0]) == len(values):
-                # Most columns say the same for a while: a third of the time.
-                array = pa.repeat(self._scalar(values[0], column), len(values))
-            elif column.name == "outcome":
-                array = pa.array([_LABELS[value] for value in values], pa.string())
-            elif column.type == "string":
-                array = self._strings(values)
-            else:
-                array = pa.array(values, pa.int64())
-            made.append(array)
-        made.insert(0, pc.cast(pc.divide(moment, 1_000), self.schema.field(0).type))
-        return pa.RecordBatch.from_arrays(made, schema=self._unweighed)
+    def _nanoseconds(self, values: list[float]) -> Any:
+        """Return moments of the ledger's clock in nanoseconds since 1970."""
+        np = self._np
+        seconds = np.frombuffer(_packed("d", values), "f8")
+        return np.rint(seconds * SECOND).astype("i8") + self._offset_ns
 
-    def _scalar(self, value: Any, column: Column) -> Any:
+    def _strings(self, values: list[Any], column: Column) -> Any:
+        """Return a column of strings: those that there are, and which of them each is."""
+        pa, np = self._pa, self._np
+        count = len(values)
+        strings: list[Any]
+        if values.count(values[0]) == count:
+            # Most columns say the same for a while.
+            strings = values[:1]
+            codes = np.zeros(count, "i4")
+        elif column.name == "outcome":
+            # Of the few there are, those that came.
+            outcomes = np.frombuffer(bytes(values), "u1")
+            came = np.bincount(outcomes, minlength=len(_LABELS)) > 0
+            strings = np.flatnonzero(came).tolist()
+            codes = (np.cumsum(came) - 1).astype("i4")[outcomes]
+        else:
+            numbers = dict.fromkeys(values)
+            strings = list(numbers)
+            for number, string in enumerate(strings):
+                numbers[string] = number
+            codes = np.frombuffer(_packed("i", itemgetter(*values)(numbers)), "i4")
         if column.name == "outcome":
-            return self._pa.scalar(_LABELS[value], self._pa.string())
-        if column.type == "string":
-            return self._strings([value])[0]
-        return self._pa.scalar(value, self._pa.int64())
-
-    def _strings(self, values: Sequence[str | None]) -> Any:
-        pa = self._pa
+            strings = [_LABELS[outcome] for outcome in strings]
+        if column.nullable and None in strings:
+            indices = pa.array(codes, mask=codes == strings.index(None))
+            strings = [string or "" for string in strings]
+        else:
+            indices = pa.array(codes)
         try:
-            return pa.array(values, pa.string())
+            dictionary = pa.array(strings, pa.string())
         except UnicodeEncodeError:  # half a surrogate pair: Arrow's strings are UTF-8
-            whole = [v and v.encode(errors="replace").decode() for v in values]
-            return pa.array(whole, pa.string())
+            strings = [string.encode(errors="replace").decode() for string in strings]
+            dictionary = pa.array(strings, pa.string())
+        return pa.DictionaryArray.from_arrays(indices, dictionary)
+
+    def _put(self, rows: Rows, made: dict[str, Any]) -> None:
+        """Make batches of columns, one for each hour."""
+        pa = self._pa
+        moments = made[self._moment]
+        timestamps = pa.array(moments // 1_000).view(self.schema.field(0).type)
+        columns = [pa.array(made[column.name]) for column in self._given]
+        batch = pa.RecordBatch.from_arrays([timestamps, *columns], schema=self._unweighed)
+        hours = moments // HOUR
+        new: list[int] = []
+        if hours[0] != hours[-1]:
+            new = (self._np.flatnonzero(self._np.diff(hours)) + 1).tolist()
+        for start, end in pairwise([0, *new, len(hours)]):
+            rows.batches.append((int(hours[start]), batch.slice(start, end - start)))
+
+
+def _packed(c_type: str, values: Sequence[float]) -> bytes:
+    return struct.pack(f"={len(values)}{c_type}", *values)
 
 
 _MOMENTS: Final = frozenset({"at_ns", "settled_ns", "ended_ns"})

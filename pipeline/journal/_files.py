@@ -69,7 +69,9 @@ class Part:
         try:
             self._writer = arrow("pyarrow.parquet").ParquetWriter(
                 self._file,
-                schema,
+                columns.written,
+                # How the batches are made is nothing to those who read.
+                store_schema=False,
                 compression="zstd",
                 use_dictionary=[f.name for f in schema if f.name not in deltas],
                 # A quarter of the bytes, and half of the time, of what is plain.
@@ -86,7 +88,8 @@ class Part:
 
     def write(self, batches: Sequence[Any]) -> None:
         """Add a row group."""
-        table = self._pa.Table.from_batches(batches)
+        # With one dictionary for each column, that of the file's row group is made of it as it is.
+        table = self._pa.Table.from_batches(batches).unify_dictionaries()
         # Counted first: what fails in the middle is lost, too.
         self._writer.write_table(table, row_group_size=ROW_GROUP)
         self.rows += table.num_rows

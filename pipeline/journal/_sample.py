@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_ROWS: Final = 1 << 16
-"""Rows of one table that wait at most: 10 MB, and three seconds of the default allowance."""
+"""Rows of one table that wait at most: 5 MB, and three seconds of the default allowance."""
 
-PACK: Final = 2048
+PACK: Final = 8192
 """Rows that are made columns of at once, by the one who appended the last: a millisecond. In
-another thread they would be in another core's cache, and that costs twice as much in all."""
+another thread they would be in another core's cache, and that costs more in all; fewer at once
+cost more for each, since what makes columns of them has to be fetched into the cache, too."""
 
 
 @attrs.define(slots=True)
@@ -35,20 +36,25 @@ class Rows:
     """Rows of one weight, in order: first those in `batches`, then those in `rows`."""
 
     weight: int
-    rows: list[tuple[Any, ...]]
+    rows: list[Any]
+    """Tuples; or the values of all rows, one after the other."""
     batches: list[tuple[int, Any]] = attrs.field(factory=list[tuple[int, Any]])
     """Rows as columns, without the weight, each with the hour that it belongs to."""
+    width: int = 1
+    """How many of `rows` are one row; 1 where they are tuples."""
 
     def __len__(self) -> int:
         """Return how many rows there are."""
         packed: int = sum([batch.num_rows for _, batch in self.batches])
-        return len(self.rows) + packed
+        return len(self.rows) // self.width + packed
 
     def thin(self, random: Random) -> None:
         """Give up half of them, by lot; the others count double."""
         self.weight *= 2
         chance = random.random
-        self.rows = [row for row in self.rows if chance() < 0.5]
+        rows, width = self.rows, self.width
+        starts = [at for at in range(0, len(rows), width) if chance() < 0.5]
+        self.rows = [value for at in starts for value in rows[at : at + width]]
         if self.batches:
             pa = arrow("pyarrow")
             thinned: list[tuple[int, Any]] = []
@@ -70,12 +76,13 @@ class Sample:
         if sample.skip:
             sample.skip -= 1
         else:
-            sample.rows.append(row)
+            sample.rows.append(row)  # of a `width`: sample.rows += row
             if sample.one_in > 1 or len(sample.rows) >= sample.look_at:
                 sample.appended()
 
     Attributes:
-        rows: Where the next row is appended.
+        rows: Where the next row is appended: a list of tuples; or, if rows have a `width`, of their
+            values, one after the other.
         skip: How many rows are passed over before the next is kept.
         one_in: One of how many is kept.
         look_at: How long `rows` may be before somebody has to look.
@@ -84,7 +91,7 @@ class Sample:
     """
 
     __slots__ = (
-        "_full", "_pack", "_random", "_step", "_waiting", "kept", "look_at", "one_in",
+        "_full", "_pack", "_random", "_step", "_waiting", "_width", "kept", "look_at", "one_in",
         "passed_over", "rows", "skip", "thinned",
     )  # fmt: skip
 
@@ -94,6 +101,7 @@ class Sample:
         full: Callable[[], object],
         random: Random,
         pack: Callable[[Rows], object] | None = None,
+        width: int = 1,
     ) -> None:
         """Make one; `full` is called whenever `step` rows more were kept.
 
@@ -104,22 +112,23 @@ class Sample:
         self._random = random
         self._pack = pack
         self._waiting: list[Rows] = []
-        self.rows: list[tuple[Any, ...]] = []
+        self._width = width
+        self.rows: list[Any] = []
         self.skip = 0
         self.one_in = 1
-        self.look_at = step
+        self.look_at = step * self._width
         self.passed_over = 0
         self.kept = 0
         self.thinned = 0
 
     def __len__(self) -> int:
         """Return how many rows wait."""
-        return len(self.rows) + sum(map(len, self._waiting))
+        return len(self.rows) // self._width + sum(map(len, self._waiting))
 
     @property
     def seen(self) -> int:
         """How many rows ever came."""
-        return self.kept + len(self.rows) + self.passed_over - self.skip
+        return self.kept + len(self.rows) // self._width + self.passed_over - self.skip
 
     @property
     def sampled_out(self) -> int:
@@ -131,8 +140,8 @@ class Sample:
         if self.one_in > 1:
             self._draw()
         if len(self.rows) >= self.look_at:
-            self.look_at = len(self.rows) + self._step
-            if len(self.rows) >= PACK:
+            self.look_at = len(self.rows) + self._step * self._width
+            if len(self.rows) >= PACK * self._width:
                 self._put_aside()
             self._full()
 
@@ -156,8 +165,8 @@ class Sample:
 
     def _put_aside(self) -> None:
         if self.rows:
-            self.kept += len(self.rows)
-            some = Rows(self.one_in, self.rows)
+            self.kept += len(self.rows) // self._width
+            some = Rows(self.one_in, self.rows, width=self._width)
             self.rows = []
             if self._pack is not None:
                 self._pack(some)
@@ -167,7 +176,7 @@ class Sample:
                 last.rows = some.rows
             elif len(some):
                 self._waiting.append(some)
-        self.look_at = self._step
+        self.look_at = self._step * self._width
 
     def thin(self) -> None:
         """Give up half of what waits, by lot; what is left counts double."""

@@ -210,11 +210,11 @@ def first_topic(raw: bytes) -> str | None:
     try:
         if raw[0] != PLAIN_PUBLISH:
             return None
-        at = 1
-        while raw[at] >= 128:
-            at += 1
-        start = at + 3
-        end = start + (raw[at + 1] << 8 | raw[at + 2])
+        # Up to 16 KB at a glance.
+        start = 4 if raw[1] < 128 else 5
+        if start == 5 and raw[2] >= 128:
+            start = 6 if raw[3] < 128 else 7
+        end = start + (raw[start - 2] << 8 | raw[start - 1])
         return raw[start:end].decode() if end <= len(raw) else None
     except (IndexError, UnicodeDecodeError):
         return None

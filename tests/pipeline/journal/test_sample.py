@@ -113,6 +113,37 @@ def test_every_row_is_accounted_for(changes: list[tuple[str, int]], seed: int) -
         assert taken + len(sample) + sample.sampled_out == came
 
 
+@settings(max_examples=30, deadline=None)
+@given(changes=changes, seed=st.integers(0, 1 << 16))
+def test_rows_that_are_no_objects_are_kept_as_those_that_are(
+    changes: list[tuple[str, int]], seed: int
+) -> None:
+    """With the same lots, of two values each."""
+    tuples, flat = (Sample(16, nobody, Random(seed), width=width) for width in (1, 2))
+    for what, number in changes:
+        for sample in (tuples, flat):
+            if what == "append":
+                for each in range(number):
+                    if sample.skip:
+                        sample.skip -= 1
+                        continue
+                    row = number, each
+                    sample.rows += [row] if sample is tuples else row
+                    if sample.one_in > 1:
+                        sample.appended()
+            elif what == "one in":
+                sample.keep_one_in(number)
+            elif what == "thin":
+                sample.thin()
+        assert (len(flat), flat.seen, flat.sampled_out) == (
+            *(len(tuples), tuples.seen, tuples.sampled_out),
+        )
+        if what == "take":
+            for one, other in zip(tuples.take(), flat.take(), strict=True):
+                assert (one.weight, len(one)) == (other.weight, len(other))
+                assert [value for row in one.rows for value in row] == other.rows
+
+
 def test_what_is_full_gives_up_half_for_ever() -> None:
     def full() -> None:
         if len(sample) >= MAX_ROWS:
