@@ -118,6 +118,11 @@ class Treatments:
         return f"<Treatments: {self.default.policy}, {len(self._rules)} rules>"
 
     @property
+    def remembered(self) -> int:
+        """Of how many topics it is remembered what is done with them."""
+        return len(self._by_key)
+
+    @property
     def policies(self) -> frozenset[StuckPolicy]:
         """What may be done, whenever."""
         return frozenset(each.policy for each in self.every)

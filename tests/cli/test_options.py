@@ -10,7 +10,13 @@ import pytest
 
 from clearfunds._cli import run
 from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
-from clearfunds.transports import AccountLimit, AccountRate, RelaySettings, Tenant
+from clearfunds.transports import (
+    AccountLimit,
+    AccountRate,
+    RelaySettings,
+    SubscriptionPolicy,
+    Tenant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +121,24 @@ KINDS = {
     "server_limit_bytes": (["--server-limit-bytes", "31"], "None", "32", 31, None, 32),
     "grace": (["--grace", "1.5"], "0", "2", 1.5, 0.0, 2.0),
     "patience": (["--patience", "4"], "5.5", "6.5", 4.0, 5.5, 6.5),
-    "stuck": (["--stuck", "wait"], "disconnect", '"wait"', "wait", "disconnect", "wait"),
+    "stuck": (["--stuck", "wait"], "spill", '"conflate"', "wait", "spill", "conflate"),
+    "subscription_policy": (
+        ["--subscription-policy", "a* b/#=wait", "--subscription-policy", "a c d=e=spill,0.5"],
+        "dash-* sensors/+=conflate,2 * #=drop_oldest",
+        '["p  alarms/# = drop_newest , 3", "* #=disconnect"]',
+        (
+            SubscriptionPolicy("a*", "b/#", "wait"),
+            SubscriptionPolicy("a", "c d=e", "spill", 0.5),
+        ),
+        (
+            SubscriptionPolicy("dash-*", "sensors/+", "conflate", 2.0),
+            SubscriptionPolicy("*", "#", "drop_oldest"),
+        ),
+        (
+            SubscriptionPolicy("p", "alarms/#", "drop_newest", 3.0),
+            SubscriptionPolicy("*", "#", "disconnect"),
+        ),
+    ),
     "slow_wait": (["--slow-wait", "0.5"], "none", "2", 0.5, None, 2.0),
     "max_connections": (["--max-connections", "41"], "42", "43", 41, 42, 43),
     "connect_timeout": (["--connect-timeout", "7"], "8", "9", 7.0, 8.0, 9.0),
@@ -325,6 +348,13 @@ def test_a_key_file_that_is_not_there_is_one_line(
         (["--patience", "-1"], "", ["--patience", "-1"]),
         (["--patience", "nan"], "", ["--patience", "nan"]),
         (["--stuck", "panic"], "", ["--stuck", "panic", "wait", "disconnect"]),
+        (["--subscription-policy", "a=wait"], "", ["--subscription-policy", '"a=wait"', "FILTER="]),
+        (["--subscription-policy", "a #=panic"], "", ["a #=panic", "drop_oldest", "spill"]),
+        (["--subscription-policy", "a b/#/c=wait"], "", ["b/#/c", "# must be alone"]),
+        (["--subscription-policy", "a #=wait,x"], "", ["a #=wait,x", '"x" is not a number']),
+        (["--subscription-policy", "a #=wait,-1"], "", ['"-1" is not a number of seconds']),
+        (["--subscription-policy", "a #=wait,"], "", ['"" is not a number of seconds']),
+        ([], "[relay]\nsubscription_policy = ['a #=wait', 'b']", ["subscription_policy", '"b"']),
         (["--credit", "ask"], "", ["--credit", "ask", "off", "accept", "request"]),
         (["--resolve-answer", "yes"], "", ["--resolve-answer", "yes", "ok", "accepted"]),
         (["--max-depth", "0"], "", ["--max-depth", "0"]),

@@ -14,9 +14,10 @@ FORM = "CLIENT FILTER=POLICY[,SECONDS]"
 def _policy(text: str) -> SubscriptionPolicy:
     # A filter may have = in it, and spaces; what comes before it has no space.
     client, _, rest = text.strip().partition(" ")
-    topic_filter, equals, done = rest.strip().rpartition("=")
+    topic_filter, equals, done = rest.rpartition("=")
+    topic_filter = topic_filter.strip()
     word, comma, seconds = done.partition(",")
-    word, seconds = word.strip(), seconds.strip()
+    word, seconds = word.strip().replace("-", "_"), seconds.strip()
     words = get_args(StuckWord)
     if not (client and topic_filter and equals) or word not in words:
         msg = (

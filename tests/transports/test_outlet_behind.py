@@ -1,0 +1,485 @@
+"""A connection that does not take what it is sent, under each policy: what it gets in the end."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clearfunds.accounts import (
+    Account,
+    Ledger,
+    Limit,
+    LoanedItem,
+    LoanQueue,
+    Outcome,
+    StuckPolicy,
+    UnfitPolicyError,
+)
+from clearfunds.dataspace import Batch, TopicFilter
+from clearfunds.transports import Flusher, Outlet, open_flusher
+from clearfunds.transports._behind import Dealing
+from clearfunds.transports._subscription_policies import Treatment, Treatments
+from clearfunds.transports.mqtt._droppable import QOS_ZERO
+from clearfunds.transports.mqtt._packets import encode_publish
+from clearfunds.transports.queues import RamShelves, open_ram_shelves
+from clearfunds.transports.queues._spool import Spool
+from tests.transports.peers import until
+
+KEEP = 20
+DROPS = (StuckPolicy.DROP_OLDEST, StuckPolicy.DROP_NEWEST, StuckPolicy.CONFLATE)
+RELIEVES = (*DROPS, StuckPolicy.SPILL)
+PING_ANSWER = b"\xd0\x00"
+
+
+class Box(LoanQueue):
+    """Whose loans an outlet may forward."""
+
+    kind = "box"
+
+    def ready(self) -> None:
+        """Do nothing."""
+
+    def give_up(self, why: str) -> None:
+        """Do nothing."""
+
+
+@attrs.define
+class Way:
+    """An outlet, its peer, and who sends."""
+
+    ledger: Ledger
+    flusher: Flusher
+    outlet: Outlet
+    peer: socket.socket
+    broken: list[str]
+    accounts: list[Account]
+    own: Account
+    box: Box
+    sent: list[tuple[str, int]] = attrs.field(factory=list[tuple[str, int]])
+    got: bytearray = attrs.field(factory=bytearray)
+
+    def send(self, messages: list[tuple[str, int]], by: int = 0) -> None:
+        """Publish messages, on a topic and of a size each, as one run."""
+        raw: list[bytes] = []
+        for topic, size in messages:
+            self.sent.append((topic, len(self.sent)))
+            raw.append(encode_publish(topic, b"%06d" % self.sent[-1][1] + bytes(size)))
+        batch = Batch(b"".join(raw), len(raw), lambda _: ())
+        with self.accounts[by].turn(items=len(raw), nbytes=batch.nbytes) as turn:
+            turn.send(self.outlet, batch, items=len(raw), nbytes=batch.nbytes)
+        self.flusher.flush_now()
+
+    def say(self) -> None:
+        """Answer a ping, on the connection's own account."""
+        with self.own.turn(items=1, nbytes=2) as turn:
+            turn.send(self.outlet, PING_ANSWER, nbytes=2)
+
+    def forward(self, payload: bytes) -> None:
+        """Send what is to be acknowledged: another holder's."""
+        loan = self.accounts[0].lend([encode_publish("q", payload, qos=1, packet_id=1)], nbytes=9)
+        self.box.put(loan)
+        self.outlet.forward(loan)
+        self.flusher.flush_now()
+
+    def take(self, most: int = 1 << 20) -> None:
+        """Receive what has come."""
+        with suppress(BlockingIOError):
+            self.got += self.peer.recv(most)
+
+    async def take_all(self) -> None:
+        """Receive until nothing is left."""
+        with trio.fail_after(30):
+            while self.outlet.unsent:
+                self.take()
+                await trio.lowlevel.checkpoint()
+        self.take()
+
+    def block(self) -> None:
+        """Send until the connection takes no more."""
+        while not self.outlet.blocked:
+            self.send([("block", 3_000)])
+
+    def received(self) -> list[tuple[str, int]]:
+        """Take what came apart: topics and numbers; of what is no publication only how much."""
+        found: list[tuple[str, int]] = []
+        position = 0
+        raw = bytes(self.got)
+        while position < len(raw):
+            if raw.startswith(PING_ANSWER, position):
+                found.append(("ping", len(found)))
+                position += 2
+                continue
+            if raw[position] == 0x32:
+                end = position + 2 + raw[position + 1]
+                found.append(("q", int(raw[end - 6 : end])))
+                position = end
+                continue
+            key, _, end = next(QOS_ZERO.frames(raw, position))
+            assert key is not None
+            start = position + 1
+            while raw[start] >= 128:
+                start += 1
+            start += 3 + len(key)
+            found.append((key.decode(), int(raw[start : start + 6])))
+            position = end
+        return found
+
+
+@asynccontextmanager
+async def way(*treatments: StuckPolicy | tuple[str, StuckPolicy]) -> AsyncGenerator[Way]:
+    """The first policy is that of all that no filter matches."""
+    ledger = Ledger()
+    broken: list[str] = []
+    ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        sock.setblocking(False)
+    default = treatments[0]
+    assert isinstance(default, StuckPolicy)
+    rules = [
+        (TopicFilter(each[0]), Treatment(each[1], 0.5))
+        for each in treatments[1:]
+        if not isinstance(each, StuckPolicy)
+    ]
+    at_rest = ledger.open("kept", limit=Limit(items=None, bytes=None), at_rest="ram")
+    with ours, theirs:
+        async with open_flusher() as flusher, open_ram_shelves(flusher) as shelves:
+            outlet = Outlet(ledger, flusher, ours, "O", on_broken=broken.append)
+            outlet.owner = own = ledger.open("own")
+            outlet.keep = Limit(items=KEEP, bytes=1 << 20)
+            outlet.deal_by(
+                Dealing(
+                    Treatments(Treatment(default, 0.5), rules),
+                    QOS_ZERO,
+                    spool_opener(ledger, shelves, at_rest),
+                )
+            )
+            w = Way(
+                ledger, flusher, outlet, theirs, broken,
+                [ledger.open("a"), ledger.open("b")], own, Box(ledger, "box"),
+            )  # fmt: skip
+            yield w
+            ledger.audit()
+            outlet.close()
+            w.box.settle_all(Outcome.CANCELLED)
+    ledger.audit()
+    assert all(not account.debt_items for account in ledger.accounts.values())
+    assert not ledger.behind
+
+
+def spool_opener(
+    ledger: Ledger, shelves: RamShelves, at_rest: Account
+) -> Callable[[Outlet, Callable[[], object], Callable[[str], object]], Spool]:
+    def open_spool(
+        outlet: Outlet, on_more: Callable[[], object], on_over: Callable[[str], object]
+    ) -> Spool:
+        account = ledger.open("spill", limit=Limit(items=2_000, bytes=None), parent=at_rest)
+        return Spool(outlet, shelves, account, "spill", on_more=on_more, on_over=on_over)
+
+    return open_spool
+
+
+def keeps(policy: StuckPolicy, messages: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """What a policy keeps of messages that came in this order."""
+    if policy is StuckPolicy.DROP_OLDEST:
+        return messages[-KEEP:]
+    if policy is StuckPolicy.DROP_NEWEST:
+        return messages[:KEEP]
+    if policy is StuckPolicy.CONFLATE:
+        latest = dict(messages)
+        return sorted(latest.items(), key=lambda each: each[1])[-KEEP:]
+    return messages
+
+
+# -- one policy -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [0, 50])
+@pytest.mark.parametrize("policy", RELIEVES)
+async def test_who_reads_again_gets_what_the_policy_says(policy: StuckPolicy, before: int) -> None:
+    """What was under way, and then what is kept of all that came before and after."""
+    async with way(policy) as w:
+        w.block()
+        under_way = len(w.sent)
+        for n in range(before):
+            w.send([(f"t/{n % 5}", 10)], by=n % 2)
+        w.outlet.relieve("it is stuck")
+        assert w.outlet.behind
+        if policy is StuckPolicy.SPILL:  # they pay until it is on the shelf
+            await until(lambda: not any(account.debt_items for account in w.accounts))
+        assert [account.debt_items for account in w.accounts] == [0, 0]
+        w.ledger.audit()
+        for n in range(100):
+            w.send([(f"t/{n % 7}", n), (f"t/{n % 3}", 0)], by=n % 2)
+            if policy is not StuckPolicy.SPILL:
+                assert [account.debt_items for account in w.accounts] == [0, 0]
+        w.ledger.audit()
+        kept = keeps(policy, w.sent[under_way:])
+        lost = len(w.sent) - under_way - len(kept)
+        assert w.outlet.relief.dropped_items == lost
+        assert w.ledger.relief[policy].dropped_items == lost
+        assert w.ledger.repaid_items[Outcome.DROPPED] == lost
+        await w.take_all()
+        assert w.received() == w.sent[:under_way] + kept
+        assert not w.outlet.behind
+        # From then on it is as ever.
+        w.got.clear()
+        w.send([("t/x", 0)])
+        w.take()
+        assert w.received() == [w.sent[-1]]
+        assert w.outlet.relief.dropped_items == lost
+
+
+@pytest.mark.parametrize("policy", DROPS)
+async def test_what_is_no_message_of_qos_0_is_never_dropped(policy: StuckPolicy) -> None:
+    async with way(policy) as w:
+        w.block()
+        w.say()
+        w.forward(b"000001")
+        w.send([("t", 0)] * 100)
+        w.outlet.relieve("it is stuck")
+        assert w.own.debt_items == 1
+        for n in range(2, 50):
+            w.say()
+            w.forward(b"%06d" % n)
+            w.send([("t", 0)] * 100)
+        await w.take_all()
+        found = Counter(topic for topic, _ in w.received())
+        assert found["ping"] == found["q"] == 49
+        numbers = [number for topic, number in w.received() if topic == "q"]
+        assert numbers == list(range(1, 50))
+        w.ledger.audit()
+
+
+async def test_nobody_waits_on_it_however_low_the_limit_is() -> None:
+    async with way(StuckPolicy.DROP_OLDEST) as w:
+        w.accounts[0].limit = Limit(items=1)
+        w.block()
+        w.send([("t", 10)] * 5)
+        assert not w.accounts[0].funds_are_clear()
+        w.outlet.relieve("it is stuck")
+        for _ in range(100):
+            await w.accounts[0].ensure_clear_funds()
+            w.send([("t", 10)] * 5)
+        assert w.accounts[0].debt_items == 0
+
+
+async def test_who_is_only_slow_stays_behind_until_it_has_caught_up() -> None:
+    """It takes half of what comes: it is one spell, with gaps, and not one each time it blocks."""
+    async with way(StuckPolicy.DROP_OLDEST) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        for n in range(300):
+            w.send([("t", 1_000)])
+            if n % 10 == 0:
+                w.take(5_000)
+                await trio.lowlevel.checkpoint()
+        assert w.outlet.behind
+        assert w.outlet.relief.spells == 1
+        await w.take_all()
+        assert w.received()[-KEEP:] == w.sent[-KEEP:]
+        assert w.outlet.relief.dropped_items == len(w.sent) - len(w.received()) > 0
+
+
+async def test_an_end_while_it_is_behind_settles_everything() -> None:
+    for policy in RELIEVES:
+        async with way(policy) as w:
+            w.block()
+            w.outlet.relieve("it is stuck")
+            w.send([("t", 10)] * 10)
+            w.say()
+            await trio.testing.wait_all_tasks_blocked()
+            w.outlet.close()
+            assert not w.outlet.behind
+            assert not w.broken
+            w.send([("t", 10)])
+            assert all(not account.debt_items for account in w.ledger.accounts.values())
+
+
+async def test_its_socket_fails_while_it_is_behind() -> None:
+    async with way(StuckPolicy.DROP_NEWEST) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        w.send([("t", 10)] * 10)
+        w.peer.close()
+        await until(lambda: w.broken)
+        assert "could not be written to" in w.broken[0]
+
+
+async def test_what_is_to_be_sent_in_a_moment_is_not_stuck() -> None:
+    async with way(StuckPolicy.DROP_OLDEST) as w:
+        with w.flusher.corked():
+            with w.accounts[0].turn(items=1, nbytes=4) as turn:
+                turn.send(w.outlet, encode_publish("t", b""), nbytes=4)
+            w.outlet.relieve("with no patience at all")
+            assert not w.outlet.behind
+        w.flusher.flush_now()
+
+
+async def test_what_it_cannot_do_it_says_when_it_is_told_to() -> None:
+    async with way(StuckPolicy.DROP_OLDEST) as w:
+        with pytest.raises(UnfitPolicyError, match="outlet O cannot spill"):
+            w.outlet.deal_by(Dealing(Treatments(Treatment(StuckPolicy.SPILL, 1.0)), QOS_ZERO))
+        with pytest.raises(UnfitPolicyError, match="outlet P cannot conflate"):
+            Outlet(
+                w.ledger, w.flusher, w.peer, "P", on_broken=w.broken.append,
+                policy=StuckPolicy.CONFLATE,
+            )  # fmt: skip
+
+
+async def test_what_is_spilled_is_bounded() -> None:
+    """There is no more room: then it is disconnected, which its peer can tell from a gap."""
+    async with way(StuckPolicy.SPILL) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        for _ in range(30):
+            w.send([("t", 10)] * 100)
+            await trio.testing.wait_all_tasks_blocked()
+        assert w.outlet.closed
+        assert "messages" in w.broken[0]
+        assert "max_queued" in w.broken[0]
+
+
+# -- several, by topic ----------------------------------------------------------------------------
+
+
+async def test_each_topic_is_dealt_with_as_its_rule_says() -> None:
+    policies: dict[str, StuckPolicy] = {
+        "o": StuckPolicy.DROP_OLDEST,
+        "n": StuckPolicy.DROP_NEWEST,
+        "c": StuckPolicy.CONFLATE,
+        "s": StuckPolicy.SPILL,
+        "w": StuckPolicy.WAIT,
+    }
+    rules = [(f"{name}/#", policy) for name, policy in policies.items()]
+    async with way(StuckPolicy.DROP_OLDEST, *rules) as w:
+        w.block()
+        under_way = len(w.sent)
+        random.seed(7)
+        for n in range(200):
+            if n == 60:
+                assert w.outlet.policy is StuckPolicy.DROP_OLDEST
+                w.outlet.relieve("it is stuck")
+            w.send([(f"{random.choice('oncsw')}/{n % 3}", n % 50) for _ in range(5)])
+        w.ledger.audit()
+        assert w.outlet.policy is StuckPolicy.WAIT  # what it is waited for now
+        await w.take_all()
+        got = w.received()[under_way:]
+        for name, policy in policies.items():
+            here = [each for each in w.sent[under_way:] if each[0][0] == name]
+            assert [each for each in got if each[0][0] == name] == keeps(policy, here), name
+
+
+async def test_of_several_policies_the_strictest_is_that_of_the_outlet() -> None:
+    rules = [("d", StuckPolicy.DISCONNECT), ("w", StuckPolicy.WAIT)]
+    async with way(StuckPolicy.CONFLATE, *rules) as w:
+        found = [w.outlet.policy]  # of what is not there
+        w.block()
+        found.append(w.outlet.policy)
+        w.send([("w", 0)])
+        found.append(w.outlet.policy)
+        w.outlet.relieve("it is stuck")
+        w.send([("t", 0)])
+        found.append(w.outlet.policy)
+        w.send([("d", 0)])
+        found.append(w.outlet.policy)
+        assert found == ["conflate", "conflate", "conflate", "wait", "disconnect"]
+    async with way(StuckPolicy.CONFLATE, *rules) as w:
+        while not w.outlet.blocked:
+            w.send([("w", 3_000)])
+        # Only what is under way is there.
+        assert w.outlet.policy is StuckPolicy.WAIT
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("send"),
+            st.lists(
+                st.tuples(st.sampled_from(["o", "n", "c", "s", "w", "x/y"]), st.integers(0, 3_000)),
+                min_size=1, max_size=8,
+            ),
+        ),
+        st.tuples(st.just("take"), st.integers(1, 20_000)),
+        st.tuples(st.just("relieve"), st.none()),
+        st.tuples(st.just("say"), st.none()),
+        st.tuples(st.just("forward"), st.none()),
+        st.tuples(st.just("yield"), st.none()),
+    ),
+    min_size=5, max_size=60,
+)  # fmt: skip
+
+
+@given(steps=STEPS, default=st.sampled_from(RELIEVES))
+@settings(max_examples=60, deadline=None)
+async def test_whatever_happens_the_books_balance_and_order_holds(
+    steps: list[tuple[str, Any]], default: StuckPolicy
+) -> None:
+    rules = [
+        ("o", StuckPolicy.DROP_OLDEST), ("n", StuckPolicy.DROP_NEWEST),
+        ("c", StuckPolicy.CONFLATE), ("s", StuckPolicy.SPILL), ("w", StuckPolicy.WAIT),
+    ]  # fmt: skip
+    never = {"s", "w"}
+    if default is StuckPolicy.SPILL:
+        never |= {"x/y", "block"}
+    async with way(default, *rules) as w:
+        w.block()
+        said = forwarded = 0
+        for step, what in steps:
+            if step == "send":
+                w.send(what)
+            elif step == "take":
+                w.take(what)
+            elif step == "relieve" and w.outlet.blocked and w.outlet.policy.relieves:
+                w.outlet.relieve("it is stuck")
+            elif step == "say":
+                w.say()
+                said += 1
+            elif step == "forward":
+                forwarded += 1
+                w.forward(b"%06d" % forwarded)
+            else:
+                await trio.lowlevel.checkpoint()
+            w.ledger.audit()
+        await w.take_all()
+        w.ledger.audit()
+        received = w.received()
+        found = Counter(topic for topic, _ in received)
+        assert (found["ping"], found["q"]) == (said, forwarded)
+        got = [each for each in received if each[0] not in ("ping", "q")]
+        assert len(got) + w.outlet.relief.dropped_items == len(w.sent)
+        for topic in {topic for topic, _ in w.sent}:
+            there = [number for t, number in w.sent if t == topic]
+            here = [number for t, number in got if t == topic]
+            assert here == sorted(set(here))
+            assert set(here) <= set(there)
+            if topic in never:
+                assert here == there
+            if topic in ("o", "c"):
+                assert here[-1] == there[-1]
+
+
+def loans_of(outlet: Outlet) -> list[LoanedItem[Any]]:
+    return list(outlet.loans())
+
+
+async def test_the_audit_finds_what_is_kept_and_not_owed_for() -> None:
+    async with way(StuckPolicy.DROP_OLDEST) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        w.send([("t", 10)] * 10)
+        kept = next(x for x in loans_of(w.outlet) if x.items == 10)
+        kept.bytes -= 7
+        found = w.outlet.surplus()
+        assert found == (7, "bytes")
+        kept.bytes += 7

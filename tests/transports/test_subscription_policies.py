@@ -1,0 +1,106 @@
+"""Rules for subscribers that are stuck: which of them is whose, and for which topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from clearfunds.accounts import StuckPolicy
+from clearfunds.dataspace import PatternError
+from clearfunds.transports import SubscriptionPolicy
+from clearfunds.transports._subscription_policies import (
+    MAX_CACHED,
+    SubscriptionPolicies,
+    Treatment,
+)
+
+DEFAULT = Treatment(StuckPolicy.DISCONNECT, 20.0)
+
+
+def rule(
+    client: str, topics: str, policy: str, patience: float | None = None
+) -> SubscriptionPolicy:
+    return SubscriptionPolicy(client, topics, policy, patience)
+
+
+def policies(*rules: SubscriptionPolicy) -> SubscriptionPolicies:
+    return SubscriptionPolicies(rules, DEFAULT)
+
+
+RULES = policies(
+    rule("dash*", "sensors/+/temperature", "conflate", 2.0),
+    rule("dash*", "sensors/#", "drop_oldest"),
+    rule("mqtt:1883/press/*", "#", "spill"),
+    rule("*", "alarms/#", "wait"),
+    rule("*", "#", "drop_newest", 1.0),
+    rule("*", "sensors/#", "disconnect"),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "topic", "policy", "patience"),
+    [
+        (["a", "dash-1"], "sensors/7/temperature", "conflate", 2.0),
+        (["a", "dash-1"], "sensors/7/level", "drop_oldest", 20.0),
+        (["a", "dash-1"], "sensors", "drop_oldest", 20.0),
+        (["a", "dash-1"], "alarms/x", "wait", 20.0),
+        (["a", "dash-1"], "else", "drop_newest", 1.0),
+        (["mqtt:1883/press/dash", "dash"], "else", "spill", 20.0),
+        (["mqtt:1883/press/other", "other"], "sensors/7/level", "spill", 20.0),
+        (["mqtt:1883/-/other", "other"], "sensors/7/level", "drop_newest", 1.0),
+        (["mqtt:1883/-/other", "other"], "$SYS/broker", "drop_newest", 1.0),
+    ],
+)
+def test_the_first_rule_that_matches_both(
+    names: list[str], topic: str, policy: str, patience: float
+) -> None:
+    treatments = RULES.of(*names)
+    for _ in range(2):
+        assert treatments.of(topic.encode()) == Treatment(StuckPolicy(policy), patience)
+
+
+def test_without_a_rule_it_is_the_default_for_everything() -> None:
+    for some in (policies(), policies(rule("other", "#", "wait"))):
+        treatments = some.of("mqtt:1883/-/me", "me")
+        assert treatments.only == treatments.of(b"t") == DEFAULT
+        assert treatments is some.of("mqtt:1883/-/you", "you")
+
+
+def test_the_patience_of_a_connection_is_the_least_that_is_for_it() -> None:
+    assert RULES.of("a", "dash-1").patience == 1.0
+    assert policies(rule("a", "x", "wait", 30.0)).of("a").patience == 20.0
+    assert policies(rule("a", "#", "wait", 30.0)).of("a").patience == 30.0
+
+
+def test_who_can_be_dealt_with_in_some_ways_only_has_the_rules_that_say_those() -> None:
+    able = {StuckPolicy.WAIT, StuckPolicy.DISCONNECT}
+    assert RULES.of("dash", able=able, topic_of=None).only == DEFAULT
+    some = policies(rule("p", "#", "spill"), rule("p", "a/#", "wait"), rule("p", "#", "wait", 3.0))
+    assert some.of("p", able=able, topic_of=None).only == Treatment(StuckPolicy.WAIT, 3.0)
+
+
+def test_what_it_remembers_of_topics_is_bounded() -> None:
+    treatments = RULES.of("dash")
+    for n in range(2 * MAX_CACHED):
+        treatments.of(b"sensors/%d/level" % n)
+    assert treatments.remembered <= MAX_CACHED
+
+
+def test_a_rule_says_itself_as_it_is_given() -> None:
+    assert str(SubscriptionPolicy("a*", "b/#", "spill")) == "a* b/#=spill"
+    assert str(SubscriptionPolicy("a*", "b/#", "wait", 0.5)) == "a* b/#=wait,0.5"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        (("", "#", "wait"), ValueError, "is empty"),
+        (("a", "", "wait"), PatternError, "empty"),
+        (("a", "b/#/c", "wait"), PatternError, "must be alone"),
+        (("a", "#", "panic"), ValueError, "panic"),
+        (("a", "#", "wait", -1.0), ValueError, "at least 0"),
+        (("a", "#", "wait", float("nan")), ValueError, "at least 0"),
+    ],
+)
+def test_what_is_no_rule(wrong: tuple[str, str, str], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        rule(*wrong)
