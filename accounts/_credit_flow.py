@@ -123,6 +123,27 @@ class CreditFlowStatistics:
     """Credit ever granted to others; what is held back is not in it."""
 
 
+@attrs.frozen(slots=True)
+class CreditSums:
+    """What a process has done so far; totals that never fall."""
+
+    blocks: int = 0
+    """As in `CreditFlowStatistics`, and so are the others."""
+    blocked_seconds: float = 0.0
+    sent: int = 0
+    overdrawn: int = 0
+    granted: int = 0
+
+    def __add__(self, other: CreditSums) -> CreditSums:
+        return CreditSums(
+            self.blocks + other.blocks,
+            self.blocked_seconds + other.blocked_seconds,
+            self.sent + other.sent,
+            self.overdrawn + other.overdrawn,
+            self.granted + other.granted,
+        )
+
+
 @attrs.define(slots=True)
 class _Blocker:
     """A peer in the list of those who block, and since when; it may be there more than once."""
@@ -302,6 +323,13 @@ class CreditFlow(Generic[Peer]):
         since = self._blocked_at
         return "flow" if since is not None and self._clock() - since < sticky else "running"
 
+    def sums(self) -> CreditSums:
+        """Return what it has done so far; costs the same however many peers there are."""
+        seconds = self._blocked_seconds
+        if self.blockers and self._blocked_at is not None:
+            seconds += self._clock() - self._blocked_at
+        return CreditSums(self._blocks, seconds, self._sent, self._overdrawn, self._granted)
+
     def statistics(self) -> CreditFlowStatistics:
         """Return who blocks this process, since when, and for how long in all."""
         now = self._clock()
@@ -310,20 +338,18 @@ class CreditFlow(Generic[Peer]):
         for peer, span in sorted(self._spans.items(), key=lambda each: each[1].since):
             blocks.append(CreditBlock(label(peer), now - span.since, self.credit_from.get(peer, 0)))
             add_blame(blame, label(peer), now - span.since)
-        going_on = 0.0
-        if self.blockers and self._blocked_at is not None:
-            going_on = now - self._blocked_at
+        sums = self.sums()
         return CreditFlowStatistics(
             name=label(self.me),
             blocked=self.blocked,
             state=self.state(),
             blockers=tuple(blocks),
-            blocks=self._blocks,
-            blocked_seconds=self._blocked_seconds + going_on,
+            blocks=sums.blocks,
+            blocked_seconds=sums.blocked_seconds,
             blame=blame,
             credit_from={label(peer): credit for peer, credit in self.credit_from.items()},
             deferred=len(self.deferred),
-            sent=self._sent,
-            overdrawn=self._overdrawn,
-            granted=self._granted,
+            sent=sums.sent,
+            overdrawn=sums.overdrawn,
+            granted=sums.granted,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from ._alarms import AlarmSettings, memory_limit, memory_used
 from ._flusher import Flusher
 from ._server import Admission
 from ._settings import KeepingSettings, ServerSettings
-from .mqtt._kept import KeptSessions, KeptSettings
+from .mqtt._kept import KeptSessions, KeptSettings, SessionQueue
 from .mqtt._kept_retained import keep_retained
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
@@ -51,9 +51,16 @@ async def open_keeping(
 
 
 def keep_sessions(
-    mqtt: MqttServer, keeping: Shelves | RamShelves, settings: KeepingSettings
+    mqtt: MqttServer,
+    keeping: Shelves | RamShelves,
+    settings: KeepingSettings,
+    *,
+    queue: Callable[..., SessionQueue] = SessionQueue,
 ) -> None:
-    """Let `mqtt` keep what its clients ask for, and take up what is there already."""
+    """Let `mqtt` keep what its clients ask for, and take up what is there already.
+
+    `queue` makes the queue of a session.
+    """
     ledger: Ledger = mqtt.ledger
     at_rest = _at_rest(ledger, keeping, settings)
     mqtt.kept = KeptSessions(
@@ -73,6 +80,7 @@ def keep_sessions(
             outlives=isinstance(keeping, Shelves),
         ),
         backing=_paging(mqtt.account, settings),
+        queue=queue,
     )
     if isinstance(keeping, Shelves):
         forget_spools(keeping)

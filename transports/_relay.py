@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -13,6 +14,7 @@ import attrs
 import trio
 
 from ..accounts import (
+    DEFAULT_CREDIT,
     DEFAULT_LIMIT_BYTES,
     DEFAULT_LIMIT_ITEMS,
     DEFAULT_PATIENCE,
@@ -20,6 +22,7 @@ from ..accounts import (
     DEFAULT_STANDING_BYTES,
     DEFAULT_STANDING_ITEMS,
     Account,
+    Credit,
     Ledger,
     Limit,
     Quota,
@@ -47,6 +50,15 @@ from ._server import Admission, Server
 from ._settings import KeepingSettings
 from ._subscription_policies import StuckWord, SubscriptionPolicy
 from ._tenants import Tenant, check_tenants
+from .credit import (
+    STORE_CREDIT_TODAY,
+    CreditQueue,
+    CreditScheme,
+    CreditSettings,
+    hearing,
+    use_credit,
+)
+from .mqtt._kept import SessionQueue
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._throttled import watch_throttled
 from .mqtt._topics import TopicLimits
@@ -109,6 +121,17 @@ class RelaySettings(KeepingSettings):
     """Events that all connections may owe together."""
     server_limit_bytes: int | None = DEFAULT_SERVER_LIMIT_BYTES
     """Bytes that all connections may owe together."""
+    flow: Literal["debt", "credit"] = "debt"
+    """What those who publish wait for: that what they have caused is dealt with, up to a limit; or,
+    as in RabbitMQ, credit from each that they send to. With credit there are no limits on what
+    connections owe; it is counted all the same."""
+    credit_reader_outlet: Credit = DEFAULT_CREDIT
+    """With credit: what a connection may have under way to one outlet, and after how many that have
+    left there is more. As RabbitMQ's credit_flow_default_credit."""
+    credit_reader_queue: Credit = DEFAULT_CREDIT
+    """The same to the queue of one kept session."""
+    credit_queue_store: Credit = STORE_CREDIT_TODAY
+    """What one queue may have under way to the store. As RabbitMQ's msg_store_credit_disc_bound."""
     grace: float = 5.0
     """How long a stop may take to send what is owed."""
     patience: float = DEFAULT_PATIENCE
@@ -209,12 +232,22 @@ class Relay:
         syndicate: Its Syndicate side; None if nothing listens for that.
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes what is published whether it can be read or not.
+        credit: Who waits for whose credit; None where nobody does.
         pages: What it shows over HTTP, if it does.
     """
 
     def __init__(
         self, settings: RelaySettings, flusher: Flusher, keeping: Shelves | RamShelves
     ) -> None:
+        if settings.flow == "credit":
+            # Debt is counted, and nobody waits for it.
+            settings = attrs.evolve(
+                settings,
+                limit_items=None,
+                limit_bytes=None,
+                server_limit_items=None,
+                server_limit_bytes=None,
+            )
         self.settings = settings
         self.keeping = keeping
         self.ledger = Ledger(quota=Quota(items=settings.quota_items, bytes=settings.quota_bytes))
@@ -256,7 +289,12 @@ class Relay:
             admission,
             self.tree,
         )
-        keep_sessions(self.mqtt, keeping, settings)
+        self.credit: CreditScheme | None = None
+        queue: Callable[..., SessionQueue] = SessionQueue
+        if settings.flow == "credit":
+            self.credit = CreditScheme(self.ledger, _credit_settings(settings))
+            queue = partial(CreditQueue, self.credit)
+        keep_sessions(self.mqtt, keeping, settings, queue=queue)
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
@@ -266,6 +304,9 @@ class Relay:
             self.syndicate = _syndicate_server(
                 self.dataspace, flusher, self.tree, settings, admission
             )
+        if self.credit is not None:
+            for side in self.sides:
+                use_credit(self.credit, side)
         self.pages: Pages | None = None
         # The metrics of what runs beside it.
         self.collectors: list[Collector] = []
@@ -332,6 +373,10 @@ class Relay:
             websocket=url.transport == "ws",
         )
 
+    def hearing(self) -> AbstractContextManager[None]:
+        """Let those who wait for credit hear of what is repaid, for the length of a block."""
+        return nullcontext() if self.credit is None else hearing(self.credit)
+
     def close(self) -> None:
         """End what is kept in this process, when every connection has ended."""
         if self.readers is not None:
@@ -363,6 +408,14 @@ def _session_counts(side: Server[Any, Any]) -> dict[str, int]:
         "received_bytes_total": counters.received_bytes,
         "internal_errors_total": counters.internal_errors,
     }
+
+
+def _credit_settings(settings: RelaySettings) -> CreditSettings:
+    return CreditSettings(
+        reader_outlet=settings.credit_reader_outlet,
+        reader_queue=settings.credit_reader_queue,
+        queue_store=settings.credit_queue_store,
+    )
 
 
 def _account_limits(settings: RelaySettings) -> AccountLimits | None:
@@ -429,6 +482,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 "?gatekeeper out"
             )
             raise ListenURLError(msg)
+    _check_flow(settings)
     if settings.otel_every is not None:
         check_exporter()
     if _wants_syndicate(urls):
@@ -440,6 +494,25 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 raise
             msg = f'Syndicate needs {package}, which is not here: pip install "clearfunds[relay]"'
             raise ListenError(msg) from exc
+
+
+_TENANTS_LIMITS: Final = ("items", "bytes", "user_items", "user_bytes", "latency")
+
+
+def _check_flow(settings: RelaySettings) -> None:
+    """Raise ListenError for limits that would be none."""
+    if settings.flow == "debt":
+        return
+    given = ["--account-limit"] if settings.account_limit else []
+    for tenant in settings.tenant:
+        if any(getattr(tenant, name) is not None for name in _TENANTS_LIMITS):
+            given.append(f"those of tenant {tenant.name}")
+    if given:
+        msg = (
+            f"nobody waits for a limit with --flow credit, but some are given: {', '.join(given)}; "
+            "leave them out"
+        )
+        raise ListenError(msg)
 
 
 def _wants_syndicate(urls: Sequence[ListenURL]) -> bool:
@@ -481,10 +554,11 @@ async def serve_relay(
             async with (beside or nothing)(relay.ledger) as collector:
                 if collector is not None:
                     relay.collectors.append(collector)
-                try:
-                    return await _run(relay, listeners, ending, task_status)
-                finally:
-                    relay.close()
+                with relay.hearing():
+                    try:
+                        return await _run(relay, listeners, ending, task_status)
+                    finally:
+                        relay.close()
     finally:
         for listener in listeners:
             listener.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import attrs
@@ -13,6 +14,7 @@ from ..dataspace import Dataspace
 from ._account_tree import AccountTree
 from ._flusher import Flusher
 from ._link import Link
+from ._outlet import Outlet
 from ._settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ class Server(Generic[SettingsT, SessionT]):
         counters: What has happened since the start.
         stopping: Whether connections end as soon as everything they are owed has been sent.
         unflushed: A sentence for each that ended, while stopping, before it had.
+        make_outlet: Makes the way out of each; to be set before anybody connects.
     """
 
     logger: ClassVar[logging.Logger]
@@ -109,6 +112,7 @@ class Server(Generic[SettingsT, SessionT]):
         self.counters = Counters()
         self.stopping = False
         self.unflushed: list[str] = []
+        self.make_outlet: Callable[..., Outlet] = Outlet
         self._full_logged = -1e9
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ from ..accounts import DEFAULT_LIMIT_BYTES, Account, LoanedItem
 from ._errors import RemoteProtocolError
 from ._flusher import OUTLETS_A_STEP
 from ._link import Link
-from ._outlet import Outlet, as_bytes
+from ._outlet import as_bytes
 
 if TYPE_CHECKING:
     from ._server import Server
@@ -104,7 +104,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._server = server
         self._link = link
         self.name = name
-        self.outlet = Outlet(
+        self.outlet = server.make_outlet(
             server.ledger,
             server.flusher,
             link.sock,

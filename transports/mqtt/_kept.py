@@ -441,6 +441,7 @@ class KeptSessions:
             own for what is at rest: those have an account in between.
         settings: How much is kept.
         backing: Makes the queues' policy of paging.
+        queue: Makes a queue.
         wall: The wall clock.
 
     Attributes:
@@ -460,6 +461,7 @@ class KeptSessions:
         settings: KeptSettings,
         *,
         backing: BackingFactory = SteadyBacking,
+        queue: Callable[..., SessionQueue] = SessionQueue,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.dataspace = dataspace
@@ -482,6 +484,7 @@ class KeptSessions:
             if tenant.kept is not None
         }
         self._backing = backing
+        self._queue = queue
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -505,7 +508,7 @@ class KeptSessions:
         above = self.at_rest
         if tenant is not None:
             above = self._at_rest_of.get(tenant.name, above)
-        queue = SessionQueue(
+        queue = self._queue(
             self.ledger,
             session.name,
             account=self.ledger.open(name, limit=limit, parent=above),

@@ -17,7 +17,7 @@ from .._settings import ServerSettings
 from ._dealings import Dealings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE
-from ._inflight import DEFAULT_MAX_INFLIGHT
+from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
 from ._kept import KeptSessions
 from ._session import SERVER_TOPICS, MqttSession
 from ._throttled import ThrottledNotices
@@ -52,6 +52,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
             set before anybody connects.
         notices: Who tells of clients that are not read, while `watch_throttled` runs.
+        make_session: Makes the session of a link; to be set before anybody connects.
+        make_inflight: Makes what a client is to acknowledge; likewise.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -70,6 +72,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.dealings = Dealings(self)
         self.kept: KeptSessions | None = None
         self.notices: ThrottledNotices | None = None
+        self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
+        self.make_inflight: Callable[..., Inflight] = Inflight
         self._named = 0
 
     def __repr__(self) -> str:
@@ -78,7 +82,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     async def handle(self, link: Link, listener: str) -> None:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
         if self._admits(link):
-            await MqttSession(self, link, listener).run()
+            await self.make_session(self, link, listener).run()
 
     @property
     def keeps_for_later(self) -> bool:

@@ -790,7 +790,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._replays[text] = qos
             return None
         if qos and self._inflight is None:
-            self._inflight = Inflight(
+            self._inflight = server.make_inflight(
                 server.ledger,
                 self.outlet,
                 self.name,

@@ -25,6 +25,7 @@ from clearfunds.transports import (
     serve_relay,
 )
 
+from ._credit_options import Flow
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
 from ._key_file import read_key
@@ -69,6 +70,7 @@ def relay(
         ),
     ] = DEFAULTS.http,
     debt: Debt = Debt(),  # noqa: B008  (frozen)
+    flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
     peers: Peers = Peers(),  # noqa: B008
     keeping: Keeping = Keeping(),  # noqa: B008
@@ -118,6 +120,7 @@ def relay(
             grace=grace,
             otel_every=otel_every,
             **attrs.asdict(debt, recurse=False),
+            **attrs.asdict(flow, recurse=False),
             **attrs.asdict(patience, recurse=False),
             **attrs.asdict(peers),
             **kept,

@@ -1,0 +1,13 @@
+"""RabbitMQ's credit flow as the scheme of a whole relay; the other one beside debt and limits."""
+
+from __future__ import annotations
+
+from ._recorder import hearing as hearing
+from ._scheme import CreditScheme as CreditScheme
+from ._settings import STORE_CREDIT_TODAY as STORE_CREDIT_TODAY
+from ._settings import CreditSettings as CreditSettings
+from ._stations import CreditQueue as CreditQueue
+from ._statistics import CreditStatistics as CreditStatistics
+from ._statistics import KindStatistics as KindStatistics
+from ._statistics import ProcessStatistics as ProcessStatistics
+from ._use import use_credit as use_credit

@@ -1,0 +1,93 @@
+"""Hears of every repayment, and lets who was waiting for that have its credit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...accounts import Account, Holder, Outcome, Recorder
+    from ...accounts._leaks import Gone
+    from ._scheme import CreditScheme
+
+
+class CreditRecorder:
+    """The recorder of a ledger whose readers wait for credit (`clearfunds.accounts.Recorder`).
+
+    Args:
+        scheme: Who is to know.
+        then: Who else is told: a journal.
+    """
+
+    __slots__ = ("_scheme", "_then")
+
+    def __init__(self, scheme: CreditScheme, then: Recorder | None) -> None:
+        self._scheme = scheme
+        self._then = then
+
+    def settled(
+        self,
+        account: Account,
+        holder: Holder | Gone | None,
+        items: int,
+        nbytes: int,
+        outcome: Outcome,
+        opened: float | None,
+    ) -> None:
+        """See `Recorder.settled`."""
+        if items:
+            self._scheme.repaid(account, holder, items)
+        if self._then is not None:
+            self._then.settled(account, holder, items, nbytes, outcome, opened)
+
+    def delivered(
+        self, account: Account, ended: Collection[tuple[Holder, int, int, float]]
+    ) -> None:
+        """See `Recorder.delivered`."""
+        self._scheme.repaid_several(account, [(each[0], each[1]) for each in ended])
+        if self._then is not None:
+            self._then.delivered(account, ended)
+
+    def published(
+        self,
+        account: Account,
+        about: object,
+        items: int,
+        nbytes: int,
+        copies: int,
+        copied_bytes: int,
+    ) -> None:
+        """See `Recorder.published`."""
+        if self._then is not None:
+            self._then.published(account, about, items, nbytes, copies, copied_bytes)
+
+    def stalled(
+        self,
+        account: Account,
+        at: Account,
+        culprit: str,
+        seconds: float,
+        ended: float,
+        reason: str,
+    ) -> None:
+        """See `Recorder.stalled`."""
+        if self._then is not None:
+            self._then.stalled(account, at, culprit, seconds, ended, reason)
+
+    def limit_changed(self, account: Account) -> None:
+        """See `Recorder.limit_changed`."""
+        if self._then is not None:
+            self._then.limit_changed(account)
+
+
+@contextmanager
+def hearing(scheme: CreditScheme) -> Generator[None]:
+    """Have `scheme` hear of every repayment for the length of a block, beside who does already."""
+    ledger = scheme.ledger
+    before = ledger.recorder
+    ledger.recorder = CreditRecorder(scheme, before)
+    try:
+        yield
+    finally:
+        ledger.recorder = before

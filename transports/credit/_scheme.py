@@ -1,0 +1,186 @@
+"""The scheme of a whole relay: all processes, and what makes them of accounts and holders.
+
+Rules of this file:
+1. Debt is counted as ever: who holds whose is seen, and patience and policies are as they were. But
+   nobody waits for a limit: a reader waits while somebody has no credit for it (`Account.block`),
+   whoever else it might have something for. So an innocent topic on the same connection waits, too.
+2. Whatever a holder is given goes through its station (`_stations.py`); whatever is repaid is told
+   of by the ledger's recorder (`_recorder.py`). So no way out of a holder can be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from ...accounts import READER_STATE_CHANGE_SECONDS, STATE_CHANGE_SECONDS, Account, Holder
+from ...accounts._credit_flow import CreditSums
+from ...accounts._leaks import Gone
+from ...accounts._limit import UNLIMITED
+from ._processes import OutletStation, Process, Reader, Station, StoreProcess
+from ._settings import CreditSettings
+from ._statistics import CreditStatistics, KindStatistics, ProcessStatistics
+
+if TYPE_CHECKING:
+    from ...accounts import Ledger, Recipient
+
+KINDS: Final[tuple[str, ...]] = ("reader", "outlet", "inflight", "subscription", "queue", "store")
+
+
+class CreditScheme:
+    """All processes of one relay.
+
+    Args:
+        ledger: The books.
+        settings: How much credit there is at which hop.
+
+    Attributes:
+        ledger: See above.
+        settings: See above.
+        readers: Those who bring messages in, by account, as long as that is not paid off.
+        stations: Those who take them.
+        store: Whom queues write to.
+    """
+
+    def __init__(self, ledger: Ledger, settings: CreditSettings | None = None) -> None:
+        self.ledger = ledger
+        self.settings = CreditSettings() if settings is None else settings
+        self.readers: dict[Account, Reader] = {}
+        self.stations: set[Station] = set()
+        self.store = StoreProcess(self)
+        # What those did that are no more, and what they were sent.
+        self._past = dict.fromkeys(KINDS, CreditSums())
+        self._past_received = dict.fromkeys(KINDS, 0)
+
+    def __repr__(self) -> str:
+        return f"<CreditScheme: {len(self.readers)} readers, {len(self.stations)} stations>"
+
+    # -- processes come and go ------------------------------------------------------------------
+
+    def reader_of(self, account: Account) -> Reader:
+        """Return the reader that sends on behalf of `account`."""
+        reader = self.readers.get(account)
+        if reader is None:
+            # A traced loan's account is a stand-in, which is equal to the account.
+            account = self.ledger.accounts.get(account.name, account)
+            reader = self.readers[account] = Reader(self, account)
+        return reader
+
+    def leaves(self, account: Account) -> None:
+        """Note that the connection of an account has ended: it is a reader until it owes nothing.
+
+        What it has sent is still under way, and may hold back who comes back under its name.
+        """
+        reader = self.readers.get(account)
+        if reader is not None:
+            reader.leaving = True
+            if not account.debt_items:
+                reader.go_down()
+
+    def has_gone(self, process: Process) -> None:
+        """Forget a process that is down, but for what it did. For `Process`."""
+        self._past[process.kind] += process.flow.sums()
+        if isinstance(process, Reader):
+            self.readers.pop(process.account, None)
+        elif isinstance(process, Station):
+            self.stations.discard(process)
+            self._past_received[process.kind] += process.received
+
+    # -- what is repaid -------------------------------------------------------------------------
+
+    def repaid(self, account: Account, holder: Holder | Gone | None, items: int) -> None:
+        """Note that `items` of an account's are about to be repaid by `holder`."""
+        self.repaid_several(account, ((holder, items),))
+
+    def repaid_several(
+        self, account: Account, ended: Iterable[tuple[Holder | Gone | None, int]]
+    ) -> None:
+        """Note that several holders are about to repay some of an account's."""
+        reader = self.readers.get(account)
+        if reader is None:
+            return
+        all_items = 0
+        for holder, items in ended:
+            all_items += items
+            station = getattr(holder, "station", None)
+            if station is None and isinstance(holder, Gone):
+                station = _known_as(reader, holder)
+            if isinstance(station, OutletStation):
+                station.handled(reader, items)
+        if reader.leaving and account.debt_items <= all_items:
+            reader.go_down()
+
+    # -- who waits ------------------------------------------------------------------------------
+
+    def room(self, account: Account, recipients: Iterable[Recipient]) -> int:
+        """Return how many messages `account` may send to each of these before it is blocked.
+
+        As many as it likes to those whose hop has no credit to begin with. At least one.
+        """
+        least = UNLIMITED
+        reader = self.readers.get(account)
+        credit_from = {} if reader is None else reader.flow.credit_from
+        for recipient in recipients:
+            station = getattr(recipient.last_holder, "station", None)
+            # A queue handles what it is given at once.
+            if isinstance(station, OutletStation):
+                left = credit_from.get(station, station.credit.initial)
+                if 0 < left < least:
+                    least = left
+        return least
+
+    def is_blocked(self, account: Account) -> bool:
+        """Whether somebody has no credit for what `account` sends."""
+        reader = self.readers.get(account)
+        return reader is not None and reader.flow.blocked
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def processes(self) -> Iterator[Process]:
+        """Yield all that there are."""
+        yield from self.readers.values()
+        yield from self.stations
+        yield self.store
+
+    def statistics(self) -> CreditStatistics:
+        """Return how credit stands. Costs about 2 us for each process."""
+        counts = {kind: [0, 0, 0, 0] for kind in KINDS}
+        sums = dict(self._past)
+        received = dict(self._past_received)
+        blocked: list[ProcessStatistics] = []
+        for process in self.processes():
+            kind, flow = process.kind, process.flow
+            count = counts[kind]
+            sticky = READER_STATE_CHANGE_SECONDS if kind == "reader" else STATE_CHANGE_SECONDS
+            count[0] += 1
+            count[1] += flow.state(sticky=sticky) == "flow"
+            count[3] += len(flow.deferred)
+            if flow.blocked:
+                count[2] += 1
+                blocked.append(ProcessStatistics(kind, flow.statistics()))
+            sums[kind] += flow.sums()
+            if isinstance(process, Station | StoreProcess):
+                received[kind] += process.received
+        blocked.sort(key=lambda each: (-each.flow.blockers[0].seconds, each.flow.name))
+        return CreditStatistics(
+            kinds={
+                kind: KindStatistics(
+                    processes=count[0],
+                    flow=count[1],
+                    blocked=count[2],
+                    deferred=count[3],
+                    received=received[kind],
+                    sums=sums[kind],
+                )
+                for kind, count in counts.items()
+            },
+            blocked=tuple(blocked),
+        )
+
+
+def _known_as(reader: Reader, gone: Gone) -> Process | None:
+    """Return whom a reader has sent to that was called so: what it held has leaked."""
+    for peer in reader.flow.credit_from:
+        if peer.name == gone.name and peer.kind == gone.kind:
+            return peer
+    return None

@@ -1,0 +1,55 @@
+"""An MQTT client's connection, in a relay whose readers wait for credit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...accounts import Account
+from ...accounts._limit import UNLIMITED
+from .._flusher import OUTLETS_A_STEP
+from ..mqtt._runs import Run, find_run
+from ..mqtt._session import MqttSession
+
+if TYPE_CHECKING:
+    from .._link import Link
+    from ..mqtt._server import MqttServer
+    from ._scheme import CreditScheme
+
+
+class CreditMqttSession(MqttSession):
+    """One client's connection: a run of publications is cut where the credit for it ends."""
+
+    __slots__ = ("_scheme",)
+
+    def __init__(self, scheme: CreditScheme, server: MqttServer, link: Link, listener: str) -> None:
+        super().__init__(server, link, listener)
+        self._scheme = scheme
+
+    def _close(self) -> None:
+        """See `Session._close`; who paid for some of its topics is no reader any more either."""
+        payers = () if self._payers is None else tuple(self._payers.values())
+        super()._close()
+        for payer in payers:
+            self._scheme.leaves(payer)
+
+    def _forward(self, account: Account, run: Run) -> None:
+        """See `MqttSession._forward`."""
+        scheme, server = self._scheme, self._server
+        holders = run.destinations.holders
+        room = scheme.room(account, holders)
+        if run.count > room:
+            # A run is cut by what may still be borrowed: so much as leaves room for these.
+            cut = find_run(
+                self._connection.buffer,
+                self._connection.position,
+                server.dataspace.routes.by_key,
+                server.resolve,
+                ((room - 1) * (len(holders) + 1), UNLIMITED),
+                self._connection.max_packet_size,
+            )
+            assert cut is not None
+            run = cut
+        super()._forward(account, run)
+        # Who has just spent its credit is given more by those that take it at once.
+        if scheme.is_blocked(account) and len(server.flusher.dirty) <= OUTLETS_A_STEP:
+            server.flusher.flush_now()

@@ -1,0 +1,25 @@
+"""How much credit each hop of a relay begins with, and after how much handled there is more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from ...accounts import DEFAULT_CREDIT, Credit
+
+STORE_CREDIT_TODAY: Final = Credit(4000, 800)
+"""RabbitMQ's msg_store_credit_disc_bound since 3.6; before, it was {2000, 500}."""
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class CreditSettings:
+    """The hops of a relay, each with its {initial, more_after}. {0, 0} turns one off."""
+
+    reader_outlet: Credit = DEFAULT_CREDIT
+    """From who publishes to each way out that a message is for, be it to a socket or to who has
+    still to acknowledge. As RabbitMQ's credit_flow_default_credit; {200, 50} is that of 3.5.5."""
+    reader_queue: Credit = DEFAULT_CREDIT
+    """From who publishes to each queue of a kept session. As the same setting of RabbitMQ's."""
+    queue_store: Credit = STORE_CREDIT_TODAY
+    """From each queue to the store. As RabbitMQ's msg_store_credit_disc_bound."""

@@ -1,0 +1,22 @@
+"""Has the sides of a relay make their sessions and holders so that readers wait for credit."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..mqtt._server import MqttServer
+from ._session import CreditMqttSession
+from ._stations import CreditInflight, CreditOutlet
+
+if TYPE_CHECKING:
+    from .._server import Server
+    from ._scheme import CreditScheme
+
+
+def use_credit(scheme: CreditScheme, side: Server[Any, Any]) -> None:
+    """Let the connections of `side` use `scheme`; before anybody connects."""
+    side.make_outlet = partial(CreditOutlet, scheme)
+    if isinstance(side, MqttServer):
+        side.make_session = partial(CreditMqttSession, scheme)
+        side.make_inflight = partial(CreditInflight, scheme)
