@@ -87,8 +87,9 @@ def _lines(ledger: Ledger) -> dict[Account, _Line]:
     since: dict[Account, float] = {}
     for waiter in ledger.waiters:
         at = waiter.at
-        # Where an alarm stops them that no repayment ends, they wait on no holder.
-        if at is not None and at.waits_on_holders:
+        # Where an alarm stops them that no repayment ends, they wait on no holder; for credit, on
+        # those who block them.
+        if at is not None and (at.waits_on_holders or at.blockers):
             names.setdefault(at, set()).add(waiter.account.name)
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return {at: _Line(frozenset(names[at]), since[at]) for at in names}
@@ -103,6 +104,11 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
     lines = _lines(ledger)
     if not lines:
         return []
+    blocked: dict[str, set[Account]] = {}
+    for at in lines:
+        if not at.waits_on_holders:
+            for name in at.blockers:
+                blocked.setdefault(name, set()).add(at)
     stuck: list[Stuck] = []
     # Ten thousand may wait together for what ten thousand hold: each crowd is sorted once.
     crowds: dict[frozenset[Account], tuple[str, ...]] = {}
@@ -111,12 +117,22 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
             continue
         items = nbytes = 0
         waited_for: set[Account] = set()
+        # Also of a queue that the store blocks, and which has others' messages only.
+        of_it = blocked.get(holder.name, ())
+        has_some = False
         for loan in holder.loans():
-            at = [account for account in loan.account.chain if account in lines]
-            if at:
+            has_some = True
+            found = [
+                account
+                for account in loan.account.chain
+                if account in lines and (account.waits_on_holders or account in of_it)
+            ]
+            if found:
                 items += loan.items
                 nbytes += loan.bytes
-                waited_for.update(at)
+                waited_for.update(found)
+        if has_some:
+            waited_for.update(of_it)
         if waited_for:
             idle = now - max(holder.progressed_at, min(lines[at].since for at in waited_for))
             if idle >= holder.patience:

@@ -138,6 +138,16 @@ class Ring:
         return f"ring: {shown}"
 
 
+def is_held_up_by(at: Account, holder: Holder | None) -> bool:
+    """Whether readers that stand at an account wait on a holder, if it has some of its debt.
+
+    For credit they do so only on those who block it.
+    """
+    if at.waits_for_repayment:
+        return True
+    return holder is not None and holder.name in at.blockers
+
+
 def wait_for_graph(ledger: Ledger, now: float | None = None) -> tuple[Wait, ...]:
     """Return who waits on whom at `now` (default: the ledger's clock), by name of account.
 
@@ -154,12 +164,15 @@ def wait_for_graph(ledger: Ledger, now: float | None = None) -> tuple[Wait, ...]
     for holder in list(ledger.holders):
         owner = holder.owner.name if holder.owner in waiting else None
         for at, (items, nbytes) in _shares(readers, _amounts(holder.loans())).items():
-            on[at].append(WaitedOn(holder, items, nbytes, when - holder.progressed_at, owner))
+            if is_held_up_by(at, holder):
+                on[at].append(WaitedOn(holder, items, nbytes, when - holder.progressed_at, owner))
     turns = ((turn.account, turn.input_items, turn.input_bytes) for turn in ledger.turns)
     for at, (items, nbytes) in _shares(readers, turns).items():
-        on[at].append(WaitedOn(ledger.router, items, nbytes, 0.0, None))
+        if is_held_up_by(at, None):
+            on[at].append(WaitedOn(ledger.router, items, nbytes, 0.0, None))
     for at, (items, nbytes) in _shares(readers, _amounts(list(ledger.loose))).items():
-        on[at].append(WaitedOn(None, items, nbytes, 0.0, None))
+        if is_held_up_by(at, None):
+            on[at].append(WaitedOn(None, items, nbytes, 0.0, None))
     return tuple(
         _wait(at, readers[at], when, sorted(on[at], key=_most_first))
         for at in sorted(readers, key=lambda account: account.name)
@@ -225,8 +238,9 @@ def _readers(ledger: Ledger) -> Generator[None, None, dict[Account, Readers]]:
     for number, waiter in enumerate(list(ledger.waiters), 1):
         if not number % STEP:
             yield
-        if waiter.at is not None and waiter.at.waits_for_repayment:
-            there = readers.setdefault(waiter.at, {})
+        at = waiter.at
+        if at is not None and (at.waits_for_repayment or at.blockers):
+            there = readers.setdefault(at, {})
             first, last = there.get(waiter.account, (waiter.since, waiter.since))
             there[waiter.account] = min(first, waiter.since), max(last, waiter.since)
     return readers
@@ -337,6 +351,8 @@ class _Standstill:
                         yield
                     _shares(self.readers, _amounts(loans[start : start + STEP]), shares)
                 for at, (items, nbytes) in shares.items():
+                    if not is_held_up_by(at, holder):
+                        continue
                     on = WaitedOn(holder, items, nbytes, seconds, owner.name)
                     self.arrows[at].append(_Arrow(owner, still_for, on))
         for at, arrows in self.arrows.items():
@@ -474,6 +490,9 @@ class _Standstill:
 
 
 def _is_clear(account: Account, kept: list[int]) -> bool:
+    if not account.waits_for_repayment:
+        # It waits for credit: whoever blocks it has something of its.
+        return not kept[0] and not kept[1]
     items, nbytes = account.goes_on_at()
     return kept[0] <= items and kept[1] <= nbytes
 
