@@ -68,19 +68,25 @@ class Batch:
         raw: Whole frames, in order.
         count: How many.
         nbytes: `len(raw)`.
+        topic: Of the first, if it is known: "" says nothing.
         framed: For transports that tell several observers the same in frames of their own: these,
             by whatever tells them apart. None as long as there are none.
     """
 
-    __slots__ = ("_explode", "count", "framed", "nbytes", "raw")
+    __slots__ = ("_explode", "count", "framed", "nbytes", "raw", "topic")
 
     def __init__(
-        self, raw: bytes, count: int, explode: Callable[[bytes], Iterable[Publication]]
+        self,
+        raw: bytes,
+        count: int,
+        explode: Callable[[bytes], Iterable[Publication]],
+        topic: str = "",
     ) -> None:
         self.raw = raw
         self.count = count
         self.nbytes = len(raw)
         self._explode = explode
+        self.topic = topic
         self.framed: dict[Hashable, bytes] | None = None
 
     def __repr__(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..dataspace import Asserted, Batch, Foreign, Publication, Retracted
-from .mqtt._runs import first_topic
 
 UNKNOWN: Final = "?"
 
@@ -16,12 +15,9 @@ def label_of(event: object) -> str:
     Of a run, what its first message is about. It never raises.
     """
     try:
-        if type(event) is Batch:
-            # MQTT's connections are the only ones that make runs of publications: done for each of
-            # them where there is a journal, and ten times faster than by way of a publication.
-            topic = first_topic(event.raw)
-            if topic is not None:
-                return topic
+        if type(event) is Batch and event.topic:
+            # Done for each run where there is a journal; MQTT's connections know the topic.
+            return event.topic
         return _label(event)
     except Exception:  # noqa: BLE001  (called in the middle of somebody's turn)
         return UNKNOWN

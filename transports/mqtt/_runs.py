@@ -41,6 +41,8 @@ class Run:
     """How many publications it is."""
     cut: bool
     """Whether it was cut because there is no room for what follows it in the account."""
+    topic: str = attrs.field(default="", eq=False)
+    """Of its first publication; for who tells what it is about."""
 
 
 def find_run(
@@ -78,6 +80,7 @@ def find_run(
     destinations: Destinations | None = None
     room_items, room_bytes = room
     max_count = last_start = 0
+    topic = ""
     payer: object = None
     while end - position >= 2 and buffer[position] == PLAIN_PUBLISH:
         length = buffer[position + 1]
@@ -123,13 +126,14 @@ def find_run(
             if run is None:
                 return None
             destinations = run
+            topic = route.topic
             price = len(destinations.holders) + 1
             if room_items < 0 or room_bytes < 0:
                 return Run(destinations, start, 0, True)
             max_count = 1 + room_items // price
             last_start = start + room_bytes // price
         if count >= max_count or position > last_start:
-            return Run(run, position, count, True)
+            return Run(run, position, count, True, topic)
         count += 1
         frame = stop - position
         header = buffer[position:header_end]
@@ -153,7 +157,7 @@ def find_run(
             count += equal
     if destinations is None:
         return None
-    return Run(destinations, position, count, False)
+    return Run(destinations, position, count, False, topic)
 
 
 def equal_headers(buffer: bytes, position: int, header: bytes, frame: int, limit: int) -> int:
@@ -203,21 +207,6 @@ def topic_key(buffer: bytes, position: int) -> bytes | None:
         return None
     stop = at + 2 + (buffer[at] << 8 | buffer[at + 1])
     return buffer[at:stop] if stop <= end else None
-
-
-def first_topic(raw: bytes) -> str | None:
-    """Return the topic of the first publication of a run; None if it does not begin with one."""
-    try:
-        if raw[0] != PLAIN_PUBLISH:
-            return None
-        # Up to 16 KB at a glance.
-        start = 4 if raw[1] < 128 else 5
-        if start == 5 and raw[2] >= 128:
-            start = 6 if raw[3] < 128 else 7
-        end = start + (raw[start - 2] << 8 | raw[start - 1])
-        return raw[start:end].decode() if end <= len(raw) else None
-    except (IndexError, UnicodeDecodeError):
-        return None
 
 
 def take_acknowledgements(

@@ -500,7 +500,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         connection = self._connection
         buffer = connection.buffer
         # A slice of everything is the buffer itself: no copy.
-        batch = Batch(buffer[connection.position : run.end], run.count, publications)
+        batch = Batch(buffer[connection.position : run.end], run.count, publications, run.topic)
         server.dataspace.route_run(account, batch, run.destinations.holders)
         server.counters.received += run.count
         connection.position = run.end

@@ -29,7 +29,6 @@ from clearfunds.transports.mqtt._runs import (
     Run,
     equal_headers,
     find_run,
-    first_topic,
     publications,
     take_acknowledgements,
 )
@@ -247,6 +246,7 @@ def test_what_is_in_a_run_is_what_the_codec_reads(buffer: bytes) -> None:
     assert position == run.end
     assert len(decoded) == run.count
     assert list(publications(buffer[: run.end])) == decoded
+    assert run.topic == (decoded[0].topic if decoded else "")
 
 
 # -- by hand --------------------------------------------------------------------------------------
@@ -262,6 +262,17 @@ def test_topics_of_the_same_holders_are_one_run() -> None:
     buffer = first + encode(Publish("b"))
     run = routes.find(buffer)
     assert run == Run(routes.by_letter["a"], len(first), 9, False)
+
+
+@pytest.mark.parametrize(("room", "count"), [(LOTS, 2), ((0, BIG), 1), ((-1, BIG), 0)])
+def test_a_run_says_what_its_first_publication_is_about(room: tuple[int, int], count: int) -> None:
+    routes = Routes()
+    raw = encode(Publish("b/\u00e4", b"1")) + encode(Publish("b", b"2"))
+    for key in (b"\0\4b/\xc3\xa4", b"\0\1b"):
+        routes.resolve(key)
+    run = routes.find(raw, room=room)
+    assert run is not None
+    assert (run.count, run.topic) == (count, "b/\u00e4" if count else "")
 
 
 def test_an_unknown_topic_ends_a_run_before_it_is_asked_for() -> None:
@@ -392,21 +403,3 @@ def test_a_length_at_its_edges(length: int) -> None:
     buffer = head + b"\0"
     whole = len(head) + length if length < 2 else 0
     assert take_acknowledgements(buffer, 0) == ([], buffer, whole)
-
-
-# -- what a run is about ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [0, 100, 200, 20_000])
-def test_the_first_topic(size: int) -> None:
-    raw = encode(Publish("flights/\u00e4", b"x" * size)) + encode(Publish("other", b""))
-    assert first_topic(raw) == next(publications(raw)).topic == "flights/\u00e4"
-
-
-def test_what_begins_with_no_publication_is_about_nothing() -> None:
-    whole = encode(Publish("topic", b""))
-    for end in range(len(whole)):
-        assert first_topic(whole[:end]) is None
-    assert first_topic(encode(PingReq())) is None
-    assert first_topic(b"\x30\x04\x00\x02\xff\xff") is None
-    assert first_topic(b"\x30\xff\xff") is None
