@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: From the bottom up: a layer imports itself and what stands before it.
-LAYERS = ("accounts", "dataspace", "store", "transports", "pipeline")
+LAYERS = ("accounts", "dataspace", "store", "transports", "perf", "pipeline")
 #: Knows bytes and numbers only: it imports no other layer.
 ALONE = ("store",)
 #: Talks to a relay as any client does, from processes that have no event loop: it imports the
@@ -235,6 +235,8 @@ def test_nothing_outside_imports_the_folders_by_their_bare_names() -> None:
         (("store", "_a"), "from ..accounts import Account", 1),
         (("store", "_a"), "from ._b import B", 0),
         (("transports", "_a"), "from ..pipeline.journal import Journal", 1),
+        (("transports", "_a"), "from ..perf import measure", 1),
+        (("perf", "_a"), "from ..transports.mqtt import Connection", 0),
         (("pipeline", "journal", "_a"), "from ...accounts import Ledger", 0),
         (("pipeline", "source", "_a"), "from clearfunds.range_client import RangeReader", 0),
         (("transports", "mqtt", "_a"), "from clearfunds.range_client import RangeReader", 1),

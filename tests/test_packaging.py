@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 LINKS = {
     "accounts": "../../accounts",
     "dataspace": "../../dataspace",
+    "perf": "../../perf",
     "pipeline": "../../pipeline",
     "store": "../../store",
     "transports": "../../transports",

@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "mint": "Make keys and sturdyrefs for Syndicate clients.",
     "store": "Look at what a relay keeps on disk, and put it in order.",
     "report": "Say from a relay's journal who owed, who held, and which limits would have helped.",
+    "perf": "Put a load on any MQTT server, and say what came, how late, and who had to wait.",
     "demo": "Send a month of flights through a relay, and watch who owes, holds and waits.",
 }
 """The commands, each with what the list of them says, for which none of them is loaded."""

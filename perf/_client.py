@@ -1,0 +1,143 @@
+"""A client of the generator's: it connects, comes back when it was cut off, and is pinged."""
+
+from __future__ import annotations
+
+import abc
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import attrs
+import trio
+
+from ._connect import KEEP_ALIVE, connect
+from ._errors import PerfError
+from ._scenario import Scenario, server_of
+
+PING: Final = b"\xc0\x00"
+
+KEPT_LOSSES: Final = 20
+"""Of how many lost connections of one client it is known when they were; of the rest, how many."""
+
+
+@attrs.define
+class Loss:
+    """A connection that was lost."""
+
+    at: float
+    """Seconds from the beginning of the run."""
+    why: str
+
+
+def clock_of(scenario: Scenario) -> Callable[[], int]:
+    """Return the clock that is in the messages, in nanoseconds."""
+    return time.time_ns if scenario.clock == "wall" else time.monotonic_ns
+
+
+class Client(abc.ABC):
+    """One connection, again and again.
+
+    Attributes:
+        number: Which of its sort it is.
+        lost: The first of the connections that it lost.
+        losses: How many it lost.
+    """
+
+    def __init__(self, scenario: Scenario, number: int, kind: str, prefix: str) -> None:
+        self.scenario = scenario
+        self.number = number
+        self.client_id = f"{prefix}-{kind}-{number}"
+        self.now_ns = clock_of(scenario)
+        self.lost: list[Loss] = []
+        self.losses = 0
+        self._sock: socket.socket | None = None
+        # Whether a packet has been begun and not yet sent in full.
+        self._sending = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._sock is not None
+
+    def filters(self) -> list[tuple[str, int]]:
+        """Return what it subscribes to."""
+        return []
+
+    def receive_buffer(self) -> int | None:
+        """Return how large its socket's buffer is to be."""
+        return None
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            PerfError: It could not.
+        """
+        host, port = server_of(self.scenario.uri)
+        self._sock, rest = await connect(
+            host, port, self.client_id, self.filters(), receive_buffer=self.receive_buffer()
+        )
+        self.opened(rest)
+
+    @abc.abstractmethod
+    def opened(self, rest: bytes) -> None:
+        """Begin anew, with what has been read already."""
+
+    @abc.abstractmethod
+    async def serve(self, sock: socket.socket) -> None:
+        """Deal with the connection until it ends.
+
+        Raises:
+            OSError: It broke.
+            PerfError: What came was no MQTT.
+        """
+
+    async def run(self, clock: Callable[[], float]) -> None:
+        """Serve the connection that is open, and each one after it, until cancelled.
+
+        Args:
+            clock: Seconds from the beginning of the run.
+        """
+        while True:
+            sock = self._sock
+            if sock is not None:
+                why = "the server closed the connection"
+                try:
+                    await self.serve(sock)
+                except (OSError, PerfError) as error:
+                    why = str(error)
+                finally:
+                    self.close()
+                self.losses += 1
+                if len(self.lost) < KEPT_LOSSES:
+                    self.lost.append(Loss(clock(), why))
+            if self.scenario.reconnect is None:
+                await trio.sleep_forever()
+            else:
+                await trio.sleep(self.scenario.reconnect)
+                with suppress(PerfError):
+                    await self.open()
+
+    def ping(self) -> None:
+        """Say that it is alive, unless a packet is half sent: then that says so."""
+        if self._sock is not None and not self._sending:
+            with suppress(OSError):
+                self._sock.send(PING)
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        sock, self._sock = self._sock, None
+        self._sending = False
+        if sock is not None:
+            trio.lowlevel.notify_closing(sock)
+            sock.close()
+
+
+async def keep_alive(clients: list[Client]) -> None:
+    """Ping now and then, until cancelled."""
+    while True:
+        await trio.sleep(KEEP_ALIVE / 2)
+        for client in clients:
+            client.ping()

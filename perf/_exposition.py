@@ -1,0 +1,92 @@
+"""What is being measured, for Prometheus, beside what was to be."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from ._errors import PerfError
+from ._latency import PERCENTILES
+from ._result import Sample
+
+PREFIX: Final = "clearfunds_perf"
+
+
+class Exposition:
+    """The figures of the run that goes on; rates are of its last second.
+
+    Attributes:
+        registry: What they are in.
+        port: Where they are served.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.port = 0
+        labels = ("scenario",)
+
+        def gauge(name: str, about: str, *more: str) -> Gauge:
+            return Gauge(f"{PREFIX}_{name}", about, (*labels, *more), registry=self.registry)
+
+        self._published = gauge("published_rate", "Messages published a second.")
+        self._expected_published = gauge(
+            "expected_published_rate", "Messages that were due a second."
+        )
+        self._received = gauge("received_rate", "Messages that subscribers got a second.")
+        self._expected_received = gauge(
+            "expected_received_rate",
+            "Messages a second that subscribers were to get of those that were published.",
+        )
+        self._confirmed = gauge("confirmed_rate", "Messages acknowledged to publishers a second.")
+        self._stalled = gauge("publishers_stalled", "Publishers that could not send, on average.")
+        self._busy = gauge("generator_busy_ratio", "CPU of the generator's busiest process.")
+        self._latency = gauge(
+            "latency_seconds", "From when a message was due to when it came.", "quantile"
+        )
+        self._samples = Counter(
+            f"{PREFIX}_samples", "Seconds that were measured.", labels, registry=self.registry
+        )
+
+    def show(self, scenario: str, sample: Sample) -> None:
+        """Show one second of a run."""
+        for gauge, value in (
+            (self._published, sample.published),
+            (self._expected_published, sample.expected_published),
+            (self._received, sample.received),
+            (self._expected_received, sample.expected_received),
+            (self._confirmed, sample.confirmed),
+            (self._stalled, sample.stalled),
+            (self._busy, sample.busy),
+        ):
+            if value is not None:
+                gauge.labels(scenario).set(value)
+        for percent in PERCENTILES:
+            value = sample.latencies.percentile(percent)
+            if value is not None:
+                self._latency.labels(scenario, f"{percent / 100:g}").set(value)
+        self._samples.labels(scenario).inc()
+
+
+@contextmanager
+def exposed(host: str, port: int) -> Generator[Exposition]:
+    """Serve the figures over HTTP, from a thread, for the length of a block.
+
+    Raises:
+        PerfError: The address cannot be had.
+    """
+    shown = Exposition()
+    try:
+        server, thread = start_http_server(port, host, shown.registry)
+    except OSError as error:
+        msg = f"figures for Prometheus cannot be served at {host}:{port}: {error.strerror}"
+        raise PerfError(msg) from error
+    shown.port = server.server_port
+    try:
+        yield shown
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,133 @@
+"""Scenarios in a file: TOML, `[[scenario]]` for each; a list of values is a run for each."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import attrs
+
+from ._errors import ScenarioError
+from ._profile import Profile
+from ._scenario import Scenario, parse_stalls
+from ._sizes import Sizes
+
+MAX_RUNS: Final = 1_000
+"""Of one file: lists multiply."""
+
+_PARSED: Final[Mapping[str, Callable[[str], Any]]] = {
+    "size": Sizes.parse,
+    "rate": Profile.parse,
+    "slow_stalls": parse_stalls,
+}
+"""What is written as text, or as the number alone."""
+
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("name", "uri", "topic", "filter", "clock"), (str,)),
+    **dict.fromkeys(
+        ("publishers", "subscribers", "topics", "qos", "subscriber_qos", "in_flight"), (int,)
+    ),
+    **dict.fromkeys(("ack_every", "slow", "receive_buffer", "processes", "seed"), (int,)),
+    **dict.fromkeys(("delay", "slow_delay", "ramp", "seconds", "drain", "reconnect"), (int, float)),
+}
+
+_NONE: Final = "none"
+
+
+def _value(name: str, given: object) -> Any:
+    """Return the value of a field as `Scenario` wants it.
+
+    Raises:
+        ScenarioError: It is of another kind.
+    """
+    if given == _NONE and name in ("rate", "reconnect"):
+        return None
+    if name in _PARSED and isinstance(given, str | int | float) and not isinstance(given, bool):
+        return _PARSED[name](str(given))
+    kinds = _KINDS.get(name, (str,))
+    if isinstance(given, bool) or not isinstance(given, kinds):
+        wanted = " or a ".join("text" if k is str else "number" for k in kinds[:1])
+        msg = f"{name} = {given!r}: that is to be a {wanted}"
+        raise ScenarioError(msg)
+    if name in ("qos", "subscriber_qos") and given not in (0, 1, 2):
+        msg = f"{name} = {given!r}: there are 0, 1 and 2"
+        raise ScenarioError(msg)
+    if name == "clock" and given not in ("monotonic", "wall"):
+        msg = f'clock = {given!r}: there are "monotonic" and "wall"'
+        raise ScenarioError(msg)
+    return given
+
+
+def scenarios_of(table: Mapping[str, object]) -> list[Scenario]:
+    """Return the scenarios that one table stands for: one for each combination of its lists.
+
+    Those of a list have their values in their names.
+
+    Raises:
+        ScenarioError: Something in it is not known, or cannot be.
+    """
+    fields = [field.name for field in attrs.fields(Scenario)]
+    values: dict[str, list[object]] = {}
+    varied: list[str] = []
+    for key, given in table.items():
+        name = key.replace("-", "_")
+        if name not in fields:
+            close = difflib.get_close_matches(name, fields, n=1)
+            instead = f"; did you mean {close[0]}?" if close else ""
+            msg = f"{key} is nothing that a scenario has{instead}"
+            raise ScenarioError(msg)
+        if isinstance(given, list):
+            if not cast("list[object]", given):
+                msg = f"{key} = []: a list has a run for each of its values"
+                raise ScenarioError(msg)
+            values[name] = cast("list[object]", given)
+            varied.append(name)
+        else:
+            values[name] = [given]
+    made: list[Scenario] = []
+    for chosen in itertools.product(*values.values()):
+        if len(made) >= MAX_RUNS:
+            msg = f"lists that make more than {MAX_RUNS} runs"
+            raise ScenarioError(msg)
+        one = {name: _value(name, given) for name, given in zip(values, chosen, strict=True)}
+        if varied:
+            told = dict(zip(values, chosen, strict=True))
+            which = ", ".join(f"{name}={told[name]}" for name in varied)
+            one["name"] = f"{one.get('name', 'perf')}: {which}"
+        made.append(Scenario(**one))
+    return made
+
+
+def read_scenarios(file: Path) -> list[Scenario]:
+    """Read a file of scenarios.
+
+    Raises:
+        ScenarioError: It is not there, is no TOML, or has what cannot be.
+    """
+    try:
+        tables = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        msg = f"{file}: {error.strerror}"
+        raise ScenarioError(msg) from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        msg = f"{file}: {error}"
+        raise ScenarioError(msg) from error
+    found: Any = tables.pop("scenario", None)
+    if tables:
+        msg = f"{file}: {next(iter(tables))} is not known; scenarios are tables [[scenario]]"
+        raise ScenarioError(msg)
+    if not isinstance(found, list) or not cast("list[object]", found):
+        msg = f"{file}: no [[scenario]] in it"
+        raise ScenarioError(msg)
+    made: list[Scenario] = []
+    for place, table in enumerate(cast("list[dict[str, object]]", found), 1):
+        try:
+            made += scenarios_of(table)
+        except ScenarioError as error:
+            msg = f"{file}: scenario {place}: {error}"
+            raise ScenarioError(msg) from error
+    return made

@@ -1,0 +1,91 @@
+"""Latencies as HDR histograms, in microseconds, that processes can hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any, Final
+
+from ._errors import PerfError
+
+HIGHEST: Final = 3_600_000_000
+"""Microseconds; what takes longer than an hour counts as an hour."""
+
+DIGITS: Final = 3
+"""Significant ones: no value is off by more than one in a thousand."""
+
+PERCENTILES: Final = (50.0, 75.0, 95.0, 99.0, 99.9)
+
+
+def check_histogram() -> None:
+    """See that the library is there.
+
+    Raises:
+        PerfError: It is not.
+    """
+    try:
+        import_module("hdrh.histogram")
+    except ImportError as error:
+        msg = "clearfunds perf needs hdrhistogram: pip install 'clearfunds[perf]'"
+        raise PerfError(msg) from error
+
+
+class Latencies:
+    """Latencies of some messages."""
+
+    def __init__(self, encoded: str | None = None) -> None:
+        """Begin with none, or with what another process has encoded."""
+        made: Any = import_module("hdrh.histogram").HdrHistogram
+        if encoded is None:
+            self._histogram: Any = made(1, HIGHEST, DIGITS)
+        else:
+            self._histogram = made.decode(encoded)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        count: int = self._histogram.get_total_count()
+        return count
+
+    def add(self, microseconds: Iterable[int]) -> None:
+        """Add some, in microseconds."""
+        record = self._histogram.record_value
+        for value in microseconds:
+            record(1 if value < 1 else min(value, HIGHEST))
+
+    def merge(self, other: Latencies) -> None:
+        """Add all that another has."""
+        self._histogram.add(other._histogram)
+
+    def encode(self) -> str:
+        """Return them in HdrHistogram's own form, compressed, as text."""
+        encoded: bytes = self._histogram.encode()
+        return encoded.decode("ascii")
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._histogram.reset()
+
+    def percentile(self, percent: float) -> float | None:
+        """Return in seconds what so many percent are at or below; None if there are none."""
+        if not len(self):
+            return None
+        return float(self._histogram.get_value_at_percentile(percent)) / 1e6
+
+    def mean(self) -> float | None:
+        """Return their mean in seconds; None if there are none."""
+        return float(self._histogram.get_mean_value()) / 1e6 if len(self) else None
+
+    def least(self) -> float | None:
+        """Return the least in seconds; None if there are none."""
+        return float(self._histogram.get_min_value()) / 1e6 if len(self) else None
+
+    def most(self) -> float | None:
+        """Return the most in seconds; None if there are none."""
+        return float(self._histogram.get_max_value()) / 1e6 if len(self) else None
+
+    def summary(self) -> dict[str, float | int | None]:
+        """Return what a table and a file say of them, in seconds."""
+        found: dict[str, float | int | None] = {"count": len(self), "min": self.least()}
+        found.update({f"p{percent:g}": self.percentile(percent) for percent in PERCENTILES})
+        found.update({"max": self.most(), "mean": self.mean()})
+        return found

@@ -1,0 +1,129 @@
+"""How many messages are due by when: rates that change, again and again.
+
+`RATE:SECONDS`, several of them separated by commas, is a cycle, as `--variable-rate` of RabbitMQ's
+PerfTest has it; `FROM-TO:SECONDS` is a ramp within it, and a rate alone holds for ever.
+
+A message has a moment at which it is due, whether it could be sent then or not. Latency counts from
+that moment: a generator that waits until it can send, and counts from there, leaves out just the
+messages that had to wait (Gil Tene calls it coordinated omission).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+import attrs
+
+from ._errors import ScenarioError
+
+_NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
+_SLACK: Final = 1e-9
+"""Of a message: what sums of fractions may be off by."""
+
+_STEP: Final = re.compile(rf"({_NUMBER})(?:-({_NUMBER}))?:({_NUMBER})")
+
+
+@attrs.frozen
+class Step:
+    """A stretch of a profile."""
+
+    first: float
+    """Messages a second at its beginning."""
+    last: float
+    """Messages a second at its end."""
+    seconds: float
+    """How long it is."""
+
+    @property
+    def count(self) -> float:
+        """How many messages are due in all of it."""
+        return (self.first + self.last) / 2 * self.seconds
+
+    def due(self, at: float) -> float:
+        """Return how many messages are due until `at` seconds from its beginning."""
+        return self.first * at + (self.last - self.first) / (2 * self.seconds) * at * at
+
+    def time_of(self, count: float) -> float:
+        """Return when so many are due, in seconds from its beginning."""
+        slope = (self.last - self.first) / self.seconds
+        # Of the two ways to write the root, the one that holds without a slope, too.
+        under = max(self.first * self.first + 2 * slope * count, 0.0)
+        below = self.first + math.sqrt(under)
+        return 2 * count / below if below else 0.0
+
+
+@attrs.frozen
+class Profile:
+    """How many messages one publisher is to publish, by when.
+
+    Args:
+        steps: What comes one after the other, and then from the beginning; there has to be a
+            message in them.
+    """
+
+    steps: tuple[Step, ...]
+    seconds: float = attrs.field(init=False)
+    """How long a cycle is."""
+    count: float = attrs.field(init=False)
+    """How many messages are due in one."""
+
+    def __attrs_post_init__(self) -> None:
+        """Sum it up."""
+        object.__setattr__(self, "seconds", sum(step.seconds for step in self.steps))
+        object.__setattr__(self, "count", sum(step.count for step in self.steps))
+        if not self.count > 0:
+            raise ScenarioError("a profile without a message: one of its rates has to be above 0")
+
+    @classmethod
+    def parse(cls, text: str) -> Profile:
+        """Read `1000`, or `1000:10,0:5`, or `0-1000:10,1000:20`.
+
+        Raises:
+            ScenarioError: It is none.
+        """
+        if re.fullmatch(_NUMBER, text):
+            return cls((Step(float(text), float(text), 1.0),))
+        steps: list[Step] = []
+        for part in text.split(","):
+            match = _STEP.fullmatch(part.strip())
+            if match is None or not float(match[3]) > 0:
+                msg = (
+                    f'"{part.strip()}" is not RATE:SECONDS or FROM-TO:SECONDS, in messages a '
+                    'second of each publisher ("1000:10,0:5")'
+                )
+                raise ScenarioError(msg)
+            first = float(match[1])
+            last = first if match[2] is None else float(match[2])
+            steps.append(Step(first, last, float(match[3])))
+        return cls(tuple(steps))
+
+    def due(self, at: float) -> int:
+        """Return how many are due by `at`, in seconds: those with a `time_of` until then."""
+        if at < 0:
+            return 0
+        cycles, rest = divmod(at, self.seconds)
+        total = cycles * self.count
+        for step in self.steps:
+            total += step.due(min(rest, step.seconds))
+            rest -= step.seconds
+            if rest <= 0:
+                break
+        whole = math.floor(total + _SLACK)
+        return whole + 1 if self.time_of(whole) <= at else whole
+
+    def time_of(self, number: int) -> float:
+        """Return when the message with this number, from 0, is due, in seconds."""
+        cycles, rest = divmod(float(number), self.count)
+        at = cycles * self.seconds
+        for step in self.steps:
+            if step.count and rest < step.count - _SLACK:
+                return at + step.time_of(rest)
+            rest -= step.count
+            at += step.seconds
+        return at
+
+    def mean_rate(self) -> float:
+        """Return messages a second, over a whole cycle."""
+        return self.count / self.seconds

@@ -1,0 +1,353 @@
+"""Publishers: each sends what is due when it is due, as far as the server lets it.
+
+One task sends for all publishers of a process, without blocking; a publisher has a task of its own
+only while its socket takes nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import socket
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+import trio
+
+from ._client import Client
+from ._connect import receive
+from ._header import HEADER, HEADER_BYTES
+from ._latency import Latencies
+from ._scenario import Scenario
+from ._wire import (
+    MAX_PACKET_IDS,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    Packets,
+    Publications,
+    acknowledgement,
+    packet_id_at,
+)
+
+CHUNK_BYTES: Final = 64 << 10
+"""The most that one write has."""
+
+FILLER: Final = os.urandom(1 << 16)
+"""What payloads are filled with; nothing that compresses."""
+
+
+class Publisher(Client):
+    """One publisher.
+
+    Attributes:
+        sent: By topic, how many messages the kernel has taken in full.
+        uncertain: Messages of writes that were cut short by the end of a connection.
+        confirmed: How many have been acknowledged (QoS 1 and 2).
+        latencies: From when a message was due to its acknowledgement.
+        late: By how much messages were sent late through no fault of the server's.
+        stalls: How long each stretch was in which something was due and could not be sent.
+        stalled: Seconds of all stretches that are over.
+    """
+
+    def __init__(self, scenario: Scenario, number: int, prefix: str) -> None:
+        super().__init__(scenario, number, "pub", prefix)
+        topics = scenario.routes().topics_of(number)
+        self.sent = [0] * len(topics)
+        self.uncertain = 0
+        self.confirmed = 0
+        self.latencies = Latencies()
+        self.late = Latencies()
+        self.stalls = Latencies()
+        self.stalled = 0.0
+        self.told_of: Callable[[], object] = lambda: None
+        self._packets = Publications(topics, scenario.qos)
+        self._random = Random(f"{scenario.seed}/{number}")
+        self._began = scenario.began(number)
+        # The next message: its number, and the number of its topic.
+        self._number = 0
+        self._topic = 0
+        self._next_of_topic = [0] * len(topics)
+        self._begin_connection()
+        self._stalled_since: float | None = None
+        self._ready = 0.0
+
+    def _begin_connection(self) -> None:
+        self._rest: memoryview | None = None
+        self._in_chunk: dict[int, int] = {}
+        self._waits: set[int] = set()
+        self._due_of: dict[int, int] = {}
+        self._packet_id = 0
+        self._answers = b""
+        self._input = Packets()
+
+    def opened(self, rest: bytes) -> None:
+        """See `Client.opened`."""
+        self.uncertain += sum(self._in_chunk.values())
+        self._begin_connection()
+        self.told_of()
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def due_at(self) -> float:
+        """Return when its next message is due, in seconds from the beginning of the run."""
+        rate = self.scenario.rate
+        if rate is None:
+            return self._began
+        return self._began + rate.time_of(self._number)
+
+    def push(self, now: float, until: float, epoch_ns: int) -> float | None:
+        """Send what is due at `now`.
+
+        Args:
+            now: Seconds from the beginning of the run.
+            until: When no more is published.
+            epoch_ns: The beginning of the run, on the clock that is in the messages.
+
+        Returns:
+            When there will be something to do again; None: when the server lets it (`wait`), or
+            never.
+        """
+        sock = self._sock
+        if sock is None:
+            return None
+        while True:
+            if self._rest is None and not self._answers:
+                due = self._fill(now, until, epoch_ns)
+                if due is not None or self._rest is None:
+                    return due
+            try:
+                if not self._flush(sock):
+                    self._stall(now)
+                    return None
+            except OSError:
+                return None  # who reads hears of it, too
+            if self.scenario.rate is None:
+                # Others want to send, too.
+                return now if now < until else None
+
+    def _fill(self, now: float, until: float, epoch_ns: int) -> float | None:
+        """Make the next write of what is due; return when something will be, if nothing is."""
+        window = self.scenario.in_flight if self.scenario.qos else 0
+        rate, sizes = self.scenario.rate, self.scenario.size
+        frames: list[bytes] = []
+        size = 0
+        in_chunk: dict[int, int] = {}
+        late: list[int] = []
+        due = self.due_at()
+        while size < CHUNK_BYTES:
+            if due > now or (now if rate is None else due) >= until:
+                break
+            if window and len(self._due_of) >= min(window, MAX_PACKET_IDS):
+                self._stall(now)
+                break
+            at = now if rate is None else due
+            if rate is not None and self._stalled_since is None:
+                # It was free to send from the moment at which it was due, or ready again.
+                late.append(int((now - max(due, self._ready)) * 1e6))
+            due_ns = epoch_ns + int(at * 1e9)
+            topic = self._topic
+            header = HEADER.pack(due_ns, self.number, topic, self._next_of_topic[topic])
+            packet_id = self._take_id(due_ns) if window else 0
+            fill = sizes.of(self._number, self._random) - HEADER_BYTES
+            filler = FILLER[:fill] if fill <= len(FILLER) else bytes(fill)
+            frame = self._packets.frame(topic, packet_id, header, filler)
+            frames.append(frame)
+            size += len(frame)
+            in_chunk[topic] = in_chunk.get(topic, 0) + 1
+            self._next_of_topic[topic] += 1
+            self._topic = (topic + 1) % len(self._next_of_topic)
+            self._number += 1
+            due = self.due_at()
+        self.late.add(late)
+        if frames:
+            self._rest = memoryview(b"".join(frames))
+            self._in_chunk = in_chunk
+            return None
+        return due if now < due < until else None
+
+    def _take_id(self, due_ns: int) -> int:
+        packet_id = self._packet_id
+        while True:
+            packet_id = packet_id % MAX_PACKET_IDS + 1
+            if packet_id not in self._due_of:
+                break
+        self._packet_id = packet_id
+        self._due_of[packet_id] = due_ns
+        return packet_id
+
+    def _flush(self, sock: socket.socket) -> bool:
+        """Send what there is; return whether the kernel has taken all of it."""
+        while True:
+            if self._rest is None:
+                if not self._answers:
+                    self._sending = False
+                    return True
+                self._rest, self._answers = memoryview(self._answers), b""
+            self._sending = True
+            try:
+                taken = sock.send(self._rest)
+            except BlockingIOError:
+                return False
+            if taken < len(self._rest):
+                self._rest = self._rest[taken:]
+                return False
+            self._rest = None
+            for topic, count in self._in_chunk.items():
+                self.sent[topic] += count
+            self._in_chunk = {}
+
+    def _stall(self, now: float) -> None:
+        if self._stalled_since is None:
+            self._stalled_since = now
+
+    def go_on(self, now: float) -> None:
+        """Note that the server lets it send again."""
+        since, self._stalled_since = self._stalled_since, None
+        self._ready = now
+        if since is not None:
+            self.stalled += now - since
+            self.stalls.add((int((now - since) * 1e6),))
+
+    def stalled_until(self, now: float) -> float:
+        """Return seconds in which something was due and could not be sent, until `now`."""
+        running = 0.0 if self._stalled_since is None else now - self._stalled_since
+        return self.stalled + running
+
+    @property
+    def unsent(self) -> int:
+        """How many messages a write has that the kernel has not taken in full."""
+        return sum(self._in_chunk.values())
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages are not acknowledged."""
+        return len(self._due_of)
+
+    async def writable(self) -> None:
+        """Wait until the kernel takes something; at once if there is nothing to be sent."""
+        sock = self._sock
+        if sock is not None and (self._rest is not None or self._answers):
+            try:
+                await trio.lowlevel.wait_writable(sock)
+            except (OSError, trio.ClosedResourceError):
+                return
+
+    @property
+    def waits_for_the_kernel(self) -> bool:
+        """Whether a write has been begun."""
+        return self._sock is not None and (self._rest is not None or bool(self._answers))
+
+    # -- what comes back ----------------------------------------------------------------------
+
+    async def serve(self, sock: socket.socket) -> None:
+        """See `Client.serve`: what comes are acknowledgements."""
+        packets = self._input
+        while data := await receive(sock):
+            packets.feed(data)
+            now_ns = self.now_ns()
+            done: list[int] = []
+            while (found := packets.next()) is not None:
+                first, at, _ = found
+                kind = first >> 4
+                if kind in (PUBACK, PUBCOMP):
+                    due_ns = self._due_of.pop(packet_id_at(packets.buffer, at), None)
+                    if due_ns is not None:
+                        done.append((now_ns - due_ns) // 1_000)
+                elif kind == PUBREC:
+                    answer = acknowledgement(PUBREL, packet_id_at(packets.buffer, at))
+                    self._answers += answer
+            self.confirmed += len(done)
+            self.latencies.add(done)
+            if done or self._answers:
+                self.told_of()
+
+
+class Pacemaker:
+    """Sends for all publishers of a process, when it is time.
+
+    Args:
+        publishers: Those.
+        clock: Seconds from the beginning of the run.
+        seconds: How long is published.
+        epoch_ns: The beginning, on the clock that is in the messages.
+    """
+
+    def __init__(
+        self,
+        publishers: list[Publisher],
+        clock: Callable[[], float],
+        seconds: float,
+        epoch_ns: int,
+    ) -> None:
+        self._publishers = publishers
+        self._clock = clock
+        self._seconds = seconds
+        self._epoch_ns = epoch_ns
+        self._heap: list[tuple[float, int]] = []
+        self._wake = trio.Event()
+        self._scheduled: dict[int, float] = {}
+        # Whose socket takes nothing: a task waits for each of them.
+        self._blocked: set[int] = set()
+
+    def schedule(self, place: int, at: float) -> None:
+        """Have a publisher looked at, at a time."""
+        known = self._scheduled.get(place)
+        if known is not None and known <= at:
+            return
+        self._scheduled[place] = at
+        heapq.heappush(self._heap, (at, place))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled; nothing new after `seconds`."""
+        async with trio.open_nursery() as nursery:
+            for place, publisher in enumerate(self._publishers):
+                publisher.told_of = self._teller(place)
+                self.schedule(place, publisher.due_at())
+            while True:
+                self._wake = trio.Event()
+                now = self._clock()
+                while self._heap and self._heap[0][0] <= now:
+                    at, place = heapq.heappop(self._heap)
+                    if self._scheduled.get(place) != at:
+                        continue
+                    del self._scheduled[place]
+                    self._push(place, now, nursery)
+                    if not self._heap or self._heap[0][0] > now:
+                        now = self._clock()
+                if self._heap and self._heap[0][0] <= self._clock():
+                    await trio.lowlevel.checkpoint()
+                    continue
+                wait = self._heap[0][0] - self._clock() if self._heap else float("inf")
+                with trio.move_on_after(max(wait, 0.0)):
+                    await self._wake.wait()
+
+    def _push(self, place: int, now: float, nursery: trio.Nursery) -> None:
+        publisher = self._publishers[place]
+        due = publisher.push(now, self._seconds, self._epoch_ns)
+        if due is not None:
+            self.schedule(place, due)
+        elif publisher.waits_for_the_kernel:
+            self._blocked.add(place)
+            nursery.start_soon(self._wait, place)
+
+    async def _wait(self, place: int) -> None:
+        publisher = self._publishers[place]
+        await publisher.writable()
+        self._blocked.discard(place)
+        self._go_on(place)
+
+    def _teller(self, place: int) -> Callable[[], None]:
+        def tell() -> None:
+            if place not in self._blocked:
+                self._go_on(place)
+
+        return tell
+
+    def _go_on(self, place: int) -> None:
+        now = self._clock()
+        self._publishers[place].go_on(now)
+        self.schedule(place, now)

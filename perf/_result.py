@@ -1,0 +1,231 @@
+"""What was measured."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+
+from ._latency import Latencies
+from ._scenario import Scenario
+
+BUSY: Final = 0.9
+"""Of a core: a process of the generator that is busier than this sets the pace itself."""
+
+BUSY_SHARE: Final = 0.2
+"""Of the seconds in which it may be, before the result is doubted."""
+
+LATE_SECONDS: Final = 0.010
+"""What 99 of 100 messages may be sent late by the generator's own fault: ten times what an event
+loop on an idle machine makes of it."""
+
+
+@attrs.frozen(kw_only=True)
+class Sample:
+    """One second of a run; rates are per second of it."""
+
+    at: float
+    """Its end, in seconds from the beginning of the run."""
+    published: float
+    """Messages that publishers have sent."""
+    expected_published: float | None
+    """Messages that were due; None where publishers send as fast as they can."""
+    confirmed: float
+    """Messages that were acknowledged to their publishers."""
+    received: float
+    """Messages that subscribers got."""
+    expected_received: float
+    """Messages that subscribers were to get of those that were published."""
+    received_bytes: float
+    """Their payloads."""
+    stalled: float
+    """Publishers that had something to send and could not, on average."""
+    connected: int
+    """Clients with a connection."""
+    busy: float
+    """CPU of the busiest of the generator's processes, in cores."""
+    latencies: Latencies
+    """Of what was received."""
+
+    def fields(self) -> dict[str, float | int | None]:
+        """Return it as a line of a table; seconds."""
+        return {
+            "time_s": round(self.at, 3),
+            "published_per_s": round(self.published, 1),
+            "expected_published_per_s": None
+            if self.expected_published is None
+            else round(self.expected_published, 1),
+            "confirmed_per_s": round(self.confirmed, 1),
+            "received_per_s": round(self.received, 1),
+            "expected_received_per_s": round(self.expected_received, 1),
+            "received_bytes_per_s": round(self.received_bytes, 1),
+            "publishers_stalled": round(self.stalled, 3),
+            "clients_connected": self.connected,
+            "generator_busy": round(self.busy, 3),
+            **{
+                f"latency_{name}_s": value
+                for name, value in self.latencies.summary().items()
+                if name not in ("count", "mean")
+            },
+        }
+
+
+@attrs.frozen(kw_only=True)
+class SubscriberResult:
+    """What became of one subscriber."""
+
+    number: int
+    slow: bool
+    """Whether it was one of the slow ones."""
+    expected: int
+    """Messages that it was to get."""
+    received: int
+    """Messages that it got, each counted once."""
+    again: int
+    """Messages that it got once more."""
+    foreign: int
+    """Messages of somebody else."""
+    longest_gap: float
+    """Seconds of the longest while in which it got nothing."""
+    latencies: Latencies
+    losses: int
+    """Connections that it lost."""
+    lost: tuple[dict[str, Any], ...]
+    """When, and why: the first of them."""
+
+    @property
+    def missing(self) -> int:
+        """How many it never got."""
+        return max(0, self.expected - self.received)
+
+
+@attrs.frozen(kw_only=True)
+class PublisherResult:
+    """What became of one publisher."""
+
+    number: int
+    sent: int
+    uncertain: int
+    """Messages that were being sent when a connection, or the run, ended."""
+    confirmed: int
+    unconfirmed: int
+    """Messages that were sent and not acknowledged."""
+    stalled: float
+    """Seconds in which it had something to send and could not."""
+    losses: int
+    lost: tuple[dict[str, Any], ...]
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """What was measured."""
+
+    scenario: Scenario
+    seconds: float
+    """From the beginning to when the last was received, or no more was waited for."""
+    processes: int
+    """How many generated the load."""
+    samples: tuple[Sample, ...]
+    publishers: tuple[PublisherResult, ...]
+    subscribers: tuple[SubscriberResult, ...]
+    late: Latencies
+    """By how much messages were sent late by the generator's own fault."""
+    stalls: Latencies
+    """How long each stretch was in which a publisher could not send."""
+    confirms: Latencies
+    """From when a message was due to its acknowledgement."""
+
+    def latencies(self, slow: bool | None = None) -> Latencies:
+        """Return the latencies of all subscribers, or of the slow ones, or of the others."""
+        found = Latencies()
+        for each in self.subscribers:
+            if slow is None or each.slow is slow:
+                found.merge(each.latencies)
+        return found
+
+    @property
+    def published(self) -> int:
+        """How many messages were published."""
+        return sum(each.sent for each in self.publishers)
+
+    @property
+    def received(self) -> int:
+        """How many messages subscribers got."""
+        return sum(each.received for each in self.subscribers)
+
+    @property
+    def expected(self) -> int:
+        """How many they were to get."""
+        return sum(each.expected for each in self.subscribers)
+
+    @property
+    def missing(self) -> int:
+        """How many messages never came."""
+        return sum(each.missing for each in self.subscribers)
+
+    @property
+    def stalled(self) -> float:
+        """Seconds in which publishers had something to send and could not, all together."""
+        return sum(each.stalled for each in self.publishers)
+
+    def doubts(self) -> list[str]:
+        """Say why the generator, and not the server, may have set the pace."""
+        found: list[str] = []
+        busy = [sample for sample in self.samples if sample.busy > BUSY]
+        if len(busy) > BUSY_SHARE * len(self.samples):
+            found.append(
+                f"a process of the generator was busy for more than {BUSY:.0%} of a core in "
+                f"{len(busy)} of {len(self.samples)} seconds: it may have been slower than the "
+                f"server; there were {self.processes}, more (--processes) may help where there "
+                "are cores for them"
+            )
+        late = self.late.percentile(99.0)
+        if late is not None and late > LATE_SECONDS:
+            found.append(
+                f"one in a hundred messages was sent more than {late * 1e3:.0f} ms late by the "
+                "generator itself, which is in the latencies: fewer publishers a process "
+                "(--processes), or a less busy machine"
+            )
+        uncertain = sum(each.uncertain for each in self.publishers)
+        if uncertain:
+            found.append(
+                f"{uncertain} messages were half sent when a connection or the run ended: whether "
+                "the server has them is not known; they are not counted as published"
+            )
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as JSON has it; histograms as HdrHistogram encodes them, in us."""
+        scenario = attrs.asdict(
+            self.scenario, filter=lambda attribute, _: attribute.name not in ("rate", "size")
+        )
+        rate, size = self.scenario.rate, self.scenario.size
+        scenario["rate"] = None if rate is None else attrs.asdict(rate)
+        scenario["size"] = attrs.asdict(size)
+        every = self.latencies()
+        return {
+            "scenario": scenario,
+            "seconds": self.seconds,
+            "processes": self.processes,
+            "published": self.published,
+            "received": self.received,
+            "expected": self.expected,
+            "missing": self.missing,
+            "publishers_stalled_seconds": self.stalled,
+            "latency_seconds": every.summary(),
+            "stall_seconds": self.stalls.summary(),
+            "confirm_seconds": self.confirms.summary(),
+            "late_seconds": self.late.summary(),
+            "doubts": self.doubts(),
+            "samples": [sample.fields() for sample in self.samples],
+            "publishers": [attrs.asdict(each) for each in self.publishers],
+            "subscribers": [
+                {
+                    **attrs.asdict(each, filter=lambda a, _: a.name != "latencies"),
+                    "missing": each.missing,
+                    "latency_seconds": each.latencies.summary(),
+                    "latency_hdr": each.latencies.encode(),
+                }
+                for each in self.subscribers
+            ],
+        }

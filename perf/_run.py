@@ -1,0 +1,313 @@
+"""Runs a scenario: starts the processes that generate the load, and puts together what they say."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from ._client import clock_of
+from ._errors import PerfError
+from ._latency import Latencies, check_histogram
+from ._result import PublisherResult, Result, Sample, SubscriberResult
+from ._scenario import Scenario
+from ._worker import to_json
+
+MESSAGES_A_PROCESS: Final = 60_000
+"""Publications and deliveries a second that one process is good for, by measurement with 200 bytes
+on a slow core; twice that on a fast one."""
+
+START_SECONDS: Final = 0.3
+"""From when everybody is ready to the beginning."""
+
+GRACE_SECONDS: Final = 10.0
+"""How long a process may take to say what it has measured."""
+
+
+def processes_for(scenario: Scenario, takers: list[list[frozenset[int]]]) -> int:
+    """Return how many processes a scenario needs."""
+    if scenario.processes is not None:
+        return scenario.processes
+    cores = len(os.sched_getaffinity(0))
+    clients = scenario.publishers + scenario.subscribers
+    if scenario.rate is None:
+        return min(cores, 2, clients)
+    each = [1 + sum(map(len, some)) / len(some) for some in takers]
+    rate = scenario.rate.mean_rate() * sum(each)
+    return max(1, min(cores, clients, math.ceil(rate / MESSAGES_A_PROCESS)))
+
+
+class _Process:
+    """One of the generator's processes, as the one that runs the scenario sees it."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._rest = b""
+        self.last: dict[str, Any] = {}
+        self.end: dict[str, Any] | None = None
+
+    async def tell(self, what: object) -> None:
+        assert self._process.stdin is not None
+        await self._process.stdin.send_all(json.dumps(what).encode() + b"\n")
+
+    async def hear(self) -> dict[str, Any]:
+        """Return the next thing that it says.
+
+        Raises:
+            PerfError: It has ended.
+        """
+        assert self._process.stdout is not None
+        while b"\n" not in self._rest:
+            data = await self._process.stdout.receive_some()
+            if not data:
+                status = await self._process.wait()
+                msg = f"a process of the generator ended with status {status}; see above"
+                raise PerfError(msg)
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        told: dict[str, Any] = json.loads(line)
+        if "failed" in told:
+            raise PerfError(told["failed"])
+        return told
+
+
+class Run:
+    """A scenario that is being run. Made by `measure`."""
+
+    def __init__(self, scenario: Scenario, processes: list[_Process]) -> None:
+        self._scenario = scenario
+        self._processes = processes
+        self._clock_ns = clock_of(scenario)
+        self._epoch_ns = 0
+        self._samples: list[Sample] = []
+        self._seen: dict[str, float] = {}
+        self._heard: dict[int, list[tuple[_Process, dict[str, Any]]]] = {}
+        self._ended_at: float | None = None
+        self._told = trio.Event()
+
+    def _now(self) -> float:
+        return (self._clock_ns() - self._epoch_ns) / 1e9
+
+    async def run(self, on_sample: Callable[[Sample], object]) -> None:
+        """Begin, wait for the end, and have it said what was measured.
+
+        Raises:
+            PerfError: A process ended early, or says nothing at the end.
+        """
+        for process in self._processes:
+            await process.hear()  # that it is ready
+        self._epoch_ns = self._clock_ns() + int(START_SECONDS * 1e9)
+        for process in self._processes:
+            await process.tell({"begin": self._epoch_ns})
+        async with trio.open_nursery() as nursery:
+            for process in self._processes:
+                nursery.start_soon(self._listen, process, on_sample)
+            await self._until_over()
+            for process in self._processes:
+                await process.tell("stop")
+            nursery.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
+        if any(process.end is None for process in self._processes):
+            raise PerfError("a process of the generator does not say what it has measured")
+
+    async def _listen(self, process: _Process, on_sample: Callable[[Sample], object]) -> None:
+        while process.end is None:
+            told = await process.hear()
+            if "end" in told:
+                process.end = told["end"]
+                return
+            process.last = told
+            self._told.set()
+            self._told = trio.Event()
+            if self._ended_at is None:
+                self._sampled(process, told, on_sample)
+
+    def _sampled(
+        self, process: _Process, told: dict[str, Any], on_sample: Callable[[Sample], object]
+    ) -> None:
+        """Put together what all processes say of one second."""
+        second = round(told["at"])
+        of_it = self._heard.setdefault(second, [])
+        of_it.append((process, told))
+        if len(of_it) < len(self._processes):
+            return
+        del self._heard[second]
+        latencies = Latencies()
+        for _, each in of_it:
+            if each["latencies"] is not None:
+                latencies.merge(Latencies(each["latencies"]))
+        at = max(each["at"] for _, each in of_it)
+        total: dict[str, float] = {
+            name: sum(each[name] for _, each in of_it)
+            for name in ("published", "confirmed", "received", "received_bytes", "owed", "stalled")
+        }
+        seconds = at - self._seen.get("at", 0.0)
+        if seconds <= 0:
+            return
+        due = self._scenario.due(at)
+        total["due"] = math.nan if due is None else due
+        rates = {
+            name: (value - self._seen.get(name, 0.0)) / seconds for name, value in total.items()
+        }
+        self._seen = {"at": at, **total}
+        sample = Sample(
+            at=at,
+            published=rates["published"],
+            expected_published=None if due is None else rates["due"],
+            confirmed=rates["confirmed"],
+            received=rates["received"],
+            expected_received=rates["owed"],
+            received_bytes=rates["received_bytes"],
+            stalled=rates["stalled"],
+            connected=sum(each["connected"] for _, each in of_it),
+            busy=max(each["busy"] for _, each in of_it),
+            latencies=latencies,
+        )
+        self._samples.append(sample)
+        on_sample(sample)
+
+    async def _until_over(self) -> None:
+        """Wait until publishers are done and subscribers have theirs, or for long enough."""
+        scenario = self._scenario
+        await trio.sleep(max(scenario.seconds - self._now(), 0.0))
+        with trio.move_on_after(scenario.drain):
+            while not self._has_arrived():
+                await self._told.wait()
+        self._ended_at = self._now()
+
+    def _has_arrived(self) -> bool:
+        last = [process.last for process in self._processes]
+        if any(each.get("at", 0.0) < self._scenario.seconds for each in last):
+            return False
+        received = sum(each["received"] for each in last)
+        pending = sum(each["pending"] for each in last)
+        return not pending and received >= sum(each["owed"] for each in last)
+
+    def result(self, takers: list[list[frozenset[int]]]) -> Result:
+        """Return what was measured."""
+        scenario = self._scenario
+        ends: list[dict[str, Any]] = [
+            process.end for process in self._processes if process.end is not None
+        ]
+        publishers: list[dict[str, Any]] = [each for end in ends for each in end["publishers"]]
+        expected: list[int] = [0] * scenario.subscribers
+        for each in publishers:
+            sent_to: list[int] = each["sent"]
+            number: int = each["number"]
+            for sent, some in zip(sent_to, takers[number], strict=True):
+                for taker in some:
+                    expected[taker] += sent
+        late, stalls, confirms = Latencies(), Latencies(), Latencies()
+        for end in ends:
+            late.merge(Latencies(end["late"]))
+            stalls.merge(Latencies(end["stalls"]))
+            confirms.merge(Latencies(end["confirms"]))
+        assert self._ended_at is not None
+        return Result(
+            scenario=scenario,
+            seconds=self._ended_at,
+            processes=len(self._processes),
+            samples=tuple(self._samples),
+            publishers=tuple(
+                PublisherResult(
+                    number=each["number"],
+                    sent=sum(each["sent"]),
+                    uncertain=each["uncertain"],
+                    confirmed=each["confirmed"],
+                    unconfirmed=each["unconfirmed"],
+                    stalled=each["stalled"],
+                    losses=each["losses"],
+                    lost=tuple(each["lost"]),
+                )
+                for each in sorted(publishers, key=lambda each: each["number"])
+            ),
+            subscribers=tuple(
+                SubscriberResult(
+                    number=each["number"],
+                    slow=each["number"] < scenario.slow,
+                    expected=expected[int(each["number"])],
+                    received=each["received"],
+                    again=each["again"],
+                    foreign=each["foreign"],
+                    longest_gap=each["longest_gap"],
+                    latencies=Latencies(each["latencies"]),
+                    losses=each["losses"],
+                    lost=tuple(each["lost"]),
+                )
+                for each in sorted(
+                    (s for end in ends for s in end["subscribers"]), key=lambda s: s["number"]
+                )
+            ),
+            late=late,
+            stalls=stalls,
+            confirms=confirms,
+        )
+
+
+@asynccontextmanager
+async def _started(tasks: list[dict[str, Any]]) -> AsyncGenerator[list[_Process]]:
+    command = [sys.executable, "-c", "from clearfunds.perf._worker import main; exit(main())"]
+    started: list[trio.Process] = []
+    try:
+        for _ in tasks:
+            # A group of its own: Ctrl-C is for the one that runs the scenario, which ends them.
+            process = await trio.lowlevel.open_process(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+            started.append(process)
+        told = [_Process(process) for process in started]
+        for each, task in zip(told, tasks, strict=True):
+            await each.tell(task)
+        yield told
+    finally:
+        for process in started:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            for process in started:
+                await process.wait()
+                for pipe in (process.stdin, process.stdout):
+                    if pipe is not None:
+                        await pipe.aclose()
+
+
+async def measure(
+    scenario: Scenario, on_sample: Callable[[Sample], object] = lambda sample: None
+) -> Result:
+    """Run a scenario, and return what was measured.
+
+    Args:
+        scenario: What to put on which server.
+        on_sample: Called each second.
+
+    Cancellation: the generator's processes have ended afterwards.
+
+    Raises:
+        PerfError: The server is not there, or the generator could not do what it is to do.
+    """
+    check_histogram()
+    takers = scenario.routes().takers(scenario.publishers, scenario.subscribers)
+    count = processes_for(scenario, takers)
+    prefix = f"perf-{secrets.token_hex(3)}"
+    tasks = [
+        {
+            "scenario": to_json(scenario),
+            "prefix": prefix,
+            "publishers": list(range(place, scenario.publishers, count)),
+            "subscribers": list(range(place, scenario.subscribers, count)),
+            "takers": [
+                [len(some) for some in takers[n]] for n in range(place, scenario.publishers, count)
+            ],
+        }
+        for place in range(count)
+    ]
+    async with _started(tasks) as processes:
+        run = Run(scenario, processes)
+        await run.run(on_sample)
+        return run.result(takers)

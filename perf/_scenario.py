@@ -1,0 +1,184 @@
+"""What to put on a server: everything that can be said about a measurement."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import attrs
+
+from ._errors import ScenarioError
+from ._profile import Profile
+from ._sizes import Sizes
+from ._topics import Topics
+
+DEFAULT_URI: Final = "mqtt://127.0.0.1:1883"
+
+MAX_CLIENTS: Final = 50_000
+"""Of each sort: a process has some 28,000 ports to one address, and several processes as many."""
+
+_STALL: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?):([0-9]+(?:\.[0-9]+)?)")
+
+
+@attrs.frozen
+class Stall:
+    """A while in which a subscriber reads nothing."""
+
+    after: float
+    """Seconds from the beginning of the run."""
+    seconds: float
+    """How long."""
+
+
+def parse_stalls(text: str) -> tuple[Stall, ...]:
+    """Read `AFTER:SECONDS`, several of them separated by commas.
+
+    Raises:
+        ScenarioError: It is none, or they overlap.
+    """
+    found: list[Stall] = []
+    for part in text.split(","):
+        match = _STALL.fullmatch(part.strip())
+        if match is None:
+            msg = f'"{part.strip()}" is not AFTER:SECONDS, in seconds from the beginning ("5:10")'
+            raise ScenarioError(msg)
+        stall = Stall(float(match[1]), float(match[2]))
+        if found and stall.after < found[-1].after + found[-1].seconds:
+            msg = f'"{text}": a stall begins before the one before it is over'
+            raise ScenarioError(msg)
+        found.append(stall)
+    return tuple(found)
+
+
+def server_of(uri: str) -> tuple[str, int]:
+    """Return host and port of `mqtt://host:port`.
+
+    Raises:
+        ScenarioError: It is no such URI.
+    """
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError as error:
+        msg = f'"{uri}": {error}'
+        raise ScenarioError(msg) from error
+    if parts.scheme not in ("mqtt", "mqtt+tcp") or not parts.hostname or parts.path.strip("/"):
+        msg = f'"{uri}" is not mqtt://HOST:PORT'
+        raise ScenarioError(msg)
+    return parts.hostname, 1883 if port is None else port
+
+
+def _not_negative(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and value < 0:
+        msg = f"{attribute.name} is {value:g}; it cannot be below 0"
+        raise ScenarioError(msg)
+
+
+def _at_least_one(_: object, attribute: attrs.Attribute[Any], value: int) -> None:
+    if value < 1:
+        msg = f"{attribute.name} is {value}; at least 1"
+        raise ScenarioError(msg)
+
+
+@attrs.frozen(kw_only=True)
+class Scenario:
+    """One measurement. Times are in seconds.
+
+    Raises:
+        ScenarioError: If something cannot be what it is said to be.
+    """
+
+    name: str = "perf"
+    """What it is called in what is written about it."""
+    uri: str = DEFAULT_URI
+    """The server: `mqtt://host:port`."""
+    publishers: int = attrs.field(default=1, validator=_not_negative)
+    subscribers: int = attrs.field(default=1, validator=_not_negative)
+    topic: str = "perf/{publisher}"
+    """Where publishers publish to: see `Topics`."""
+    filter: str | None = None
+    """What subscribers subscribe to; None: to all that is published."""
+    topics: int = attrs.field(default=1, validator=_at_least_one)
+    """Topics that each publisher publishes to, in turn."""
+    size: Sizes = attrs.field(factory=lambda: Sizes((200,)))
+    """Of payloads."""
+    rate: Profile | None = None
+    """Of each publisher; None: as fast as it can."""
+    qos: Literal[0, 1, 2] = 0
+    """Of publications."""
+    subscriber_qos: Literal[0, 1, 2] | None = None
+    """Of subscriptions; None: as of publications."""
+    in_flight: int = attrs.field(default=100, validator=_at_least_one)
+    """Publications of one publisher that are not acknowledged, with QoS 1 and 2. As PerfTest's
+    `--confirm 100` in its documentation's examples."""
+    ack_every: int = attrs.field(default=1, validator=_at_least_one)
+    """Subscribers acknowledge so many at a time. No more than the server lets be in flight, or
+    nothing moves: mosquitto's default is 20."""
+    delay: float = attrs.field(default=0.0, validator=_not_negative)
+    """What each subscriber takes for each message."""
+    slow: int = attrs.field(default=0, validator=_not_negative)
+    """How many of the subscribers are slow ones, the first of them."""
+    slow_delay: float = attrs.field(default=0.0, validator=_not_negative)
+    """What these take for each message."""
+    slow_stalls: tuple[Stall, ...] = ()
+    """When these read nothing."""
+    ramp: float = attrs.field(default=0.0, validator=_not_negative)
+    """Publishers begin one after the other, within this time."""
+    seconds: float = attrs.field(default=10.0, validator=_not_negative)
+    """How long is published."""
+    drain: float = attrs.field(default=10.0, validator=_not_negative)
+    """For how long, after that, subscribers may still get what they are to get."""
+    reconnect: float | None = attrs.field(default=1.0, validator=_not_negative)
+    """After how long a client comes back that has been cut off; None: never."""
+    receive_buffer: int | None = None
+    """Bytes of a subscriber's socket buffer (SO_RCVBUF); None: the system's. What a stalled
+    subscriber's kernel takes, its server does not have to."""
+    clock: Literal["monotonic", "wall"] = "monotonic"
+    """Which clock is in the messages: the machine's own, or the time of day, for publishers and
+    subscribers on several machines, whose clocks have to agree."""
+    processes: int | None = None
+    """How many processes generate the load; None: as many as it takes, by an estimate."""
+    seed: int = 0
+    """For what is by lot."""
+
+    def __attrs_post_init__(self) -> None:
+        """Look at how the values go together."""
+        server_of(self.uri)
+        self.routes()
+        if not self.publishers and not self.subscribers:
+            raise ScenarioError("neither publishers nor subscribers: nothing to do")
+        if max(self.publishers, self.subscribers) > MAX_CLIENTS:
+            msg = f"more than {MAX_CLIENTS} publishers or subscribers from one machine"
+            raise ScenarioError(msg)
+        if self.slow > self.subscribers:
+            msg = f"{self.slow} slow subscribers of {self.subscribers}"
+            raise ScenarioError(msg)
+        if self.slow and not (self.slow_delay or self.slow_stalls):
+            msg = "slow subscribers that do nothing slowly: give --slow-delay or --slow-stalls"
+            raise ScenarioError(msg)
+        if not self.slow and (self.slow_delay or self.slow_stalls):
+            raise ScenarioError("what slow subscribers do, and none of them: give --slow")
+        if self.processes is not None and self.processes < 1:
+            raise ScenarioError("at least one process")
+        if not self.seconds > 0:
+            raise ScenarioError("a run takes more than 0 seconds")
+
+    def routes(self) -> Topics:
+        """Return its topics and filters."""
+        return Topics.make(self.topic, self.filter, self.topics)
+
+    def began(self, publisher: int) -> float:
+        """Return when a publisher begins, in seconds from the beginning of the run."""
+        return self.ramp * publisher / self.publishers
+
+    def due(self, at: float) -> int | None:
+        """Return how many messages all publishers are to have published by then.
+
+        None if they are to publish as fast as they can.
+        """
+        if self.rate is None:
+            return None
+        # What is due at the very end is published no more.
+        last = min(at, self.seconds - 1e-6)
+        return sum(self.rate.due(last - self.began(n)) for n in range(self.publishers))

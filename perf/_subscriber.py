@@ -1,0 +1,187 @@
+"""Subscribers: each takes what comes, at its own pace, and says how late it was."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+import trio
+
+from ._client import Client
+from ._connect import READ_BYTES, send_all
+from ._header import HEADER, HEADER_BYTES
+from ._latency import Latencies
+from ._scenario import Scenario
+from ._wire import (
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    Packets,
+    acknowledgement,
+    packet_id_at,
+)
+
+SLOW_READ_BYTES: Final = 4096
+"""What one takes at once who takes his time for each message: what has been read has left the
+server's hands."""
+
+
+class Subscriber(Client):
+    """One subscriber.
+
+    Attributes:
+        received: Messages of publishers of this run, each counted once.
+        received_bytes: Their payloads.
+        again: Messages that came once more.
+        foreign: Messages that nobody of this generator has published.
+        latencies: From when a message was due to when this one had it in hand.
+        fresh: The same since somebody last looked.
+        longest_gap: Seconds of the longest while in which nothing came.
+    """
+
+    def __init__(self, scenario: Scenario, number: int, prefix: str) -> None:
+        super().__init__(scenario, number, "sub", prefix)
+        self.slow = number < scenario.slow
+        self.received = 0
+        self.received_bytes = 0
+        self.again = 0
+        self.foreign = 0
+        self.latencies = Latencies()
+        self.fresh: list[int] = []
+        self.longest_gap = 0.0
+        self._delay = scenario.slow_delay if self.slow else scenario.delay
+        self._stalls = list(scenario.slow_stalls) if self.slow else []
+        self._came_at: float | None = None
+        # By publisher and topic, the highest number that has come.
+        self._last: dict[tuple[int, int], int] = {}
+        self._missing: dict[tuple[int, int], set[int]] = {}
+        self._input = Packets()
+        self._acks: list[bytes] = []
+        self._began_ns = 0
+
+    def begin(self, epoch_ns: int) -> None:
+        """Note when the run begins, on the clock that is in the messages."""
+        self._began_ns = epoch_ns
+
+    def filters(self) -> list[tuple[str, int]]:
+        """See `Client.filters`."""
+        qos = self.scenario.subscriber_qos
+        granted = self.scenario.qos if qos is None else qos
+        return [(each, granted) for each in self.scenario.routes().filters_of(self.number)]
+
+    def receive_buffer(self) -> int | None:
+        """See `Client.receive_buffer`."""
+        return self.scenario.receive_buffer
+
+    def opened(self, rest: bytes) -> None:
+        """See `Client.opened`."""
+        self._input = Packets()
+        self._input.feed(rest)
+        self._acks.clear()
+
+    def clock(self) -> float:
+        """Return seconds from the beginning of the run."""
+        return (self.now_ns() - self._began_ns) / 1e9
+
+    async def serve(self, sock: socket.socket) -> None:
+        """See `Client.serve`."""
+        read_bytes = SLOW_READ_BYTES if self._delay else READ_BYTES
+        while True:
+            count = self._take()
+            if count and self._delay:
+                await trio.sleep(count * self._delay)
+            await self._acknowledge(sock)
+            await self._stall()
+            await trio.lowlevel.wait_readable(sock)
+            try:
+                data = sock.recv(read_bytes)
+            except BlockingIOError:
+                continue
+            if not data:
+                return
+            self._input.feed(data)
+
+    async def _stall(self) -> None:
+        """Read nothing, where that is what this one is there for."""
+        while self._stalls:
+            stall = self._stalls[0]
+            now = self.clock()
+            if now < stall.after:
+                return
+            del self._stalls[0]
+            await trio.sleep(max(stall.after + stall.seconds - now, 0.0))
+
+    def _take(self) -> int:
+        """Deal with what has come in full; return how many messages there were."""
+        packets = self._input
+        fresh = self.fresh
+        now_ns = self.now_ns()
+        delay_ns = int(self._delay * 1e9)
+        count = 0
+        buffer = packets.buffer
+        while (found := packets.next()) is not None:
+            first, body, end = found
+            if first >> 4 != PUBLISH:
+                if first >> 4 == PUBREL:
+                    self._acks.append(acknowledgement(PUBCOMP, packet_id_at(buffer, body)))
+                continue
+            at = body + 2 + packet_id_at(buffer, body)
+            if first & 6:
+                kind = PUBACK if first & 2 else PUBREC
+                self._acks.append(acknowledgement(kind, packet_id_at(buffer, at)))
+                at += 2
+            if end - at < HEADER_BYTES:
+                self.foreign += 1
+                continue
+            due_ns, publisher, topic, number = HEADER.unpack_from(buffer, at)
+            if due_ns < self._began_ns or not self._is_new(publisher, topic, number):
+                continue
+            self.received += 1
+            self.received_bytes += end - at
+            fresh.append((now_ns + count * delay_ns - due_ns) // 1_000)
+            count += 1
+        if count:
+            self._note_gap(now_ns)
+        return count
+
+    def _note_gap(self, now_ns: int) -> None:
+        now = (now_ns - self._began_ns) / 1e9
+        if self._came_at is not None and now - self._came_at > self.longest_gap:
+            self.longest_gap = now - self._came_at
+        self._came_at = now
+
+    def _is_new(self, publisher: int, topic: int, number: int) -> bool:
+        """Whether this message has not come before."""
+        key = publisher, topic
+        last = self._last.get(key, -1)
+        if number == last + 1:
+            self._last[key] = number
+            return True
+        scenario = self.scenario
+        # Where there are none here, they are on another machine, and may be any.
+        if scenario.publishers and (publisher >= scenario.publishers or topic >= scenario.topics):
+            self.foreign += 1
+            return False
+        missing = self._missing.setdefault(key, set())
+        if number > last:
+            if number - last < 1 << 20:
+                missing.update(range(last + 1, number))
+            self._last[key] = number
+            return True
+        if number in missing:
+            missing.discard(number)
+            return True
+        self.again += 1
+        return False
+
+    async def _acknowledge(self, sock: socket.socket) -> None:
+        acks = self._acks
+        if len(acks) >= self.scenario.ack_every:
+            whole = len(acks) - len(acks) % self.scenario.ack_every
+            data = b"".join(acks[:whole])
+            del acks[:whole]
+            self._sending = True
+            await send_all(sock, data)
+            self._sending = False

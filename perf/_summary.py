@@ -1,0 +1,98 @@
+"""What a result says, in lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ._latency import Latencies
+from ._result import Result, Sample, SubscriberResult
+from ._words import rate, seconds
+
+SHOWN: Final = 10
+"""Subscribers of which each has a line; of more, the worst."""
+
+HEADING: Final = (
+    "  time  published      due  received       of   stalled      p50      p99      max   busy"
+)
+
+
+def sample_line(sample: Sample) -> str:
+    """Return the line of one second."""
+    latencies = sample.latencies
+    due = "-" if sample.expected_published is None else rate(sample.expected_published)
+    return (
+        f"{sample.at:5.0f}s {rate(sample.published):>10} {due:>8} {rate(sample.received):>9} "
+        f"{rate(sample.expected_received):>8} {sample.stalled:>9.2f} "
+        f"{seconds(latencies.percentile(50)):>8} {seconds(latencies.percentile(99)):>8} "
+        f"{seconds(latencies.most()):>8} {sample.busy:>6.0%}"
+    )
+
+
+def _latency_line(what: str, found: Latencies) -> str:
+    parts = [f"p{percent:g} {seconds(found.percentile(percent))}" for percent in (50, 95, 99, 99.9)]
+    return f"{what:<22}{', '.join(parts)}, max {seconds(found.most())}"
+
+
+def subscriber_line(each: SubscriberResult) -> str:
+    """Return what became of one subscriber."""
+    found = each.latencies
+    parts = [
+        f"{each.received:,} of {each.expected:,}",
+        f"p50 {seconds(found.percentile(50))}, p99 {seconds(found.percentile(99))}",
+        f"longest gap {seconds(each.longest_gap)}",
+    ]
+    if each.missing:
+        parts.append(f"{each.missing:,} missing")
+    if each.again:
+        parts.append(f"{each.again:,} twice")
+    if each.losses:
+        parts.append(f"cut off {each.losses} times")
+    slow = " (slow)" if each.slow else ""
+    return f"  subscriber {each.number}{slow}: {', '.join(parts)}"
+
+
+def summary(result: Result) -> Iterator[str]:
+    """Yield what a result says, line by line."""
+    scenario = result.scenario
+    span = scenario.seconds
+    yield (
+        f"{'published':<22}{result.published:,} in {span:g} s, {rate(result.published / span)} a "
+        "second"
+    )
+    of = ""
+    if result.expected:
+        missing = f"{result.missing:,} never came" if result.missing else "all of them"
+        of = f" of {result.expected:,}, {missing}"
+    yield (
+        f"{'received':<22}{result.received:,}{of}, "
+        f"{rate(result.received / result.seconds)} a second"
+    )
+    if len(result.latencies()):
+        if scenario.slow:
+            yield _latency_line("latency, slow ones", result.latencies(slow=True))
+            yield _latency_line("latency, the others", result.latencies(slow=False))
+        else:
+            yield _latency_line("latency", result.latencies())
+    if len(result.confirms):
+        yield _latency_line("until acknowledged", result.confirms)
+    if scenario.publishers:
+        share = result.stalled / (span * scenario.publishers)
+        yield (
+            f"{'publishers stalled':<22}{share:.1%} of their time; "
+            f"longest stretch {seconds(result.stalls.most() if len(result.stalls) else None)}"
+        )
+    every = sorted(
+        result.subscribers,
+        key=lambda s: (not s.slow, -s.missing, -(s.latencies.percentile(99) or 0.0), s.number),
+    )
+    if len(every) > 1:
+        for each in every[:SHOWN]:
+            yield subscriber_line(each)
+        if len(every) > SHOWN:
+            yield f"  and {len(every) - SHOWN} more, none of them worse"
+    for publisher in result.publishers:
+        for loss in publisher.lost[:1]:
+            yield f"  publisher {publisher.number} was cut off at {loss['at']:.1f} s: {loss['why']}"
+    for doubt in result.doubts():
+        yield f"note: {doubt}"

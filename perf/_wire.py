@@ -1,0 +1,112 @@
+"""MQTT packets in bulk, as a load generator meets them: many, mostly alike, each looked at once.
+
+Everything else is `clearfunds.transports.mqtt`'s.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from ._errors import PerfError
+
+PUBLISH: Final = 3
+PUBACK: Final = 4
+PUBREC: Final = 5
+PUBREL: Final = 6
+PUBCOMP: Final = 7
+
+MAX_PACKET_IDS: Final = 65_535
+
+_ID: Final = struct.Struct(">H")
+
+
+def remaining_length(length: int) -> bytes:
+    """Encode a remaining length (MQTT 3.1.1, section 2.2.3)."""
+    encoded = bytearray()
+    while length >= 128:
+        encoded.append(length & 127 | 128)
+        length >>= 7
+    encoded.append(length)
+    return bytes(encoded)
+
+
+def acknowledgement(kind: int, packet_id: int) -> bytes:
+    """Encode a PUBACK, PUBREC, PUBREL or PUBCOMP."""
+    return bytes((kind << 4 | (2 if kind == PUBREL else 0), 2)) + _ID.pack(packet_id)
+
+
+class Packets:
+    """Cuts a stream into packets. Iterate after each `feed`."""
+
+    __slots__ = ("at", "buffer")
+
+    def __init__(self) -> None:
+        self.buffer = b""
+        self.at = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read."""
+        self.buffer = self.buffer[self.at :] + data if self.at < len(self.buffer) else data
+        self.at = 0
+
+    def next(self) -> tuple[int, int, int] | None:
+        """Return the first byte of the next packet, where its body begins, and where it ends.
+
+        None while it has not come in full. The body stays where it is, in `buffer`.
+
+        Raises:
+            PerfError: What comes is no MQTT.
+        """
+        buffer, at = self.buffer, self.at
+        size = len(buffer)
+        if at + 2 > size:
+            return None
+        length = buffer[at + 1]
+        body = at + 2
+        if length >= 128:
+            length &= 127
+            for shift in (7, 14, 21, 28):
+                if shift == 28:
+                    raise PerfError("the server sent something that is not MQTT")
+                if body >= size:
+                    return None
+                byte = buffer[body]
+                body += 1
+                length |= (byte & 127) << shift
+                if byte < 128:
+                    break
+        end = body + length
+        if end > size:
+            return None
+        self.at = end
+        return buffer[at], body, end
+
+
+def packet_id_at(buffer: bytes, at: int) -> int:
+    """Return the packet identifier that stands there."""
+    return buffer[at] << 8 | buffer[at + 1]
+
+
+class Publications:
+    """Makes the packets of one publisher.
+
+    Args:
+        topics: Where it publishes to, in turn.
+        qos: 0, 1 or 2.
+    """
+
+    __slots__ = ("_first", "_names", "_qos")
+
+    def __init__(self, topics: list[str], qos: int) -> None:
+        self._names = [_ID.pack(len(t)) + t for t in (topic.encode() for topic in topics)]
+        self._qos = qos
+        self._first = bytes((PUBLISH << 4 | qos << 1,))
+
+    def frame(self, topic: int, packet_id: int, header: bytes, filler: bytes) -> bytes:
+        """Return a PUBLISH; `packet_id` says nothing with QoS 0."""
+        name = self._names[topic]
+        if self._qos:
+            name += _ID.pack(packet_id)
+        length = len(name) + len(header) + len(filler)
+        return b"".join((self._first, remaining_length(length), name, header, filler))

@@ -1,0 +1,228 @@
+"""One process of the generator: its share of the clients, told over standard input and output.
+
+`main` reads a line of JSON with the scenario and whose it is, connects them and says `ready`; a
+line with the beginning of the run sets it off; `stop` ends it. Each second, and at the end, it says
+what has happened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+import trio
+
+from ._client import Client, clock_of, keep_alive
+from ._errors import PerfError
+from ._latency import Latencies
+from ._profile import Profile, Step
+from ._publisher import Pacemaker, Publisher
+from ._scenario import Scenario, Stall
+from ._sizes import Sizes
+from ._subscriber import Subscriber
+
+INTERVAL: Final = 1.0
+"""Seconds from one report to the next."""
+
+OPENING: Final = 64
+"""Connections that are opened at a time."""
+
+LINE_BYTES: Final = 16 << 20
+
+
+def to_json(scenario: Scenario) -> dict[str, Any]:
+    """Return a scenario as JSON has it."""
+    return attrs.asdict(scenario)
+
+
+def from_json(told: dict[str, Any]) -> Scenario:
+    """Return the scenario that `to_json` made this of."""
+    size, rate = told["size"], told["rate"]
+    made = dict(told)
+    made["size"] = Sizes(tuple(size["choices"]), size["most"])
+    if rate is not None:
+        steps = (Step(each["first"], each["last"], each["seconds"]) for each in rate["steps"])
+        made["rate"] = Profile(tuple(steps))
+    made["slow_stalls"] = tuple(Stall(**each) for each in told["slow_stalls"])
+    return Scenario(**made)
+
+
+class Worker:
+    """The clients of one process."""
+
+    def __init__(self, task: dict[str, Any], say: Callable[[dict[str, Any]], object]) -> None:
+        self.scenario = from_json(task["scenario"])
+        prefix = task["prefix"]
+        self.publishers = [Publisher(self.scenario, n, prefix) for n in task["publishers"]]
+        self.subscribers = [Subscriber(self.scenario, n, prefix) for n in task["subscribers"]]
+        # How many subscribers take each of their topics.
+        self._takers: list[list[int]] = task["takers"]
+        self._say = say
+        self._now_ns = clock_of(self.scenario)
+        self._epoch_ns = 0
+        self._cpu = time.process_time()
+        self._looked = time.monotonic()
+
+    @property
+    def clients(self) -> list[Client]:
+        """All of them."""
+        return [*self.subscribers, *self.publishers]
+
+    def clock(self) -> float:
+        """Return seconds from the beginning of the run."""
+        return (self._now_ns() - self._epoch_ns) / 1e9
+
+    async def open(self) -> None:
+        """Connect them all, subscribers first.
+
+        Raises:
+            PerfError: One could not be connected.
+        """
+        limiter = trio.CapacityLimiter(OPENING)
+        wrong: list[PerfError] = []
+
+        async def open_one(client: Client, nursery: trio.Nursery) -> None:
+            async with limiter:
+                try:
+                    await client.open()
+                except PerfError as error:
+                    wrong.append(error)
+                    nursery.cancel_scope.cancel()
+
+        for some in (self.subscribers, self.publishers):
+            async with trio.open_nursery() as nursery:
+                for client in some:
+                    nursery.start_soon(open_one, client, nursery)
+            if wrong:
+                raise wrong[0]
+
+    async def run(self, epoch_ns: int, stop: trio.Event) -> None:
+        """Publish and subscribe until it is told to stop."""
+        self._epoch_ns = epoch_ns
+        for subscriber in self.subscribers:
+            subscriber.begin(epoch_ns)
+        pacemaker = Pacemaker(self.publishers, self.clock, self.scenario.seconds, epoch_ns)
+        async with trio.open_nursery() as nursery:
+            for client in self.clients:
+                nursery.start_soon(client.run, self.clock)
+            nursery.start_soon(keep_alive, self.clients)
+            nursery.start_soon(self._report)
+            await trio.sleep(max(-self.clock(), 0.0))
+            nursery.start_soon(pacemaker.run)
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+        self._say(self.sample())
+        self._say({"end": self.result()})
+
+    async def _report(self) -> None:
+        while True:
+            whole = max(math.floor(self.clock() / INTERVAL + 0.5), 0) + 1
+            await trio.sleep(whole * INTERVAL - self.clock())
+            self._say(self.sample())
+
+    def sample(self) -> dict[str, Any]:
+        """Return what there is to say now; latencies since the last time."""
+        interval = Latencies()
+        for subscriber in self.subscribers:
+            interval.add(subscriber.fresh)
+            subscriber.latencies.add(subscriber.fresh)
+            subscriber.fresh.clear()
+        now, cpu = time.monotonic(), time.process_time()
+        busy = (cpu - self._cpu) / max(now - self._looked, 1e-9)
+        self._cpu, self._looked = cpu, now
+        at = self.clock()
+        return {
+            "at": at,
+            "published": sum(sum(p.sent) for p in self.publishers),
+            "confirmed": sum(p.confirmed for p in self.publishers),
+            "received": sum(s.received for s in self.subscribers),
+            "received_bytes": sum(s.received_bytes for s in self.subscribers),
+            "owed": sum(
+                sent * takers
+                for publisher, each in zip(self.publishers, self._takers, strict=True)
+                for sent, takers in zip(publisher.sent, each, strict=True)
+            ),
+            "pending": sum(p.unsent + p.unconfirmed for p in self.publishers if p.connected),
+            "stalled": sum(p.stalled_until(at) for p in self.publishers),
+            "connected": sum(client.connected for client in self.clients),
+            "busy": busy,
+            "latencies": interval.encode() if len(interval) else None,
+        }
+
+    def result(self) -> dict[str, Any]:
+        """Return what became of everyone."""
+        late, stalls, confirmed = Latencies(), Latencies(), Latencies()
+        for publisher in self.publishers:
+            late.merge(publisher.late)
+            stalls.merge(publisher.stalls)
+            confirmed.merge(publisher.latencies)
+        at = self.clock()
+        return {
+            "publishers": [
+                {
+                    "number": p.number,
+                    "sent": p.sent,
+                    "uncertain": p.uncertain + p.unsent,
+                    "confirmed": p.confirmed,
+                    "unconfirmed": p.unconfirmed,
+                    "stalled": p.stalled_until(at),
+                    **_losses(p),
+                }
+                for p in self.publishers
+            ],
+            "subscribers": [
+                {
+                    "number": s.number,
+                    "received": s.received,
+                    "received_bytes": s.received_bytes,
+                    "again": s.again,
+                    "foreign": s.foreign,
+                    "longest_gap": s.longest_gap,
+                    "latencies": s.latencies.encode(),
+                    **_losses(s),
+                }
+                for s in self.subscribers
+            ],
+            "late": late.encode(),
+            "stalls": stalls.encode(),
+            "confirms": confirmed.encode(),
+        }
+
+
+def _losses(client: Client) -> dict[str, Any]:
+    return {"losses": client.losses, "lost": [attrs.asdict(loss) for loss in client.lost]}
+
+
+def _say(what: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+async def _main() -> int:
+    lines = trio.wrap_file(sys.stdin)
+    worker = Worker(json.loads(await lines.readline()), _say)
+    try:
+        await worker.open()
+    except PerfError as error:
+        _say({"failed": str(error)})
+        return 1
+    _say({"ready": True})
+    told = await lines.readline()
+    if not told:
+        return 0
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.run, json.loads(told)["begin"], stop)
+        await lines.readline()  # `stop`, or the end of whoever would say so
+        stop.set()
+    return 0
+
+
+def main() -> int:
+    """Serve the one who has started this process; return the exit status."""
+    return trio.run(_main)

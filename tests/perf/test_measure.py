@@ -1,0 +1,322 @@
+"""Real runs: the generator's processes, and a relay in this one."""
+
+from __future__ import annotations
+
+import csv
+import json
+import socket
+import subprocess
+import sys
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import attrs
+import pytest
+import trio
+
+pytest.importorskip("hdrh")
+
+from clearfunds.perf import (
+    PerfError,
+    Profile,
+    Result,
+    Sample,
+    Scenario,
+    Sizes,
+    exposed,
+    measure,
+    parse_stalls,
+    summary,
+    write,
+)
+from clearfunds.perf._result import LATE_SECONDS
+from tests.transports.peers import running, until
+
+
+async def run(**more: Any) -> tuple[Result, list[Sample]]:
+    """Measure a relay of this process, and see that it owes nothing afterwards."""
+    limits = {name: more.pop(name) for name in ("limit_items", "limit_bytes") if name in more}
+    seen: list[Sample] = []
+    async with running(**limits) as relay:
+        uri = f"mqtt://127.0.0.1:{relay.port}"
+        with trio.fail_after(60):
+            result = await measure(Scenario(uri=uri, **more), seen.append)
+        relay.audit()
+    assert list(result.samples) == seen
+    return result, seen
+
+
+@pytest.mark.parametrize(
+    "qos", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)]
+)
+async def test_everything_arrives_and_is_counted(qos: int) -> None:
+    result, seen = await run(
+        publishers=3, subscribers=4, topics=2, topic="t/{publisher}/{topic}", qos=qos, seconds=2.0,
+        rate=Profile.parse("100:0.5,200:0.5"), size=Sizes.parse("24,100,2000"), processes=2,
+    )  # fmt: skip
+    assert result.processes == 2
+    assert result.published == 3 * 300 == result.scenario.due(2.0)
+    assert [each.received for each in result.subscribers] == [900] * 4
+    assert (result.received, result.expected, result.missing) == (3600, 3600, 0)
+    assert [each.again + each.foreign + each.losses for each in result.subscribers] == [0] * 4
+    assert len(result.latencies()) == 3600
+    assert sum(each.confirmed for each in result.publishers) == (900 if qos else 0)
+    assert len(result.confirms) == (900 if qos else 0)
+    seconds = [sample.at for sample in seen]
+    assert seconds == sorted(seconds)
+    # In their own second, or the one after it.
+    assert sum(sample.received for sample in seen) >= 0.5 * 3600 / max(seconds)
+
+
+async def test_as_fast_as_it_can() -> None:
+    result, _ = await run(subscribers=2, seconds=1.0, qos=1, in_flight=50)
+    assert result.missing == 0
+    assert result.published > 500
+    assert result.expected == 2 * result.published == result.received
+    assert sum(each.unconfirmed for each in result.publishers) == 0
+
+
+async def test_filters_say_who_is_to_get_what() -> None:
+    result, _ = await run(
+        publishers=3, subscribers=2, filter="perf/{subscriber}", rate=Profile.parse("50"),
+        seconds=1.0,
+    )  # fmt: skip
+    assert [each.expected for each in result.subscribers] == [50, 50]
+    assert [each.received for each in result.subscribers] == [50, 50]
+
+
+async def test_publishers_and_subscribers_apart() -> None:
+    results: dict[str, Result] = {}
+
+    async def one(name: str, scenario: Scenario) -> None:
+        results[name] = await measure(scenario)
+
+    async with running() as relay:
+        here = Scenario(
+            uri=f"mqtt://127.0.0.1:{relay.port}", clock="wall", rate=Profile.parse("50"),
+            filter="perf/#", drain=1.0, seconds=2.0,
+        )  # fmt: skip
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one, "to", attrs.evolve(here, publishers=0, seconds=6.0))
+                await until(lambda: relay.relay.dataspace.statistics().subscriptions)
+                nursery.start_soon(one, "from", attrs.evolve(here, subscribers=0))
+        relay.audit()
+    assert results["from"].published == 100 == results["to"].received
+    assert (results["to"].expected, results["to"].missing) == (0, 0)
+    assert results["to"].subscribers[0].foreign == 0
+    assert "received              100, " in "\n".join(summary(results["to"]))
+
+
+async def test_a_subscriber_that_stalls_is_told_from_the_others() -> None:
+    result, _ = await run(
+        subscribers=3, slow=1, slow_stalls=parse_stalls("0.5:1.5"), rate=Profile.parse("200"),
+        seconds=2.5,
+    )  # fmt: skip
+    slow, *others = result.subscribers
+    assert slow.slow
+    assert result.missing == 0
+    assert slow.longest_gap >= 1.4
+    most = slow.latencies.most()
+    assert most is not None
+    assert most >= 1.3  # of what was due when the stall began
+    assert max(each.longest_gap for each in others) < slow.longest_gap
+    assert len(result.latencies(slow=True)) == 500
+    assert len(result.latencies(slow=False)) == 1000
+
+
+async def test_what_waits_for_a_server_counts_from_when_it_was_due() -> None:
+    # One that reads ten a second holds up who publishes a hundred: nothing is dropped, and what
+    # could not be sent counts as late as it is.
+    result, seen = await run(
+        delay=0.1, rate=Profile.parse("100"), size=Sizes.parse("200000"), seconds=2.0, drain=1.0,
+        receive_buffer=4096, limit_items=2,
+    )  # fmt: skip
+    assert result.published < 200
+    assert result.stalled > 0.3
+    longest = result.stalls.most()
+    assert longest is not None
+    assert longest > 0.05
+    assert max(sample.stalled for sample in seen) > 0.2
+    late = result.latencies().most()
+    assert late is not None
+    assert late > 0.5
+    own_fault = result.late.percentile(99)
+    assert own_fault is None or own_fault < late
+    assert result.missing == 0 or result.seconds >= 3.0
+
+
+async def test_clients_that_are_cut_off_come_back() -> None:
+    async with running() as relay:
+        uri = f"mqtt://127.0.0.1:{relay.port}"
+        scenario = Scenario(
+            uri=uri, rate=Profile.parse("50"), seconds=2.5, reconnect=0.1, drain=0.5
+        )
+        cut = False
+
+        def cut_off(sample: Sample) -> None:
+            nonlocal cut
+            if not cut:
+                cut = True
+                for session in list(relay.relay.mqtt.open):
+                    session.cut("for a test")
+
+        with trio.fail_after(60):
+            result = await measure(scenario, cut_off)
+        relay.audit()
+    (publisher,), (subscriber,) = result.publishers, result.subscribers
+    assert (publisher.losses, subscriber.losses) == (1, 1)
+    assert subscriber.lost[0]["at"] >= 0.5
+    # It went on; what came in between it did not get.
+    assert result.received > 50
+    assert result.published >= result.received
+
+
+async def test_nobody_there() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(PerfError, match="refused; is a server listening there") as caught:
+            await refused(port)
+    assert f"127.0.0.1:{port}" in str(caught.value)
+
+
+async def refused(port: int) -> None:
+    try:
+        with trio.fail_after(60):
+            await measure(Scenario(uri=f"mqtt://127.0.0.1:{port}", seconds=1.0))
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def test_a_server_that_does_not_speak_mqtt() -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with trio.open_nursery() as nursery:
+        serve = partial(trio.serve_tcp, host="127.0.0.1")
+        (listener,) = await nursery.start(serve, answer, 0)
+        with pytest.raises(PerfError, match="perf-"):
+            await refused(listener.socket.getsockname()[1])
+        nursery.cancel_scope.cancel()
+
+
+async def test_cancelled_no_process_is_left() -> None:
+    async with running() as relay:
+        scenario = Scenario(uri=f"mqtt://127.0.0.1:{relay.port}", rate=Profile.parse("10"))
+        with trio.CancelScope() as scope:
+            await measure(scenario, lambda sample: scope.cancel())
+        assert scope.cancelled_caught
+        await until(lambda: not relay.relay.mqtt.open, 10)
+    left = await trio.run_process(["ps", "-o", "args="], capture_stdout=True)
+    assert b"perf._worker" not in left.stdout
+
+
+class Cells(HTMLParser):
+    """What stands in the cells of a page, and whether every element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "line"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "line":
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "td":
+            self.cells.append(data)
+
+
+async def test_what_is_written(tmp_path: Path) -> None:
+    name = "<b>slow & steady</b>"
+    result, seen = await run(
+        name=name, subscribers=2, slow=1, slow_delay=0.001, rate=Profile.parse("100"), seconds=2.0,
+        qos=1,
+    )  # fmt: skip
+    paths = [tmp_path / each for each in ("seconds.csv", "all.json", "page.html")]
+    made = write([result, result], csv_file=paths[0], json_file=paths[1], html_file=paths[2])
+    assert made == paths
+    rows = list(csv.DictReader(paths[0].read_text().splitlines()))
+    assert len(rows) == 2 * len(seen)
+    assert {row["scenario"] for row in rows} == {name}
+    assert float(rows[0]["expected_published_per_s"]) == pytest.approx(100, abs=30)
+    whole = json.loads(paths[1].read_text())
+    assert [each["missing"] for each in whole["runs"][0]["subscribers"]] == [0, 0]
+    assert whole["runs"][0]["latency_seconds"]["count"] == 400
+    page = paths[2].read_text()
+    cells = Cells()
+    cells.feed(page)
+    cells.close()
+    assert cells.open == []
+    assert cells.cells.count("200") >= 4  # received, and of how many
+    assert "<b>slow" not in page
+    assert "http" not in page.replace("http-equiv", "")  # nothing from elsewhere
+    said = "\n".join(summary(result))
+    assert "400 of 400, all of them" in said
+    assert "subscriber 0 (slow): 200 of 200" in said
+    with pytest.raises(PerfError, match="cannot be written"):
+        write([result], html_file=tmp_path / "nowhere" / "page.html")
+
+
+def page(url: str) -> str:
+    with urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+async def test_figures_for_prometheus_stand_beside_what_was_to_be() -> None:
+    with exposed("127.0.0.1", 0) as shown:
+        port = shown.port
+        async with running() as relay:
+            uri = f"mqtt://127.0.0.1:{relay.port}"
+            scenario = Scenario(name="told", uri=uri, rate=Profile.parse("40"), seconds=1.0)
+            await measure(scenario, lambda sample: shown.show("told", sample))
+        told = await trio.to_thread.run_sync(page, f"http://127.0.0.1:{port}/metrics")
+        with pytest.raises(PerfError, match="cannot be served"), exposed("127.0.0.1", port):
+            pass
+    assert 'clearfunds_perf_samples_total{scenario="told"}' in told
+    for name in ("published_rate", "expected_published_rate", "received_rate"):
+        assert f'clearfunds_perf_{name}{{scenario="told"}}' in told
+    assert 'clearfunds_perf_latency_seconds{quantile="0.99",scenario="told"}' in told
+
+
+def test_the_generator_says_when_it_is_the_bottleneck() -> None:
+    result = trio.run(_small)
+    assert result.doubts() == [] or result.late.percentile(99) > LATE_SECONDS  # type: ignore[operator]
+    result.late.add([1_000_000] * 1000)
+    assert any("sent more than" in each for each in result.doubts())
+
+
+async def _small() -> Result:
+    result, _ = await run(rate=Profile.parse("20"), seconds=1.0)
+    return result
+
+
+def test_the_command(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "clearfunds", "perf")
+
+    def told(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *options], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    wrong = told("--rate", "fast")
+    assert wrong.returncode == 2
+    assert "is not RATE:SECONDS" in wrong.stderr
+    assert told("--uri", "tcp://x").stderr.startswith("clearfunds perf: ")
+    away = told("--uri", "mqtt://127.0.0.1:1", "--seconds", "1")
+    assert away.returncode == 1
+    assert len(away.stderr.splitlines()) == 1
+    assert "is a server listening there?" in away.stderr
+    file = tmp_path / "load.toml"
+    file.write_text("[[scenario]]\nsubscribers = []\n")
+    assert told("--scenario", str(file)).returncode == 2
