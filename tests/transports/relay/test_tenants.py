@@ -379,3 +379,36 @@ async def test_a_tenant_may_say_how_old_debt_gets_instead_of_how_much_it_is() ->
         assert relay.account("fixed").control is None
         assert relay.account("fixed").limit.items == 7
         assert relay.account("b").control is None
+
+
+# -- other protocols ------------------------------------------------------------------------------
+
+
+async def test_a_syndicate_peer_stands_under_its_tenant() -> None:
+    tenant = Tenant(name="graph", listener=("syndicate:*",), client=("127.0.0.1:*",))
+    listen = ("mqtt+tcp://127.0.0.1:0", "syndicate+tcp://127.0.0.1:0")
+    async with running(tenant=(tenant,), listen=listen) as relay:
+        port = int(relay.addresses.listening[1].rpartition(":")[2])
+        async with dial(port):
+            assert relay.relay.syndicate is not None
+            await until(lambda: relay.relay.syndicate and relay.relay.syndicate.open)
+            (session,) = relay.relay.syndicate.open
+            assert line(session.account)[1:] == ["tenant/graph", "server"]
+
+
+async def test_a_writer_of_batches_and_a_subscription_stand_under_their_tenants() -> None:
+    entries = (
+        Tenant(name="etl", client=("nightly-*",)),
+        # A writer outlives its connections, and is nobody's user.
+        Tenant(name="other", listener=("subscribe:*",), default=True),
+    )
+    listen = ("mqtt+tcp://127.0.0.1:0", "subscribe+tcp://127.0.0.1:0")
+    async with running(tenant=entries, listen=listen) as relay:
+        assert relay.relay.readers is not None
+        sinks, subscriptions = relay.relay.readers.writing.sinks, relay.relay.readers.subscriptions
+        assert line(sinks.open("nightly-1").account)[1:] == ["tenant/etl", "server"]
+        assert line(sinks.open("x").account)[1:] == ["tenant/other", "server"]
+        subscription = subscriptions.open("nightly-2", ["t"])
+        assert line(subscription.account)[1:] == ["tenant/etl", "server"]
+        # What is on its way to a reader lets publishers go on: theirs is not to be used up by that.
+        assert relay.relay.readers.readers.parent is None
