@@ -112,12 +112,20 @@ class OutletBacklog(Backlog):
         for place, chunk in enumerate(chunks):
             some, size = 1, min(len(chunk), nbytes)
             if framing.may_drop(chunk):
-                some = sum(1 for _ in framing.frames(chunk))
+                some = sum([frame[3] for frame in framing.frames(chunk)])
             if place == len(chunks) - 1:
                 some, size = items, nbytes
             items -= some
             nbytes -= size
             self.hold(loan.account, chunk, some, size, loan.opened)
+
+    def undroppable(self) -> bool:
+        """Whether it has something of others' that it can do nothing about by its policy."""
+        own = self._outlet.owner
+        return any(
+            loan.account != own and loan.holder is self._outlet and loan.items
+            for loan in self.aside
+        )
 
     # -- what comes -----------------------------------------------------------------------------
 
@@ -144,13 +152,13 @@ class OutletBacklog(Backlog):
         treatments = self._dealing.treatments
         policy: StuckPolicy | None = None
         first = last = count = 0
-        for key, start, end in self._dealing.framing.frames(chunk):
+        for key, start, end, some in self._dealing.framing.frames(chunk):
             found = treatments.of(key).policy
             if found is not policy:
                 if policy is not None:
                     yield policy, first, start, count
                 policy, first, count = found, start, 0
-            count += 1
+            count += some
             last = end
         if policy is not None:
             yield policy, first, last, count
@@ -337,7 +345,7 @@ def policies_of(
             continue
         for chunk in loan.item:
             if framing.may_drop(chunk):
-                found.update(treatments.of(key).policy for key, _, _ in framing.frames(chunk))
+                found.update([treatments.of(frame[0]).policy for frame in framing.frames(chunk)])
         if StuckPolicy.DISCONNECT in found:
             break
     return found

@@ -1,7 +1,7 @@
 """What a connection that is behind keeps of what it has not taken, by each policy that drops.
 
 Rules of this file:
-1. What is kept is bounded in messages and in bytes; but one message is kept whatever its size.
+1. What is kept is bounded in messages and in bytes; but one frame is kept whatever its size.
 2. It comes out in the order in which it came; of one topic always, whatever the policy.
 3. Nothing here owes: what is put in and what is dropped is told as numbers, to who does.
 
@@ -18,6 +18,10 @@ import attrs
 
 from ..accounts import StuckPolicy
 
+Frame = tuple[bytes | None, int, int, int]
+"""A frame: its key (None: it has none), where it begins and ends, and how many messages it is.
+Equal keys are one topic."""
+
 
 class Framing(Protocol):
     """What is known of one protocol's packets."""
@@ -26,11 +30,8 @@ class Framing(Protocol):
         """Whether a chunk is messages, which may be dropped, and nothing else."""
         ...
 
-    def frames(self, chunk: bytes, start: int = 0) -> Iterator[tuple[bytes | None, int, int]]:
-        """Yield the key (None: it has none), the beginning and the end of each frame from `start`.
-
-        Only of what `may_drop`. Equal keys are one topic.
-        """
+    def frames(self, chunk: bytes, start: int = 0) -> Iterator[Frame]:
+        """Yield each frame from `start` on; only of what `may_drop`."""
         ...
 
 
@@ -148,11 +149,11 @@ class NewestKept(_Line):
         """Drop the first few of a chunk; False if the last of all messages is left."""
         size = self.size
         items = nbytes = 0
-        for _, start, end in self._framing.frames(head.data, head.start):
+        for _, start, end, count in self._framing.frames(head.data, head.start):
             left = size.items - items
-            if left <= 1 or (left <= room.items and size.nbytes - nbytes <= room.nbytes):
+            if left <= count or (left <= room.items and size.nbytes - nbytes <= room.nbytes):
                 break
-            items += 1
+            items += count
             nbytes += end - start
         if not items:
             return False
@@ -184,13 +185,13 @@ class OldestKept(_Line):
             return items, len(chunk)
         kept = nbytes = 0
         if size.items < room.items or not size.items:
-            for _, start, end in self._framing.frames(chunk):
+            for _, start, end, count in self._framing.frames(chunk):
                 some = size.items + kept
                 if some and (
-                    some >= room.items or size.nbytes + nbytes + end - start > room.nbytes
+                    some + count > room.items or size.nbytes + nbytes + end - start > room.nbytes
                 ):
                     break
-                kept += 1
+                kept += count
                 nbytes += end - start
         return kept, nbytes
 
@@ -228,13 +229,13 @@ class LatestKept:
         """See `Kept.add`."""
         dropped = Size()
         by_key, size = self._by_key, self.size
-        for key, start, end in self._framing.frames(chunk):
+        for key, start, end, count in self._framing.frames(chunk):
             old = by_key.pop(key, None)
             if old is not None:
-                dropped.add(1, len(old.data))
-                size.add(-1, -len(old.data))
-            by_key[key] = _Chunk(number, chunk[start:end], 1)
-            size.add(1, end - start)
+                dropped.add(old.items, len(old.data))
+                size.add(-old.items, -len(old.data))
+            by_key[key] = _Chunk(number, chunk[start:end], count)
+            size.add(count, end - start)
         more, nbytes = self.shrink(room)
         return dropped.items + more, dropped.nbytes + nbytes
 
@@ -242,10 +243,11 @@ class LatestKept:
         """See `Kept.shrink`."""
         dropped = Size()
         size = self.size
-        while size.items > 1 and (size.items > room.items or size.nbytes > room.nbytes):
-            old = self._by_key.pop(next(iter(self._by_key)))
-            dropped.add(1, len(old.data))
-            size.add(-1, -len(old.data))
+        by_key = self._by_key
+        while len(by_key) > 1 and (size.items > room.items or size.nbytes > room.nbytes):
+            old = by_key.pop(next(iter(by_key)))
+            dropped.add(old.items, len(old.data))
+            size.add(-old.items, -len(old.data))
         return dropped.items, dropped.nbytes
 
     def first(self) -> int | None:
@@ -257,8 +259,8 @@ class LatestKept:
     def take(self) -> tuple[bytes, int]:
         """See `Kept.take`."""
         chunk = self._by_key.pop(next(iter(self._by_key)))
-        self.size.add(-1, -len(chunk.data))
-        return chunk.data, 1
+        self.size.add(-chunk.items, -len(chunk.data))
+        return chunk.data, chunk.items
 
 
 KEEPS: dict[StuckPolicy, type[NewestKept | OldestKept | LatestKept]] = {

@@ -12,6 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -32,6 +33,8 @@ from ..accounts import (
 from ..dataspace import Batch
 from ._behind import Dealing, OutletBacklog, policies_of
 from ._flusher import Flusher
+
+logger = logging.getLogger("clearfunds.transports")
 
 SEND_BYTES = 256 << 10
 """The most that one send is given. Without a cap, releasing a backlog of 1 GB froze a relay for
@@ -170,9 +173,15 @@ class Outlet(LoanQueue):
         if dealing is None or not self.policy.relieves:
             super().relieve(why, fields)
             return
-        # One that is not blocked is to be sent to in a moment; of one that is behind, what is
-        # waited for is what nothing is to be done about.
-        if self.closed or not self._blocked or self._behind is not None:
+        if self.closed or not self._blocked:
+            return  # what is not blocked is to be sent in a moment
+        if self._behind is not None:
+            # It has said already that it is: somebody waits all the same.
+            if self._behind.undroppable():
+                logger.warning(
+                    "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})
+                )
+                self.give_up(why)
             return
         progressed_at = self.progressed_at
         backlog = self._behind = self.backlog = OutletBacklog(self, dealing, why, fields)

@@ -48,7 +48,12 @@ from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_li
 from ._otel_export import check_exporter, open_provider
 from ._server import Admission, Server
 from ._settings import KeepingSettings
-from ._subscription_policies import StuckWord, SubscriptionPolicy
+from ._subscription_policies import (
+    StuckWord,
+    SubscriptionPolicies,
+    SubscriptionPolicy,
+    Treatment,
+)
 from ._tenants import Tenant, check_tenants
 from .credit import (
     STORE_CREDIT_TODAY,
@@ -456,6 +461,7 @@ def _syndicate_server(
             idle_timeout=settings.idle_timeout,
             patience=settings.patience,
             stuck=StuckPolicy(settings.stuck),
+            subscription_policies=settings.subscription_policy,
             resolve_answer=settings.resolve_answer,
             credit=settings.credit,
             oid=settings.sturdy_oid,
@@ -494,6 +500,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 raise
             msg = f'Syndicate needs {package}, which is not here: pip install "clearfunds[relay]"'
             raise ListenError(msg) from exc
+        _check_syndicate_policy(settings)
 
 
 _TENANTS_LIMITS: Final = ("items", "bytes", "user_items", "user_bytes", "latency")
@@ -513,6 +520,22 @@ def _check_flow(settings: RelaySettings) -> None:
             "leave them out"
         )
         raise ListenError(msg)
+
+
+def _check_syndicate_policy(settings: RelaySettings) -> None:
+    from .syndicate._droppable import ABLE
+
+    policies = SubscriptionPolicies(
+        settings.subscription_policy, Treatment(StuckPolicy(settings.stuck), settings.patience)
+    )
+    found = policies.of("syndicate:0/-/0", "0", able=ABLE, topic_of=None)
+    if not found.policies <= ABLE:
+        msg = (
+            f"{settings.stuck} cannot be done about Syndicate's peers: their messages have no "
+            "topics, and what they are told of assertions has to be told. Say what is done about "
+            "those, as --subscription-policy 'syndicate:* #=drop_oldest', or choose another for all"
+        )
+        raise ListenURLError(msg)
 
 
 def _wants_syndicate(urls: Sequence[ListenURL]) -> bool:

@@ -114,8 +114,8 @@ def test_frames_are_found_again(messages: list[tuple[str, int]], retain: bool) -
     frames = [encode_publish(topic, bytes(size), retain=retain) for topic, size in messages]
     raw = b"".join(frames)
     found = list(QOS_ZERO.frames(raw))
-    assert [raw[start:end] for _, start, end in found] == frames
-    assert [key.decode() for key, _, _ in found if key is not None] == [t for t, _ in messages]
+    assert [raw[start:end] for _, start, end, _ in found] == frames
+    assert [key.decode() for key, _, _, _ in found if key is not None] == [t for t, _ in messages]
     if len(frames) > 1:
         assert list(QOS_ZERO.frames(raw, found[1][1])) == found[1:]
 

@@ -124,7 +124,7 @@ class Way:
                 found.append(("q", int(raw[end - 6 : end])))
                 position = end
                 continue
-            key, _, end = next(QOS_ZERO.frames(raw, position))
+            key, _, end, _ = next(QOS_ZERO.frames(raw, position))
             assert key is not None
             start = position + 1
             while raw[start] >= 128:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from .._kept_messages import Frame
+
 _PUBLISH: Final = 0x30
 _RETAIN: Final = 0x01
 
@@ -24,7 +26,7 @@ class QosZero:
         return chunk[0] | _RETAIN == _PUBLISH | _RETAIN
 
     @staticmethod
-    def frames(chunk: bytes, start: int = 0) -> Iterator[tuple[bytes | None, int, int]]:
+    def frames(chunk: bytes, start: int = 0) -> Iterator[Frame]:
         """See `Framing.frames`."""
         end = len(chunk)
         while start < end:
@@ -41,7 +43,7 @@ class QosZero:
                     if byte < 128:
                         break
             stop = at + length
-            yield chunk[at + 2 : at + 2 + (chunk[at] << 8 | chunk[at + 1])], start, stop
+            yield chunk[at + 2 : at + 2 + (chunk[at] << 8 | chunk[at + 1])], start, stop, 1
             start = stop
 
 

@@ -12,6 +12,7 @@ from .._account_tree import AccountTree
 from .._flusher import Flusher
 from .._link import Link
 from .._server import Admission, Server
+from .._subscription_policies import SubscriptionPolicies, Treatment
 from ._entities import DataspaceEntity, Entity, Gatekeeper
 from ._session import SyndicateSession
 from ._settings import SyndicateSettings
@@ -28,6 +29,7 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
     Attributes:
         vocabulary: Which classes stand for records of which labels.
         entity: The dataspace, as peers refer to it.
+        policies: What is done about peers that are stuck.
     """
 
     logger = logging.getLogger("clearfunds.transports.syndicate")
@@ -45,6 +47,9 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.vocabulary = Vocabulary() if vocabulary is None else vocabulary
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
+        self.policies = SubscriptionPolicies(
+            settings.subscription_policies, Treatment(settings.stuck, settings.patience)
+        )
 
     async def handle(
         self, link: Link, listener: str, *, gatekeeper: bool = False, websocket: bool = False

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ...accounts import Account
+from .._behind import Dealing
 from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA, NeedData
@@ -27,6 +28,7 @@ from ..websocket import WebSocket
 from ._connection import Connection, Frame, State
 from ._credit import Credited
 from ._crediting import Crediting
+from ._droppable import ABLE, Messages
 from ._entities import Answer, Attenuated, Entity, Inert, Proxy
 from ._membrane import Membrane
 from ._packets import Error, Extension, Nop, Turn
@@ -84,6 +86,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         limit = settings.limit_of(peer.name, link.peer)
         self.account = server.tree.open(peer, server.tree.of(peer).tenant, limit)
         self.outlet.owner = self.account
+        treatments = server.policies.of(peer.name, link.peer, able=ABLE, topic_of=None)
+        if treatments.policies <= ABLE:
+            self.outlet.deal_by(Dealing(treatments, Messages(websocket=websocket)))
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,
             max_text_size=settings.max_text_size,

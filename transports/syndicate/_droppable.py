@@ -1,0 +1,83 @@
+"""What of what goes out to a Syndicate peer may be dropped: turns of nothing but messages.
+
+Assertions are state: a peer that is not told of one, or not of its end, has a wrong picture for as
+long as it is connected. Neither may an answer that it waits for be missing, nor what has a
+reference in it, which both sides count. All those go out, whatever the policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ...accounts import StuckPolicy
+from .._errors import RemoteProtocolError
+from .._kept_messages import Frame
+from ._scan import MESSAGE, SEQUENCE, Scanner, event_parts
+
+ABLE: Final = frozenset(
+    (
+        StuckPolicy.WAIT,
+        StuckPolicy.DISCONNECT,
+        StuckPolicy.DROP_OLDEST,
+        StuckPolicy.DROP_NEWEST,
+    )
+)
+"""What can be done about a peer of Syndicate's. Its messages have no topic to be conflated by; and
+assertions could not be told to one that reads messages from the disk first."""
+
+_WHOLE_BINARY: Final = 0x82
+
+
+def _scanner() -> Scanner:
+    # What was sent was made here: there are no bounds to be kept.
+    return Scanner(max_packet_size=1 << 40, max_depth=1 << 20)
+
+
+class Messages:
+    """See `.._kept_messages.Framing`. Frames have no keys.
+
+    Args:
+        websocket: Whether each packet is in a message of a WebSocket.
+    """
+
+    __slots__ = ("_scanner", "_websocket")
+
+    def __init__(self, *, websocket: bool) -> None:
+        self._websocket = websocket
+        self._scanner = _scanner()
+
+    def may_drop(self, chunk: bytes) -> bool:
+        """See `Framing.may_drop`: a chunk is a run of messages, or one turn; the first tells."""
+        try:
+            return self._first(chunk, 0)[1] > 0
+        except (RemoteProtocolError, IndexError):
+            self._scanner = _scanner()
+            return False
+
+    def frames(self, chunk: bytes, start: int = 0) -> Iterator[Frame]:
+        """See `Framing.frames`."""
+        while start < len(chunk):
+            end, count = self._first(chunk, start)
+            assert count, "a run of messages has nothing else in it"
+            yield None, start, end, count
+            start = end
+
+    def _first(self, chunk: bytes, start: int) -> tuple[int, int]:
+        """Return where a frame ends, and how many messages it is; 0: something else is in it."""
+        if self._websocket:
+            if chunk[start] != _WHOLE_BINARY:
+                return start, 0
+            start += {126: 4, 127: 10}.get(chunk[start + 1], 2)
+        if chunk[start] != SEQUENCE:
+            return start, 0  # written as text, or no turn
+        scanner = self._scanner
+        end = scanner.find_end(chunk, start)
+        if end is None:
+            raise RemoteProtocolError("it is not whole")
+        if scanner.embedded:
+            return end, 0
+        parts = event_parts(chunk, start, scanner.marks)
+        if parts is None or any(part.kind != MESSAGE for part in parts):
+            return end, 0
+        return end, len(parts)
