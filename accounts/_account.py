@@ -956,6 +956,8 @@ class Account:
             self.readers = []
         self.readers.append(waiter)
         ledger.waiters.add(waiter)
+        if ledger.impatient and ledger.on_wait is not None:
+            ledger.on_wait()
         if ledger.slow_waits is not None:
             ledger.slow_waits.began(waiter)
         for trace in ledger.traces:

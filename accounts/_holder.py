@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 DEFAULT_PATIENCE = 20.0
 """Seconds. Twice NATS's write deadline (10 s), a third of Redis's soft limit (60 s)."""
 
+IMPATIENT_SECONDS: Final = 0.5
+"""A holder with less patience is looked at as soon as somebody waits; others, as often as this."""
+
 RELIEVES: Final = frozenset(policy for policy in StuckPolicy if policy.relieves)
 """The policies by which a holder stays."""
 
@@ -102,8 +105,6 @@ class Holder(Recipient):
         owner: The account of the connection whose peer has to take what is held here, if there is
             one; to be set by who knows it. A peer that is not read may not read either: while that
             account's reader waits, this holder is taken to wait on it (`rings`).
-        patience: Seconds without progress, while somebody waits for what it holds, after which
-            `policy` applies; 0: as soon as somebody does.
         behind: Whether it has been relieved and has not caught up since; nobody waits on it.
         relief: What has become of what it could not take, since it was made.
         ages: How old loans were when holders of this kind were done with them. `LoanedItem.settle`
@@ -111,7 +112,7 @@ class Holder(Recipient):
     """
 
     __slots__ = (
-        "_policy", "ages", "behind", "ledger", "name", "owner", "patience", "progressed_at",
+        "_patience", "_policy", "ages", "behind", "ledger", "name", "owner", "progressed_at",
         "relief",
     )  # fmt: skip
 
@@ -139,6 +140,25 @@ class Holder(Recipient):
         self.progressed_at = ledger.clock()
         self.ages = ledger.ages_of(self.kind)
         ledger.register(self)
+
+    @property
+    def patience(self) -> float:
+        """Seconds without progress, while others wait for what it holds, until `policy` applies.
+
+        0: as soon as somebody waits.
+        """
+        return self._patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        if seconds < 0:
+            msg = f"{self.kind} {self.name} cannot have a patience of {seconds:g} s; 0 is the least"
+            raise ValueError(msg)
+        self._patience = seconds
+        if seconds < IMPATIENT_SECONDS:
+            self.ledger.impatient.add(self)
+        else:
+            self.ledger.impatient.discard(self)
 
     @property
     def policy(self) -> StuckPolicy:

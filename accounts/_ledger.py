@@ -150,6 +150,9 @@ class Ledger:
         # Accounts in `UNUSUAL` states: few, and so found without looking at all of them.
         self.unusual: set[Account] = set()
         self.waiters: set[Waiter] = set()
+        # Whose patience is shorter than `watch_patience` looks, and what wakes it for them.
+        self.impatient: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self.on_wait: Callable[[], object] | None = None
         # Who tells of those that wait for long, while `watch_slow_waits` runs.
         self.slow_waits: SlowWaits | None = None
         # What they and `watch_patience` have told of lately.
@@ -297,6 +300,7 @@ class Ledger:
     def unregister(self, holder: Holder) -> None:
         """Stop counting a holder that is closed and empty."""
         self.behind.discard(holder)
+        self.impatient.discard(holder)
         self.holders.discard(holder)
 
     def ages_of(self, kind: str) -> Histogram:

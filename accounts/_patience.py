@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from ._account import Account
-from ._holder import Holder, LoanQueue
+from ._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from ._incidents import NAMED, GivenUp, Relieved
 from ._ledger import Ledger
 from ._outcome import Outcome
@@ -28,7 +28,7 @@ from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
 
 logger = logging.getLogger("clearfunds.accounts")
 
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = IMPATIENT_SECONDS
 """How often holders are looked at: a fortieth of the default patience."""
 
 STRETCH_SECONDS = 0.002
@@ -167,8 +167,8 @@ class _Watch:
         self.named: dict[int, float] = {}
         self.spared: WeakKeyDictionary[Holder, float] = WeakKeyDictionary()
 
-    async def look(self) -> None:
-        """Deal with those whose patience has run out now.
+    async def look(self, holders: Iterable[Holder] | None = None) -> None:
+        """Deal with those whose patience has run out now: of all, or of `holders` alone.
 
         Rings are looked for in between, which with ten thousand that wait takes a while; others go
         on meanwhile, and whoever has made progress by then is let off.
@@ -176,10 +176,11 @@ class _Watch:
         # Nobody may be left to do so: all who would take the next turn wait for what has leaked.
         self.ledger.drain()
         now = self.ledger.clock()
-        stuck = overdue(self.ledger, now)
-        self.named = {
-            id(s.holder): self.named[id(s.holder)] for s in stuck if id(s.holder) in self.named
-        }
+        stuck = overdue(self.ledger, now, holders)
+        if holders is None:
+            self.named = {
+                id(s.holder): self.named[id(s.holder)] for s in stuck if id(s.holder) in self.named
+            }
         on_ring: dict[Holder, Ring] = {}
         found = await self._rings(now) if stuck else ()
         if self.ledger.clock() > now:
@@ -356,6 +357,22 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     nobody go on. The others have their patience anew, unless they are on a ring again.
     """
     watch = _Watch(ledger)
-    while True:
-        await trio.sleep(every)
-        await watch.look()
+    somebody_waits = trio.Event()
+    ledger.on_wait = lambda: somebody_waits.set()
+    try:
+        due = trio.current_time() + every
+        while True:
+            with trio.move_on_at(due) as scope:
+                await somebody_waits.wait()
+            if scope.cancelled_caught:
+                due = trio.current_time() + every
+                await watch.look()
+            else:
+                somebody_waits = trio.Event()
+                impatient = list(ledger.impatient)
+                shortest = min([each.patience for each in impatient], default=every)
+                if shortest > 0:
+                    due = min(due, trio.current_time() + shortest)
+                await watch.look(impatient)
+    finally:
+        ledger.on_wait = None

@@ -13,22 +13,38 @@ Source: syndicate-rs, dataspace.rs and skeleton.rs; MQTT 3.1.1 for topics and re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable
+from collections.abc import Callable, Collection, Generator, Hashable
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
-from ..accounts import Account, Holder, Ledger, Recipient, Turn, commit_run, measure
+from ..accounts import (
+    DEFAULT_PATIENCE,
+    KEEP,
+    Account,
+    Holder,
+    Ledger,
+    Limit,
+    Recipient,
+    StuckPolicy,
+    Turn,
+    commit_run,
+    measure,
+)
 from ._bag import Bag, Entry, identity
 from ._errors import DataspaceError, NotAssertedError
 from ._events import Asserted, Batch, Observe, Publication, Retracted
 from ._index import DEFAULT_MAX_SHAPES, Endpoint, PatternIndex, kind_wanted, matches
+from ._mailbox import Mailbox, subject_of
 from ._pattern import Path, Pattern, Skeleton, captured, compile_pattern
 from ._retained import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, RetainedStore
 from ._routes import DEFAULT_CACHED_ROUTES, Destinations, Route, Routes, Subscription
 from ._topics import TopicFilter
+
+if TYPE_CHECKING:
+    from .queues import Queue
 
 
 @attrs.define(slots=True, eq=False)
@@ -433,6 +449,47 @@ class Dataspace:
             finally:
                 with account.turn() as turn:
                     self.unobserve(turn, observation)
+
+    @contextmanager
+    def subscribed(
+        self,
+        account: Account,
+        pattern: object,
+        *,
+        name: str | None = None,
+        patience: float = DEFAULT_PATIENCE,
+        policy: StuckPolicy = StuckPolicy.DISCONNECT,
+        keep: Limit = KEEP,
+        key: Callable[[Any], Hashable] = subject_of,
+        spill: Queue | None = None,
+        replay: bool = True,
+    ) -> Generator[Mailbox]:
+        """Let a new mailbox observe `pattern` for as long as the block lasts; `account` pays::
+
+            with dataspace.subscribed(
+                account, TopicFilter("sensors/#"), patience=2, policy=StuckPolicy.CONFLATE
+            ) as mailbox:
+                async for loan in mailbox:
+                    ...
+
+        It is called `name` (default: as the account). What becomes of it when its consumer does not
+        keep up is this subscription's own affair: for `patience`, `policy`, `keep`, `key` and
+        `spill` see `Mailbox`; for `pattern` and `replay` see `observe`.
+
+        Raises:
+            UnfitPolicyError: If `policy` needs what is not given; and as `observe`.
+        """
+        mailbox = Mailbox(
+            self.ledger,
+            account.name if name is None else name,
+            patience=patience,
+            policy=policy,
+            keep=keep,
+            key=key,
+            spill=spill,
+        )
+        with mailbox, self.observed(account, pattern, mailbox, replay=replay):
+            yield mailbox
 
     def _subscribe(self, turn: Turn, observation: Observation, *, replay: bool) -> None:
         subscription = observation.subscription

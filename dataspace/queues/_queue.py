@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -34,7 +34,6 @@ from ...accounts import (
     StuckPolicy,
     Turn,
 )
-from .._dataspace import Dataspace
 from .._events import Batch, Publication
 from .._topics import TopicFilter
 from ._backing import BackingFactory
@@ -51,6 +50,9 @@ from ._shelf import Shelf
 from ._statistics import QueueStatistics
 from ._steady import SteadyBacking
 from ._stream import QueueStream
+
+if TYPE_CHECKING:
+    from .._dataspace import Dataspace
 
 logger = logging.getLogger("clearfunds.dataspace")
 

@@ -1,0 +1,628 @@
+"""Mailboxes whose consumer does not keep up, under the policies by which they stay (rule 11)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from clearfunds.accounts import (
+    KEEP,
+    KEEP_BYTES,
+    KEEP_ITEMS,
+    NO_LIMIT,
+    Account,
+    Holder,
+    Ledger,
+    Limit,
+    Outcome,
+    StuckPolicy,
+    Tracer,
+    UnfitPolicyError,
+    watch_patience,
+)
+from clearfunds.dataspace import (
+    Asserted,
+    Batch,
+    Dataspace,
+    Mailbox,
+    Publication,
+    Retracted,
+    TopicFilter,
+    subject_of,
+)
+from clearfunds.dataspace.queues import MemoryShelf, Queue, QueueSettings
+from tests.accounts.conftest import Box, balance
+
+RELIEVING = [policy for policy in StuckPolicy if policy.relieves]
+KEEPING = [policy for policy in RELIEVING if policy is not StuckPolicy.SPILL]
+
+
+@pytest.fixture
+def timed(autojump_clock: MockClock) -> Iterator[Ledger]:
+    """A ledger on the loop's own clock. (A test has to name `autojump_clock`, too.)"""
+    ledger = Ledger(clock=autojump_clock.current_time)
+    yield ledger
+    balance(ledger)
+
+
+def a_queue(ledger: Ledger, shelf: MemoryShelf) -> Queue:
+    queue = Queue(
+        ledger,
+        "spill",
+        account=ledger.open("disk", limit=NO_LIMIT, at_rest="disk"),
+        shelf=shelf,
+        settings=QueueSettings(durable=True),
+        persistent=lambda _: True,
+    )
+    shelf.recover(queue)
+    return queue
+
+
+async def disk(shelf: MemoryShelf) -> None:
+    while True:
+        await trio.sleep(0.2)
+        work(shelf)
+
+
+def send(account: Account, holder: Holder, *events: Any) -> None:
+    for event in events:
+        with account.turn() as turn:
+            turn.send(holder, event, nbytes=10)
+
+
+def work(shelf: MemoryShelf) -> None:
+    shelf.sync()
+    while shelf.wants:
+        shelf.answer()
+
+
+async def received(mailbox: Mailbox, shelf: MemoryShelf | None = None) -> tuple[list[Any], int]:
+    if shelf is not None:
+        work(shelf)
+    with trio.fail_after(60):
+        loan = await mailbox.receive()
+    with loan as events:
+        return list(events), mailbox.dropped
+
+
+# -- what publishers and others get ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", RELIEVING)
+async def test_publishers_go_on_and_the_others_get_everything(
+    policy: StuckPolicy, autojump_clock: MockClock, timed: Ledger
+) -> None:
+    """One consumer of three sleeps; nobody waits on it twice, and each loss is counted."""
+    shelf = MemoryShelf()
+    queue = a_queue(timed, shelf)
+    account = timed.open("publisher", limit=Limit(items=30, low_items=10))
+    stuck = Mailbox(timed, "stuck", patience=5, policy=policy, keep=Limit(items=8), spill=queue)
+    others = [Mailbox(timed, f"other {n}") for n in range(2)]
+    got: dict[Mailbox, list[Any]] = {mailbox: [] for mailbox in others}
+    wake = trio.Event()
+    late: list[Any] = []
+    gaps = 0
+
+    async def consumer(mailbox: Mailbox) -> None:
+        async for loan in mailbox:
+            with loan as events:
+                await trio.sleep(0.01)
+                got[mailbox] += events
+
+    async def sleeper() -> None:
+        nonlocal gaps
+        first, _ = await received(stuck)
+        late.extend(first)
+        await wake.wait()
+        while True:
+            events, gap = await received(stuck)
+            late.extend(events)
+            gaps += gap
+
+    waits: list[float] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(disk, shelf)
+        nursery.start_soon(sleeper)
+        for mailbox in others:
+            nursery.start_soon(consumer, mailbox)
+        with trio.fail_after(60):
+            for number in range(1000):
+                began = trio.current_time()
+                await account.ensure_clear_funds()
+                if trio.current_time() - began > 0.5:
+                    waits.append(trio.current_time() - began)
+                with account.turn() as turn:
+                    for mailbox in (stuck, *others):
+                        turn.send(mailbox, number, nbytes=10)
+                await trio.sleep(0.001)
+        # Once for its patience, to within one look; never again.
+        assert len(waits) == 1
+        assert 5.0 <= waits[0] <= 5.6
+        assert stuck.relief.spells == 1
+        assert stuck.behind
+        assert stuck in timed.behind
+        wake.set()
+        await trio.sleep(30)
+        assert not stuck.behind
+        send(account, stuck, 1000)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+    for numbers in got.values():
+        assert numbers == list(range(1000))
+    assert late == sorted(late)
+    dropped = stuck.relief.dropped_items
+    assert len(late) + dropped == 1001
+    assert gaps == dropped
+    statistics = timed.holder_statistics(stuck)
+    assert (statistics.dropped_items, statistics.spells, statistics.behind) == (dropped, 1, False)
+    totals = timed.statistics()
+    assert totals.relieved[policy] == 1
+    assert totals.behind == 0
+    if policy is StuckPolicy.SPILL:
+        assert late == list(range(1001))
+        assert stuck.relief.stored_items == totals.relieved_items[policy] > 900
+    else:
+        assert totals.repaid_items["dropped"] == dropped > 900
+        kept = late[late.index(0) + 1 : -1] if policy is StuckPolicy.DROP_NEWEST else late[-9:-1]
+        assert len(kept) >= 8 or policy is StuckPolicy.CONFLATE
+    assert not any(name.startswith("behind") for name in timed.accounts)
+
+
+async def test_without_patience_it_is_dealt_with_as_soon_as_somebody_waits(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    account = timed.open("publisher", limit=Limit(items=2, low_items=0))
+    mailbox = Mailbox(timed, "m", patience=0, policy=StuckPolicy.DROP_OLDEST)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+        send(account, mailbox, 1, 2, 3)
+        await account.ensure_clear_funds()
+        assert trio.current_time() == began
+        assert mailbox.behind
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_short_patience_is_kept_to(autojump_clock: MockClock, timed: Ledger) -> None:
+    account = timed.open("publisher", limit=Limit(items=2, low_items=0))
+    mailbox = Mailbox(timed, "m", patience=0.1, policy=StuckPolicy.DROP_NEWEST)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(watch_patience, timed, every=5))
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+        send(account, mailbox, 1, 2, 3)
+        await account.ensure_clear_funds()
+        assert trio.current_time() - began == pytest.approx(0.1)
+        nursery.cancel_scope.cancel()
+
+
+def test_patience_is_not_negative(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="0 is the least"):
+        Mailbox(ledger, "m", patience=-1)
+
+
+def first_letter(event: str) -> str:
+    return event[0]
+
+
+def itself(event: int) -> int:
+    return event
+
+
+# -- what is kept, and where the gaps are ---------------------------------------------------------
+
+
+def stuck(ledger: Ledger, policy: StuckPolicy, keep: int, **options: Any) -> Mailbox:
+    return Mailbox(ledger, "m", policy=policy, keep=Limit(items=keep), **options)
+
+
+async def test_the_oldest_go(ledger: Ledger, account: Account) -> None:
+    mailbox = stuck(ledger, StuckPolicy.DROP_OLDEST, 3)
+    send(account, mailbox, *range(10))
+    mailbox.relieve("it is stuck")
+    assert account.debt_items == 0
+    send(account, mailbox, 10)
+    assert [await received(mailbox) for _ in range(3)] == [([8], 8), ([9], 0), ([10], 0)]
+    assert not mailbox.behind
+    send(account, mailbox, 11, 12)
+    assert await received(mailbox) == ([11, 12], 0)
+
+
+async def test_the_newest_go(ledger: Ledger, account: Account) -> None:
+    mailbox = stuck(ledger, StuckPolicy.DROP_NEWEST, 3)
+    send(account, mailbox, *range(10))
+    mailbox.relieve("it is stuck")
+    assert await received(mailbox) == ([0], 0)
+    send(account, mailbox, 10)
+    send(account, mailbox, 11)
+    assert [await received(mailbox) for _ in range(3)] == [([1], 0), ([2], 0), ([10], 7)]
+    assert not mailbox.behind
+    send(account, mailbox, 12)
+    assert await received(mailbox) == ([12], 1)
+
+
+async def test_the_latest_of_each_key_stays_where_it_came(ledger: Ledger, account: Account) -> None:
+    mailbox = stuck(ledger, StuckPolicy.CONFLATE, 100, key=first_letter)
+    send(account, mailbox, "a1", "b1", "a2", "c1")
+    mailbox.relieve("it is stuck")
+    send(account, mailbox, "b2", "b3")
+    found = [await received(mailbox) for _ in range(3)]
+    assert found == [(["a2"], 2), (["c1"], 0), (["b3"], 1)]
+    assert mailbox.relief.dropped_items == 3
+
+
+async def test_what_is_conflated_by_topic_comes_in_batches_too(
+    ledger: Ledger, account: Account
+) -> None:
+    mailbox = stuck(ledger, StuckPolicy.CONFLATE, 100)
+
+    def run(*topics: str) -> Batch:
+        each = [Publication(topic, b"%d" % n) for n, topic in enumerate(topics)]
+        return Batch(b"12345" * len(each), len(each), lambda _: each)
+
+    for topics in ("aab", "ba"):
+        with account.turn() as turn:
+            turn.send(mailbox, run(*topics), items=len(topics), nbytes=5 * len(topics))
+        mailbox.relieve("it is stuck")
+    found = [(await received(mailbox))[0][0] for _ in range(2)]
+    assert found == [Publication("b", b"0"), Publication("a", b"1")]
+    assert mailbox.relief.dropped_items == 3
+    assert mailbox.relief.dropped_bytes == 15
+
+
+@attrs.frozen
+class Reading:
+    sensor: str
+    value: int
+
+
+@attrs.frozen
+class Tick:
+    at: int
+
+
+def test_subjects() -> None:
+    assert subject_of(Publication("a/b", b"1")) == subject_of(Publication("a/b", b"2", qos=1))
+    assert subject_of(Publication("a/b", b"1")) != subject_of(Publication("a/c", b"1"))
+    assert subject_of(Reading("s", 1)) == subject_of(Reading("t", 2))
+    assert subject_of(Reading("s", 1)) != subject_of(Tick(1))
+    assert subject_of(Asserted(Tick(1))) == subject_of(Retracted(Tick(1)))
+    assert subject_of(Asserted(Tick(1))) != subject_of(Asserted(Tick(2)))
+    assert subject_of({"a": [1]}) == subject_of({"b": 2})
+
+
+async def test_more_keys_than_are_kept(ledger: Ledger, account: Account) -> None:
+    mailbox = stuck(ledger, StuckPolicy.CONFLATE, 2, key=itself)
+    mailbox.relieve("it is stuck")
+    for n in range(500):
+        send(account, mailbox, n)
+        if n % 7 == 0:
+            assert (await received(mailbox))[0] == [max(0, n - 1)]
+            mailbox.relieve("it is stuck")
+        backlog = mailbox.backlog
+        assert backlog is None or len(backlog._latest) <= 70  # pyright: ignore[reportPrivateUsage]
+
+
+def test_the_bound_is_in_bytes_too(ledger: Ledger, account: Account) -> None:
+    mailbox = Mailbox(ledger, "m", policy=StuckPolicy.DROP_OLDEST, keep=Limit(bytes=100))
+    mailbox.relieve("it is stuck")
+    send(account, mailbox, *range(20))
+    assert len(mailbox.queue) == 10
+    # What is larger than all that is kept takes nothing else with it.
+    with account.turn() as turn:
+        turn.send(mailbox, "large", nbytes=101)
+    assert [loan.item[0] for loan in mailbox.queue] == list(range(10, 20))
+    assert mailbox.relief.dropped_items == 11
+    assert (KEEP.items, KEEP.bytes) == (KEEP_ITEMS, KEEP_BYTES) == (1000, 8 << 20)
+
+
+# -- what is in somebody's hands ------------------------------------------------------------------
+
+
+async def test_what_is_in_hand_is_finished_and_owed_for_by_nobody_who_waits(
+    ledger: Ledger, account: Account
+) -> None:
+    mailbox = stuck(ledger, StuckPolicy.DROP_OLDEST, 1)
+    box = Box(ledger, "box")
+    send(account, mailbox, "first")
+    loan = await mailbox.receive()
+    with loan as events:
+        send(account, mailbox, "second", "third")
+        mailbox.relieve("it is stuck")
+        assert account.debt_items == 0
+        assert loan.account.name == "behind"
+        assert events == ["first"]
+        with loan.turn() as turn:
+            turn.send(box, "caused", nbytes=1)
+        ledger.audit()
+    ledger.audit()
+    assert not ledger.inside
+    await account.ensure_clear_funds()
+    assert {row.account for row in ledger.matrix()} == {"behind", "behind/m"}
+    box.close()
+    assert (await received(mailbox)) == (["third"], 1)
+
+
+def test_what_its_consumer_causes_is_bounded_with_what_is_kept(
+    ledger: Ledger, account: Account
+) -> None:
+    mailbox = stuck(ledger, StuckPolicy.DROP_OLDEST, 4)
+    box = Box(ledger, "stuck too")
+    mailbox.relieve("it is stuck")
+    for n in range(100):
+        send(account, mailbox, n)
+        if n % 3 == 2 and mailbox.queue:
+            loan = mailbox.receive_nowait()
+            with loan, loan.turn() as turn:
+                turn.send(box, "caused", nbytes=1)
+            mailbox.relieve("it is stuck")
+    assert sum(each.debt_items for each in ledger.accounts.values() if each.parent) <= 40
+    assert account.debt_items == 0
+    box.close()
+
+
+async def test_what_was_taken_may_be_put_back_or_given_to_another_that_is_behind(
+    ledger: Ledger, account: Account
+) -> None:
+    mailbox = stuck(ledger, StuckPolicy.DROP_OLDEST, 3)
+    other = Mailbox(ledger, "other")
+    send(account, other, 1, 2, 3, 4)
+    mailbox.relieve("it is stuck")
+    mailbox.put(other.receive_nowait())
+    assert account.debt_items == 0
+    assert [loan.item for loan in mailbox.queue] == [[2], [3], [4]]
+    first = mailbox.receive_nowait()
+    assert mailbox.dropped == 1
+    mailbox.put(first)
+    assert [loan.item for loan in mailbox.queue] == [[3], [4], [2]]
+    ledger.audit()
+    other.close()
+
+
+# -- spilling -----------------------------------------------------------------------------------
+
+
+async def test_what_is_put_aside_comes_back_in_order(ledger: Ledger, account: Account) -> None:
+    shelf = MemoryShelf()
+    queue = a_queue(ledger, shelf)
+    mailbox = Mailbox(ledger, "m", policy=StuckPolicy.SPILL, spill=queue)
+    send(account, mailbox, *range(5))
+    assert (await received(mailbox)) == ([0, 1, 2, 3, 4], 0)
+    send(account, mailbox, *range(5, 200))
+    mailbox.relieve("it is stuck")
+    assert account.debt_items == 195  # until it is on disk
+    shelf.sync()
+    assert account.debt_items == 0
+    send(account, mailbox, *range(200, 300))
+    found: list[Any] = []
+    while mailbox.behind:
+        found += (await received(mailbox, shelf))[0]
+    assert found == list(range(5, 300))
+    assert not len(shelf)
+    assert mailbox.relief.stored_items == 295
+    # From now on it is as it was.
+    send(account, mailbox, 300, 301)
+    assert (await received(mailbox)) == ([300, 301], 0)
+    queue.close()
+
+
+async def test_what_was_not_received_stays_in_the_queue(ledger: Ledger, account: Account) -> None:
+    shelf = MemoryShelf()
+    queue = a_queue(ledger, shelf)
+    with Mailbox(ledger, "m", policy=StuckPolicy.SPILL, spill=queue) as mailbox:
+        send(account, mailbox, *range(100))
+        mailbox.relieve("it is stuck")
+        assert [(await received(mailbox, shelf))[0] for _ in range(3)] == [[0], [1], [2]]
+        ledger.audit()
+    assert len(queue) == 97
+    assert not mailbox.queue
+    # Whoever reads the queue next has it.
+    with Mailbox(ledger, "next", policy=StuckPolicy.SPILL, spill=queue) as following:
+        send(account, following, 100)
+        following.relieve("it is stuck")
+        assert (await received(following, shelf)) == ([3], 0)
+    queue.close()
+
+
+async def test_a_queue_that_cuts_the_mailbox_off_has_everything_back(
+    ledger: Ledger, account: Account
+) -> None:
+    shelf = MemoryShelf()
+    queue = a_queue(ledger, shelf)
+    mailbox = Mailbox(ledger, "m", policy=StuckPolicy.SPILL, spill=queue)
+    send(account, mailbox, *range(10))
+    mailbox.relieve("it is stuck")
+    assert (await received(mailbox, shelf)) == ([0], 0)
+    queue.give_up("others wait for room")
+    assert not mailbox.queue
+    ledger.audit()
+    send(account, mailbox, 10)
+    assert [(await received(mailbox, shelf))[0] for _ in range(10)] == [[n] for n in range(1, 11)]
+    queue.close()
+
+
+async def test_a_queue_that_is_deleted_meanwhile(ledger: Ledger, account: Account) -> None:
+    shelf = MemoryShelf()
+    queue = a_queue(ledger, shelf)
+    mailbox = Mailbox(ledger, "m", policy=StuckPolicy.SPILL, spill=queue)
+    send(account, mailbox, *range(100))
+    mailbox.relieve("it is stuck")
+    work(shelf)
+    queue.delete()
+    # What had come back is there; the rest went with the queue.
+    found: list[Any] = []
+    while mailbox.behind:
+        found += (await received(mailbox))[0]
+    assert found == list(range(64))
+    send(account, mailbox, 100)
+    assert (await received(mailbox, shelf)) == ([100], 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (None, "give it a queue"),
+        (QueueSettings(durable=True), "has no shelf"),
+        (QueueSettings(durable=False), "is not durable"),
+        (QueueSettings(durable=True, auto_delete=True), "would delete itself"),
+    ],
+)
+def test_a_mailbox_that_cannot_spill(
+    settings: QueueSettings | None, why: str, ledger: Ledger
+) -> None:
+    queue = None
+    if settings is not None:
+        queue = Queue(
+            ledger,
+            "q",
+            account=ledger.open("disk", at_rest="disk"),
+            settings=settings,
+            shelf=None if "no shelf" in why else MemoryShelf(),
+        )
+    with pytest.raises(UnfitPolicyError, match=why):
+        Mailbox(ledger, "m", policy=StuckPolicy.SPILL, spill=queue)
+    mailbox = Mailbox(ledger, "m", spill=queue)
+    with pytest.raises(UnfitPolicyError, match=why):
+        mailbox.policy = StuckPolicy.SPILL
+    assert mailbox.policy is StuckPolicy.DISCONNECT
+
+
+# -- the log, the end, and those that cannot ------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", KEEPING)
+async def test_the_log_has_a_line_when_it_begins_and_one_when_it_ends(
+    policy: StuckPolicy,
+    autojump_clock: MockClock,
+    timed: Ledger,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "clearfunds.accounts")
+    account = timed.open("publisher", limit=Limit(items=2, low_items=0))
+    mailbox = Mailbox(timed, "m", patience=5, policy=policy, keep=Limit(items=2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        send(account, mailbox, 1, 2, 3)
+        await account.ensure_clear_funds()
+        for n in range(50):
+            await account.ensure_clear_funds()
+            send(account, mailbox, n)
+            await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    (begin,) = caplog.records
+    assert begin.levelno == logging.WARNING
+    assert begin.message.startswith(
+        "mailbox m made no progress for 5.0 s (patience 5 s) and holds 3 items, 30 bytes that "
+        "publisher waits for; it is behind now: it keeps "
+    )
+    fields = vars(begin)
+    assert (fields["event"], fields["policy"], fields["holder"]) == ("behind", policy, "m")
+    assert fields["waiting"] == ("publisher",)
+    while mailbox.behind:
+        mailbox.receive_nowait().settle()
+    (_, end) = caplog.records
+    dropped = mailbox.relief.dropped_items
+    assert end.levelno == logging.WARNING
+    assert end.message == (
+        f"mailbox m has caught up after 50.0 s behind; {dropped} items, {10 * dropped} bytes were "
+        "dropped"
+    )
+    assert (vars(end)["event"], vars(end)["dropped_items"]) == ("behind_ended", dropped)
+    (incident,) = timed.incidents.latest()
+    relieved = incident.relieved
+    assert relieved is not None
+    assert (relieved.policy, relieved.debtors, relieved.ring) == (policy, ("publisher",), 0)
+    assert relieved.lost.dropped_items == dropped
+    assert incident.given_up is None
+
+
+@pytest.mark.parametrize("policy", RELIEVING)
+def test_closing_ends_it(policy: StuckPolicy, ledger: Ledger, account: Account) -> None:
+    queue = a_queue(ledger, MemoryShelf())
+    mailbox = Mailbox(ledger, "m", policy=policy, spill=queue)
+    send(account, mailbox, 1, 2)
+    mailbox.relieve("it is stuck")
+    mailbox.close()
+    mailbox.relieve("it is stuck")
+    assert not mailbox.behind
+    assert not ledger.behind
+    send(account, mailbox, 3)
+    assert not mailbox.queue
+    queue.close()
+    assert not any(name.startswith("behind") for name in ledger.accounts)
+
+
+def test_who_has_the_same_name_has_a_bound_of_its_own(ledger: Ledger, account: Account) -> None:
+    both = [stuck(ledger, StuckPolicy.DROP_OLDEST, 2) for _ in range(2)]
+    for mailbox in both:
+        mailbox.relieve("it is stuck")
+        send(account, mailbox, 1, 2, 3)
+    assert [len(mailbox.queue) for mailbox in both] == [2, 2]
+    assert {"behind", "behind/m", "behind/m 2"} <= set(ledger.accounts)
+
+
+def test_what_is_kept_is_told_of_as_at_rest(ledger: Ledger, account: Account) -> None:
+    mailbox = stuck(ledger, StuckPolicy.DROP_OLDEST, 2)
+    send(account, mailbox, 1, 2, 3)
+    mailbox.relieve("it is stuck")
+    totals = ledger.statistics()
+    assert totals.debt_items == 0
+    assert totals.at_rest_items == {"ram": 2}
+    assert totals.behind == 1
+    assert totals.repaid_items["stored"] == 2
+    assert totals.repaid_items["dropped"] == 1
+
+
+def test_a_holder_that_knows_no_policy_says_so(ledger: Ledger) -> None:
+    with pytest.raises(UnfitPolicyError, match="box O cannot conflate when it is stuck; choose of"):
+        Box(ledger, "O", policy=StuckPolicy.CONFLATE)
+    box = Box(ledger, "O")
+    with pytest.raises(UnfitPolicyError, match="cannot be relieved"):
+        box.relieve("it is stuck")
+
+
+async def test_what_is_traced_is_followed_into_what_is_kept(
+    ledger: Ledger, account: Account
+) -> None:
+    mailbox = stuck(ledger, StuckPolicy.DROP_OLDEST, 1)
+    with Tracer(ledger, account.name.__eq__, events=2) as tracer:
+        send(account, mailbox, 1)
+        send(account, mailbox, 2)
+        mailbox.relieve("it is stuck")
+        traces = [await tracer.next() for _ in range(2)]
+    # In the order in which they ended, which is not that in which they were sent.
+    assert {tuple(trace.outcomes.items()) for trace in traces} == {
+        ((Outcome.DROPPED, 1),),
+        ((Outcome.STORED, 1),),
+    }
+    assert account.debt_items == 0
+
+
+async def test_subscribed_is_a_mailbox_and_its_observation(
+    ledger: Ledger, account: Account
+) -> None:
+    dataspace = Dataspace(ledger)
+    reader = ledger.open("reader")
+    with dataspace.subscribed(
+        reader, TopicFilter("a/#"), policy=StuckPolicy.CONFLATE, patience=3.0
+    ) as mailbox:
+        assert mailbox.name == "reader"
+        assert (mailbox.policy, mailbox.patience) == (StuckPolicy.CONFLATE, 3.0)
+        with account.turn() as turn:
+            turn.publish(dataspace, Publication("a/b", b"1"))
+            turn.publish(dataspace, Publication("b", b"1"))
+        with await mailbox.receive() as events:
+            assert events == [Publication("a/b", b"1")]
+    assert mailbox.closed
+    assert dataspace.statistics().subscriptions == 0
+    ledger.audit()
