@@ -70,6 +70,9 @@ IDLE_TARGETS: Final = 8
 MAX_PRESSES: Final = 3
 """After so many times in a row that nothing was left, a limit doubles each time."""
 
+AN_INSTANT: Final = 1 / 64
+"""What comes within such a part of the target comes at once."""
+
 PROBING: Final = "probing"
 TRACKING: Final = "tracking"
 DRAINING: Final = "draining"
@@ -145,37 +148,52 @@ class LatencyLimit:
         return LatencyControl(self, account)
 
 
+@attrs.frozen(slots=True)
+class _Then:
+    """What there was in one unit when a measurement began."""
+
+    debt: int
+    borrowed: int
+    cleared: float
+    limit: float
+    low: int
+
+
+@attrs.frozen(slots=True)
+class _Start:
+    """Where a measurement began."""
+
+    at: float
+    seconds: float
+    moved: float
+    units: tuple[_Then, _Then]
+
+
 class _Unit:
     """The limit in items, or in bytes."""
 
     __slots__ = (
-        "aim", "borrowed_before", "ceiling", "cleared", "cleared_before", "debt_before", "floor",
-        "limit", "limit_before", "low", "over", "seen_borrowed", "seen_debt", "speed",
+        "aim", "ceiling", "cleared", "floor", "limit", "over", "seen_borrowed", "seen_debt",
+        "speed",
     )  # fmt: skip
 
     def __init__(self, floor: int | None, ceiling: int | None) -> None:
         self.ceiling = math.inf if ceiling is None else ceiling
         self.floor = self.ceiling if floor is None else floor
         self.limit: float = self.floor
-        self.limit_before: float = self.floor
         self.aim = math.inf
         # Whether the debt was above this mark when the gate closed.
         self.over = True
-        # What was owed at the closing, and what had been borrowed and cleared by then.
-        self.debt_before = 0
-        self.borrowed_before = 0
-        self.cleared_before = 0.0
+        # While readers waited; less and less of it counts.
         self.cleared = 0.0
-        # The lower mark that was in force.
-        self.low = 0
         # What there was at the last tick, and how fast was cleared before it, while nobody waits.
         self.seen_borrowed = 0
         self.seen_debt = 0
         self.speed = 0.0
 
-    def limit_to(self, aim: float, grown: float) -> None:
+    def limit_to(self, aim: float, highest: float) -> None:
         self.aim = aim
-        self.limit = max(self.floor, min(aim, self.limit_before * grown, self.ceiling))
+        self.limit = max(self.floor, min(aim, highest, self.ceiling))
 
     def mark(self) -> int | None:
         return None if math.isinf(self.limit) else int(self.limit)
@@ -189,9 +207,8 @@ class LatencyControl:
     """
 
     __slots__ = (
-        "_account", "_bytes", "_closed_at", "_items", "_moved", "_moved_before", "_opening",
-        "_presses", "_seconds", "_seconds_before", "_since", "_starved", "_target", "_ticked",
-        "_waited_at", "policy",
+        "_account", "_bytes", "_closed_at", "_items", "_moved", "_next", "_opening", "_presses",
+        "_seconds", "_start", "_starved", "_target", "_ticked", "_waited_at", "policy",
     )  # fmt: skip
 
     def __init__(self, policy: LatencyLimit, account: Account) -> None:
@@ -201,19 +218,20 @@ class LatencyControl:
         self._items = _Unit(policy.floor.items, policy.ceiling.items)
         self._bytes = _Unit(policy.floor.bytes, policy.ceiling.bytes)
         now = account.ledger.clock()
-        # Since when it has been closed, since when is measured, and for how long in all.
-        self._closed_at = self._since = now
-        self._seconds = self._seconds_before = 0.0
-        # When the limit was moved last, and before what is measured now.
-        self._moved = self._moved_before = now
+        # Seconds that readers have waited; less and less of them count.
+        self._seconds = 0.0
+        # When the limit was moved last.
+        self._moved = now
         # Whether nothing was left when the gate opened, and how often in a row.
         self._starved = False
         self._presses = 0
         # Whether the gate has been opened, and not closed since.
         self._opening = False
-        self._waited_at = self._ticked = now
+        self._closed_at = self._waited_at = self._ticked = now
         self._see()
-        self._begin(now)
+        # Where what is measured now began; and where the next does, if it is not the same instant.
+        self._start = self._here(now)
+        self._next: _Start | None = None
         account.limit = self._limit()
 
     def __repr__(self) -> str:
@@ -229,19 +247,22 @@ class LatencyControl:
         self._presses = min(self._presses + 1, MAX_PRESSES) if self._starved else 0
         self._starved = self._opening = False
         self._closed_at = account.ledger.clock()
-        self._begin(self._closed_at)
+        self._start = self._here(self._closed_at)
+        self._next = None
 
     def may_open(self) -> bool:
         """See `LimitControl.may_open`."""
         account = self._account
         now = account.ledger.clock()
+        if self._next is not None and not self._is_same_instant(self._next.at, now):
+            self._start = self._next
         self._measure(now)
         if account.debt_items <= account.low_items and account.debt_bytes <= account.low_bytes:
             self._waited_at = now
             self._opening = True
             self._see()
             return True
-        self._begin(now)
+        self._next = self._here(now)
         return False
 
     def repaid(self) -> None:
@@ -250,8 +271,11 @@ class LatencyControl:
         What comes later is not measured: something else may have kept the readers.
         """
         now = self._account.ledger.clock()
-        if self._opening and now - self._waited_at <= self._target / PART:
+        if self._opening and self._is_same_instant(self._waited_at, now):
             self._measure(now)
+
+    def _is_same_instant(self, then: float, now: float) -> bool:
+        return now - then <= self._target * AN_INSTANT
 
     def _units(self) -> tuple[tuple[_Unit, int, int], tuple[_Unit, int, int]]:
         """Return each unit with what is owed and what has been borrowed in it."""
@@ -261,41 +285,44 @@ class LatencyControl:
             (self._bytes, account.debt_bytes, account.borrowed_bytes),
         )
 
-    def _begin(self, now: float) -> None:
-        """Measure from now on."""
+    def _here(self, now: float) -> _Start:
+        """Return where a measurement may begin."""
         account = self._account
-        self._since = now
-        self._seconds_before = self._seconds
-        self._moved_before = self._moved
-        self._items.low = account.low_items
-        self._bytes.low = account.low_bytes
-        for unit, debt, borrowed in self._units():
-            unit.debt_before = debt
-            unit.borrowed_before = borrowed
-            unit.cleared_before = unit.cleared
-            unit.limit_before = unit.limit
+        (items, debt_items, in_items), (nbytes, debt_bytes, in_bytes) = self._units()
+        return _Start(
+            at=now,
+            seconds=self._seconds,
+            moved=self._moved,
+            units=(
+                _Then(debt_items, in_items, items.cleared, items.limit, account.low_items),
+                _Then(debt_bytes, in_bytes, nbytes.cleared, nbytes.limit, account.low_bytes),
+            ),
+        )
 
     def _measure(self, now: float) -> None:
         """Take what was cleared since the measurement began, and move the limit.
 
         When it is called again before the next begins, as if for the first time.
         """
-        seconds = now - self._since
+        start = self._start
+        seconds = now - start.at
         kept = self._kept(seconds)
-        self._seconds = self._seconds_before * kept + seconds
-        grown = self._growth(now - self._moved_before)
+        self._seconds = start.seconds * kept + seconds
+        grown = self._growth(now - start.moved)
         self._moved = now
         units = self._units()
         # Whether it was taken in a lump: of that by which the gate was closed, less was left than
         # had to be.
-        lump = False
-        for unit, debt, _ in units:
-            lump = lump or (unit.over and unit.low - debt > unit.limit_before / PART)
-        nothing_left = lump and not units[0][1]
+        lump = no_mark = False
+        for (unit, debt, _), then in zip(units, start.units, strict=True):
+            if unit.over:
+                lump = lump or then.low - debt > then.limit / PART
+                no_mark = no_mark or not then.low
+        nothing_left = (lump or no_mark) and not units[0][1]
         self._starved = self._starved or nothing_left
-        for unit, debt, borrowed in units:
-            cleared = unit.debt_before - debt + borrowed - unit.borrowed_before
-            unit.cleared = unit.cleared_before * kept + cleared
+        for (unit, debt, borrowed), then in zip(units, start.units, strict=True):
+            cleared = then.debt - debt + borrowed - then.borrowed
+            unit.cleared = then.cleared * kept + cleared
             aim = math.inf
             if self._seconds > 0:
                 aim = _aim(unit.cleared / self._seconds * self._target)
@@ -303,8 +330,8 @@ class LatencyControl:
                 aim = max(aim, cleared)
             if nothing_left:
                 more = 2.0**self._presses / PART if unit.over else 0.0
-                aim = max(aim, unit.limit_before * (1 + more))
-            unit.limit_to(aim, grown)
+                aim = max(aim, then.limit * (1 + more))
+            unit.limit_to(aim, then.limit * grown)
         self._account.move_limit(self._limit())
 
     def _kept(self, seconds: float) -> float:
@@ -335,9 +362,8 @@ class LatencyControl:
             cleared = borrowed - unit.seen_borrowed - debt + unit.seen_debt
             unit.speed = cleared / seconds
             at_once = unit.speed * self._target / PART
-            unit.limit_before = unit.limit
             if at_once > unit.limit:
-                unit.limit_to(at_once, grown)
+                unit.limit_to(at_once, unit.limit * grown)
             elif idle:
                 keep = max(at_once, 2.0 * debt)
                 fallen = unit.limit * self._kept(seconds / IDLE_TARGETS)
@@ -357,22 +383,25 @@ class LatencyControl:
         account = self._account
         now = account.ledger.clock()
         state = self._state(now)
+        start = self._start
+        passed = now - start.at
+        kept = self._kept(passed)
         speeds: list[float] = []
-        for unit, debt, _ in self._units():
+        for (unit, debt, _), then in zip(self._units(), start.units, strict=True):
             cleared, seconds = unit.cleared, self._seconds
             if account.throttled:
-                passed = now - self._since
-                kept = self._kept(passed)
-                cleared = unit.cleared_before * kept + max(0, unit.debt_before - debt)
-                seconds = self._seconds_before * kept + passed
+                cleared = then.cleared * kept + max(0, then.debt - debt)
+                seconds = start.seconds * kept + passed
             if state == IDLE:
                 speeds.append(max(0.0, unit.speed))
             else:
                 speeds.append(cleared / seconds if seconds > 0 else 0.0)
         age = 0.0
         if account.debt_items:
-            waited = now - (self._closed_at if account.throttled else self._waited_at)
-            age = account.debt_items / speeds[0] if speeds[0] > 0 else waited
+            # Nothing has been borrowed for so long, or had to be cleared at the last tick.
+            age = now - (self._closed_at if account.throttled else self._ticked)
+            if speeds[0] > 0:
+                age = max(age, account.debt_items / speeds[0])
         return MovingLimit(
             state=state,
             target_seconds=self._target,

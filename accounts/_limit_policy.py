@@ -33,8 +33,8 @@ class MovingLimit:
     target_seconds: float
     """How old debt should get at most."""
     age_seconds: float
-    """How long it takes to clear what is owed now, as fast as was cleared of late; 0.0 for no
-    debt."""
+    """How long it takes to clear what is owed now, as fast as was cleared of late; or for how long
+    nothing has been borrowed, if that is longer. 0.0 for no debt."""
     items_per_second: float
     """How fast was cleared of late; 0.0 where nothing has been measured."""
     bytes_per_second: float
