@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -93,6 +94,12 @@ _MQTT = MqttSettings()
 _TOPICS = TopicLimits()
 
 
+def _above_nothing(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        msg = f"{attribute.name} must be above 0 seconds, or None for no such limit, not {value}"
+        raise ValueError(msg)
+
+
 @attrs.frozen(kw_only=True)
 class RelaySettings(KeepingSettings):
     """Everything that can be said about a relay. Times are in seconds.
@@ -111,6 +118,10 @@ class RelaySettings(KeepingSettings):
     """Events that one connection may owe before it is not read any more."""
     limit_bytes: int | None = DEFAULT_LIMIT_BYTES
     """Bytes that one connection may owe."""
+    limit_latency: float | None = attrs.field(default=None, validator=_above_nothing)
+    """How old the debt of one connection may get: its limit is moved, and what is said above is
+    what it may be at the most (`LatencyLimit`). Limits of `account_limit` stay as they are. None:
+    all do."""
     account_limit: tuple[AccountLimit, ...] = ()
     """What those may owe whose account's name, or client identifier, matches a pattern; the first
     that matches is taken."""
@@ -268,7 +279,11 @@ class Relay:
             shared=True,
         )
         self.tree = AccountTree(
-            server, settings.tenant, settings.rate, fixed=_account_limits(settings)
+            server,
+            settings.tenant,
+            settings.rate,
+            latency=settings.limit_latency,
+            fixed=_account_limits(settings),
         )
         admission = Admission(settings.max_connections)
         self.mqtt = MqttServer(
@@ -511,6 +526,8 @@ def _check_flow(settings: RelaySettings) -> None:
     if settings.flow == "debt":
         return
     given = ["--account-limit"] if settings.account_limit else []
+    if settings.limit_latency is not None:
+        given.append("--limit-latency")
     for tenant in settings.tenant:
         if any(getattr(tenant, name) is not None for name in _TENANTS_LIMITS):
             given.append(f"those of tenant {tenant.name}")

@@ -41,6 +41,13 @@ class Debt:
             help="Bytes a connection may owe before it is not read any more; none: no limit."
         ),
     ] = DEFAULTS.limit_bytes
+    limit_latency: Annotated[
+        OptionalSeconds,
+        Parameter(
+            help="How many seconds old a connection's debt may get: its limits follow how fast it "
+            "is cleared, up to --limit-items and --limit-bytes; none: they stay as they are."
+        ),
+    ] = DEFAULTS.limit_latency
     account_limit: Annotated[
         AccountLimits,
         Parameter(
