@@ -16,7 +16,10 @@ How rings are found:
    could go on since these do, until no more can. What is left is parted into its strongly
    connected components (Tarjan), and each is tried again by itself: it may have been waiting on
    another.
-3. Linear in holders, and in the loans of those that stand still; nothing recurses. While all
+3. Who is squeezed waits for its own debt to fall, and for what its siblings might leave it: they
+   wait on each other, too. When all others have repaid, those that are left share the limit above
+   them (`_shares.py`), and as long as none of them goes on, none leaves its part to the rest.
+4. Linear in holders, and in the loans of those that stand still; nothing recurses. While all
    holders make progress no loan is looked at.
 """
 
@@ -24,12 +27,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from ._ledger import LOOSE, Ledger
 from ._loan import LoanedItem
+from ._shares import RELEASE
 from ._steps import STEP, at_once, in_steps, sorted_in_steps
 
 if TYPE_CHECKING:
@@ -369,7 +375,9 @@ class _Standstill:
             parts: list[set[Account]] = []
             for group in groups:
                 closed = yield from self._closed(group)
-                components = yield from _components(closed, partial(self._next, group=closed))
+                beside = yield from in_steps(_beside(closed))
+                following = partial(self._following, group=closed, beside=dict(beside))
+                components = yield from _components(closed, following)
                 if len(components) == 1:
                     found.append(closed)
                 else:
@@ -391,6 +399,13 @@ class _Standstill:
         for arrow in self._within(at, group):
             yield from self.stands[arrow.owner]
 
+    def _following(
+        self, at: Account, group: set[Account], beside: dict[Account, Account]
+    ) -> Iterator[Account]:
+        yield from self._next(at, group)
+        if at in beside:
+            yield beside[at]
+
     def _closed(self, group: set[Account]) -> Generator[None, None, set[Account]]:
         """Return which of `group` stay throttled whatever is repaid by whom outside of it."""
         kept: dict[Account, list[int]] = {}
@@ -406,11 +421,20 @@ class _Standstill:
                 keeping.setdefault(arrow.owner, []).append((at, arrow.on))
         left = set(group)
         free: list[Account] = []
+        squeezed: dict[Account, _Squeezed] = {}
         for number, at in enumerate(group, 1):
             if not number % STEP:
                 yield
-            if _is_clear(at, kept[at]):
+            if at.squeezed and at.parent is not None:
+                there = squeezed.get(at.parent)
+                if there is None:
+                    there = squeezed[at.parent] = _Squeezed(at.parent, kept)
+                there.add(at)
+            elif _is_clear(at, kept[at]):
                 free.append(at)
+        for there in squeezed.values():
+            yield
+            free += yield from in_steps(there.go_on())
         left.difference_update(free)
         while free:
             yield
@@ -419,6 +443,13 @@ class _Standstill:
                     yield
                 # It goes on, and so does its peer, which takes what is there for it.
                 for at, on in keeping.pop(reader, ()):
+                    there = squeezed.get(at.parent) if at.squeezed and at.parent else None
+                    if there is not None and at in left:
+                        there.repaid(at, on.items, on.bytes)
+                        gone = yield from in_steps(there.go_on())
+                        left.difference_update(gone)
+                        free += gone
+                        continue
                     kept[at][0] -= on.items
                     kept[at][1] -= on.bytes
                     if at in left and _is_clear(at, kept[at]):
@@ -445,6 +476,8 @@ class _Standstill:
             among = yield from in_steps(
                 each for each in self.readers[at].items() if each[0] in owners
             )
+            if not among:
+                continue  # squeezed with the others, and nobody waits on what it does not take
             waits.append(_wait(at, dict(among), self.now, (arrow.on for arrow in on)))
             members.update(dict.fromkeys(waits[-1].waiting))
         ring = Ring(tuple(members), tuple(waits), still_for)
@@ -487,6 +520,94 @@ class _Standstill:
                 order[at] = None
                 at = next((each for each in self._next(at, group) if each not in order), None)
         return list(order)
+
+
+def _beside(group: Iterable[Account]) -> Iterator[tuple[Account, Account]]:
+    """Yield each that waits for its share of what another has, too, with that one.
+
+    What one squeezed sibling would leave is for the others. In a circle, which joins all of them as
+    well as arrows from each to each would.
+    """
+    first: dict[Account, Account] = {}
+    last: dict[Account, Account] = {}
+    for at in group:
+        if at.squeezed and at.parent is not None:
+            before = last.get(at.parent)
+            if before is None:
+                first[at.parent] = at
+            else:
+                yield before, at
+            last[at.parent] = at
+    for parent, at in last.items():
+        if first[parent] is not at:
+            yield at, first[parent]
+
+
+class _Squeezed:
+    """Children of a shared account that wait for their share: each that goes on leaves its own.
+
+    For who asks what becomes of them when everybody else has repaid. Then those that are left share
+    the limit among themselves, by their weights; and all go on when the account is at its lower
+    mark.
+    """
+
+    def __init__(self, parent: Account, kept: dict[Account, list[int]]) -> None:
+        self.parent = parent
+        self.kept = kept
+        self.left: dict[Account, float] = {}
+        self.weight = 0.0
+        self.items = 0
+        self.bytes = 0
+        # By what they need, the least first; and what is not true any more.
+        self.needs: list[tuple[float, int, Account]] = []
+        self.numbers = count()
+
+    def add(self, child: Account) -> None:
+        """Count a child."""
+        self.weight += child.weight
+        self.items += self.kept[child][0]
+        self.bytes += self.kept[child][1]
+        self._queue(child)
+
+    def _queue(self, child: Account) -> None:
+        items, nbytes = self.kept[child]
+        parent = self.parent
+        need = max(items / (parent.mark_items or 1), nbytes / (parent.mark_bytes or 1))
+        self.left[child] = need = need / child.weight
+        heappush(self.needs, (need, next(self.numbers), child))
+
+    def repaid(self, child: Account, items: int, nbytes: int) -> None:
+        """Take off what a child would have repaid."""
+        self.kept[child][0] -= items
+        self.kept[child][1] -= nbytes
+        self.items -= items
+        self.bytes -= nbytes
+        self._queue(child)
+
+    def go_on(self) -> Iterator[Account]:
+        """Yield those that would go on now, and are left no more."""
+        parent = self.parent
+        while self.needs:
+            need, _, child = self.needs[0]
+            if self.left.get(child) != need:
+                heappop(self.needs)
+                continue
+            is_clear = self.items <= parent.low_items and self.bytes <= parent.low_bytes
+            if not is_clear and need * self.weight > RELEASE:
+                return
+            heappop(self.needs)
+            items, nbytes = self.kept[child]
+            if child.throttled and child.shares is None and not _is_low(child, items, nbytes):
+                continue  # for its own limit; it is looked at again when something is repaid
+            del self.left[child]
+            self.weight -= child.weight
+            self.items -= items
+            self.bytes -= nbytes
+            yield child
+
+
+def _is_low(account: Account, items: int, nbytes: int) -> bool:
+    return items <= account.low_items and nbytes <= account.low_bytes
 
 
 def _is_clear(account: Account, kept: list[int]) -> bool:

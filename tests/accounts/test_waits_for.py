@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import combinations
 from itertools import count as count_up
 
 import attrs
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -460,6 +461,61 @@ async def test_all_readers_at_one_account_are_one_wait(
         box.close()
 
 
+async def test_who_waits_for_its_share_waits_on_who_holds_its_own_debt(ledger: Ledger) -> None:
+    server = ledger.open("server", limit=Limit(items=20), shared=True)
+    mine, other = Box(ledger, "mine"), Box(ledger, "other")
+    greedy, stuck = (ledger.open(n, limit=NO_LIMIT, parent=server) for n in ("greedy", "stuck"))
+    publish(greedy, [mine], items=12)
+    publish(stuck, [other], items=11)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(greedy.ensure_clear_funds)
+        await wait_all_tasks_blocked()
+        (wait,) = wait_for_graph(ledger)
+        assert (wait.at, wait.waiting) == ("greedy", ("greedy",))
+        assert wait.over_items == 4  # from 12 to seven eighths of 10
+        assert [(on.name, on.items) for on in wait.on] == [("mine", 12)]
+        mine.work(4)
+    other.close()
+    mine.close()
+
+
+async def test_two_on_a_ring_whose_shares_are_full_of_each_other(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    server = timed.open("server", limit=Limit(items=20), shared=True)
+    scene = Scene(timed, "a b c", limit=NO_LIMIT)
+    scene.accounts = {
+        name: timed.open(f"{name}!", limit=NO_LIMIT, parent=server) for name in scene.accounts
+    }
+    for name, outlet in scene.outlets.items():
+        outlet.owner = scene.accounts[name]
+    # Each is above its own share; b and c would go on if c's subscriber took something.
+    scene.owes("a", "b", 10)
+    scene.owes("b", "a", 10)
+    scene.owes("c", "c", 1)
+    box = Box(timed, "not stuck")
+    publish(scene.accounts["c"], [box], items=10)
+    async with scene.waiting("a b c"):
+        await trio.sleep(5)
+        assert all(account.squeezed for account in scene.accounts.values())
+        (ring,) = rings(timed)
+        assert ring.members == ("a!", "b!")
+        assert ring.sentence() == (
+            "ring: a! waits on box to b (10 items, 100 bytes), "
+            "b! waits on box to a (10 items, 100 bytes)"
+        )
+        # With one item less, the one would go on if c's debt was repaid.
+        scene.outlets["a"].work(1)
+        scene.outlets["b"].work(1)
+        await trio.sleep(5)
+        assert len(rings(timed)) == 1
+        scene.outlets["a"].work(1)
+        await trio.sleep(5)
+        assert not rings(timed)
+        for outlet in (*scene.outlets.values(), box):
+            outlet.close()
+
+
 # -- against the definition -----------------------------------------------------------------------
 
 
@@ -508,10 +564,12 @@ def by_definition(books: Books, waiting: set[int]) -> set[frozenset[int]]:
     return {ring for ring in found if not any(ring < other for other in found)}
 
 
-async def look(books: Books) -> tuple[set[int], set[frozenset[int]]]:
+async def look(
+    books: Books, limit: Limit = LOW, *, shared: bool = False
+) -> tuple[set[int], set[frozenset[int]]]:
     """Do it with a ledger: who waits, and the rings."""
     ledger = Ledger()
-    server = ledger.open("server", limit=LOW)
+    server = ledger.open("server", limit=limit, shared=shared)
     accounts: list[Account] = []
     outlets: list[Box] = []
     for n, under in enumerate(books.under_server):
@@ -533,6 +591,55 @@ async def look(books: Books) -> tuple[set[int], set[frozenset[int]]]:
             outlet.close()
     ledger.audit()
     return waiting, found
+
+
+# Shares: those under the server have parts of what it may owe, and are on each other's way.
+
+SHARED = Limit(items=9, low_items=4)
+
+
+def by_definition_of_shares(books: Books, waiting: set[int]) -> set[frozenset[int]]:
+    """The same if the server's limit is shared: it is its children that readers wait at."""
+    shared = {n for n in waiting if books.under_server[n]}
+
+    def is_ring(members: frozenset[int]) -> bool:
+        kept = {n: sum(books.held[n][owner] for owner in members) for n in members}
+        squeezed = [kept[n] for n in members if n in shared]
+        if squeezed and (sum(squeezed) <= 4 or 8 * min(squeezed) * len(squeezed) <= 7 * 9):
+            return False
+        if any(kept[n] <= 2 for n in members if n not in shared):
+            return False
+        for account in members:
+            reached, front = set[int](), [account]
+            while front:
+                at = front.pop()
+                new = {o for o in members if books.held[at][o]}
+                new |= {o for o in members if {at, o} <= shared and (o != at or new)}
+                new -= reached
+                reached |= new
+                front += new
+            if frozenset(reached) != members:
+                return False
+        return True
+
+    found = {
+        frozenset(members)
+        for size in range(1, len(waiting) + 1)
+        for members in combinations(sorted(waiting), size)
+        if is_ring(frozenset(members))
+    }
+    largest = {ring for ring in found if not any(ring < other for other in found)}
+    # One on whose peer nobody waits is only in the same straits.
+    return {frozenset(n for n in ring if any(books.held[o][n] for o in ring)) for ring in largest}
+
+
+@settings(max_examples=150, deadline=None)
+@given(books(5))
+def test_rings_of_those_that_wait_for_their_share(books: Books) -> None:
+    owed = [sum(row) for row, under in zip(books.held, books.under_server, strict=True) if under]
+    assume(sum(owed) <= 2 * 9)  # or all of them wait at the server, as without shares
+    waiting, found = trio.run(partial(look, books, SHARED, shared=True))
+    assert found == by_definition_of_shares(books, waiting)
 
 
 @settings(max_examples=300, deadline=None)
