@@ -196,6 +196,7 @@ def account_row(statement: AccountStatistics) -> dict[str, Any]:
         "peak": _amount(statement.peak_items, statement.peak_bytes),
         "limit": _amount(statement.limit_items, statement.limit_bytes),
         "low": _amount(statement.low_items, statement.low_bytes),
+        "moving": _moving(statement.moving),
         "borrowed": _amount(statement.borrowed_items, statement.borrowed_bytes),
         "waiting_readers": statement.waiting,
         "waiting_seconds": round(statement.waiting_seconds, 6),
@@ -221,6 +222,15 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
         ),
         "patience": _finite(min([h.patience for h in holders], default=None)),
         "policy": str(holders[0].policy) if holders else None,
+        "behind": any([h.behind for h in holders]),
+        "dropped": _amount(
+            sum([h.relief.dropped_items for h in holders]),
+            sum([h.relief.dropped_bytes for h in holders]),
+        ),
+        "stored": _amount(
+            sum([h.relief.stored_items for h in holders]),
+            sum([h.relief.stored_bytes for h in holders]),
+        ),
     }
 
 
@@ -245,6 +255,18 @@ def _wait_row(wait: Wait) -> dict[str, Any]:
 
 def _amount(items: int | None, nbytes: int | None) -> dict[str, int | None]:
     return {"items": items, "bytes": nbytes}
+
+
+def _moving(limit: MovingLimit | None) -> dict[str, Any] | None:
+    if limit is None:
+        return None
+    return {
+        "state": limit.state,
+        "target_seconds": limit.target_seconds,
+        "age_seconds": round(limit.age_seconds, 6),
+        "items_per_second": round(limit.items_per_second, 3),
+        "bytes_per_second": round(limit.bytes_per_second, 3),
+    }
 
 
 def _finite(value: float | None) -> float | None:

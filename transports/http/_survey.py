@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 import attrs
 
-from ...accounts import LoanedItem, rings
+from ...accounts import LoanedItem, LoanQueue, rings
 from ...accounts._ledger import LOOSE
 from ...accounts._limit import UNLIMITED
 from ...accounts._waiters import waited_by_reason
@@ -120,6 +120,13 @@ class HolderRow(TypedDict):
     """The account whose reader it waits on in turn, if it has one that waits."""
     away: bool
     """Whether it is a queue whose client is not there: its session is what is ended then."""
+    behind_seconds: float | None
+    """For how long it has been behind: relieved by its policy, so that nobody waits on it; None if
+    it is not."""
+    dropped_items: int
+    """What it has lost by that so far."""
+    stored_items: int
+    """What has been put aside for it so far."""
 
 
 class WaitedOnRow(HolderRow):
@@ -616,6 +623,8 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
     holder = min(here, key=lambda each: each.progressed_at, default=None)
     left: float | None = None
     for_ever = holder is None or math.isinf(holder.patience)
+    backlogs = [each.backlog for each in here if isinstance(each, LoanQueue)]
+    behind = min([backlog.since for backlog in backlogs if backlog is not None], default=None)
     if getattr(holder, "waits_for_disk", False):
         for_ever = True
     if holder is not None and since is not None and not for_ever:
@@ -634,6 +643,9 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "left_seconds": None if left is None else _seconds(left),
         "away": bool(getattr(holder, "is_away", False)),
         "owner": next((clipped(h.owner.name) for h in here if h.owner and h.owner.waiting), None),
+        "behind_seconds": None if behind is None else _seconds(now - behind),
+        "dropped_items": sum([each.relief.dropped_items for each in here]),
+        "stored_items": sum([each.relief.stored_items for each in here]),
     }
 
 

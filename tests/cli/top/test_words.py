@@ -27,6 +27,7 @@ from clearfunds.transports.http import Pages, Request
 
 
 class Box(LoanQueue):
+    policies = frozenset(StuckPolicy)
     """A holder that keeps what it gets."""
 
     kind = "outlet"
@@ -117,6 +118,43 @@ async def test_one_that_is_never_given_up() -> None:
         "taken nothing for 12 min; it is waited for, however long it takes."
     )
     assert what_next(page["holders"][0]) == "is waited for"
+
+
+@pytest.mark.parametrize(
+    ("policy", "soon", "then"),
+    [
+        (StuckPolicy.DROP_OLDEST, "drops in 16.8 s", "what is old is dropped"),
+        (StuckPolicy.DROP_NEWEST, "drops in 16.8 s", "what comes is dropped"),
+        (StuckPolicy.CONFLATE, "drops in 16.8 s", "all but the latest of each topic is dropped"),
+        (StuckPolicy.SPILL, "spills in 16.8 s", "what it has not taken is put aside"),
+    ],
+)
+async def test_one_that_is_relieved(policy: StuckPolicy, soon: str, then: str) -> None:
+    scene = Scene(Limit(items=1000, bytes=None), policy)
+    scene.send(1234)
+    page = await scene.look_while_waiting(3.25)
+    assert first_line(page).endswith(
+        f"has taken nothing for 3.2 s; {then} in 16.8 s unless it reads, and pub goes on then."
+    )
+    assert what_next(page["holders"][0]) == soon
+
+
+async def test_one_that_is_behind_and_what_it_has_lost() -> None:
+    scene = Scene(Limit(items=1000, bytes=None), StuckPolicy.DROP_OLDEST)
+    for _ in range(1_234):
+        scene.send(1)
+    scene.box.relieve("it is stuck")
+    scene.now += 5.0
+    page = await scene.look()
+    (row,) = [row for row in page["holders"] if row["name"] == "sub"]
+    assert (row["behind_seconds"], row["dropped_items"], row["stored_items"]) == (5.0, 234, 0)
+    assert what_next(row) == "lost 234"
+    scene.box.settle_all(Outcome.DELIVERED)
+    scene.box.caught_up()
+    scene.send(1)
+    (row,) = [row for row in (await scene.look())["holders"] if row["name"] == "sub"]
+    assert (row["behind_seconds"], row["dropped_items"]) == (None, 234)
+    assert what_next(row) == ""
 
 
 async def test_it_is_bytes_where_bytes_are_too_many() -> None:

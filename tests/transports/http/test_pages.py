@@ -467,6 +467,9 @@ async def test_the_ledger_is_told_of_whole() -> None:
         "idle_seconds": 5.0,
         "patience": 7.5,
         "policy": "disconnect",
+        "behind": False,
+        "dropped": {"items": 0, "bytes": 0},
+        "stored": {"items": 0, "bytes": 0},
     }
     assert holders["router"]["held"] == {"items": 0, "bytes": 0}
     assert sorted(page["matrix"], key=lambda row: (row["account"], row["holder"])) == [

@@ -131,6 +131,12 @@ function prospect(on) {
   return [on.left_seconds > 0 ? `is cut off in ${exact(on.left_seconds)} unless it reads` : "is being cut off", true];
 }
 
+// Of one that does so already: nobody waits on it.
+function beingBehind(row) {
+  const lost = [row.dropped_items ? `${number(row.dropped_items)} dropped` : "", row.stored_items ? `${number(row.stored_items)} put aside` : ""].filter(Boolean).join(", ");
+  return `behind for ${exact(row.behind_seconds)} (${row.policy})${lost ? `: ${lost} so far` : ""}`;
+}
+
 // And then, for those who wait.
 function afterwards(wait, on) {
   if (!standsStill(on)) return "";
@@ -667,7 +673,7 @@ function showHolders(state) {
     (row) => el("tr", {}, el("th", { scope: "row" }, nameOf(row.name), el("span", { class: "under" })), el("td", { class: "n" }, el("span"), el("small")), el("td", { class: "n" })),
     (item, row) => {
       const [head, items, idle] = item.children;
-      const [words, urgent] = row.waited_items ? prospect(row) : [`${row.kind}${row.away ? " of a client that is away" : ""}, nobody waits on it`, false];
+      const [words, urgent] = row.waited_items ? prospect(row) : [`${row.kind}${row.away ? " of a client that is away" : ""}, ${row.behind_seconds === null ? "nobody waits on it" : beingBehind(row)}`, false];
       write(head.lastChild, row.waited_items ? `${row.kind}, ${words}` : words);
       head.lastChild.className = urgent ? "under soon" : "under";
       write(items.firstChild, number(row.items));

@@ -21,6 +21,14 @@ STILL_SECONDS: Final = 1.0
 
 _ALARMS: Final = {"memory": "memory is short", "disk": "the disk is nearly full"}
 
+_RELIEF: Final = {
+    "drop_oldest": ("drops", "what is old is dropped"),
+    "drop_newest": ("drops", "what comes is dropped"),
+    "conflate": ("drops", "all but the latest of each topic is dropped"),
+    "spill": ("spills", "what it has not taken is put aside"),
+}
+# By its policy, what becomes of what a stuck holder has: in a word, and in a sentence.
+
 _MINUTES_FROM: Final = 600.0
 _HOURS_FROM: Final = 36_000.0
 _KIB_FROM: Final = 10_000
@@ -114,6 +122,10 @@ def _alarmed(wait: WaitRow) -> str:
 
 def what_next(holder: HolderRow) -> str:
     """Say in two words what becomes of a holder."""
+    if holder["behind_seconds"] is not None and not holder["waited_items"]:
+        # What it has lost says that it is behind.
+        lost = holder["dropped_items"]
+        return f"lost {count(lost)}" if lost else "behind"
     if not holder["waited_items"]:
         return ""
     if holder["idle_seconds"] < STILL_SECONDS:
@@ -121,6 +133,8 @@ def what_next(holder: HolderRow) -> str:
     if holder["policy"] == "disconnect" and holder["left_seconds"] is not None:
         word = "ended" if holder["away"] else "cut"
         return f"{word} in {duration(holder['left_seconds'])}"
+    if holder["policy"] in _RELIEF and holder["left_seconds"] is not None:
+        return f"{_RELIEF[holder['policy']][0]} in {duration(holder['left_seconds'])}"
     return "is waited for"
 
 
@@ -145,6 +159,12 @@ def incident_sentence(incident: IncidentRow) -> str:
     several = incident["waits"] > 1
     who = _who(incident["accounts"], incident["accounts_more"])
     left = f"; {incident['cancelled']:,} left meanwhile" if incident["cancelled"] else ""
+    if incident["relieved"]:
+        done = "put aside" if incident["policy"] == "spill" else "dropped"
+        said = f"{whom} fell behind {ago}: {items_of(incident['items'])} {done} so far"
+        if incident["waits"]:
+            said += f"; {who} had waited {longest}{' at most' if several else ''}{left}"
+        return f"{said}."
     if not incident["given_up"]:
         how = f"{incident['waits']:,} waits, the longest {longest}" if several else longest
         return f"{who} waited for {whom}, until {ago}: {how}{left}."
@@ -214,7 +234,8 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
     if holder["away"]:
         still += ", its client is away"
     left = holder["left_seconds"]
-    if holder["policy"] != "disconnect" or left is None:
+    relief = _RELIEF.get(holder["policy"] or "")
+    if (holder["policy"] != "disconnect" and relief is None) or left is None:
         return f"{still}; it is waited for, however long it takes"
     when = f"in {duration(left)}" if left > 0 else "now"
     who = "they" if several else printable(wait["waiting"][0])
@@ -222,6 +243,8 @@ def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
         then = f", and {who} {'go' if several else 'goes'} on then"
     else:
         then = f"; {who} {'have' if several else 'has'} to wait for others then"
+    if relief is not None:
+        return f"{still}; {relief[1]} {when} unless it reads{then}"
     if holder["away"]:
         return f"{still}; its session is ended {when} unless it comes back{then}"
     return f"{still}; it is disconnected {when} unless it reads{then}"
