@@ -22,7 +22,7 @@ HANGING = -o faulthandler_timeout=1200
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long lint bench dashboards clean
+.PHONY: help demo test test-long lint bench soak dashboards clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS=...]"
@@ -49,6 +49,9 @@ lint: $(VENV)/.lint ## ruff, mypy and pyright; whether dashboards/ is what its c
 bench: $(VENV)/.relay ## measure fan-out beside the brokers that are installed
 	$(BIN)/python benchmarks/fanout.py $(ARGS)
 
+soak: $(VENV)/.soak ## an hour of mixed load, with books, memory and descriptors looked at (ARGS="--minutes 10")
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+
 dashboards: $(VENV)/.dashboards ## write the files in dashboards/ anew from the code there
 	$(BIN)/python -m dashboards
 
@@ -73,6 +76,10 @@ $(VENV)/.python:
 
 $(VENV)/.relay: pyproject.toml $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[relay]'
+	@touch $@
+
+$(VENV)/.soak: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[perf,pipeline]'
 	@touch $@
 
 $(VENV)/.dashboards: pyproject.toml $(VENV)/.python

@@ -44,6 +44,9 @@ class Running:
 
     pid: int
 
+    page: str = ""
+    """The URL of its pages, without a slash at the end; "" if it has none."""
+
     @property
     def port(self) -> int:
         """The port of the server's own protocol, which is its first."""
@@ -292,25 +295,28 @@ class Relay:
         command += ["--http=127.0.0.1:0", *self.options]
         with started(self.name, command, scratch, core, piped=True) as process:
             assert process.stdout is not None
-            yield Running(self._ports(process.stdout), process.pid)
+            ports, page = self._ports(process.stdout)
+            yield Running(ports, process.pid, page)
         if process.returncode != 0:
             raise ServerError(
                 f"the relay ended with status {process.returncode} after SIGTERM; "
                 f"the end of its log:\n{last_lines(scratch / f'{self.name}.log')}"
             )
 
-    def _ports(self, stdout: IO[bytes]) -> dict[str, int]:
-        """Read JSON lines up to ``{"ready": true}``; return each protocol's port."""
+    def _ports(self, stdout: IO[bytes]) -> tuple[dict[str, int], str]:
+        """Read JSON lines up to ``{"ready": true}``; return ports by protocol, and the pages."""
         found: dict[str, int] = {}
+        page = ""
         for line in lines_until(stdout, time.monotonic() + START_SECONDS):
             said: dict[str, Any] = json.loads(line)
             scheme, _, address = str(said.get("listening", "")).partition("://")
+            page = str(said.get("http", page)).rstrip("/")
             if scheme.endswith("+tcp"):
                 found[scheme.removesuffix("+tcp")] = int(address.rpartition(":")[2])
             if said.get("ready"):
                 if missing := [name for name in self.protocols if name not in found]:
                     raise ServerError(f"the relay does not listen for {', '.join(missing)}")
-                return {name: found[name] for name in self.protocols}
+                return {name: found[name] for name in self.protocols}, page
         raise ServerError("the relay did not say that it is ready")
 
 
