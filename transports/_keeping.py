@@ -10,6 +10,7 @@ from pathlib import Path
 from ..accounts import DISK, Account, Ledger, Limit
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
 from ..dataspace.sinks import SinkLimits
+from ..dataspace.subscriptions import RangeSubscription
 from ..store import StoreSettings
 from ._alarms import AlarmSettings, memory_limit, memory_used
 from ._flusher import Flusher
@@ -139,10 +140,12 @@ def subscription_server(
     keeping: Shelves | RamShelves,
     admission: Admission,
     settings: KeepingSettings,
+    *,
+    make: Callable[..., RangeSubscription] = RangeSubscription,
 ) -> SubscriptionServer:
     """Make the side of a relay that readers of ranges connect to; see `transports.subscriptions`.
 
-    With a store, what durable subscriptions have there is taken up.
+    With a store, what durable subscriptions have there is taken up. `make` makes a subscription.
     """
     common: ServerSettings = mqtt.settings
     store = keeping.store if isinstance(keeping, Shelves) else None
@@ -170,4 +173,5 @@ def subscription_server(
         disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
         limit_of=common.limit_of,
         tree=mqtt.tree,
+        make=make,
     )

@@ -38,6 +38,7 @@ from ..dataspace import (
     DEFAULT_MAX_SHAPES,
     Dataspace,
 )
+from ..dataspace.subscriptions import RangeSubscription
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
 from ._alarms import AlarmSettings, watch_alarms
@@ -58,9 +59,12 @@ from ._subscription_policies import (
 from ._tenants import Tenant, check_tenants
 from .credit import (
     STORE_CREDIT_TODAY,
+    CreditCollector,
+    CreditPage,
     CreditQueue,
     CreditScheme,
     CreditSettings,
+    CreditSubscription,
     hearing,
     use_credit,
 )
@@ -311,14 +315,18 @@ class Relay:
         )
         self.credit: CreditScheme | None = None
         queue: Callable[..., SessionQueue] = SessionQueue
+        subscription: Callable[..., RangeSubscription] = RangeSubscription
         if settings.flow == "credit":
             self.credit = CreditScheme(self.ledger, _credit_settings(settings))
             queue = partial(CreditQueue, self.credit)
+            subscription = partial(CreditSubscription, self.credit)
         keep_sessions(self.mqtt, keeping, settings, queue=queue)
         urls = _urls(settings)
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
-            self.readers = subscription_server(self.mqtt, keeping, admission, settings)
+            self.readers = subscription_server(
+                self.mqtt, keeping, admission, settings, make=subscription
+            )
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
             self.syndicate = _syndicate_server(
@@ -688,8 +696,14 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
     pages = Pages(
         relay.ledger,
         limits=limits,
-        collectors=[RelayCollector(relay.counts), *_sink_collectors(relay), *relay.collectors],
+        collectors=[
+            RelayCollector(relay.counts),
+            *_sink_collectors(relay),
+            *_credit_collectors(relay),
+            *relay.collectors,
+        ],
         kept=KeptCollector(relay.mqtt.kept, store),
+        flow=None if relay.credit is None else CreditPage(relay.credit),
     )
     relay.pages = pages
     async with trio.open_nursery() as nursery:
@@ -706,6 +720,10 @@ def _sink_collectors(relay: Relay) -> list[Collector]:
     from .subscriptions._sink_collector import SinkCollector
 
     return [] if relay.readers is None else [SinkCollector(relay.readers.writing.sinks)]
+
+
+def _credit_collectors(relay: Relay) -> list[Collector]:
+    return [] if relay.credit is None else [CreditCollector(relay.credit)]
 
 
 def parse_address(address: str) -> tuple[str, int]:

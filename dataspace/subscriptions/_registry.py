@@ -50,6 +50,7 @@ class Subscriptions:
         wall: The time in microseconds since 1970.
         parent_of: Tells, by the subscription's name, whose child one in RAM is instead of
             `account`'s.
+        make: Makes one.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Subscriptions:
         columns: RunColumns = run_columns,
         wall: Callable[[], int] = wall_us,
         parent_of: Callable[[str], Account] | None = None,
+        make: Callable[..., RangeSubscription] = RangeSubscription,
     ) -> None:
         self.dataspace = dataspace
         self.ledger = dataspace.ledger
@@ -75,6 +77,7 @@ class Subscriptions:
         self._row = row
         self._columns = columns
         self._wall = wall
+        self._new = make
         self._by_name: dict[str, RangeSubscription] = {}
         self._observations: dict[str, list[Observation]] = {}
 
@@ -209,7 +212,7 @@ class Subscriptions:
             log = self._open_log(name)
             parent, limit = self._disk, Limit(items=None, bytes=self.limits.max_disk_bytes)
         account = self.ledger.open(f"subscription/{name}", limit=limit, parent=parent)
-        subscription = RangeSubscription(
+        subscription = self._new(
             self.ledger,
             name,
             account=account,

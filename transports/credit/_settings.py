@@ -9,7 +9,7 @@ import attrs
 from ...accounts import DEFAULT_CREDIT, Credit
 
 STORE_CREDIT_TODAY: Final = Credit(4000, 800)
-"""RabbitMQ's msg_store_credit_disc_bound since 3.6; before, it was {2000, 500}."""
+"""RabbitMQ's msg_store_credit_disc_bound today; {2000, 500} in 3.5.5."""
 
 
 @attrs.frozen(slots=True, kw_only=True)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...accounts import Account, Outcome
 from ...dataspace.queues import Message, Shelf
+from ...dataspace.subscriptions import RangeSubscription
 from .._outlet import Outlet
 from ..mqtt._inflight import Inflight
 from ..mqtt._kept import SessionQueue
-from ._processes import InflightStation, OutletStation, QueueStation
+from ._processes import InflightStation, LogStation, OutletStation, QueueStation
 
 if TYPE_CHECKING:
     from ...dataspace.queues._binding import Binding
@@ -65,6 +66,27 @@ class CreditInflight(Inflight):
         """See `Inflight.close`."""
         self.station.go_down()
         super().close(outcome)
+
+
+class CreditSubscription(RangeSubscription):
+    """What readers of ranges have still to acknowledge, and whose senders have credit for it."""
+
+    __slots__ = ("station",)
+
+    def __init__(self, scheme: CreditScheme, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.station = LogStation(scheme, self, scheme.settings.reader_outlet)
+        scheme.stations.add(self.station)
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Holder.hold`."""
+        self.station.arrived(account, items)
+        super().hold(account, item, items, nbytes, now)
+
+    def close(self) -> None:
+        """See `RangeSubscription.close`."""
+        self.station.go_down()
+        super().close()
 
 
 class StoreHop:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 from json import JSONEncoder
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
@@ -76,7 +76,21 @@ class _Page:
         return data
 
 
-async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None]:
+class Flow(Protocol):
+    """What those who publish wait for, where it is not debt."""
+
+    def row(self) -> dict[str, Any]:
+        """Return what is told of it."""
+        ...
+
+    def blocked(self) -> list[dict[str, Any]]:
+        """Return a row for each who is blocked."""
+        ...
+
+
+async def write_ledger(
+    ledger: Ledger, pace: Pace, flow: Flow | None = None
+) -> AsyncGenerator[bytes, None]:
     """Write the page, in pieces."""
     page = _Page()
     # A stretch of its own: the totals must be read in one, however many accounts there are.
@@ -142,6 +156,16 @@ async def write_ledger(ledger: Ledger, pace: Pace) -> AsyncGenerator[bytes, None
                 yield page.take()
         page.write("]}")
     page.end()
+    if flow is not None:
+        await pace.pause()
+        page.write(f',\n"flow": {_encode(flow.row())}')
+        page.begin("blocked")
+        for row in flow.blocked():
+            await pace.breathe()
+            page.row(row)
+            if page.full:
+                yield page.take()
+        page.end()
     result = await audit(ledger, pace)
     page.write(
         ',\n"audit": '
@@ -192,6 +216,7 @@ def account_row(statement: AccountStatistics) -> dict[str, Any]:
         "at_rest": statement.at_rest,
         "state": statement.state,
         "alarms": statement.alarms,
+        "blockers": statement.blockers,
         "debt": _amount(statement.debt_items, statement.debt_bytes),
         "peak": _amount(statement.peak_items, statement.peak_bytes),
         "limit": _amount(statement.limit_items, statement.limit_bytes),

@@ -128,6 +128,8 @@ NOTES: Final = """\
   account under `behind`. For who published it has ended as `stored` when it was kept, as `dropped`
   when it was not.
 - A relay with a journal has those of [ledger.md](ledger.md#the-journal), too.
+- A relay whose readers wait for credit (`--flow credit`) has those of
+  [credit-flow.md](credit-flow.md#metrics), too.
 - A relay that readers of ranges and writers of batches can connect to has those of
   [sinks.md](sinks.md#metrics), too.
 """

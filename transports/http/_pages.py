@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ...accounts import Account, Ledger, Limit
     from ._kept_collector import KeptCollector
+    from ._ledger_json import Flow
 
 LONG_PAGES_MAX: Final = 4
 # Pages with a row for each account that are under way at once. Each takes the loop for a
@@ -59,6 +60,7 @@ class Pages:
         limits: What bounds debt, by level, shown beside it: see `DebtCollector`.
         collectors: What else `/metrics` serves, as a `RelayCollector`.
         kept: Of what is kept, if anything is.
+        flow: What those who publish wait for, where it is not debt.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Pages:
         limits: Mapping[str, Limit | Account] | None = None,
         collectors: Iterable[Collector] = (),
         kept: KeptCollector | None = None,
+        flow: Flow | None = None,
     ) -> None:
         self._ledger = ledger
         # A registry refuses two collectors that would serve the same name.
@@ -76,6 +79,7 @@ class Pages:
         self._loop_lag = LoopLag()
         self._process = ProcessFigures()
         self._kept = kept
+        self._flow = flow
         self._collectors: list[Collector] = [
             self._debts,
             *collectors,
@@ -150,7 +154,8 @@ class Pages:
         if query is not None:
             pieces = write_top(self._ledger, Pace(), query)
             return self._long(pieces, _ledger_json.CONTENT_TYPE)
-        return self._long(write_ledger(self._ledger, Pace()), _ledger_json.CONTENT_TYPE)
+        pieces = write_ledger(self._ledger, Pace(), self._flow)
+        return self._long(pieces, _ledger_json.CONTENT_TYPE)
 
     async def healthz(self, request: Request) -> Response:
         """Say that the loop turns: it has just come by here."""

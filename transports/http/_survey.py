@@ -144,6 +144,8 @@ class WaitRow(TypedDict):
     at: str
     alarms: list[str]
     """Which are up there: then that is what is waited for, and the memory that somebody holds."""
+    blockers: list[str]
+    """Who has no credit left for them, for longest first; then these are waited for."""
     waiting: list[str]
     """The accounts whose readers wait there, those first who have waited the longest."""
     count: int
@@ -229,6 +231,8 @@ class _Crowd:
     items: dict[str, int] | None = None
     """What each holder has of the debt waited for, if this crowd is shown."""
     bytes: dict[str, int] = attrs.field(factory=dict[str, int])
+    only: frozenset[str] | None = None
+    """The holders that can be waited on, where not all can: who has no credit left for them."""
 
 
 @attrs.define
@@ -265,7 +269,7 @@ class _Holdings:
         waited_for = False
         for at in account.chain:
             crowd = self.crowds.get(at)
-            if crowd is None:
+            if crowd is None or (crowd.only is not None and name not in crowd.only):
                 continue
             waited_for = True
             self.since[name] = min(crowd.since, self.since.get(name, crowd.since))
@@ -303,7 +307,13 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     owing, tightest, count = await _top_accounts(ledger, pace, most)
     now = ledger.clock()
     # Where an alarm stops them that no repayment ends, they wait on no holder.
-    waited_for = {at: crowd for at, crowd in crowds.items() if at.waits_on_holders}
+    waited_for: dict[Account, _Crowd] = {}
+    for at, crowd in crowds.items():
+        if at.waits_on_holders:
+            waited_for[at] = crowd
+        elif at.blockers:
+            crowd.only = frozenset(at.blockers)
+            waited_for[at] = crowd
     holdings = _Holdings(waited_for, dict.fromkeys([*owing, *tightest], now))
     await _walk(ledger, holdings, pace)
     names, holders_left_out = await _top(
@@ -568,7 +578,9 @@ async def _wait_row(
             **_holder_row(name, holdings, now),
             "here_items": share[name],
             "here_bytes": crowd.bytes[name],
-            "enough": at.debt_items - share[name] <= low_items
+            "enough": len(crowd.only) == 1
+            if crowd.only is not None
+            else at.debt_items - share[name] <= low_items
             and at.debt_bytes - crowd.bytes[name] <= low_bytes,
         }
         for name in names
@@ -576,6 +588,7 @@ async def _wait_row(
     return {
         "at": clipped(at.name),
         "alarms": list(at.halted),
+        "blockers": [clipped(name) for name in at.blockers[:WAITED_ON_MAX]],
         "waiting": [clipped(name) for name in crowd.longest],
         "count": crowd.count,
         "seconds": _seconds(now - crowd.since),

@@ -10,7 +10,7 @@ import trio
 from ...accounts import Account, Limit
 from ...dataspace import Dataspace
 from ...dataspace.sinks import usual_limit
-from ...dataspace.subscriptions import SubscriptionLimits, Subscriptions
+from ...dataspace.subscriptions import RangeSubscription, SubscriptionLimits, Subscriptions
 from ...store import Store
 from .._account_tree import AccountTree
 from .._flusher import Flusher
@@ -47,6 +47,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         disk_account: Whose children the accounts of durable ones are.
         limit_of: What a writer may owe, by its account's name and its own.
         tree: Where accounts are that a tenant may pay for.
+        make: Makes a subscription.
 
     Attributes:
         subscriptions: All of them.
@@ -70,6 +71,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         disk_account: Account | None = None,
         limit_of: Callable[..., Limit] = usual_limit,
         tree: AccountTree | None = None,
+        make: Callable[..., RangeSubscription] = RangeSubscription,
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.disk: SubscriptionDisk | None = None
@@ -84,6 +86,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             limits=limits,
             columns=columns_of,
             parent_of=self.tree.parent_of,
+            make=make,
         )
         if self.disk is not None:
             self.disk.restore(self.subscriptions)

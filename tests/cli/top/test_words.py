@@ -362,6 +362,36 @@ async def test_an_alarm_is_what_is_waited_for_and_who_holds_memory_is_named_for_
     assert what_next(page["holders"][0]) == ""
 
 
+async def test_who_has_no_credit_left_is_who_is_waited_for() -> None:
+    scene = Scene(NO_LIMIT)
+    other = Box(scene.ledger, "other", patience=1.0)
+    scene.send(3)
+    scene.send(500, box=other)
+    scene.publisher.block("sub")
+    page = await scene.look_while_waiting(0.5)
+    assert page["accounts"][0]["state"] == "flow"
+    assert first_line(page) == (
+        "pub waits for credit, for 0.5 s: outlet sub has none left; it holds 3 items and makes "
+        "progress."
+    )
+    page = await scene.look_while_waiting(2.0)
+    assert first_line(page) == (
+        "pub waits for credit, for 2.0 s: outlet sub has none left; it holds 3 items and has taken "
+        "nothing for 2.5 s; it is disconnected in 18.0 s unless it reads, and pub goes on then."
+    )
+    held = {row["name"]: row["waited_items"] for row in page["holders"]}
+    assert held == {"sub": 3, "other": 0}
+    scene.publisher.block("other")
+    page = await scene.look_while_waiting(2.0)
+    assert "(nor has 1 more)" in first_line(page)
+    assert "pub goes on then" not in first_line(page)
+    scene.publisher.unblock("sub")
+    scene.publisher.unblock("other")
+    scene.publisher.block("the store")
+    page = await scene.look_while_waiting(2.0)
+    assert first_line(page) == "pub waits for credit, for 2.0 s: the store has none left."
+
+
 async def test_what_is_at_rest_is_told_of_apart() -> None:
     scene = Scene(NO_LIMIT)
     disk = scene.ledger.open("disk", limit=Limit(items=None, bytes=1 << 20), at_rest="disk")

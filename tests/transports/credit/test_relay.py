@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.transports.peers import (
     BareClient,
     RunningRelay,
     connected,
+    fetch,
     frames,
     log_of,
     running,
@@ -298,3 +300,59 @@ async def test_a_tenant_that_pays_for_a_topic_is_a_reader_of_its_own() -> None:
         await until(lambda: payer.name not in relay.ledger.accounts)
         assert payer not in scheme(relay).readers
     nothing_is_kept(relay)
+
+
+async def test_the_pages_tell_who_blocks_whom() -> None:
+    """As the state `flow` and as what was measured; with the chain, where there is one."""
+    async with (
+        running(flow="credit", credit_reader_outlet=SMALL, http="127.0.0.1:0") as relay,
+        AsyncExitStack() as stack,
+        trio.open_nursery() as nursery,
+    ):
+        await flooded(stack, nursery, relay)
+        pub, stuck = relay.account("pub").name, relay.account("stuck").name
+        page = json.loads(await fetch(f"{relay.addresses.http}/ledger.json"))
+        (account,) = [each for each in page["accounts"] if each["name"] == pub]
+        assert (account["state"], account["blockers"]) == ("flow", [stuck])
+        assert account["limit"] == {"items": None, "bytes": None}
+        assert page["flow"]["scheme"] == "credit"
+        assert page["flow"]["hops"]["reader_outlet"] == {"initial": 20, "more_after": 10}
+        assert page["flow"]["processes"]["reader"]["blocked"] == 1
+        (blocked,) = page["blocked"]
+        assert (blocked["kind"], blocked["name"], blocked["state"]) == ("reader", pub, "flow")
+        (by,) = blocked["by"]
+        assert (by["name"], by["credit"]) == (stuck, 0)
+        assert by["seconds"] > 0
+        (cell,) = [each for each in page["matrix"] if each["account"] == pub]
+        assert (cell["holder"], cell["items"]) == (stuck, account["debt"]["items"])
+        assert page["audit"]["balanced"]
+
+        text = await fetch(f"{relay.addresses.http}/metrics")
+        assert 'clearfunds_credit_processes{process="reader",state="flow"} 1.0' in text
+        assert 'clearfunds_credit_blocked_processes{process="reader"} 1.0' in text
+        assert 'clearfunds_credit_messages_total{process="outlet"}' in text
+        assert 'clearfunds_accounts{state="flow"} 1.0' in text
+        (waits,) = [n for n in text.splitlines() if 'throttle_events_total{reason="credit"' in n]
+        assert float(waits.rpartition(" ")[2]) >= 1
+        top = json.loads(await fetch(f"{relay.addresses.http}/ledger.json?top=5"))
+        (wait,) = top["waits"]
+        assert (wait["at"], wait["blockers"]) == (pub, [stuck])
+        assert [row["name"] for row in wait["on"]] == [stuck]
+        assert wait["on"][0]["enough"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_metrics_of_those_that_are_gone_never_fall() -> None:
+    async with running(flow="credit", credit_reader_outlet=SMALL) as relay:
+        async with connected(relay.port, "sub") as sub, connected(relay.port, "pub") as pub:
+            await sub.subscribe("t")
+            await pub.stream.send_all(encode(Publish("t", b"x")) * 100)
+            await sub.publications(100)
+            before = scheme(relay).statistics().kinds
+            assert before["outlet"].received == 103
+            assert before["outlet"].processes == 2
+        await relay.deserted()
+        after = scheme(relay).statistics().kinds
+        assert after["outlet"].received == 103
+        assert after["outlet"].processes == after["reader"].processes == 0
+        assert after["reader"].sums.sent == 103

@@ -444,6 +444,7 @@ async def test_the_ledger_is_told_of_whole() -> None:
         "at_rest": None,
         "state": "throttled",
         "alarms": [],
+        "blockers": [],
         "debt": {"items": 5, "bytes": 50},
         "peak": {"items": 6, "bytes": 50},
         "limit": {"items": 4, "bytes": None},

@@ -170,6 +170,17 @@ function sentence(wait) {
     parts.push(`an alarm: ${alarms(wait.alarms)}, ${exact(wait.seconds)}`);
     return on ? [...parts, "; of what is owed ", nameOf(on.name, true), ` holds ${number(on.here_items)} ${on.here_items === 1 ? "item" : "items"}, ${size(on.here_bytes)}`] : parts;
   }
+  if (wait.blockers.length) {
+    const more = wait.blockers.length - 1;
+    parts.push("credit from ", nameOf(on ? on.name : wait.blockers[0], true));
+    if (more) parts.push(more === 1 ? " and 1 other" : ` and ${number(more)} others`);
+    parts.push(`: ${exact(wait.seconds)}`);
+    if (!on) return parts;
+    parts.push(`; it holds ${number(on.here_items)} ${on.here_items === 1 ? "item" : "items"}, ${size(on.here_bytes)}, and `);
+    const [words, urgent] = prospect(on);
+    const what = words.startsWith("no ") ? `made ${words}` : words;
+    return [...parts, urgent ? el("span", { class: "soon" }, what) : what, afterwards(wait, on)];
+  }
   if (!on) return [...parts, `what nobody holds any more: ${amount(tight)}, ${exact(wait.seconds)}`];
   parts.push(nameOf(on.name, true));
   const others = wait.on.length - 1 + wait.on_more;

@@ -92,6 +92,8 @@ def sentence(wait: WaitRow) -> str:
     how_much = f"{owes} {_of_limit(wait)}"
     if wait["alarms"]:
         return f"{waits}, {how_long}, for an alarm: {_alarmed(wait)}."
+    if wait["blockers"]:
+        return f"{waits} for credit, {how_long}: {_blocked(wait, several)}."
     if not wait["on"]:
         return f"{waits}, {how_long}: {how_much}, which nobody holds any more."
     first = wait["on"][0]
@@ -99,6 +101,19 @@ def sentence(wait: WaitRow) -> str:
     whom = printable(first["name"]) + (f" and {more:,} more" if more else "")
     holds = f"{_holder(first)} holds {_amount_of(first, wait)}"
     return f"{waits} for {whom}, {how_long}: {how_much}; {holds} and {_next(first, wait, several)}."
+
+
+def _blocked(wait: WaitRow, several: bool) -> str:
+    if not wait["on"]:
+        names = wait["blockers"]
+        return f"{one_of(names, len(names))} {'have' if len(names) > 1 else 'has'} none left"
+    first = wait["on"][0]
+    more = len(wait["blockers"]) - 1
+    others = f" (nor {'have' if more > 1 else 'has'} {more:,} more)" if more else ""
+    what = f"{_holder(first)} has none left{others}; it holds {items_of(first['here_items'])}"
+    if first["idle_seconds"] < STILL_SECONDS:
+        return f"{what} and makes progress"
+    return f"{what} and {_next(first, wait, several)}"
 
 
 def alarm_sentence(kinds: list[str]) -> str:

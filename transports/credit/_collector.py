@@ -1,0 +1,143 @@
+"""How credit stands, for Prometheus and for `/ledger.json`.
+
+For Prometheus as many series for ten thousand processes as for one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from ...accounts import Credit
+    from ._scheme import CreditScheme
+    from ._statistics import ProcessStatistics
+
+
+class CreditCollector(Collector):
+    """Serves the sums of all processes by kind, as `clearfunds_credit_messages_total`."""
+
+    def __init__(self, scheme: CreditScheme) -> None:
+        self._scheme = scheme
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metrics; for the registry."""
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the figures, once for all metrics, and yield them."""
+        seen = self._scheme.statistics()
+        states = GaugeMetricFamily(
+            "clearfunds_credit_processes",
+            "Those who send and are sent messages, by kind and state: flow is blocked, or come to "
+            "be a moment ago, as RabbitMQ shows it.",
+            labels=["process", "state"],
+        )
+        blocked = GaugeMetricFamily(
+            "clearfunds_credit_blocked_processes",
+            "Those that are blocked now: somebody has no credit left for them.",
+            labels=["process"],
+        )
+        deferred = GaugeMetricFamily(
+            "clearfunds_credit_deferred_grants",
+            "Grants that are held back by who is blocked.",
+            labels=["process"],
+        )
+        families = {
+            "received": CounterMetricFamily(
+                "clearfunds_credit_messages", "Messages sent to them.", labels=["process"]
+            ),
+            "overdrawn": CounterMetricFamily(
+                "clearfunds_credit_overdrawn_messages",
+                "Messages that they have sent without credit.",
+                labels=["process"],
+            ),
+            "blocks": CounterMetricFamily(
+                "clearfunds_credit_blocks",
+                "How often they came to be blocked, however shortly.",
+                labels=["process"],
+            ),
+            "seconds": CounterMetricFamily(
+                "clearfunds_credit_blocked_seconds",
+                "Seconds that they were blocked, those that go on included.",
+                labels=["process"],
+            ),
+        }
+        for kind, each in seen.kinds.items():
+            states.add_metric([kind, "flow"], each.flow)
+            states.add_metric([kind, "running"], each.processes - each.flow)
+            blocked.add_metric([kind], each.blocked)
+            deferred.add_metric([kind], each.deferred)
+            families["received"].add_metric([kind], each.received)
+            families["overdrawn"].add_metric([kind], each.sums.overdrawn)
+            families["blocks"].add_metric([kind], each.sums.blocks)
+            families["seconds"].add_metric([kind], each.sums.blocked_seconds)
+        yield from (states, blocked, deferred, *families.values())
+
+
+class CreditPage:
+    """What `/ledger.json` tells of credit."""
+
+    def __init__(self, scheme: CreditScheme) -> None:
+        self._scheme = scheme
+
+    def row(self) -> dict[str, Any]:
+        """Return how it stands by kind of process, and with how much it begins."""
+        return flow_row(self._scheme)
+
+    def blocked(self) -> list[dict[str, Any]]:
+        """Return a row for each process that is blocked, those first that have been for longest."""
+        return [blocked_row(each) for each in self._scheme.statistics().blocked]
+
+
+def flow_row(scheme: CreditScheme) -> dict[str, Any]:
+    """Return what `/ledger.json` tells of credit, but for those who are blocked."""
+    settings = scheme.settings
+    return {
+        "scheme": "credit",
+        "hops": {
+            "reader_outlet": _credit_row(settings.reader_outlet),
+            "reader_queue": _credit_row(settings.reader_queue),
+            "queue_store": _credit_row(settings.queue_store),
+        },
+        "processes": {
+            kind: {
+                "processes": each.processes,
+                "flow": each.flow,
+                "blocked": each.blocked,
+                "deferred_grants": each.deferred,
+                "messages": each.received,
+                "overdrawn_messages": each.sums.overdrawn,
+                "blocks": each.sums.blocks,
+                "blocked_seconds": round(each.sums.blocked_seconds, 6),
+            }
+            for kind, each in scheme.statistics().kinds.items()
+        },
+    }
+
+
+def blocked_row(process: ProcessStatistics) -> dict[str, Any]:
+    """Return what it tells of one who is blocked: by whom, and what these may still be sent."""
+    flow = process.flow
+    return {
+        "kind": process.kind,
+        "name": flow.name,
+        "state": flow.state,
+        "by": [
+            {"name": each.peer, "seconds": round(each.seconds, 6), "credit": each.credit}
+            for each in flow.blockers
+        ],
+        "deferred_grants": flow.deferred,
+        "blocked_seconds": round(flow.blocked_seconds, 6),
+        "blame": {name: round(seconds, 6) for name, seconds in flow.blame.items()},
+    }
+
+
+def _credit_row(credit: Credit) -> dict[str, int]:
+    return {"initial": credit.initial, "more_after": credit.more_after}
