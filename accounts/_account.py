@@ -1174,6 +1174,7 @@ class Account:
             limit_bytes=limit.bytes,
             low_items=None if limit.items is None else self.low_items,
             low_bytes=None if limit.bytes is None else self.low_bytes,
+            moving=None if self.control is None else self.control.statistics(),
             weight=self._weight,
             shared=self.shares is not None,
             share_items=share[0],

@@ -95,6 +95,9 @@ class DebtCollector(Collector):
             "waiting_readers": totals.waiting,
             "alarm": ledger.alarms,
             "rings": tops.rings,
+            "moving_limit_accounts": tops.moving.states,
+            "moving_limit_age_seconds": tops.moving.age_seconds,
+            "moving_limit_target_seconds": tops.moving.target_seconds,
             "standing_items": totals.standing_items,
             "standing_bytes": totals.standing_bytes,
             "borrowed_items_total": totals.borrowed_items,
@@ -231,6 +234,21 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
         "Rings of readers each of which goes on only if another of them does.",
         (),
     ),
+    "moving_limit_accounts": (
+        GaugeMetricFamily,
+        "Accounts whose limits follow how fast their debts are cleared, by what the limits do.",
+        ("state",),
+    ),
+    "moving_limit_age_seconds": (
+        GaugeMetricFamily,
+        "How long clearing what one of these owes takes, as fast as of late; the highest.",
+        (),
+    ),
+    "moving_limit_target_seconds": (
+        GaugeMetricFamily,
+        "How long that should be at most; the lowest. Nothing if no limit is moved.",
+        (),
+    ),
     "standing_items": (GaugeMetricFamily, "Assertions and retained messages.", ()),
     "standing_bytes": (GaugeMetricFamily, "Bytes of the assertions and retained messages.", ()),
     "borrowed_items_total": (CounterMetricFamily, "Events charged to accounts.", ()),
@@ -290,6 +308,7 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
 
 _Value = (
     float
+    | None
     | Histogram
     | Mapping[str, int]
     | Mapping[str, int | None]

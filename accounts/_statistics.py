@@ -2,6 +2,8 @@
 
 import attrs
 
+from ._limit_policy import MovingLimit
+
 
 @attrs.frozen(slots=True)
 class AccountStatistics:
@@ -35,6 +37,8 @@ class AccountStatistics:
     """The debt in events at or below which they go on."""
     low_bytes: int | None
     """The debt in bytes at or below which they go on."""
+    moving: MovingLimit | None
+    """What moves its limit is doing; None: nothing moves it."""
     weight: float
     """How large its share is beside its siblings', if its parent is shared."""
     shared: bool

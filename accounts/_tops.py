@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ._histogram import COUNT_BUCKETS, Histogram
+from ._latency_limit import LIMIT_STATES
 from ._ledger import LOOSE
 from ._loan import LoanedItem
 from ._waits_for import count_rings_in_steps
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ._account import Account
     from ._ledger import Ledger
+    from ._limit_policy import MovingLimit
 
 TOP_MAX: Final = 10
 """Ranks told of: as many as an operator reads, and all that is ever told of names that peers
@@ -49,6 +51,27 @@ class Tops:
     none."""
     rings: int
     """How many rings of readers there are that wait on each other."""
+    moving: MovingLimits
+    """Of the accounts whose limits are moved."""
+
+
+@attrs.define
+class MovingLimits:
+    """What a walk has found of accounts whose limits are moved (`LatencyLimit`)."""
+
+    states: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(LIMIT_STATES, 0))
+    """How many there are in each state."""
+    age_seconds: float = 0.0
+    """The highest of the ages of what they owe."""
+    target_seconds: float | None = None
+    """The lowest of their targets; None for no such account."""
+
+    def add(self, seen: MovingLimit) -> None:
+        """Count one of them."""
+        self.states[seen.state] = self.states.get(seen.state, 0) + 1
+        self.age_seconds = max(self.age_seconds, seen.age_seconds)
+        target = self.target_seconds
+        self.target_seconds = min(seen.target_seconds, target or seen.target_seconds)
 
 
 def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
@@ -60,9 +83,16 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
     at_rest = ledger.at_rest
     debts = Histogram(COUNT_BUCKETS)
     debtors: list[tuple[int, int, Account]] = []
+    moving = MovingLimits()
+    moved = 0
     for number, account in enumerate(list(ledger.accounts.values())):
         if not number % STEP_ACCOUNTS:
             yield
+        if account.control is not None:
+            moved += 1
+            if not moved % STEP_LOANS:
+                yield
+            moving.add(account.control.statistics())
         if account.children or account in at_rest:
             continue
         debt = account.debt_items
@@ -110,6 +140,7 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
         tuple(nlargest(TOP_MAX, held.items(), key=lambda each: each[1])),
         now - oldest,
         rings,
+        moving,
     )
 
 

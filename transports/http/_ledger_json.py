@@ -20,7 +20,7 @@ from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from ...accounts import AccountStatistics, Ledger, Ring, Wait
+    from ...accounts import AccountStatistics, Ledger, MovingLimit, Ring, Wait
     from ._pace import Pace
 
 CONTENT_TYPE: Final = "application/json"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ...accounts import DebtCollector, Ledger, Outcome, StuckPolicy
+from ...accounts import LIMIT_STATES, DebtCollector, Ledger, Outcome, StuckPolicy
 from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
 from ...accounts._ledger import STATES
 from ...accounts._tops import TOP_MAX
@@ -81,9 +81,11 @@ LABELS: Final = {
     f"came in than may; `{REASONS[5]}`, while somebody has no credit left for it.",
     "state": f"Of accounts: {', '.join(f'`{state}`' for state in STATES)}: owes nothing, owes, "
     "above its limit (or its share) and not yet at its lower mark, closed and still being paid "
-    "off, without credit. Of messages in queues: `ready` to be delivered, `unacked`: delivered. "
-    "Of sessions: `connected`, `away`. Of the store's bytes: `live`, needed, and `dead`, to be "
-    "given back.",
+    "off, without credit. Of limits that are moved: "
+    f"{', '.join(f'`{state}`' for state in LIMIT_STATES)}, which [latency-limit.md]"
+    "(latency-limit.md#its-states) tells of. Of messages in queues: `ready` to be delivered, "
+    "`unacked`: delivered. Of sessions: `connected`, `away`. Of the store's bytes: `live`, needed, "
+    "and `dead`, to be given back.",
     "transport": "The protocol: `mqtt`, `syndicate`.",
     "version": "Of the package.",
 }

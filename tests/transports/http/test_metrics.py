@@ -14,7 +14,7 @@ import trio.testing
 from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome, StuckPolicy
+from clearfunds.accounts import LatencyLimit, Ledger, Limit, LoanQueue, Outcome, StuckPolicy
 from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import Queue, QueueSums
 from clearfunds.store import Store
@@ -235,6 +235,7 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
         now = 1.0
         box.settle_all(Outcome.DELIVERED)
     send(alice, box)
+    ledger.open("moved").limit_by(LatencyLimit(1.0))
     behind = Mailbox(ledger, "behind", policy=StuckPolicy.DROP_OLDEST)
     behind.relieve("behind is stuck")
     send(alice, behind)

@@ -449,6 +449,7 @@ async def test_the_ledger_is_told_of_whole() -> None:
         "peak": {"items": 6, "bytes": 50},
         "limit": {"items": 4, "bytes": None},
         "low": {"items": 2, "bytes": None},
+        "moving": None,
         "borrowed": {"items": 6, "bytes": 50},
         "waiting_readers": 1,
         "waiting_seconds": 2.0,
