@@ -11,7 +11,7 @@ Rules of this file, beyond those of every `Backlog`:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -19,14 +19,11 @@ import trio
 
 from ..accounts import JOIN_BYTES, Account, Backlog, LoanedItem, Outcome, StuckPolicy
 from ._kept_messages import Framing, KeptMessages, Room
-from .queues._spool import Spool
+from .queues._spool import OpenSpool, Spool
 
 if TYPE_CHECKING:
     from ._outlet import Outlet
     from ._subscription_policies import Treatments
-
-OpenSpool = Callable[["Outlet", Callable[[], object], Callable[[str], object]], Spool]
-"""Opens a spool for an outlet, given what `Spool` calls `on_more` and `on_over`."""
 
 STAYS: Final = (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)
 """What is to be dealt with so stays where it is."""
@@ -42,6 +39,14 @@ class Dealing:
     """Knows messages from everything else."""
     open_spool: OpenSpool | None = None
     """Where messages are put aside (`StuckPolicy.SPILL`)."""
+
+    @property
+    def kept(self) -> StuckPolicy:
+        """What is done with what may not be dropped: where anything else is, it is put aside."""
+        policies = self.treatments.policies
+        if not any(policy.relieves for policy in policies):
+            return self.treatments.default.policy
+        return StuckPolicy.DISCONNECT if self.open_spool is None else StuckPolicy.SPILL
 
 
 class OutletBacklog(Backlog):

@@ -131,6 +131,11 @@ class Outlet(LoanQueue):
         self.patience = treatments.patience
         self.policy = treatments.default.policy
 
+    @property
+    def dealing(self) -> Dealing | None:
+        """What is done when it is stuck, if `deal_by` has said so."""
+        return self._dealing
+
     def check_policy(self, policy: StuckPolicy) -> None:
         """See `Holder.check_policy`."""
         dealing = self._dealing

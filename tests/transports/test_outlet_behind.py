@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from clearfunds.accounts import (
     Account,
+    Holder,
     Ledger,
     Limit,
     LoanedItem,
@@ -32,7 +33,7 @@ from clearfunds.transports._subscription_policies import Treatment, Treatments
 from clearfunds.transports.mqtt._droppable import QOS_ZERO
 from clearfunds.transports.mqtt._packets import encode_publish
 from clearfunds.transports.queues import RamShelves, open_ram_shelves
-from clearfunds.transports.queues._spool import Spool
+from clearfunds.transports.queues._spool import OpenSpool, Spool
 from tests.transports.peers import until
 
 KEEP = 20
@@ -177,14 +178,12 @@ async def way(*treatments: StuckPolicy | tuple[str, StuckPolicy]) -> AsyncGenera
     assert not ledger.behind
 
 
-def spool_opener(
-    ledger: Ledger, shelves: RamShelves, at_rest: Account
-) -> Callable[[Outlet, Callable[[], object], Callable[[str], object]], Spool]:
+def spool_opener(ledger: Ledger, shelves: RamShelves, at_rest: Account) -> OpenSpool:
     def open_spool(
-        outlet: Outlet, on_more: Callable[[], object], on_over: Callable[[str], object]
+        holder: Holder, on_more: Callable[[], object], on_over: Callable[[str], object]
     ) -> Spool:
         account = ledger.open("spill", limit=Limit(items=2_000, bytes=None), parent=at_rest)
-        return Spool(outlet, shelves, account, "spill", on_more=on_more, on_over=on_over)
+        return Spool(holder, shelves, account, "spill", on_more=on_more, on_over=on_over)
 
     return open_spool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...accounts import Limit
+from ...accounts import Holder, Limit
 from .._behind import Dealing
 from .._subscription_policies import SubscriptionPolicies, Treatment
 from ..queues._spool import SPOOL_PREFIX, Spool
@@ -54,7 +54,7 @@ class Dealings:
 
     def _open_spool(
         self,
-        outlet: Outlet,
+        holder: Holder,
         on_more: Callable[[], object],
         on_over: Callable[[str], object],
     ) -> Spool:
@@ -62,9 +62,9 @@ class Dealings:
         assert kept is not None
         # Of its own, whoever comes by the same name before it is erased.
         self._spools += 1
-        name = f"{SPOOL_PREFIX}{self._spools}/{outlet.name}"
+        name = f"{SPOOL_PREFIX}{self._spools}/{holder.name}"
         account = self._server.ledger.open(name, limit=_limit(kept), parent=kept.at_rest)
-        return Spool(outlet, kept.keeping, account, name, on_more=on_more, on_over=on_over)
+        return Spool(holder, kept.keeping, account, name, on_more=on_more, on_over=on_over)
 
 
 def _limit(kept: KeptSessions) -> Limit:

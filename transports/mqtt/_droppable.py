@@ -47,5 +47,19 @@ class QosZero:
             start = stop
 
 
+def packets_of(chunk: bytes) -> list[bytes]:
+    """Take whole packets apart."""
+    return [chunk[start:end] for _, start, end, _ in QosZero.frames(chunk)]
+
+
+def with_packet_id(packet: bytes, packet_id: int) -> bytes:
+    """Return a PUBLISH with QoS 1 or 2 with another packet identifier."""
+    at = 1
+    while packet[at] >= 128:
+        at += 1
+    at += 3 + (packet[at + 1] << 8 | packet[at + 2])
+    return b"".join((packet[:at], packet_id.to_bytes(2, "big"), packet[at + 2 :]))
+
+
 QOS_ZERO: Final = QosZero()
 """The one there is need of."""

@@ -2,13 +2,15 @@
 
 With QoS 1 that is the PUBACK. With QoS 2 (section 4.3.3) it is the PUBREC: from there on the
 publication is the subscriber's, and only its identifier has still to be released: PUBREL, PUBCOMP.
+
+Nothing of it is ever dropped: if the subscriber is stuck, and is not to be waited for nor cut off,
+what it has not been sent is put aside, and comes in order when it acknowledges again.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
 
 from ...accounts import (
     DEFAULT_PATIENCE,
@@ -16,13 +18,18 @@ from ...accounts import (
     Holder,
     Ledger,
     LoanedItem,
+    LoanQueue,
     Outcome,
+    Part,
     Recipient,
     StuckPolicy,
+    UnfitPolicyError,
 )
 from ...dataspace import Publication
 from .._errors import RemoteProtocolError
 from .._outlet import Outlet, nobody
+from ..queues._spool import OpenSpool, Spool
+from ._droppable import packets_of, with_packet_id
 from ._identifiers import PacketIds
 from ._packets import encode_publish
 
@@ -44,6 +51,15 @@ def check_handshake(packet_id: int, sent: int, answered: int) -> None:
             f"(section 4.3.{sent + 1})"
         )
         raise RemoteProtocolError(msg)
+
+
+def _framed(entry: Publication | bytes, packet_id: int) -> bytes:
+    """Return the packet of a publication, or of one that was put aside, with an identifier."""
+    if isinstance(entry, bytes):
+        return with_packet_id(entry, packet_id)
+    return encode_publish(
+        entry.topic, entry.payload, qos=entry.qos, retain=entry.retain, packet_id=packet_id
+    )
 
 
 class AtLeastOnce(Recipient):
@@ -70,12 +86,22 @@ class AtLeastOnce(Recipient):
         self._holder.ready()
 
 
-class Inflight(Holder):
+class Inflight(LoanQueue):
     """Publications with QoS 1 and 2 for one subscriber, in order, each with a packet identifier.
 
     At most `window` are under way, not fully acknowledged; the others wait here. Each is owed for
     until it is acked. The bytes go out through the connection's outlet, which forwards them and
     holds nothing of it.
+
+    Args:
+        ledger: The books.
+        outlet: The way out.
+        name: What an operator knows the connection by.
+        window: See above.
+        on_broken: Called with a sentence when the connection must end.
+        patience: See `Holder`.
+        policy: See `Holder`.
+        open_spool: Opens what is put aside in, where it can be.
 
     Attributes:
         unacked: What was sent and has not been acknowledged, by packet identifier.
@@ -83,10 +109,12 @@ class Inflight(Holder):
     """
 
     __slots__ = (
-        "_closed", "_ids", "_on_broken", "_outlet", "_waiting", "_window", "releasing", "unacked",
+        "_ids", "_on_broken", "_open_spool", "_outlet", "_spool", "_window", "releasing", "unacked",
     )  # fmt: skip
 
     kind = "inflight"
+
+    policies: ClassVar[frozenset[StuckPolicy]] = LoanQueue.policies | {StuckPolicy.SPILL}
 
     def __init__(
         self,
@@ -98,44 +126,124 @@ class Inflight(Holder):
         on_broken: Callable[[str], object],
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
+        open_spool: OpenSpool | None = None,
     ) -> None:
+        self._open_spool = open_spool
         super().__init__(ledger, name, patience=patience, policy=policy)
         self._outlet = outlet
         self._window = window
         self._ids = PacketIds()
-        self._waiting: deque[LoanedItem[list[Any]]] = deque()
+        self._spool: Spool | None = None
         # The loan, and its QoS.
         self.unacked: dict[int, tuple[LoanedItem[list[Any]], int]] = {}
         self.releasing: set[int] = set()
         self._on_broken = on_broken
-        self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Inflight {self.name}: {len(self.unacked)} unacked, {len(self._waiting)} waiting>"
+        return f"<Inflight {self.name}: {len(self.unacked)} unacked, {self._unsent} waiting>"
 
     def __len__(self) -> int:
         """Return how many publications are not acknowledged."""
-        return len(self.unacked) + len(self._waiting)
+        return len(self.unacked) + self._unsent
+
+    @property
+    def _unsent(self) -> int:
+        return len(self.queue) + (0 if self._spool is None else len(self._spool))
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Holder.hold`; `item` is a `Publication`."""
-        if self._closed:
+        if self.closed:
             account.repay(items, nbytes, Outcome.DROPPED, self)
             return
-        if not self.unacked and not self._waiting:
+        if self.behind:
+            self.hold_behind(account, item, items, nbytes, now)
+            return
+        if not self.unacked and not self.queue:
             self.progressed_at = now
-        self._waiting.append(LoanedItem(account, [item], items, nbytes, self, now, charged=True))
+        self.queue.append(LoanedItem(account, [item], items, nbytes, self, now, charged=True))
         self._fill()
 
     def ready(self) -> None:
         """See `Holder.ready`."""
+        if self.behind:
+            self._fill()
+        if self._spool is not None:
+            self._spool.write()
         self._outlet.ready()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """See `Holder.loans`."""
         for loan, _ in self.unacked.values():
             yield loan
-        yield from self._waiting
+        yield from self.queue
+        if self._spool is not None:
+            yield from self._spool.loans()
+
+    # -- being behind ---------------------------------------------------------------------------
+
+    def check_policy(self, policy: StuckPolicy) -> None:
+        """See `Holder.check_policy`: something can be put aside where there is a place for it."""
+        super().check_policy(policy)
+        if policy is StuckPolicy.SPILL and self._open_spool is None:
+            msg = f"{self.kind} {self.name} has nowhere to put aside what is not acknowledged"
+            raise UnfitPolicyError(msg)
+
+    def under_way(self) -> Iterator[LoanedItem[list[Any]]]:
+        """See `LoanQueue.under_way`: what was sent."""
+        for loan, _ in self.unacked.values():
+            yield loan
+
+    def apart(self, entries: list[Any], items: int, nbytes: int) -> list[Part]:
+        """See `LoanQueue.apart`: each loan is of one publication."""
+        return [(entries[0], items, nbytes)]
+
+    def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
+        """See `LoanQueue.spill`."""
+        spool = self._spool
+        if spool is None:
+            assert self._open_spool is not None
+            spool = self._spool = self._open_spool(self, self._fill_and_send, self.give_up)
+        spool.hold(account, _framed(entry, 1), items, nbytes, now)
+
+    def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+        """See `LoanQueue.relieve`."""
+        super().relieve(why, fields)
+        if self._spool is not None:
+            self._spool.write()
+
+    def caught_up(self, why: str = "has caught up") -> None:
+        """See `LoanQueue.caught_up`."""
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.close()
+        super().caught_up(why)
+
+    def _take_back(self) -> bool:
+        """Let what was put aside be sent; whether there is some of it now."""
+        spool = self._spool
+        loan = None if spool is None else spool.take()
+        if loan is None:
+            if self.behind and not self._unsent and not self.closed:
+                self.caught_up()
+            return False
+        packets = packets_of(loan.item[0] if len(loan.item) == 1 else b"".join(loan.item))
+        items, nbytes = loan.items, loan.bytes
+        loan.items = loan.bytes = 0
+        for packet in packets:
+            # One by one from here on: as each is acknowledged.
+            size = nbytes // items
+            items -= 1
+            nbytes -= size
+            self.queue.append(
+                LoanedItem(loan.account, [packet], 1, size, self, loan.opened, charged=True)
+            )
+        return True
+
+    def _fill_and_send(self) -> None:
+        self._fill()
+        self._outlet.ready()
+
+    # -- acknowledgements -----------------------------------------------------------------------
 
     def is_unsent(self, packet_id: int) -> bool:
         """Whether nothing of the publication has left, so that it cannot be acknowledged."""
@@ -181,18 +289,13 @@ class Inflight(Holder):
         return True
 
     def _fill(self) -> None:
-        while self._waiting and len(self.unacked) + len(self.releasing) < self._window:
-            loan = self._waiting.popleft()
+        while len(self.unacked) + len(self.releasing) < self._window:
+            if not self.queue and not self._take_back():
+                return
+            loan = self.queue.popleft()
             packet_id = self._ids.allocate()
-            publication = loan.item[0]
-            loan.item[0] = encode_publish(
-                publication.topic,
-                publication.payload,
-                qos=publication.qos,
-                retain=publication.retain,
-                packet_id=packet_id,
-            )
-            self.unacked[packet_id] = loan, publication.qos
+            packet = loan.item[0] = _framed(loan.item[0], packet_id)
+            self.unacked[packet_id] = loan, packet[0] >> 1 & 3
             self._outlet.forward(loan)
 
     def give_up(self, why: str) -> None:
@@ -203,13 +306,16 @@ class Inflight(Holder):
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
         """Take nothing more; what is not acknowledged is settled with `outcome`. Idempotent."""
-        self._closed = True
+        self.closed = True
         unacked = list(self.unacked.values())
         self.unacked.clear()
         self.releasing.clear()
         for loan, _ in unacked:
             loan.settle(outcome=outcome)
-        while self._waiting:
-            self._waiting.popleft().settle(outcome=outcome)
+        self.settle_all(outcome)
+        if self._spool is not None:
+            self._spool.close(outcome)
+        if self.behind:
+            self.caught_up("has ended")
         self.ledger.unregister(self)
         self._on_broken = nobody  # see `Outlet.close`

@@ -790,14 +790,17 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._replays[text] = qos
             return None
         if qos and self._inflight is None:
+            dealing = self.outlet.dealing
+            assert dealing is not None
             self._inflight = server.make_inflight(
                 server.ledger,
                 self.outlet,
                 self.name,
                 window=server.settings.max_inflight,
                 on_broken=self._link.cut,
-                patience=server.settings.patience,
-                policy=server.settings.stuck_kept,
+                patience=self.outlet.patience,
+                policy=dealing.kept,
+                open_spool=dealing.open_spool,
             )
             self._inflight.owner = account
             self._at_least_once = AtLeastOnce(self._inflight)

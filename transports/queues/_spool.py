@@ -53,6 +53,10 @@ class SpoolKeeping(Protocol):
         ...
 
 
+OpenSpool = Callable[[Holder, Callable[[], object], Callable[[str], object]], "Spool"]
+"""Opens a spool for a holder, given what `Spool` calls `on_more` and `on_over`."""
+
+
 class Spool:
     """What one holder has put aside.
 
