@@ -505,6 +505,20 @@ class Account:
         """
         return self.waits_for_repayment or not (self.halted or self.rate_closed or self.blockers)
 
+    def held_to(self) -> tuple[int, int]:
+        """Return the debt in (items, bytes) above which readers wait here, as things stand.
+
+        Its limit; its share of its parent's while it is squeezed; twice its limit while it is full.
+        """
+        times = HARD if self.full else 1
+        items = min(UNLIMITED, times * self.mark_items)
+        nbytes = min(UNLIMITED, times * self.mark_bytes)
+        if self.squeezed:
+            share = self._share_now()
+            items = items if share[0] is None else min(items, share[0])
+            nbytes = nbytes if share[1] is None else min(nbytes, share[1])
+        return items, nbytes
+
     def goes_on_at(self) -> tuple[int, int]:
         """Return the debt in (items, bytes) at or below which readers that wait here go on."""
         if self.squeezed and self.parent is not None and self.parent.shares is not None:

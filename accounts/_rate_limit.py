@@ -62,6 +62,15 @@ class RateLimit:
                 msg = f"burst_{unit}={burst} needs {unit}_per_s: without it nothing is limited"
                 raise ValueError(msg)
 
+    def __str__(self) -> str:
+        """Say it for people."""
+        parts: list[str] = []
+        if self.items_per_s is not None:
+            parts.append(f"{self.items_per_s:g} items")
+        if self.bytes_per_s is not None:
+            parts.append(f"{self.bytes_per_s:g} bytes")
+        return f"{' and '.join(parts) or 'any number'} a second"
+
 
 class TokenBucket:
     """How many tokens there are. Negative: so much has come in beyond them.

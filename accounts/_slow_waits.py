@@ -26,6 +26,8 @@ from ._errors import AccountError
 from ._ledger import LOOSE
 from ._limit import UNLIMITED
 from ._loan import LoanedItem
+from ._rate_limit import RATE_LIMIT
+from ._waiters import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -194,21 +196,28 @@ class SlowWaits:
             whom += f" and {more} more"
         all_items = sum(each.items for each in holders)
         blame = blamed(waiter, before)
+        reason = REASONS[at.why(waiter.account)]
+        limit_items, limit_bytes = at.held_to()
         if at.halted:
             self.suspects[waiter] = at.alarm_name
+        elif at.blockers:
+            self.suspects[waiter] = at.blockers[0]
+        elif reason == "rate":
+            self.suspects[waiter] = RATE_LIMIT
         elif holders:
             self.suspects[waiter] = holders[0].holder
+        owes = "it owes" if at is waiter.account else f"{at.name} owes"
+        how_much = (
+            f"{owes} {at.debt_items} items{_of(limit_items)} and "
+            f"{at.debt_bytes} bytes{_of(limit_bytes)}, held by {whom}"
+        )
         logger.info(
-            "%s waits, for %.1f s so far%s: %s %d items%s and %d bytes%s, held by %s",
+            "%s waits, for %.1f s so far%s%s",
             name,
             seconds,
-            f", for an alarm ({', '.join(at.halted)})" if at.halted else "",
-            "it owes" if at is waiter.account else f"{at.name} owes",
-            at.debt_items,
-            _of(at.mark_items),
-            at.debt_bytes,
-            _of(at.mark_bytes),
-            whom,
+            _what_for(at, reason),
+            # A rate has nothing to do with who holds what.
+            "" if reason == "rate" else f": {how_much}",
             extra={
                 "event": "slow_wait",
                 "account": name,
@@ -216,9 +225,11 @@ class SlowWaits:
                 "seconds": round(seconds, 3),
                 "items": at.debt_items,
                 "bytes": at.debt_bytes,
-                "limit_items": _limit(at.mark_items),
-                "limit_bytes": _limit(at.mark_bytes),
+                "limit_items": _limit(limit_items),
+                "limit_bytes": _limit(limit_bytes),
+                "reason": reason,
                 "alarms": list(at.halted),
+                "blockers": list(at.blockers),
                 "holders": [
                     {
                         "holder": each.holder,
@@ -353,6 +364,20 @@ def _add_new(
             found[name] = found.get(name, 0.0) + new
 
 
+def _what_for(at: Account, reason: str) -> str:
+    if at.halted:
+        return f", for an alarm ({', '.join(at.halted)})"
+    if at.blockers:
+        names = ", ".join(at.blockers[:MAX_NAMED_HOLDERS])
+        more = len(at.blockers) - MAX_NAMED_HOLDERS
+        return f", for credit of {names}{f' and {more} more' if more > 0 else ''}"
+    if reason == "rate":
+        return f", for the rate of {at.name}: {at.rate}"
+    if reason == "share" and at.parent is not None:
+        return f", for its share of what {at.parent.name} may owe"
+    return ""
+
+
 def _limit(mark: int) -> int | None:
     return None if mark >= UNLIMITED else mark
 
@@ -371,8 +396,10 @@ async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT
     - `account`: whose reader waits; `seconds`: for how long so far, or in all.
     - `at`: the account that owes too much: its own, or one above it. (`slow_wait`)
     - `items`, `bytes`: what that account owes; at the end, what the reader's account does.
-    - `limit_items`, `limit_bytes`: what it may owe. (`slow_wait`)
+    - `limit_items`, `limit_bytes`: what it may owe, its share if it waits for that. (`slow_wait`)
+    - `reason`: why it waits: `account`, `parent`, `alarm`, `share`, `rate`, `credit`. (`slow_wait`)
     - `alarms`: those that are up there; then it waits for these. (`slow_wait`)
+    - `blockers`: who has no credit left for it; then it waits for these. (`slow_wait`)
     - `clear`: whether it went on; false when it was cancelled. (`slow_wait_ended`)
     - `holders`: the five that matter most, each with `holder`, `blamed_seconds` (of this wait, of
       the stretches that a repayment ended) and `share`: of the items owed at `at`, or at the end

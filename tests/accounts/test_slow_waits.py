@@ -16,6 +16,7 @@ from clearfunds.accounts import (
     AccountError,
     Ledger,
     Limit,
+    RateLimit,
     watch_slow_waits,
 )
 from tests.accounts.conftest import Box, balance, boxes, publish
@@ -91,6 +92,50 @@ async def test_one_line_at_the_threshold_and_one_at_the_end(
         {"holder": "O2", "blamed_seconds": 3.6, "share": 0.878},
         {"holder": "O1", "blamed_seconds": 0.5, "share": 0.122},
     ]
+
+
+async def test_the_line_says_what_else_than_its_limit_it_waits_for(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = timed.open("server", limit=Limit(items=40), shared=True)
+    greedy, other, fast, blocked = (
+        timed.open(name, limit=NO_LIMIT, parent=server)
+        for name in ("greedy", "other", "fast", "blocked")
+    )
+    greedy_box, other_box = boxes(timed, 2)
+    publish(greedy, [greedy_box], items=25)
+    publish(other, [other_box], items=16)
+    fast.rate = RateLimit(items_per_s=10, burst_items=1)
+    publish(fast, [], items=40)
+    blocked.block("queue")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_slow_waits, timed)
+        for account in (greedy, fast, blocked):
+            nursery.start_soon(account.ensure_clear_funds)
+            await wait_all_tasks_blocked()
+        await trio.sleep(1.1)
+        share, rate, credit = told(caplog)
+        await trio.sleep(4)
+        (end,) = told(caplog)
+        nursery.cancel_scope.cancel()
+    assert share.message == (
+        "greedy waits, for 1.0 s so far, for its share of what server may owe: it owes 25 items "
+        "(limit 24) and 0 bytes (limit 5033164), held by box O1 (25 items, 0 bytes)"
+    )
+    assert (share.reason, share.limit_items) == ("share", 24)
+    assert rate.message == "fast waits, for 1.0 s so far, for the rate of fast: 10 items a second"
+    assert (rate.reason, rate.blockers) == ("rate", [])
+    assert credit.message == (
+        "blocked waits, for 1.0 s so far, for credit of queue: it owes 0 items and 0 bytes, held "
+        "by nobody any more"
+    )
+    assert (credit.reason, credit.blockers) == ("credit", ["queue"])
+    assert end.message == (
+        "fast goes on after 3.9 s, for which it waited on (rate limit) (3.9 s, 100%); it owes 0 "
+        "items and 0 bytes"
+    )
+    greedy_box.close()
+    other_box.close()
 
 
 async def test_a_wait_below_the_threshold_is_not_told_of(

@@ -221,12 +221,19 @@ def account_row(statement: AccountStatistics) -> dict[str, Any]:
         "peak": _amount(statement.peak_items, statement.peak_bytes),
         "limit": _amount(statement.limit_items, statement.limit_bytes),
         "low": _amount(statement.low_items, statement.low_bytes),
+        "weight": statement.weight,
+        "shared": statement.shared,
+        "share": _amount(statement.share_items, statement.share_bytes),
+        "rate": {"items": statement.rate_items, "bytes": statement.rate_bytes},
         "moving": _moving(statement.moving),
         "borrowed": _amount(statement.borrowed_items, statement.borrowed_bytes),
         "waiting_readers": statement.waiting,
         "waiting_seconds": round(statement.waiting_seconds, 6),
         "waits": statement.waits,
         "waited_seconds": round(statement.waited_seconds, 6),
+        "waited_by_reason": {
+            reason: round(seconds, 6) for reason, seconds in statement.waited_by_reason.items()
+        },
         "blame": {name: round(seconds, 6) for name, seconds in statement.blame.items()},
         "standing": _amount(statement.standing_items, statement.standing_bytes),
     }

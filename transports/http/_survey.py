@@ -27,7 +27,7 @@ import attrs
 from ...accounts import LoanedItem, LoanQueue, rings
 from ...accounts._ledger import LOOSE
 from ...accounts._limit import UNLIMITED
-from ...accounts._waiters import waited_by_reason
+from ...accounts._waiters import RATE, REASONS, waited_by_reason
 from ._holdings import BREATH_EVERY
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class WaitRow(TypedDict):
     at: str
     alarms: list[str]
     """Which are up there: then that is what is waited for, and the memory that somebody holds."""
+    reason: str
+    """`debt`, or `alarm`, `share`, `rate`, `credit`."""
+    rate: str | None
+    """What may come in, where more has: then nobody is waited on."""
     blockers: list[str]
     """Who has no credit left for them, for longest first; then these are waited for."""
     waiting: list[str]
@@ -567,6 +571,7 @@ async def _wait_row(
 ) -> WaitRow:
     share = crowd.items or {}
     low_items, low_bytes = at.goes_on_at()
+    limit_items, limit_bytes = at.held_to()
     names, left_out = await _top(
         list(share),
         WAITED_ON_MAX,
@@ -588,16 +593,18 @@ async def _wait_row(
     return {
         "at": clipped(at.name),
         "alarms": list(at.halted),
+        "reason": REASONS[at.cause] if at.cause else "debt",
+        "rate": str(at.rate) if at.cause == RATE else None,
         "blockers": [clipped(name) for name in at.blockers[:WAITED_ON_MAX]],
         "waiting": [clipped(name) for name in crowd.longest],
         "count": crowd.count,
         "seconds": _seconds(now - crowd.since),
         "debt_items": at.debt_items,
         "debt_bytes": at.debt_bytes,
-        "limit_items": _limit(at.mark_items),
-        "limit_bytes": _limit(at.mark_bytes),
-        "low_items": None if at.mark_items >= UNLIMITED else low_items,
-        "low_bytes": None if at.mark_bytes >= UNLIMITED else low_bytes,
+        "limit_items": _limit(limit_items),
+        "limit_bytes": _limit(limit_bytes),
+        "low_items": None if limit_items >= UNLIMITED else low_items,
+        "low_bytes": None if limit_bytes >= UNLIMITED else low_bytes,
         "on": on,
         "on_more": left_out,
     }

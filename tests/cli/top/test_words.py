@@ -21,7 +21,15 @@ from clearfunds._cli._top._words import (
     size,
     what_next,
 )
-from clearfunds.accounts import NO_LIMIT, Ledger, Limit, LoanQueue, Outcome, StuckPolicy
+from clearfunds.accounts import (
+    NO_LIMIT,
+    Ledger,
+    Limit,
+    LoanQueue,
+    Outcome,
+    RateLimit,
+    StuckPolicy,
+)
 from clearfunds.accounts._incidents import GivenUp
 from clearfunds.transports.http import Pages, Request
 
@@ -107,6 +115,28 @@ async def test_one_that_makes_progress_is_only_slow() -> None:
         "and makes progress; at 400 items it goes on."
     )
     assert what_next(page["holders"][0]) == "makes progress"
+
+
+async def test_one_that_waits_for_its_share() -> None:
+    scene = Scene(NO_LIMIT)
+    scene.server.limit = Limit(items=1000, bytes=None)
+    scene.server.shared = True
+    scene.send(1234)
+    page = await scene.look_while_waiting(3.2)
+    assert first_line(page).startswith(
+        "pub waits for sub, for 3.2 s: it owes 1,234 of its share of 1,000 items; outlet sub holds"
+    )
+
+
+async def test_one_that_waits_for_its_rate() -> None:
+    scene = Scene(NO_LIMIT)
+    scene.publisher.rate = RateLimit(items_per_s=1)
+    for _ in range(100):
+        scene.send(1)
+    page = await scene.look_while_waiting(3.2)
+    assert first_line(page) == (
+        "pub waits, for 3.2 s: more came in than it may bring, 1 items a second."
+    )
 
 
 async def test_one_that_is_never_given_up() -> None:
@@ -368,7 +398,7 @@ async def test_who_has_no_credit_left_is_who_is_waited_for() -> None:
     scene.send(3)
     scene.send(500, box=other)
     scene.publisher.block("sub")
-    page = await scene.look_while_waiting(0.5)
+    page = await scene.look_while_waiting(3.2)
     assert page["accounts"][0]["state"] == "flow"
     assert first_line(page) == (
         "pub waits for credit, for 0.5 s: outlet sub has none left; it holds 3 items and makes "

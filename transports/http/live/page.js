@@ -181,11 +181,12 @@ function sentence(wait) {
     const what = words.startsWith("no ") ? `made ${words}` : words;
     return [...parts, urgent ? el("span", { class: "soon" }, what) : what, afterwards(wait, on)];
   }
+  if (wait.rate !== null) return [...parts, `its rate, ${wait.rate}, ${exact(wait.seconds)}`];
   if (!on) return [...parts, `what nobody holds any more: ${amount(tight)}, ${exact(wait.seconds)}`];
   parts.push(nameOf(on.name, true));
   const others = wait.on.length - 1 + wait.on_more;
   if (others > 0) parts.push(others === 1 ? " and 1 other" : ` and ${number(others)} others`);
-  parts.push(`: ${amount(tight)}, ${exact(wait.seconds)}`);
+  parts.push(`: ${amount(tight)}${wait.reason === "share" ? ", its share," : ","} ${exact(wait.seconds)}`);
   if (tight.below) parts.push(` (goes on at ${tight.low_text})`);
   const [words, urgent] = prospect(on);
   const who = `${words.startsWith("no ") ? `${shortName(on.name)} made` : shortName(on.name)} ${words}`;

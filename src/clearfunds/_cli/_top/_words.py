@@ -94,6 +94,9 @@ def sentence(wait: WaitRow) -> str:
         return f"{waits}, {how_long}, for an alarm: {_alarmed(wait)}."
     if wait["blockers"]:
         return f"{waits} for credit, {how_long}: {_blocked(wait, several)}."
+    if wait["rate"] is not None:
+        at = "it" if wait["waiting"] == [wait["at"]] else printable(wait["at"])
+        return f"{waits}, {how_long}: more came in than {at} may bring, {wait['rate']}."
     if not wait["on"]:
         return f"{waits}, {how_long}: {how_much}, which nobody holds any more."
     first = wait["on"][0]
@@ -234,9 +237,10 @@ def _amount_of(holder: WaitedOnRow, wait: WaitRow) -> str:
 
 
 def _of_limit(wait: WaitRow) -> str:
+    of = "of its share of" if wait["reason"] == "share" else "of"
     if _in_bytes(wait):
-        return f"{size(wait['debt_bytes'])} of {size(wait['limit_bytes'] or 0)}"
-    return f"{count(wait['debt_items'])} of {count(wait['limit_items'] or 0)} items"
+        return f"{size(wait['debt_bytes'])} {of} {size(wait['limit_bytes'] or 0)}"
+    return f"{count(wait['debt_items'])} {of} {count(wait['limit_items'] or 0)} items"
 
 
 def _next(holder: WaitedOnRow, wait: WaitRow, several: bool) -> str:
