@@ -398,7 +398,7 @@ async def test_who_has_no_credit_left_is_who_is_waited_for() -> None:
     scene.send(3)
     scene.send(500, box=other)
     scene.publisher.block("sub")
-    page = await scene.look_while_waiting(3.2)
+    page = await scene.look_while_waiting(0.5)
     assert page["accounts"][0]["state"] == "flow"
     assert first_line(page) == (
         "pub waits for credit, for 0.5 s: outlet sub has none left; it holds 3 items and makes "
