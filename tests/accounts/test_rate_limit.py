@@ -6,6 +6,8 @@ import math
 
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit, RateLimit, commit_run
@@ -56,6 +58,35 @@ def test_the_burst_is_a_second_of_the_rate_and_one_event_at_least() -> None:
 def test_a_rate_limit_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(reversed(wrong))):
         RateLimit(**wrong)
+
+
+@given(
+    st.floats(0.5, 50),
+    st.floats(0.5, 20),
+    st.lists(st.tuples(st.floats(0, 3), st.integers(1, 30)), max_size=60),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_more_comes_in_than_the_rate_the_burst_and_one_packet(
+    rate: float, burst: float, life: list[tuple[float, int]]
+) -> None:
+    """Whenever somebody looks and whatever comes, as long as only who may brings it."""
+    bucket = TokenBucket(RateLimit(items_per_s=rate, burst_items=burst), 0.0)
+    now = 0.0
+    came = 0
+    for pause, items in life:
+        now += pause
+        seconds = bucket.wait(now)
+        if seconds:
+            # So long and not longer: there is a token then, and none much before.
+            assert bucket.items <= 0
+            if seconds > 2 * RATE_TICK:
+                assert bucket.wait(now + seconds - RATE_TICK) > 0
+                now += seconds - RATE_TICK
+            now += 2 * RATE_TICK
+            assert bucket.wait(now) == 0
+        bucket.take(items, 0)
+        came += items
+        assert came <= burst + rate * now + 30 + 1e-6
 
 
 async def test_in_the_long_run_no_more_comes_in_than_the_rate(autojump_clock: MockClock) -> None:
