@@ -36,12 +36,13 @@ def who_blocks_whom() -> Board:
         "clearfunds-who-blocks-whom",
         "clearfunds: who blocks whom",
         "Accounts whose readers wait, the holders of what they owe, and for how long. "
-        "Needs a scrape of /metrics/detailed?family=account,holder,matrix,blame.",
+        "Needs a scrape of /metrics/detailed?family=account,holder,matrix,blame,tenant.",
         [
             Row("The culprit", _CULPRIT),
             Row("Who holds whose debt", _MATRIX),
             Row("Who waits", _WAITERS),
             Row("Who holds", _HOLDERS),
+            Row("Tenants", _TENANTS),
         ],
         patterns=("account", "holder"),
     )
@@ -158,9 +159,11 @@ _WAITERS = [
     ),
     lines(
         "Debt, by account",
-        "Who owes most, over time? The account of the whole relay is left out.",
+        "Who owes most, over time? The account of the whole relay is left out, and those of "
+        "tenants are.",
         Query(
-            f'topk(10, sum by (account) ({_D}_account_debt_items{{{_ACCOUNT},parent!=""}}))',
+            f"topk(10, sum by (account) ({_D}_account_debt_items"
+            f'{{{_ACCOUNT},parent!="",account!~"tenant/.*"}}))',
             "{{account}}",
         ),
         span=12,
@@ -220,5 +223,60 @@ _HOLDERS = [
         Query(f"sum({_D}_truncated_series{{{HERE}}})"),
         orange=1,
         span=8,
+    ),
+]
+
+
+def _of_tenants(metric: str) -> str:
+    return f"sum by (tenant) ({_D}_tenant_{metric}{{{HERE}}})"
+
+
+def _tenants_part(unit: str) -> str:
+    return f"({_D}_tenant_debt_{unit}{{{HERE}}} / {_D}_tenant_debt_limit_{unit}{{{HERE}}})"
+
+
+_TENANTS_PART = (
+    f"({_tenants_part('items')} > {_tenants_part('bytes')})"
+    f" or {_tenants_part('bytes')} or {_tenants_part('items')}"
+)
+
+_TENANTS = [
+    rows_of(
+        "Tenants",
+        "What does each tenant owe, which part is that of what it may by itself, and who of it is "
+        "not read? One that waits and is below its part waits for its share of the server's, in "
+        "proportion to its weight. Nothing is here without tenants.",
+        ("tenant",),
+        {
+            "Weight": (f"max by (tenant) ({_D}_tenant_weight{{{HERE}}})", "short"),
+            "Connections": (_of_tenants("accounts"), "short"),
+            "Events owed": (_of_tenants("debt_items"), "short"),
+            "Bytes owed": (_of_tenants("debt_bytes"), "bytes"),
+            "Of what it may": (
+                f"max by (tenant) ({_TENANTS_PART})",
+                "percentunit",
+            ),
+            "Readers that wait": (_of_tenants("waiting_readers"), "short"),
+            "The longest": (f"max by (tenant) ({_D}_tenant_waiting_seconds{{{HERE}}})", "s"),
+        },
+        span=24,
+        coloured="Of what it may",
+    ),
+    lines(
+        "Debt, by tenant",
+        "Which tenants owe most, over time?",
+        Query(f"topk(10, {_of_tenants('debt_items')})", "{{tenant}}"),
+        span=12,
+    ),
+    lines(
+        "Charged, by tenant",
+        "How many events a second come in and go out on behalf of each tenant, or of each user of "
+        "one whose users have accounts?",
+        Query(
+            f"topk(10, sum by (parent) (rate({_D}_account_borrowed_items_total"
+            f'{{{HERE},parent=~"tenant/.*"}}{_RATE})))',
+            "{{parent}}",
+        ),
+        span=12,
     ),
 ]

@@ -19,6 +19,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 
+from clearfunds.transports import Tenant
 from clearfunds.transports.mqtt import PubAck
 from dashboards._files import FOLDER, generated
 from dashboards._rules import ALERTS, RECORDINGS
@@ -65,7 +66,13 @@ def exported() -> dict[str, frozenset[str]]:
 
 async def _export(store: str) -> dict[str, frozenset[str]]:
     async with (
-        running(http="127.0.0.1:0", limit_items=1, store=store, fsync_interval=0.0) as relay,
+        running(
+            http="127.0.0.1:0",
+            limit_items=1,
+            store=store,
+            fsync_interval=0.0,
+            tenant=(Tenant(name="t", client=("pub*",), items=9, bytes=9_000),),
+        ) as relay,
         connected(relay.port, "publisher") as publisher,
         connected(relay.port, "subscriber") as subscriber,
     ):
@@ -83,7 +90,9 @@ async def _export(store: str) -> dict[str, frozenset[str]]:
         async with Broker(relay.port, 20, "kept").visit(leave=True) as client:
             await client.subscribe("kept")
         text = await fetch(f"{http}/metrics")
-        text += await fetch(f"{http}/metrics/detailed?family=account,holder,matrix,blame,queue")
+        text += await fetch(
+            f"{http}/metrics/detailed?family=account,holder,matrix,blame,queue,tenant"
+        )
     found: dict[str, frozenset[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -30,7 +30,7 @@ from tests.transports.relay.brokers import Broker
 ANSWERED_SECONDS: Final = 40
 """Some queries have an answer only when the relay has given up on somebody, twice."""
 TOLD_SECONDS: Final = 30
-DETAILED: Final = "/metrics/detailed?family=account,holder,matrix,blame,queue"
+DETAILED: Final = "/metrics/detailed?family=account,holder,matrix,blame,queue,tenant"
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed"
@@ -266,6 +266,7 @@ async def test_every_query_of_every_panel_and_rule_returns_data(tmp_path: Path) 
             *("--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"),
             *("--patience", "3", "--limit-items", "200"),
             *("--store", str(tmp_path / "store"), "--fsync-interval", "0.05"),
+            *("--tenant", "weather,client=station-*,items=1000,bytes=100MiB"),
         )
     )
     try:

@@ -20,6 +20,7 @@ from ...dataspace.queues import Queue
 from ._exposition import Family, escape
 from ._holdings import BREATH_EVERY, Cell, Holdings
 from ._name_pattern import NamePattern
+from ._tenants import tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -56,9 +57,9 @@ class DetailedQuery:
     """What was asked for."""
 
     families: tuple[str, ...]
-    """`account`, `holder`, `matrix`, `blame`, `queue`, each at most once."""
+    """`account`, `holder`, `matrix`, `blame`, `queue`, `tenant`, each at most once."""
     account: NamePattern | None = None
-    """Which accounts, where accounts are told of; of a queue, its own."""
+    """Which accounts, where accounts are told of; of a queue, its own, and of a tenant."""
     holder: NamePattern | None = None
     """Which holders, where holders are told of; queues are among them."""
     limit: int = SERIES_DEFAULT
@@ -493,6 +494,27 @@ async def _queues(books: _Books, table: _Table) -> None:
         )
 
 
+async def _tenants(books: _Books, table: _Table) -> None:
+    for tenant in await tenants_of(books.ledger, books.pace):
+        await books.pace.breathe()
+        if await books.is_wanted_account(tenant.account.name):
+            seen = tenant.account.statistics()
+            table.add(
+                f'{{tenant="{escape(tenant.name)}"}}',
+                seen.weight,
+                seen.debt_items,
+                seen.debt_bytes,
+                seen.limit_items,
+                seen.limit_bytes,
+                seen.share_items,
+                seen.share_bytes,
+                tenant.users,
+                tenant.accounts,
+                tenant.waiting,
+                tenant.waiting_seconds,
+            )
+
+
 def _of_cell(account: str, holder: str) -> str:
     return f'{{account="{escape(account)}",holder="{escape(holder)}"}}'
 
@@ -651,11 +673,32 @@ _QUEUE = (
     ),
 )
 
+_TENANT = (
+    (
+        _families(
+            ("tenant",),
+            ("tenant_weight", "Weight of the tenant's share beside those of others."),
+            ("tenant_debt_items", "Events unfinished on behalf of the tenant."),
+            ("tenant_debt_bytes", "Bytes unfinished on behalf of the tenant."),
+            ("tenant_debt_limit_items", "Debt in events above which it waits or shares."),
+            ("tenant_debt_limit_bytes", "Debt in bytes above which it waits or shares."),
+            ("tenant_share_items", "Its share of the server's limit while that is passed."),
+            ("tenant_share_bytes", "Its share of the server's limit while that is passed."),
+            ("tenant_user_accounts", "Users of the tenant that have accounts of their own."),
+            ("tenant_accounts", "Accounts that cause the tenant's debt: its connections, mostly."),
+            ("tenant_waiting_readers", "Readers of the tenant's connections that wait now."),
+            ("tenant_waiting_seconds", "How long the first of them has waited."),
+        ),
+        _tenants,
+    ),
+)
+
 TABLES: Final[dict[str, tuple[tuple[tuple[Family, ...], _Fill], ...]]] = {
     "account": _ACCOUNT,
     "holder": _HOLDER,
     "matrix": _MATRIX,
     "blame": _BLAME,
     "queue": _QUEUE,
+    "tenant": _TENANT,
 }
 """What each `family=` is: metrics whose samples stand in one table, and who fills it."""

@@ -16,6 +16,7 @@ import attrs
 from ...accounts._waits_for import rings_in_steps
 from ._audit import audit
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
+from ._tenants import tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -104,6 +105,11 @@ async def write_ledger(
         page.row(account_row(account.statistics()))
         if page.full:
             yield page.take()
+    page.end()
+    page.begin("tenants")
+    for tenant in await tenants_of(ledger, pace):
+        await pace.breathe()
+        page.row(tenant.row())
     page.end()
     everybody = await Everybody.of(ledger, pace)
     page.begin("holders")

@@ -45,16 +45,17 @@ older, and if the walk takes more than ten milliseconds, up to two hundred times
 took.
 
 `/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has some for
-each account, each holder and each queue; nothing is on it but what was asked for, by
-`?family=account,holder,matrix,blame,queue`, with `account=REGEX` and `holder=REGEX` to say whose,
-and never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say, {SERIES_MAX:,} at most).
+each account, each holder, each queue and each tenant; nothing is on it but what was asked for, by
+`?family=account,holder,matrix,blame,queue,tenant`, with `account=REGEX` and `holder=REGEX` to say
+whose, and never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say, {SERIES_MAX:,} at
+most).
 """
 
 UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
     "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
     "sessions", "queues", "segments", "commits", "batches", "fsyncs", "snapshots", "failures",
-    "damages", "trouble", "consumers",
+    "damages", "trouble", "consumers", "weight",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 
@@ -86,6 +87,7 @@ LABELS: Final = {
     "(latency-limit.md#its-states) tells of. Of messages in queues: `ready` to be delivered, "
     "`unacked`: delivered. Of sessions: `connected`, `away`. Of the store's bytes: `live`, needed, "
     "and `dead`, to be given back.",
+    "tenant": "The name of a tenant; its account is called `tenant/` and that.",
     "transport": "The protocol: `mqtt`, `syndicate`.",
     "version": "Of the package.",
 }
@@ -129,6 +131,8 @@ NOTES: Final = """\
   (`clearfunds_holders_behind`, and [patience.md](patience.md)): it is at rest, in `ram`, on an
   account under `behind`. For who published it has ended as `stored` when it was kept, as `dropped`
   when it was not.
+- A tenant owes for its connections, so its debt is theirs in all. `_share_items` and `_share_bytes`
+  are there only while the server's account is above its limit: see [fairness.md](fairness.md).
 - A relay with a journal has those of [ledger.md](ledger.md#the-journal), too.
 - A relay whose readers wait for credit (`--flow credit`) has those of
   [credit-flow.md](credit-flow.md#metrics), too.

@@ -29,6 +29,7 @@ from ...accounts._ledger import LOOSE
 from ...accounts._limit import UNLIMITED
 from ...accounts._waiters import RATE, REASONS, waited_by_reason
 from ._holdings import BREATH_EVERY
+from ._tenants import tenants_of
 
 if TYPE_CHECKING:
     from ...accounts import Account, Holder, Ledger
@@ -98,6 +99,18 @@ class AccountRow(TypedDict):
     """For how long its own readers have waited in all."""
     oldest_seconds: float | None
     """The age of its oldest loan; None for levels, of which it is not known."""
+
+
+class LevelRow(AccountRow):
+    """An account above others."""
+
+    weight: float
+    """How large its share is beside its siblings'."""
+    share_items: int | None
+    """What it may owe, in events, while the one above it owes too much; None: there is nothing to
+    share now."""
+    share_bytes: int | None
+    """The same in bytes."""
 
 
 class HolderRow(TypedDict):
@@ -208,7 +221,10 @@ class Survey(TypedDict):
     """Those that are up: nobody who publishes is read."""
     troubles: list[str]
     """What is wrong beside the books, in sentences."""
-    levels: list[AccountRow]
+    levels: list[LevelRow]
+    """The server, the tenants, and what is at rest."""
+    levels_owing: int
+    """How many accounts owe for others below them."""
     tightest: list[AccountRow]
     accounts: list[AccountRow]
     holders: list[HolderRow]
@@ -308,7 +324,7 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     )
     for at in waits:
         crowds[at].items = {}
-    owing, tightest, count = await _top_accounts(ledger, pace, most)
+    owing, tightest, count, levels_owing = await _top_accounts(ledger, pace, most)
     now = ledger.clock()
     # Where an alarm stops them that no repayment ends, they wait on no holder.
     waited_for: dict[Account, _Crowd] = {}
@@ -334,6 +350,11 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     at_rest = ledger.at_rest
     levels = [a for a in ledger.roots if (a.debt_items if a in at_rest else a.children)]
     levels.sort(key=lambda a: (a in at_rest, a.name))
+    tenants = [sums.account for sums in await tenants_of(ledger, pace)]
+    tenants.sort(key=pressure, reverse=True)
+    # After the server's, before those for what is at rest.
+    place = sum(a not in at_rest for a in levels)
+    levels[place:place] = tenants
     await pace.pause()
     sought = len(ledger.waiters) <= RING_WAITERS_MAX
     found = rings(ledger) if sought else ()
@@ -359,6 +380,7 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
             }
             for ring in found[:RINGS_MAX]
         ],
+        "levels_owing": levels_owing,
         "rings_sought": sought,
         "incidents": [_incident_row(each, now) for each in ledger.incidents.latest()],
         "more": {
@@ -436,22 +458,28 @@ async def _top(
 
 async def _top_accounts(
     ledger: Ledger, pace: Pace, most: Most
-) -> tuple[list[Account], list[Account], int]:
-    """Return those that come first, those with the least headroom, and how many there are."""
+) -> tuple[list[Account], list[Account], int, int]:
+    """Return those that come first, those with the least headroom, and how many there are.
+
+    And how many levels above them owe for them.
+    """
     now = ledger.clock()
     key = partial(_waited, now=now) if most.by == "waited" else _debt
     accounts = list(ledger.accounts.values())
     at_rest = ledger.at_rest
     owing: list[Account] = []
     tightest: list[Account] = []
-    count = 0
+    count = levels = 0
     for start in range(0, len(accounts), CHUNK):
         await pace.breathe()
-        below = [a for a in accounts[start : start + CHUNK] if not a.children and a not in at_rest]
+        here = [a for a in accounts[start : start + CHUNK] if a not in at_rest]
+        # Nobody may be below a tenant at the moment.
+        below = [a for a in here if not a.children and not a.shared]
+        levels += sum([a.debt_items > 0 for a in here]) - sum([a.debt_items > 0 for a in below])
         count += len(below)
         owing = nlargest(most.accounts, owing + below, key)
         tightest = nlargest(TIGHTEST_MAX, tightest + [a for a in below if a.debt_items], pressure)
-    return owing, tightest, count
+    return owing, tightest, count, levels
 
 
 def _debt(account: Account) -> tuple[float, float]:
@@ -610,8 +638,14 @@ async def _wait_row(
     }
 
 
-def _level_row(account: Account, crowd: _Crowd | None, now: float) -> AccountRow:
-    row = _account_row(account, None, now)
+def _level_row(account: Account, crowd: _Crowd | None, now: float) -> LevelRow:
+    seen = account.statistics()
+    row: LevelRow = {
+        **_account_row(account, None, now),
+        "weight": seen.weight,
+        "share_items": seen.share_items,
+        "share_bytes": seen.share_bytes,
+    }
     if crowd is not None:
         row["waiting"] = crowd.count
         row["waiting_seconds"] = _seconds(now - crowd.since)

@@ -239,6 +239,13 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
     behind = Mailbox(ledger, "behind", policy=StuckPolicy.DROP_OLDEST)
     behind.relieve("behind is stuck")
     send(alice, behind)
+    above = ledger.open("above", limit=Limit(items=2, bytes=2), shared=True)
+    limit = Limit(items=20, bytes=20)
+    tenant = ledger.open("tenant/t", limit=limit, parent=above, shared=True)
+    of_tenant = ledger.open("t", parent=tenant)
+    for _ in range(3):
+        send(of_tenant, box)
+    assert not of_tenant.funds_are_clear()
     known = {
         entry.name: (entry.kind, set(entry.labels))
         for entry in [
@@ -249,7 +256,7 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
     seen: set[str] = set()
     families = [
         *await served(pages, "/metrics"),
-        *await served(pages, "/metrics/detailed?family=account,holder,matrix,blame,queue"),
+        *await served(pages, "/metrics/detailed?family=account,holder,matrix,blame,queue,tenant"),
     ]
     for family in families:
         name = family.name + "_total" * (family.type == "counter")

@@ -235,8 +235,8 @@ function speak(text, mood) {
 }
 
 // Those that cause debt: a level owes what these owe.
-function owingBelow({ totals, levels }) {
-  return totals.accounts.owing + totals.accounts.throttled + totals.accounts.flow - levels.filter((row) => row.debt_items && !row.at_rest).length;
+function owingBelow({ totals, levels_owing }) {
+  return totals.accounts.owing + totals.accounts.throttled + totals.accounts.flow - levels_owing;
 }
 
 function showVerdict(state) {
@@ -611,6 +611,14 @@ function showWaits(state) {
 
 // -- headroom, accounts, holders ------------------------------------------------------------------
 
+// While the one above owes too much, each of those below it has a share of what that may owe.
+function shareOf(row) {
+  const parts = [];
+  if (typeof row.share_items === "number") parts.push(`${number(row.share_items)} items`);
+  if (typeof row.share_bytes === "number") parts.push(size(row.share_bytes));
+  return parts.length ? ` \u00b7 its share: ${parts.join(", ")}` : "";
+}
+
 function showHeadroom(state) {
   const list = $("headroom");
   const data = [...state.levels, ...state.tightest];
@@ -626,7 +634,7 @@ function showHeadroom(state) {
       const over = row.state === "throttled" || tight.part > 1;
       const room = percent(Math.max(0, 1 - tight.part));
       const text = limited ? `${amount(tight)} \u00b7 ${over ? "none left" : `${room} left`}` : `${number(row.debt_items)} items, no limit`;
-      write(head.lastChild, text);
+      write(head.lastChild, text + shareOf(row));
       bar.firstChild.style.setProperty("--part", limited ? Math.min(1, tight.part).toFixed(4) : 0);
       bar.dataset.level = over ? "over" : tight.part > 0.75 ? "high" : "";
     });
@@ -735,7 +743,7 @@ function showMatrix(state) {
   if (others) others.firstChild.className = [...table.tBodies[0].rows].some((row) => row.lastChild.textContent) ? "" : "unseen";
   const hidden = [];
   const owing = state.totals.accounts.owing + state.totals.accounts.throttled + state.totals.accounts.flow + state.totals.accounts.closing;
-  const levels = state.levels.filter((row) => !row.at_rest).length;
+  const levels = state.levels_owing;
   if (owing > usedRows.length + levels) hidden.push(left(owing - usedRows.length - levels, "accounts that owe"));
   if (state.more.holders > 0) hidden.push(left(state.more.holders, "holders"));
   write($("matrix-more"), state.cells.length ? hidden.join("; ") : "Nobody holds anything.");
