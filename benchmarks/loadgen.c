@@ -46,7 +46,8 @@
 enum {
     READ_SIZE = 256 * 1024,    /* one recv() at most; small enough to stay in a core's L2 cache */
     CYCLE_BYTES = 512 * 1024,  /* the frames that are published over and over: at least this much */
-    TOPICS_MAX = 64,
+    TOPICS_MAX = 16384,
+    FILTERS_MAX = 64,          /* topics that are subscribed to by name */
     PAYLOAD_MAX = 1024 * 1024,
     HEADER_ROOM = 64 * 1024,   /* a frame beyond its payload: NATS's INFO is the longest, ~1 KiB */
     SUBSCRIBERS_MAX = 10000,
@@ -302,7 +303,7 @@ struct Connection {
     uint64_t received;        /* deliveries */
     uint64_t received_bytes;  /* of payload */
     uint64_t reordered, altered;
-    uint64_t expected[TOPICS_MAX]; /* with --verify: the next sequence number on each topic */
+    uint64_t *expected;       /* with --verify: the next sequence number on each topic */
     /* Syndicate only: */
     bool in_turn;                       /* a turn has begun, and its end has not been read */
     uint64_t turn_received, turn_bytes; /* what it has delivered: counted when it ends */
@@ -1170,6 +1171,7 @@ static void connect_all(void)
     subscribers = allocate((size_t)options.subscribers, sizeof *subscribers);
     for (int i = 0; i < options.subscribers; i++) {
         Packet packet = {0};
+        subscribers[i].expected = allocate((size_t)options.topics, sizeof *subscribers[i].expected);
         for (int t = 0; t < options.topics; t++)
             subscribers[i].expected[t] = (uint64_t)t;
         open_connection(&subscribers[i]);
@@ -1364,6 +1366,8 @@ static void parse_options(int count, char **words)
         fputs(usage_text, stderr);
         exit(2);
     }
+    if (!options.wildcard && options.topics > FILTERS_MAX)
+        die("--topics: more than %d are subscribed to with --wildcard only", FILTERS_MAX);
     if (options.verify && options.payload_min < STAMP_SIZE)
         die("--verify needs payloads of at least %d bytes, for the sequence number", STAMP_SIZE);
     if (options.server > 0 && server_usage().rss_mb == 0)

@@ -132,6 +132,7 @@ LOADS = {
     "sizes, topics": ("--payload=8:3000", "--topics=8"),
     "wildcard, cut anywhere": ("--payload=50:400", "--topics=8", "--wildcard", "--chunk=77"),
     "one in flight": ("--window=1", "--single", "--topics=3"),
+    "many topics": ("--topics=3000", "--wildcard"),
 }
 
 
@@ -693,3 +694,9 @@ async def test_the_reason_of_a_dataspaces_error_can_be_read() -> None:
 
     _, _, complaint = await observed(refuse)
     assert reason.decode() in complaint
+
+
+async def test_many_topics_are_not_subscribed_to_by_name() -> None:
+    status, _, complaint = await generate(1, "--protocol=mqtt", "--topics=65")
+    assert status == 2
+    assert "more than 64 are subscribed to with --wildcard only" in complaint
