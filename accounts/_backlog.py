@@ -111,14 +111,15 @@ class Backlog:
     """
 
     __slots__ = (
-        "_holder", "_latest", "_max_bytes", "_max_items", "above", "account", "lost", "policy",
-        "since",
+        "_ended", "_holder", "_latest", "_max_bytes", "_max_items", "above", "account", "lost",
+        "policy", "since",
     )  # fmt: skip
 
     def __init__(
         self, holder: LoanQueue, why: str, fields: Mapping[str, object] | None = None
     ) -> None:
         ledger = holder.ledger
+        self._ended = True  # it has not begun
         self._holder = holder
         self.policy = holder.policy
         self.since = ledger.clock()
@@ -135,6 +136,7 @@ class Backlog:
             name = f"{first} {number}"
         self.account = ledger.open(name, limit=keep, parent=above)
         self.above = above
+        self._ended = False
         self._count(self.policy, Relief(spells=1))
         what = "any number" if keep.items is None else f"{keep.items:,}"
         logger.warning(
@@ -143,9 +145,16 @@ class Backlog:
                    "kind": holder.kind, "policy": str(self.policy)},
         )  # fmt: skip
 
+    def __del__(self) -> None:
+        # As for loans: in the middle of anything, so only append.
+        if not self._ended:
+            self._ended = True
+            self.account.ledger.abandoned.extend((self.account, self.above))
+
     def end(self, why: str) -> None:
         """End the spell; what is still kept is the account's until it is settled."""
         holder, lost = self._holder, self.lost
+        self._ended = True
         self.account.close()
         self.above.close()
         seconds = holder.ledger.clock() - self.since

@@ -123,6 +123,8 @@ class Ledger:
         # Appended to by finalizers, in any thread: a deque's append is atomic.
         self.leaked: deque[tuple[Account, int, int, Gone | None, float]] = deque()
         self.leaked_loans = 0
+        # Accounts of holders that were forgotten while they were behind.
+        self.abandoned: deque[Account] = deque()
         self._leak_log = LeakLog()
         self.borrowed_items = 0
         self.borrowed_bytes = 0
@@ -380,6 +382,8 @@ class Ledger:
                 f"a loan of {account.name} ({items} items, {nbytes} bytes), {where}, was never "
                 "settled; use it as a context manager, or call settle()"
             )
+        while self.abandoned:
+            self.abandoned.popleft().close()
         # What came too soon after a line is told of later: the watch over patience comes by.
         self._leak_log.tell(self.clock())
         for message in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -28,6 +29,8 @@ from ._spilling import Spilling, check_spill
 
 if TYPE_CHECKING:
     from .queues import Queue
+
+logger = logging.getLogger("clearfunds.dataspace")
 
 
 def subject_of(event: Any) -> Hashable:
@@ -69,8 +72,8 @@ class Mailbox(LoanQueue):
         patience: Seconds without progress while others wait; 0: as soon as they do.
         policy: What happens then.
         keep: How much it keeps while it is behind.
-        key: What an event is the latest of, for `StuckPolicy.CONFLATE`; must not raise. By default
-            its topic, or its kind: see `subject_of`.
+        key: What an event is the latest of, for `StuckPolicy.CONFLATE`: something hashable. By
+            default its topic, or its kind: see `subject_of`, which counts if this one fails.
         spill: Where what it has no room for goes, for `StuckPolicy.SPILL`, and comes back from: a
             durable queue with a shelf, for this mailbox alone. It should take everything for
             `persistent`; what is not, publishers owe for until the queue pages it out. What is
@@ -208,12 +211,19 @@ class Mailbox(LoanQueue):
 
     def key_of(self, entry: Any) -> Hashable:
         """See `LoanQueue.key_of`."""
-        return self._key(entry)
+        # Asked in the middle of a commit, which cannot fail any more.
+        try:
+            key = self._key(entry)
+            hash(key)
+        except Exception:
+            logger.exception("mailbox %s: what is an event the latest of?", self.name)
+            return subject_of(entry)
+        return key
 
     def append(self, loan: LoanedItem[list[Any]]) -> None:
         """See `LoanQueue.append`."""
         super().append(loan)
-        if self._trailing_gap:
+        if self._trailing_gap and self.behind:
             self._gaps[loan], self._trailing_gap = self._trailing_gap, 0
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:

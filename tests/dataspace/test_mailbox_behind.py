@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from functools import partial
@@ -569,6 +570,37 @@ def test_who_has_the_same_name_has_a_bound_of_its_own(ledger: Ledger, account: A
         send(account, mailbox, 1, 2, 3)
     assert [len(mailbox.queue) for mailbox in both] == [2, 2]
     assert {"behind", "behind/m", "behind/m 2"} <= set(ledger.accounts)
+
+
+def test_a_mailbox_that_was_forgotten_leaves_no_account(ledger: Ledger, account: Account) -> None:
+    mailbox = stuck(ledger, StuckPolicy.DROP_OLDEST, 2)
+    mailbox.relieve("it is stuck")
+    send(account, mailbox, 1, 2, 3)
+    assert "behind/m" in ledger.accounts
+    del mailbox
+    gc.collect()
+    with pytest.warns(ResourceWarning, match="never settled"):
+        ledger.audit()
+    assert not any(name.startswith("behind") for name in ledger.accounts)
+    assert not ledger.behind
+    assert ledger.leaked_loans == 2
+
+
+def test_a_key_that_fails_is_the_default(
+    ledger: Ledger, account: Account, caplog: pytest.LogCaptureFixture
+) -> None:
+    def key(event: int) -> object:
+        if event > 1:
+            raise ValueError(event)
+        return [event]
+
+    mailbox = stuck(ledger, StuckPolicy.CONFLATE, 9, key=key)
+    send(account, mailbox, 1, 2)
+    mailbox.relieve("it is stuck")
+    send(account, mailbox, 3)
+    assert [loan.item for loan in mailbox.queue] == [[3]]
+    assert "what is an event the latest of?" in caplog.text
+    mailbox.close()
 
 
 def test_what_is_kept_is_told_of_as_at_rest(ledger: Ledger, account: Account) -> None:
