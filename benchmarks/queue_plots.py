@@ -58,7 +58,7 @@ def draw(data: Path, to: Path) -> None:
         ImportError: There is no matplotlib.
     """
     try:
-        mpl = _module("matplotlib")
+        mpl = module("matplotlib")
     except ImportError as error:
         msg = "the pictures need matplotlib: pip install 'clearfunds[bench]'"
         raise ImportError(msg) from error
@@ -80,20 +80,20 @@ def draw(data: Path, to: Path) -> None:
                 print(path)
 
 
-def _module(name: str) -> Any:
+def module(name: str) -> Any:
     """Return a module of a package that is only needed here."""
     return importlib.import_module(name)
 
 
-def _figure(width: float, height: float) -> Any:
-    return _module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+def figure_of(width: float, height: float) -> Any:
+    return module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
 
 
-def _thousands(axis: Any) -> None:
+def thousands(axis: Any) -> None:
     def text(value: float, _: int) -> str:
         return f"{value:,.0f}" if value == int(value) else f"{value:g}"
 
-    axis.set_major_formatter(_module("matplotlib.ticker").FuncFormatter(text))
+    axis.set_major_formatter(module("matplotlib.ticker").FuncFormatter(text))
 
 
 # -- the experiment of 2011 ------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _thousands(axis: Any) -> None:
 def backlog(result: dict[str, Any]) -> Any:
     """Draw backlog, memory, rates and CPU over time, a column for each policy."""
     runs: list[dict[str, Any]] = result["runs"]
-    figure = _figure(4.6 * len(runs), 8.4)
+    figure = figure_of(4.6 * len(runs), 8.4)
     axes: Any = figure.subplots(4, len(runs), sharex="col", sharey="row", squeeze=False)
     for column, run in enumerate(runs):
         _backlog_column([row[column] for row in axes], run, first=column == 0)
@@ -139,7 +139,7 @@ def _backlog_column(axes: list[Any], run: dict[str, Any], *, first: bool) -> Non
         axis.legend(
             loc="lower right", bbox_to_anchor=(1, 0.99), ncols=3, borderaxespad=0, columnspacing=1
         )
-        _thousands(axis.yaxis)
+        thousands(axis.yaxis)
         if first:
             axis.set_ylabel(label)
     cpu.set_xlabel("seconds")
@@ -175,7 +175,7 @@ def _rate(samples: list[dict[str, Any]], what: str, width: int = 3) -> list[floa
 def ten_million(result: dict[str, Any]) -> Any:
     """Draw memory and rate over the number of messages queued."""
     samples: list[list[float]] = result["samples"]
-    figure = _figure(7.6, 2.9)
+    figure = figure_of(7.6, 2.9)
     memory, rate = figure.subplots(1, 2)
     queued = [number / 1e6 for _, number, _ in samples]
     memory.plot(queued, [rss / MIB for _, _, rss in samples], color=BLUE)
@@ -211,7 +211,7 @@ FIXED: Final = {
 def sweeps(result: dict[str, Any]) -> Any:
     """Draw throughput, CPU and latency over each setting."""
     names = [name for name in TITLES if any(p["sweep"] == name for p in result["points"])]
-    figure = _figure(3.4 * len(names), 8.0)
+    figure = figure_of(3.4 * len(names), 8.0)
     axes: Any = figure.subplots(3, len(names), sharex="col", sharey="row", squeeze=False)
     for column, name in enumerate(names):
         throughput, cpu, latency = (row[column] for row in axes)
@@ -234,9 +234,9 @@ def sweeps(result: dict[str, Any]) -> Any:
             axis.set_xticks(values, [f"{value:,}" for value in values])
             axis.minorticks_off()
         for axis in (throughput, cpu):
-            _thousands(axis.yaxis)
+            thousands(axis.yaxis)
         latency.set_yscale("log")
-        _thousands(latency.yaxis)
+        thousands(latency.yaxis)
         latency.set_xlabel(TITLES[name])
     for axis in (*axes[0], *axes[1]):
         axis.set_ylim(bottom=0)

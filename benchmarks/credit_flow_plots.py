@@ -1,0 +1,88 @@
+"""The pictures in docs/credit-flow.md, from what benchmarks/credit_flow.py has measured.
+
+As those of queue_plots.py: on a light card, in colours that everybody can tell apart.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.queue_plots import BLUE, INK, MIB, ORANGE, STYLE, figure_of, module, thousands
+
+SCHEMES: Final = {"debt": (BLUE, "o", "-"), "credit": (ORANGE, "s", "--")}
+
+PICTURES: Final[dict[str, tuple[tuple[str, str, float, bool], ...]]] = {
+    "keep-up": (
+        ("CPU seconds per million deliveries", "cpu", 1, True),
+        ("million deliveries a second", "deliveries", 1e6, False),
+    ),
+    "stall": (
+        ("seconds in which an innocent one heard nothing", "gap_same", 1, False),
+        ("MiB of RSS more than before", "rss", MIB, True),
+    ),
+    "queues": (
+        ("confirmed a second", "confirmed", 1, True),
+        ("seconds in which an innocent one heard nothing", "gap_same", 1, False),
+        ("MiB of RSS more than before", "rss", MIB, True),
+    ),
+}
+
+
+def draw(result: dict[str, Any], to: Path) -> None:
+    """Draw a picture of each load.
+
+    Raises:
+        ImportError: There is no matplotlib.
+    """
+    mpl = module("matplotlib")
+    to.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        for load, panels in PICTURES.items():
+            rows = [row for row in result["rows"] if row["load"] == load]
+            if rows:
+                path = to / f"credit-flow-{load}.svg"
+                picture(rows, panels).savefig(
+                    path, format="svg", metadata={"Date": None, "Creator": None}
+                )
+                # matplotlib ends some lines with blanks.
+                lines = path.read_text().splitlines()
+                path.write_text("".join(line.rstrip() + "\n" for line in lines))
+                print(path)
+
+
+def picture(rows: list[dict[str, Any]], panels: tuple[tuple[str, str, float, bool], ...]) -> Any:
+    """Draw medians over the fan-out, and what each pass has found."""
+    figure = figure_of(3.6 * len(panels), 3.0)
+    axes: Any = figure.subplots(1, len(panels), squeeze=False)[0]
+    fan_outs = sorted({row["fan_out"] for row in rows})
+    for axis, (label, what, unit, logarithmic) in zip(axes, panels, strict=True):
+        for scheme, (colour, mark, dashes) in SCHEMES.items():
+            of = {
+                n: [
+                    row[what] / unit
+                    for row in rows
+                    if row["scheme"] == scheme and row["fan_out"] == n
+                ]
+                for n in fan_outs
+            }
+            axis.plot(
+                fan_outs,
+                [statistics.median(of[n]) for n in fan_outs],
+                color=colour, marker=mark, linestyle=dashes, markersize=4, label=scheme,
+            )  # fmt: skip
+            for n in fan_outs:
+                axis.plot([n] * len(of[n]), of[n], color=colour, marker=mark, markersize=2, lw=0)
+        axis.set_xscale("log")
+        axis.set_xticks(fan_outs, [str(n) for n in fan_outs])
+        axis.minorticks_off()
+        if logarithmic:
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(bottom=0)
+        thousands(axis.yaxis)
+        axis.set_title(label, loc="left", fontsize=9, color=INK)
+        axis.set_xlabel("fan-out")
+        axis.legend()
+    return figure
