@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from ._outlet import Outlet
     from ._subscription_policies import Treatments
 
+DEFAULT_BEHIND_LIMIT: Final = 256 << 20
+"""Bytes that are kept for all connections that are behind: as much as all may owe."""
+
+SHORT: Final = Room(1, 1)
+"""What is kept where all together keep as much as they may: the last, or the first."""
+
 STAYS: Final = (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)
 """What is to be dealt with so stays where it is."""
 
@@ -39,6 +45,8 @@ class Dealing:
     """Knows messages from everything else."""
     open_spool: OpenSpool | None = None
     """Where messages are put aside (`StuckPolicy.SPILL`)."""
+    limit: int | None = None
+    """How many bytes all that are behind may keep together."""
 
     @property
     def kept(self) -> StuckPolicy:
@@ -56,7 +64,7 @@ class OutletBacklog(Backlog):
         aside: Loans that nothing is to be done about, which follow what is being sent.
     """
 
-    __slots__ = ("_dealing", "_kept", "_loan", "_more", "_outlet", "_spool", "aside")
+    __slots__ = ("_dealing", "_kept", "_loan", "_more", "_outlet", "_room", "_spool", "aside")
 
     def __init__(
         self,
@@ -70,7 +78,8 @@ class OutletBacklog(Backlog):
         self._dealing = dealing
         self.aside: deque[LoanedItem[list[Any]]] = deque()
         keep = outlet.keep.marks()
-        self._kept = KeptMessages(dealing.framing, Room(keep[0], keep[1]))
+        self._room = Room(keep[0], keep[1])
+        self._kept = KeptMessages(dealing.framing, self._room)
         # What is kept, as one loan of the backlog's account.
         self._loan: LoanedItem[list[Any]] | None = None
         self._spool: Spool | None = None
@@ -197,6 +206,10 @@ class OutletBacklog(Backlog):
             return
         # What is kept is owed here before it is repaid there.
         size = len(chunk)
+        kept = self._kept
+        limit = self._dealing.limit
+        full = limit is not None and self.above.debt_bytes + size > limit
+        kept.room = SHORT if full else self._room
         self.account.borrow(items, size)
         loan = self._loan
         if loan is None:
@@ -207,7 +220,7 @@ class OutletBacklog(Backlog):
             loan.items += items
             loan.bytes += size
         account.repay(items, nbytes, Outcome.STORED, outlet, opened)
-        dropped, gone = self._kept.add(policy, chunk, items)
+        dropped, gone = kept.add(policy, chunk, items)
         if dropped:
             self._count_dropped(policy, dropped, gone)
             self._take_off(dropped, gone)

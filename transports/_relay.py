@@ -22,6 +22,7 @@ from ..accounts import (
     DEFAULT_SLOW_WAIT,
     DEFAULT_STANDING_BYTES,
     DEFAULT_STANDING_ITEMS,
+    KEEP,
     Account,
     Credit,
     Ledger,
@@ -42,6 +43,7 @@ from ..dataspace.subscriptions import RangeSubscription
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
 from ._alarms import AlarmSettings, watch_alarms
+from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
 from ._flusher import Flusher, open_flusher
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
@@ -161,6 +163,12 @@ class RelaySettings(KeepingSettings):
     assertions, are never dropped."""
     subscription_policy: tuple[SubscriptionPolicy, ...] = ()
     """What happens to some, with what they get on some topics; the first that matches says."""
+    behind_items: int | None = KEEP.items
+    """Messages that are kept for one that is behind, by a policy that drops."""
+    behind_bytes: int | None = KEEP.bytes
+    """Their bytes."""
+    behind_limit: int | None = DEFAULT_BEHIND_LIMIT
+    """The bytes that are kept for all who are behind."""
     slow_wait: float | None = DEFAULT_SLOW_WAIT
     """How long a publisher may wait for its funds to clear before the log tells of it; None: it
     never does."""
@@ -309,6 +317,8 @@ class Relay:
                 patience=settings.patience,
                 stuck=StuckPolicy(settings.stuck),
                 subscription_policies=settings.subscription_policy,
+                behind=Limit(items=settings.behind_items, bytes=settings.behind_bytes),
+                behind_limit=settings.behind_limit,
             ),
             admission,
             self.tree,
@@ -485,6 +495,8 @@ def _syndicate_server(
             patience=settings.patience,
             stuck=StuckPolicy(settings.stuck),
             subscription_policies=settings.subscription_policy,
+            behind=Limit(items=settings.behind_items, bytes=settings.behind_bytes),
+            behind_limit=settings.behind_limit,
             resolve_answer=settings.resolve_answer,
             credit=settings.credit,
             oid=settings.sturdy_oid,

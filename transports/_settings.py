@@ -6,9 +6,10 @@ from typing import Literal
 
 import attrs
 
-from ..accounts import DEFAULT_PATIENCE, Limit, StuckPolicy
+from ..accounts import DEFAULT_PATIENCE, KEEP, Limit, StuckPolicy
 from ..dataspace.sinks import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
 from ._account_limits import AccountLimits
+from ._behind import DEFAULT_BEHIND_LIMIT
 from ._subscription_policies import SubscriptionPolicy
 
 DEFAULT_DISK_LIMIT = 1 << 30
@@ -44,6 +45,11 @@ class ServerSettings:
     """What happens to it then."""
     subscription_policies: tuple[SubscriptionPolicy, ...] = ()
     """What happens to some, for what they get on some topics; the first that matches says."""
+    behind: Limit = KEEP
+    """What is kept for one that is behind, by a policy that drops."""
+    behind_limit: int | None = DEFAULT_BEHIND_LIMIT
+    """The bytes that are kept for all of those; above it, of each only the last or the first of
+    what comes."""
 
     @property
     def stuck_kept(self) -> StuckPolicy:

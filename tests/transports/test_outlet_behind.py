@@ -137,7 +137,9 @@ class Way:
 
 
 @asynccontextmanager
-async def way(*treatments: StuckPolicy | tuple[str, StuckPolicy]) -> AsyncGenerator[Way]:
+async def way(
+    *treatments: StuckPolicy | tuple[str, StuckPolicy], limit: int | None = None
+) -> AsyncGenerator[Way]:
     """The first policy is that of all that no filter matches."""
     ledger = Ledger()
     broken: list[str] = []
@@ -163,6 +165,7 @@ async def way(*treatments: StuckPolicy | tuple[str, StuckPolicy]) -> AsyncGenera
                     Treatments(Treatment(default, 0.5), rules),
                     QOS_ZERO,
                     spool_opener(ledger, shelves, at_rest),
+                    limit,
                 )
             )
             w = Way(
@@ -258,6 +261,24 @@ async def test_what_is_no_message_of_qos_0_is_never_dropped(policy: StuckPolicy)
         numbers = [number for topic, number in w.received() if topic == "q"]
         assert numbers == list(range(1, 50))
         w.ledger.audit()
+
+
+@pytest.mark.parametrize("policy", DROPS)
+async def test_all_who_are_behind_keep_no_more_than_they_may_together(policy: StuckPolicy) -> None:
+    async with way(policy, limit=5_000) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        above = w.ledger.accounts["behind"]
+        begun = above.debt_bytes
+        for n in range(40):
+            w.send([(f"t/{n}", 1_000)])
+            assert above.debt_bytes <= max(5_000, begun) + 1_020
+        w.ledger.audit()
+        got = len(w.sent) - w.outlet.relief.dropped_items
+        await w.take_all()
+        assert len(w.received()) == got
+        if policy is not StuckPolicy.DROP_NEWEST:
+            assert w.received()[-1] == w.sent[-1]
 
 
 async def test_nobody_waits_on_it_however_low_the_limit_is() -> None:

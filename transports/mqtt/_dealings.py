@@ -42,14 +42,16 @@ class Dealings:
             UnfitPolicyError: If something is to be put aside, and nothing is kept here.
         """
         treatments = self._policies.of(*names)
+        settings = self._server.settings
+        outlet.keep, limit = settings.behind, settings.behind_limit
         kept = self._server.kept
         open_spool = None if kept is None else self._open_spool
         if treatments.only is None or treatments.only != self._policies.default:
-            outlet.deal_by(Dealing(treatments, QOS_ZERO, open_spool))
+            outlet.deal_by(Dealing(treatments, QOS_ZERO, open_spool, limit))
             return
         others = self._others
         if others is None or (others.open_spool is None) != (kept is None):
-            others = self._others = Dealing(treatments, QOS_ZERO, open_spool)
+            others = self._others = Dealing(treatments, QOS_ZERO, open_spool, limit)
         outlet.deal_by(others)
 
     def _open_spool(

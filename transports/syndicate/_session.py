@@ -88,7 +88,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self.outlet.owner = self.account
         treatments = server.policies.of(peer.name, link.peer, able=ABLE, topic_of=None)
         if treatments.policies <= ABLE:
-            self.outlet.deal_by(Dealing(treatments, Messages(websocket=websocket)))
+            self.outlet.keep = settings.behind
+            framing = Messages(websocket=websocket)
+            self.outlet.deal_by(Dealing(treatments, framing, limit=settings.behind_limit))
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,
             max_text_size=settings.max_text_size,

@@ -116,6 +116,19 @@ class Patience:
             "that matches is taken."
         ),
     ] = DEFAULTS.subscription_policy
+    behind_items: Annotated[
+        OptionalCount,
+        Parameter(
+            help="Messages kept for a subscriber for which some are dropped; none: no limit."
+        ),
+    ] = DEFAULTS.behind_items
+    behind_bytes: Annotated[OptionalSize, Parameter(help="Their bytes; none: no limit.")] = (
+        DEFAULTS.behind_bytes
+    )
+    behind_limit: Annotated[
+        OptionalSize,
+        Parameter(help="Bytes that are kept for all such subscribers; none: no limit."),
+    ] = DEFAULTS.behind_limit
     slow_wait: Annotated[
         OptionalSeconds,
         Parameter(
