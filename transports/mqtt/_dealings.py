@@ -65,7 +65,12 @@ class Dealings:
         # Of its own, whoever comes by the same name before it is erased.
         self._spools += 1
         name = f"{SPOOL_PREFIX}{self._spools}/{holder.name}"
-        account = self._server.ledger.open(name, limit=_limit(kept), parent=kept.at_rest)
+        client_id = next(
+            (each.client_id for each in self._server.sessions.values() if each.name == holder.name),
+            "",
+        )
+        above = kept.at_rest_of(holder.name, client_id)
+        account = self._server.ledger.open(name, limit=_limit(kept), parent=above)
         return Spool(holder, kept.keeping, account, name, on_more=on_more, on_over=on_over)
 
 

@@ -498,16 +498,18 @@ class KeptSessions:
         """The books."""
         return self.dataspace.ledger
 
+    def at_rest_of(self, name: str, client_id: str) -> Account:
+        """Return the account above those for what is at rest for one client."""
+        tenant = self._tree.of(peer_of(name, printable(client_id))).tenant
+        return self.at_rest if tenant is None else self._at_rest_of.get(tenant.name, self.at_rest)
+
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""
         settings = self.settings
         name = f"mqtt/{session.client_id}"
         shelf = self.keeping.shelf(name)
         limit = Limit(items=settings.max_queued, bytes=settings.max_queued_bytes)
-        tenant = self._tree.of(peer_of(session.name, printable(session.client_id))).tenant
-        above = self.at_rest
-        if tenant is not None:
-            above = self._at_rest_of.get(tenant.name, above)
+        above = self.at_rest_of(session.name, session.client_id)
         queue = self._queue(
             self.ledger,
             session.name,

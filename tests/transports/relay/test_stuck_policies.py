@@ -12,7 +12,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from clearfunds.accounts import KEEP_ITEMS, Outcome, StuckPolicy
-from clearfunds.transports import SubscriptionPolicy
+from clearfunds.transports import SubscriptionPolicy, Tenant
 from clearfunds.transports.mqtt import PubAck, PubComp, Publish, PubRec, PubRel, encode
 from clearfunds.transports.mqtt._inflight import Inflight
 from tests.cli.conftest import RelayUnderTest
@@ -266,6 +266,28 @@ async def test_who_is_disconnected_is_so_for_what_it_does_not_acknowledge() -> N
             got = [packet for packet in await sub.gone() if isinstance(packet, Publish)]
             assert numbers(got) == list(range(len(got)))
         assert relay.ledger.relief[StuckPolicy.SPILL].stored_items > 50
+
+
+async def test_what_is_put_aside_counts_for_the_tenant() -> None:
+    acme = Tenant(name="acme", client=("s*",), kept=1_000_000)
+    async with (
+        running(stuck="spill", tenant=(acme,)) as relay,
+        connected(relay.port, "s0"),
+        connected(relay.port, "else"),
+    ):
+        above: list[str] = []
+        for client_id in ("s0", "else"):
+            outlet = relay.relay.mqtt.sessions[client_id].outlet
+            assert outlet.dealing is not None
+            assert outlet.dealing.open_spool is not None
+            before = set(relay.ledger.accounts)
+            spool = outlet.dealing.open_spool(outlet, list, list)
+            (name,) = set(relay.ledger.accounts) - before
+            parent = relay.ledger.accounts[name].parent
+            assert parent is not None
+            above.append(parent.name)
+            spool.close()
+        assert above == ["kept/acme", "kept"]
 
 
 async def test_an_orderly_stop_gives_who_is_behind_what_is_kept_for_it() -> None:
