@@ -194,6 +194,10 @@ class Holder(Recipient):
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """Yield every loan that is physically here, each once."""
 
+    def waited_for(self) -> Iterator[LoanedItem[Any]]:
+        """Yield those of its loans for which readers may wait: all, unless it knows better."""
+        return self.loans()
+
     @abc.abstractmethod
     def give_up(self, why: str) -> None:
         """End with this holder by its policy: close it and write off what it held."""

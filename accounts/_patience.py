@@ -120,7 +120,7 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
         # Also of a queue that the store blocks, and which has others' messages only.
         of_it = blocked.get(holder.name, ())
         has_some = False
-        for loan in holder.loans():
+        for loan in holder.waited_for():
             has_some = True
             found = [
                 account

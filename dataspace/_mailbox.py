@@ -142,6 +142,10 @@ class Mailbox(LoanQueue):
         yield from self.queue
         yield from self._in_hand()
 
+    def waited_for(self) -> Iterator[LoanedItem[Any]]:
+        """See `Holder.waited_for`: while it is behind, none."""
+        return iter(()) if self.behind else self.loans()
+
     def _in_hand(self) -> list[LoanedItem[Any]]:
         # One that was put into another holder is there now.
         return [loan for loan in self._taken if loan.items and loan.holder is self]

@@ -71,7 +71,7 @@ class Wire(LoanQueue):
         pass
 
     def key_of(self, entry: Any) -> Hashable:
-        return entry
+        return str(entry)
 
     def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
         self.elsewhere.hold(account, entry, items, nbytes, now)
