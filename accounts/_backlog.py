@@ -8,8 +8,9 @@ file:
    apart from what is owed by those who publish (`at_rest`), as a queue owes for what it has on
    disk; for them it ends as `stored`, in the turn in which it came, or when the holder is relieved.
    What it does not keep ends as `dropped`.
-2. What it keeps is bounded, by the limit of that account. What is caused by those who take it
-   (`LoanedItem.turn`) is on the same account, and bounded by it, too.
+2. What it keeps is bounded, by the limit of that account, and of the one above it if that has one.
+   What is caused by those who take it (`LoanedItem.turn`) is on the same account, and bounded by
+   it, too.
 3. What has been begun stays and is finished: what the kernel was offered a part of, what a consumer
    has in hand. It changes accounts where it is (to the one above that of the holder, so that it
    does not count against the bound).
@@ -52,7 +53,8 @@ KEEP: Final = Limit(items=KEEP_ITEMS, bytes=KEEP_BYTES)
 """How much a holder keeps that is behind."""
 
 BEHIND: Final = "behind"
-"""The account above those of holders that are behind; theirs are called `behind/<holder>`."""
+"""The account above those of holders that are behind; theirs are called `behind/<holder>`. A limit
+on what all of them keep is its limit: `ledger.open(BEHIND, limit=..., at_rest="ram")`."""
 
 Part = tuple[Any, int, int]
 """An entry of a loan, and the items and bytes that it stands for."""
@@ -127,7 +129,9 @@ class Backlog:
         self._latest: dict[Hashable, LoanedItem[list[Any]]] = {}
         keep = holder.keep
         self._max_items, self._max_bytes, _, _ = keep.marks()
-        above = ledger.open(BEHIND, limit=NO_LIMIT, at_rest="ram")
+        # What all together may keep is for whoever opened it before to say.
+        limit = None if BEHIND in ledger.accounts else NO_LIMIT
+        above = ledger.open(BEHIND, limit=limit, at_rest="ram")
         # Each holder's bound is its own, whatever others are called.
         name = first = f"{BEHIND}/{holder.name}"
         number = 1
@@ -377,10 +381,12 @@ class Backlog:
         return items <= self._max_items and nbytes <= self._max_bytes
 
     def _fits(self, items: int, nbytes: int) -> bool:
-        account = self.account
+        account, above = self.account, self.above
         return (
             account.debt_items + items <= self._max_items
             and account.debt_bytes + nbytes <= self._max_bytes
+            and above.debt_items + items <= above.mark_items
+            and above.debt_bytes + nbytes <= above.mark_bytes
         )
 
     def _drop(self, loan: LoanedItem[Any], items: int, nbytes: int, policy: StuckPolicy) -> None:

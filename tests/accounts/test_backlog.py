@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearfunds.accounts import (
+    BEHIND,
     NO_LIMIT,
     Account,
     Ledger,
@@ -196,6 +197,29 @@ def test_the_policy_of_what_comes_may_be_its_own(ledger: Ledger, account: Accoun
     }
     assert line.relief == Relief(1, 3, 30, 1, 10)
     line.close()
+
+
+@pytest.mark.parametrize("policy", KEEPING)
+def test_what_all_keep_may_have_a_limit_of_its_own(
+    policy: StuckPolicy, ledger: Ledger, account: Account
+) -> None:
+    with ledger.open(BEHIND, limit=Limit(items=5, bytes=None), at_rest="ram") as all_of_them:
+        lines = [Line(ledger, policy, keep=4) for _ in range(3)]
+        for line in lines:
+            publish(account, line, "1", "2")
+            line.relieve("it is stuck")
+        assert [len(line.queue) for line in lines] == [2, 2, 1]
+        for line in lines:
+            publish(account, line, "3", "4", "5")
+            assert all_of_them.debt_items <= 5
+        if policy is not StuckPolicy.DROP_NEWEST:
+            # Each has its latest.
+            assert all(line.entries()[-1] == "5" for line in lines)
+        assert account.debt_items == 0
+        ledger.audit()
+        for line in lines:
+            line.close()
+        assert all_of_them.limit == Limit(items=5, bytes=None)
 
 
 def test_setting_the_policy_does_not_change_a_spell(ledger: Ledger, account: Account) -> None:
