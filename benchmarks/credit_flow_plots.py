@@ -54,7 +54,7 @@ def draw(result: dict[str, Any], to: Path) -> None:
 
 def picture(rows: list[dict[str, Any]], panels: tuple[tuple[str, str, float, bool], ...]) -> Any:
     """Draw medians over the fan-out, and what each pass has found."""
-    figure = figure_of(3.6 * len(panels), 3.0)
+    figure = figure_of(4.2 * len(panels), 3.0)
     axes: Any = figure.subplots(1, len(panels), squeeze=False)[0]
     fan_outs = sorted({row["fan_out"] for row in rows})
     for axis, (label, what, unit, logarithmic) in zip(axes, panels, strict=True):
@@ -76,11 +76,11 @@ def picture(rows: list[dict[str, Any]], panels: tuple[tuple[str, str, float, boo
                 axis.plot([n] * len(of[n]), of[n], color=colour, marker=mark, markersize=2, lw=0)
         axis.set_xscale("log")
         axis.set_xticks(fan_outs, [str(n) for n in fan_outs])
-        axis.minorticks_off()
         if logarithmic:
             axis.set_yscale("log")
         else:
             axis.set_ylim(bottom=0)
+        axis.minorticks_off()
         thousands(axis.yaxis)
         axis.set_title(label, loc="left", fontsize=9, color=INK)
         axis.set_xlabel("fan-out")

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 KINDS: Final[tuple[str, ...]] = ("reader", "outlet", "inflight", "subscription", "queue", "store")
 
 
+SWEEP_FROM: Final = 64
+"""How many readers there are before it is looked which of them are no more; then twice as many."""
+
+
 class CreditScheme:
     """All processes of one relay.
 
@@ -48,6 +52,8 @@ class CreditScheme:
         self.readers: dict[Account, Reader] = {}
         self.stations: set[Station] = set()
         self.store = StoreProcess(self)
+        # When to look for readers whose accounts nobody has told of that they are no more.
+        self._sweep_at = SWEEP_FROM
         # What those did that are no more, and what they were sent.
         self._past = dict.fromkeys(KINDS, CreditSums())
         self._past_received = dict.fromkeys(KINDS, 0)
@@ -63,8 +69,18 @@ class CreditScheme:
         if reader is None:
             # A traced loan's account is a stand-in, which is equal to the account.
             account = self.ledger.accounts.get(account.name, account)
+            if len(self.readers) >= self._sweep_at:
+                self._sweep()
             reader = self.readers[account] = Reader(self, account)
         return reader
+
+    def _sweep(self) -> None:
+        """Forget readers that never had a connection, as a writer of batches, and are no more."""
+        known = self.ledger.accounts
+        for account, reader in list(self.readers.items()):
+            if known.get(account.name) is not account:
+                reader.go_down()
+        self._sweep_at = max(SWEEP_FROM, 2 * len(self.readers))
 
     def leaves(self, account: Account) -> None:
         """Note that the connection of an account has ended: it is a reader until it owes nothing.
