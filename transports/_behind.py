@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -117,6 +118,7 @@ class OutletBacklog(Backlog):
         """See `Backlog.put`; what the outlet only forwards stays as it is."""
         if loan.holder is not self._outlet:
             self.aside.append(loan)
+            self._wake()
             return
         framing = self._dealing.framing
         chunks = list(loan.item)
@@ -135,10 +137,13 @@ class OutletBacklog(Backlog):
 
     def undroppable(self) -> bool:
         """Whether it has something of others' that it can do nothing about by its policy."""
-        own = self._outlet.owner
+        outlet = self._outlet
+        own = {outlet.owner, self.account, self.above}
+        if self._spool is not None:
+            own.add(self._spool.account)
         return any(
-            loan.account != own and loan.holder is self._outlet and loan.items
-            for loan in self.aside
+            loan.holder is outlet and loan.account not in own
+            for loan in chain(outlet.queue, self.aside)
         )
 
     # -- what comes -----------------------------------------------------------------------------
@@ -200,16 +205,16 @@ class OutletBacklog(Backlog):
                 relief.stored_items += items
                 relief.stored_bytes += nbytes
             return
-        if policy is StuckPolicy.DROP_NEWEST and self._kept.is_full(policy):
-            self._count_dropped(policy, items, nbytes)
-            account.repay(items, nbytes, Outcome.DROPPED, outlet, opened)
-            return
-        # What is kept is owed here before it is repaid there.
         size = len(chunk)
         kept = self._kept
         limit = self._dealing.limit
         full = limit is not None and self.above.debt_bytes + size > limit
         kept.room = SHORT if full else self._room
+        if policy is StuckPolicy.DROP_NEWEST and kept.is_full(policy):
+            self._count_dropped(policy, items, nbytes)
+            account.repay(items, nbytes, Outcome.DROPPED, outlet, opened)
+            return
+        # What is kept is owed here before it is repaid there.
         self.account.borrow(items, size)
         loan = self._loan
         if loan is None:
@@ -226,6 +231,7 @@ class OutletBacklog(Backlog):
             self._take_off(dropped, gone)
             # No `settle`: nothing was finished that its peer has had to do with.
             self.account.repay(dropped, gone, Outcome.DROPPED, outlet, loan.opened)
+        self._wake()
 
     def _put_aside(
         self, account: Account, chunk: bytes, items: int, nbytes: int, opened: float

@@ -31,7 +31,7 @@ from ..accounts import (
     StuckPolicy,
 )
 from ..dataspace import Batch
-from ._behind import Dealing, OutletBacklog, policies_of
+from ._behind import STAYS, Dealing, OutletBacklog, policies_of
 from ._flusher import Flusher
 
 logger = logging.getLogger("clearfunds.transports")
@@ -152,7 +152,8 @@ class Outlet(LoanQueue):
         if dealing is None or dealing.treatments.only is not None:
             return self._policy
         if self._behind is not None:
-            found = self._behind.policies_aside()
+            # Of what is waited for still, some may be under way.
+            found = self._behind.policies_aside().union(self._begun_policies.intersection(STAYS))
             if not found:
                 return self._behind.policy
         else:

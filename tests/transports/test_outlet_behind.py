@@ -503,3 +503,36 @@ async def test_the_audit_finds_what_is_kept_and_not_owed_for() -> None:
         found = w.outlet.surplus()
         assert found == (7, "bytes")
         kept.bytes += 7
+
+
+@pytest.mark.parametrize("policy", RELIEVES)
+async def test_nobody_waits_on_it_when_it_has_read_a_little(policy: StuckPolicy) -> None:
+    """What it is sent then is no longer its publishers', whatever had been dropped or put aside."""
+    async with way(policy) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        for n in range(60):
+            w.send([(f"t/{n}", 3_000)])
+            if n % 5 == 4:
+                w.take(4_000)
+            await trio.testing.wait_all_tasks_blocked()
+            assert [account.debt_items for account in w.accounts] == [0, 0]
+        await w.take_all()
+
+
+async def test_what_is_waited_for_is_so_also_when_it_is_under_way() -> None:
+    rules = [("w", StuckPolicy.WAIT), ("d", StuckPolicy.DISCONNECT)]
+    async with way(StuckPolicy.DROP_OLDEST, *rules) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        for topic, policy in (("w", "wait"), ("d", "disconnect")):
+            w.send([(topic, 300_000)])
+            with trio.fail_after(10):
+                while w.outlet.queue[-1].account is not w.accounts[0]:
+                    w.take(2_000)
+                    await trio.lowlevel.checkpoint()
+            assert w.outlet.policy == policy
+            await w.take_all()
+            assert not w.outlet.behind
+            w.block()
+            w.outlet.relieve("it is stuck")

@@ -69,14 +69,16 @@ class Spool:
         on_over: Called with a sentence, out of any commit, when no more can be put aside.
 
     Attributes:
+        account: See above.
         over: Why no more can be put aside; None as long as it can.
         spilled_items: How many messages ever came.
     """
 
     __slots__ = (
-        "_account", "_closed", "_fresh", "_holder", "_items", "_keeping", "_name", "_nbytes",
-        "_next", "_on_more", "_on_over", "_read_next", "_ready", "_rest", "_shelf", "_unsynced",
-        "_unsynced_bytes", "_unsynced_items", "_waiting", "over", "spilled_items",
+        "_closed", "_fresh", "_holder", "_items", "_keeping", "_name", "_nbytes", "_next",
+        "_on_more", "_on_over", "_read_next", "_ready", "_rest", "_said_over", "_shelf",
+        "_unsynced", "_unsynced_bytes", "_unsynced_items", "_waiting", "account", "over",
+        "spilled_items",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +93,7 @@ class Spool:
     ) -> None:
         self._holder = holder
         self._keeping = keeping
-        self._account = account
+        self.account = account
         self._name = name
         self._on_more = on_more
         self._on_over = on_over
@@ -109,7 +111,9 @@ class Spool:
         self._next = self._read_next = getattr(self._shelf, "last_seq", 0) + 1
         self._waiting = False
         self._closed = False
+        # The disk may be in trouble already; that is said when there is something to be put aside.
         self.over: str | None = getattr(keeping, "trouble", None)
+        self._said_over = False
         self.spilled_items = 0
 
     def __repr__(self) -> str:
@@ -151,9 +155,12 @@ class Spool:
     def write(self) -> None:
         """Hand what has come to the shelf: after a commit, never inside one."""
         fresh = self._fresh
+        if fresh and self.over is not None and not self._said_over:
+            self._said_over = True
+            self._on_over(self.over)
         while fresh and self.over is None:
             loan = fresh[0]
-            items_left, bytes_left = self._account.room()
+            items_left, bytes_left = self.account.room()
             if (
                 self._unsynced_items + loan.items > items_left
                 or self._unsynced_bytes + loan.bytes > bytes_left
@@ -182,6 +189,7 @@ class Spool:
     def _say_over(self, why: str) -> None:
         if self.over is None:
             self.over = why
+            self._said_over = True
             self._on_over(why)
 
     # -- what goes ------------------------------------------------------------------------------
@@ -201,6 +209,9 @@ class Spool:
         if loan is not None:
             self._items -= loan.items
             self._nbytes -= loan.bytes
+            if loan.account is not self.account:
+                # Whoever is to take it now may not: that is not what its publisher waits for.
+                loan.transfer(self.account)
         return loan
 
     # -- for the shelf --------------------------------------------------------------------------
@@ -219,11 +230,11 @@ class Spool:
     def _rest_grows(self, loan: LoanedItem[list[bytes]]) -> None:
         items, nbytes = loan.items, loan.bytes
         # There before it is repaid here: debt never touches zero in between.
-        self._account.borrow(items, nbytes)
+        self.account.borrow(items, nbytes)
         rest = self._rest
         if rest is None:
             self._rest = LoanedItem(
-                self._account, [], items, nbytes, self._holder, loan.opened, charged=True
+                self.account, [], items, nbytes, self._holder, loan.opened, charged=True
             )
         else:
             rest.items += items
@@ -268,7 +279,7 @@ class Spool:
         rest.bytes -= nbytes
         if not rest.items:
             self._rest = None
-        return LoanedItem(self._account, [], items, nbytes, self._holder, rest.opened, charged=True)
+        return LoanedItem(self.account, [], items, nbytes, self._holder, rest.opened, charged=True)
 
     def _find_lost(self) -> None:
         """Give up what was passed over: it cannot be read."""
@@ -327,7 +338,7 @@ class Spool:
         for loan in loans:
             loan.settle(outcome=outcome)
         self._keeping.drop(self._shelf)
-        self._account.close()
+        self.account.close()
 
 
 def forget_spools(keeping: Any) -> None:

@@ -223,6 +223,11 @@ def test_a_disk_in_trouble_is_no_place_to_put_anything() -> None:
     keeping.trouble = "it is broken"
     spool = Spool(s.holder, keeping, s.ledger.open("x"), "x", on_more=list, on_over=s.over.append)
     assert spool.over == "it is broken"
+    publisher = s.ledger.open("p")
+    publisher.borrow(1, 1)
+    spool.hold(publisher, b"x", 1, 1, 0.0)
+    spool.write()
+    assert s.over[-1] == "it is broken"
     spool.close()
 
 
