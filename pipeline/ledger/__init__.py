@@ -17,3 +17,4 @@ from ._sums import blame as blame
 from ._sums import fairness as fairness
 from ._sums import fan_out as fan_out
 from ._sums import stall_time as stall_time
+from ._sums import tenant_of as tenant_of

@@ -16,6 +16,23 @@ if TYPE_CHECKING:
 SERVER: str = "server"
 """The account above all others of a relay; no tenant."""
 
+TENANT: str = "tenant/"
+"""How the names of tenants' accounts begin, and of their users', which have one more / in them."""
+
+
+def tenant_of() -> Column:
+    """Return the tenant of an account, by its columns `account` and `parent`.
+
+    It is the account above. Where a tenant's users have accounts, `tenant/press/ann`, it is the one
+    above that, `tenant/press`; where there is none but the server's, it is the account itself.
+    """
+    above = fn.col("parent")
+    return (
+        fn.when(above.isNull() | (above == SERVER), fn.col("account"))
+        .when(above.startswith(TENANT), fn.regexp_extract(above, f"^{TENANT}[^/]*", 0))
+        .otherwise(above)
+    )
+
 
 def fan_out(publications: DataFrame, *, every: str | None = None) -> DataFrame:
     """Return how many messages each account's messages became, by topic.
@@ -118,8 +135,7 @@ def fairness(
 
     Args:
         settlements: Loans that ended.
-        tenant: Who is who: a column, or an expression. By default the account above, or the
-            account itself where there is none but the server's.
+        tenant: Who is who: a column, or an expression. By default `tenant_of()`.
         every: Tell intervals apart, too, as `1 minute`; `at` is then the first column. A tenant
             for whom nothing was delivered in an interval is not among its tenants.
 
@@ -128,8 +144,7 @@ def fairness(
         None where nothing was delivered.
     """
     if tenant is None:
-        above = fn.col("parent")
-        tenant = fn.when(above.isNull() | (above == SERVER), fn.col("account")).otherwise(above)
+        tenant = tenant_of()
     elif isinstance(tenant, str):
         tenant = fn.col(tenant)
     done = settlements.where(

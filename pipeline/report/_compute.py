@@ -17,6 +17,7 @@ from ..ledger import (
     read,
     recommended_limits,
     stall_time,
+    tenant_of,
 )
 from ._book import Book
 
@@ -45,8 +46,6 @@ _STEPS_MS: Final = (
 
 _ROUTER: Final = "router"
 """The holder of what is being handled; what it had is not a delivery."""
-
-_SERVER: Final = "server"
 
 
 @attrs.frozen
@@ -135,7 +134,7 @@ def _frame(name: str, journal: _Journal, every: str, target_ms: float, margin: f
         case "fan_out":
             return fan_out(journal.publications)
         case "fairness":
-            return fairness(_published(journal), _tenant())
+            return fairness(_published(journal))
         case "tenants":
             return _tenants(_published(journal))
         case _:
@@ -220,12 +219,6 @@ def _published(journal: _Journal) -> DataFrame:
     return journal.delivered.join(sources, "account", "left_semi")
 
 
-def _tenant() -> Column:
-    above = f.col("parent")
-    alone = above.isNull() | (above == _SERVER)
-    return f.when(alone, f.col("account")).otherwise(above)
-
-
 def _tenants(settlements: DataFrame) -> DataFrame:
     done = settlements.where(f.col("outcome").isin("delivered", "acked"))
-    return done.groupBy(_tenant().alias("tenant")).agg(_amount("items"), _amount("bytes"))
+    return done.groupBy(tenant_of().alias("tenant")).agg(_amount("items"), _amount("bytes"))

@@ -11,7 +11,7 @@ import pytest
 
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.pipeline.journal import TABLES
-from clearfunds.pipeline.ledger import fairness, peak_debt, read, read_stream
+from clearfunds.pipeline.ledger import fairness, peak_debt, read, read_stream, tenant_of
 from tests.pipeline.ledger.generated import generate, write
 from tests.pipeline.ledger.test_agrees import rows
 
@@ -84,3 +84,29 @@ def test_a_folder_that_is_no_journal_is_said_to_be_none(how: object, tmp_path: P
         how(None, tmp_path)
     with pytest.raises(PipelineError, match=r"is not there"):
         how(None, f"file://{tmp_path}/away")
+
+
+def test_users_of_a_tenant_are_one_tenant(spark: SparkSession) -> None:
+    parents = {
+        "mqtt:1/ann/a": "tenant/press/ann",
+        "mqtt:1/bob/b": "tenant/press/bob/of/that/name",
+        "mqtt:1/c/c": "tenant/press",
+        "mqtt:1/c/d@press": "tenant/press",
+        "mqtt:1/-/e": "tenant/shop",
+        "mqtt:1/-/f": "server",
+        "g": None,
+        "h": "elsewhere/h",
+    }
+    frame = spark.createDataFrame(list(parents.items()), "account string, parent string")
+    told = frame.select("account", tenant_of().alias("tenant")).collect()
+    found = {row.account: row.tenant for row in told}
+    assert found == {
+        "mqtt:1/ann/a": "tenant/press",
+        "mqtt:1/bob/b": "tenant/press",
+        "mqtt:1/c/c": "tenant/press",
+        "mqtt:1/c/d@press": "tenant/press",
+        "mqtt:1/-/e": "tenant/shop",
+        "mqtt:1/-/f": "mqtt:1/-/f",
+        "g": "g",
+        "h": "elsewhere/h",
+    }
