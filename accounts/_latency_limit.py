@@ -70,6 +70,13 @@ IDLE_TARGETS: Final = 8
 MAX_PRESSES: Final = 3
 """After so many times in a row that nothing was left, a limit doubles each time."""
 
+NOTICED: Final = math.log(1.1)
+"""By how much a limit has to have changed for a comparison: a tenth."""
+
+HOLD: Final = 8
+"""For so many times in a row it is held for true what has been found of a limit: that a lower one
+is too low, or that a higher one is of no use."""
+
 AN_INSTANT: Final = 1 / 64
 """What comes within such a part of the target comes at once."""
 
@@ -169,6 +176,14 @@ class _Start:
     units: tuple[_Then, _Then]
 
 
+@attrs.frozen(slots=True)
+class _Starved:
+    """What was when nothing was left."""
+
+    owed: int
+    speed: float
+
+
 class _Unit:
     """The limit in items, or in bytes."""
 
@@ -207,8 +222,9 @@ class LatencyControl:
     """
 
     __slots__ = (
-        "_account", "_bytes", "_closed_at", "_items", "_moved", "_next", "_opening", "_presses",
-        "_seconds", "_start", "_starved", "_target", "_ticked", "_waited_at", "policy",
+        "_account", "_bytes", "_closed_at", "_hold", "_items", "_moved", "_needed", "_next",
+        "_opening", "_presses", "_seconds", "_start", "_starved", "_starved_before", "_target",
+        "_ticked", "_waited_at", "policy",
     )  # fmt: skip
 
     def __init__(self, policy: LatencyLimit, account: Account) -> None:
@@ -222,9 +238,13 @@ class LatencyControl:
         self._seconds = 0.0
         # When the limit was moved last.
         self._moved = now
-        # Whether nothing was left when the gate opened, and how often in a row.
-        self._starved = False
+        # Whether nothing was left when the gate opened, and when it had done so before; how often
+        # in a row; and whether a higher limit was of use.
+        self._starved: _Starved | None = None
+        self._starved_before: _Starved | None = None
         self._presses = 0
+        self._needed = True
+        self._hold = 0
         # Whether the gate has been opened, and not closed since.
         self._opening = False
         self._closed_at = self._waited_at = self._ticked = now
@@ -244,11 +264,30 @@ class LatencyControl:
         account = self._account
         self._items.over = account.debt_items > account.mark_items
         self._bytes.over = account.debt_bytes > account.mark_bytes
-        self._presses = min(self._presses + 1, MAX_PRESSES) if self._starved else 0
-        self._starved = self._opening = False
+        self._learn()
+        self._starved = None
+        self._opening = False
         self._closed_at = account.ledger.clock()
         self._start = self._here(self._closed_at)
         self._next = None
+
+    def _learn(self) -> None:
+        """Take note of whether nothing was left, and whether a higher limit was of use."""
+        starved = self._starved
+        if starved is None:
+            self._presses = 0
+            return
+        needed = self._is_needed()
+        self._presses = min(self._presses + 1, MAX_PRESSES) if needed else 0
+        self._starved_before = starved
+        if needed == self._needed:
+            self._hold = max(0, self._hold - 1)
+            if not needed and not self._hold:
+                self._needed = True
+                self._starved_before = None
+        else:
+            self._needed = needed
+            self._hold = HOLD
 
     def may_open(self) -> bool:
         """See `LimitControl.may_open`."""
@@ -314,25 +353,39 @@ class LatencyControl:
         # Whether it was taken in a lump: of that by which the gate was closed, less was left than
         # had to be.
         lump = no_mark = False
-        for (unit, debt, _), then in zip(units, start.units, strict=True):
-            if unit.over:
-                lump = lump or then.low - debt > then.limit / PART
-                no_mark = no_mark or not then.low
+        if seconds > self._target - self._target / PART:
+            for (unit, debt, _), then in zip(units, start.units, strict=True):
+                if unit.over:
+                    lump = lump or then.low - debt > then.limit / PART
+                    no_mark = no_mark or not then.low
         nothing_left = (lump or no_mark) and not units[0][1]
-        self._starved = self._starved or nothing_left
+        if nothing_left:
+            owed = start.units[0].debt
+            self._starved = _Starved(owed, owed / seconds)
+        needed = lump and self._is_needed()
         for (unit, debt, borrowed), then in zip(units, start.units, strict=True):
             cleared = then.debt - debt + borrowed - then.borrowed
             unit.cleared = then.cleared * kept + cleared
             aim = math.inf
             if self._seconds > 0:
                 aim = _aim(unit.cleared / self._seconds * self._target)
-            if lump:
+            if needed:
                 aim = max(aim, cleared)
-            if nothing_left:
+            if nothing_left and self._is_needed():
                 more = 2.0**self._presses / PART if unit.over else 0.0
                 aim = max(aim, then.limit * (1 + more))
             unit.limit_to(aim, then.limit * grown)
         self._account.move_limit(self._limit())
+
+    def _is_needed(self) -> bool:
+        """Whether a higher limit is of use to a consumer that leaves nothing."""
+        now, before = self._starved, self._starved_before
+        if now is None or before is None or (self._needed and self._hold):
+            return self._needed
+        change = math.log(now.owed / before.owed)
+        if abs(change) < NOTICED:
+            return self._needed
+        return math.log(now.speed / before.speed) / change > 1 / 2
 
     def _kept(self, seconds: float) -> float:
         """Return what part of what was measured before still counts."""

@@ -29,6 +29,10 @@ ACCEPTS_A_STEP = 64
 ACCEPT_PAUSE_SECONDS = 0.1
 """The pause when there is no descriptor left to accept with, as `trio.serve_listeners` has it."""
 
+UNSENT_BYTES = 16 << 10
+"""What the kernel may keep of a slow peer's that it cannot send yet, where little is to lie there:
+what web servers have set for HTTP/2 (net.ipv4.tcp_notsent_lowat)."""
+
 TRANSPORTS = ("tcp", "unix", "ws")
 """What a listener accepts on; to the listener, `ws` is TCP, and the session does the handshake."""
 
@@ -157,6 +161,17 @@ class Listener:
     def label(self) -> str:
         """A short name for accounts and logs, as `mqtt:1883` or `mqtt:/run/relay.sock`."""
         return f"{self.url.protocol}:{self.url.path or self.url.port}"
+
+    def keep_little_unsent(self) -> None:
+        """Let the kernel take no more for a peer than it can send, and `UNSENT_BYTES`.
+
+        What it has taken counts as finished, however long it lies there: of each peer that is slow
+        hundreds of KiB by default, and as much again at once when a third of that has gone. For
+        connections over TCP that are accepted from now on; where the system cannot do it, nothing
+        happens.
+        """
+        if self.url.transport != "unix" and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
     async def serve(self, handler: Callable[[Link], Awaitable[object]]) -> None:
         """Accept until it is closed; run `handler(link)` in a task for each connection.

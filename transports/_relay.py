@@ -541,6 +541,11 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
 _TENANTS_LIMITS: Final = ("items", "bytes", "user_items", "user_bytes", "latency")
 
 
+def _moves_limits(settings: RelaySettings) -> bool:
+    latencies = (settings.limit_latency, *(tenant.latency for tenant in settings.tenant))
+    return any(latency is not None for latency in latencies)
+
+
 def _check_flow(settings: RelaySettings) -> None:
     """Raise ListenError for limits that would be none."""
     if settings.flow == "debt":
@@ -608,6 +613,9 @@ async def serve_relay(
     try:
         for url in urls:
             listeners += await open_listeners(url)
+        if _moves_limits(settings):
+            for listener in listeners:
+                listener.keep_little_unsent()
         async with open_flusher() as flusher, open_keeping(settings, flusher) as keeping:
             relay = Relay(settings, flusher, keeping)
             ending = trio.Event() if stop is None else stop

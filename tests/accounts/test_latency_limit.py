@@ -568,7 +568,7 @@ def plan() -> st.SearchStrategy[list[tuple[float, float]]]:
 @settings(
     max_examples=10,
     deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 @given(
     plan=plan(),
