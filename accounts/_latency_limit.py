@@ -22,12 +22,15 @@ then, the gate stays closed, and the measurement begins anew from there. Beside 
    who knows only his own rate.
 2. *Growth.* The limit doubles once in a target at the most. What looks like a fast consumer may be
    a buffer that fills, and what has been borrowed has to be cleared, at whatever rate.
-3. *Lumps.* A consumer that takes its work in lumps needs as much to be owed as it takes at once.
-   One that has left less than the lower mark, by an eighth of the limit, has taken a lump: the
-   limit is at least what was cleared.
+3. *Lumps.* A consumer that takes its work in lumps, further apart than 7/8 of the target, needs as
+   much to be owed as it takes at once. One that has left less than the lower mark by an eighth of
+   the limit has taken a lump: the limit is at least what was cleared.
 4. *Nothing left.* If it left nothing, it may have waited for more, and a lower limit would make
-   nothing younger, for nothing stood behind anything. The limit grows, by an eighth, and by twice
-   as much each time, whatever the age. (CoDel's insight: a queue that empties is a good queue.)
+   nothing younger, for nothing stood behind anything (CoDel: a queue that empties is a good one).
+   The limit grows, by an eighth and then by twice as much each time, as long as that is of use:
+   that is, as long as what is cleared in a second grows at least half as much. If it is not, the
+   lumps come of the limit itself, and rules 3 and 4 do not hold; if then the limit falls and what
+   is cleared with it, they do after all. What was found is held for true 8 times in a row.
 5. *Out of the way.* While nobody waits the limit says nothing about the rate, nor the rate about
    the limit. It may grow to what is cleared in an eighth of the target, so that a fast publisher's
    runs are not cut into many pieces; and when it has stopped nobody for 8 targets, it falls, by
