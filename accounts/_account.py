@@ -84,6 +84,9 @@ OTHERS = "(others)"
 """Who is blamed when the statement is full."""
 
 
+LOOSE: Final = UNLIMITED / 1e6
+"""More than that is no share of any limit."""
+
 NOBODY: Final = -1
 """The ticket of a reader that only asks: whoever stands in line stands before it."""
 
@@ -141,8 +144,8 @@ class Account:
         "borrowed_items", "bucket", "cause", "chain", "children", "control", "debt_bytes",
         "debt_items", "full", "gated", "halted", "ledger", "limited", "line", "low_bytes",
         "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent",
-        "peak_bytes", "peak_items", "rate_closed", "rated", "readers", "shares", "squeezed",
-        "throttled", "tracers", "waited", "waits",
+        "peak_bytes", "peak_items", "rate_closed", "rated", "readers", "shares", "sharing",
+        "squeezed", "throttled", "tight", "tracers", "waited", "waits", "wants",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
@@ -164,6 +167,11 @@ class Account:
         self.throttled = False
         self.full = False
         self.squeezed = False
+        # Whether it wants more than its share of its parent's limit: from when it was squeezed
+        # until it owes half as much. And whether its children have to keep to theirs: it is shared,
+        # and throttled, or wants more.
+        self.wants = False
+        self.tight = False
         self.rate_closed = False
         self.halted: tuple[str, ...] = ()
         self.blockers: tuple[str, ...] = ()
@@ -178,6 +186,7 @@ class Account:
         # If it has a rate limit; and which accounts of the chain have one, which is charged.
         self.bucket: TokenBucket | None = None
         self.rated: tuple[TokenBucket, ...] = ()
+        self.sharing = False
         self.line: WaitQueue | None = None
         self.readers: list[Waiter] | None = None
         self.waits = 0
@@ -260,6 +269,7 @@ class Account:
             for a in self.chain
             if a._is_limited() or a.gated or (a.parent is not None and a.parent.shares is not None)
         )
+        self.sharing = any(a.shares is not None for a in self.chain)
         self.rated = tuple(a.bucket for a in self.chain if a.bucket is not None)
 
     def refresh_limited(self) -> None:
@@ -291,16 +301,13 @@ class Account:
             return
         if shared:
             self.shares = Shares(self)
-            if self.throttled:
-                self.shares.start()
-                self.full = self._is_above(HARD)
+            self._settle_tight(None)
+            self.full = self.tight and self._is_above(HARD)
         else:
-            assert self.shares is not None
-            released = self.shares.stop()
+            shares = self.shares
+            assert shares is not None
             self.shares = None
-            self.full = False
-            for child in released:
-                child._released(None)
+            self._loosen(shares, None)
         self.ledger.limits_changed(self)
         self._settle_gate()
 
@@ -326,30 +333,52 @@ class Account:
 
     def _share_now(self) -> tuple[int | None, int | None]:
         parent = self.parent
-        if parent is None or parent.shares is None or not parent.throttled:
+        if parent is None or parent.shares is None or not parent.tight:
             return None, None
-        share = parent.shares.share(self)
-        of = parent.own_limit
+        items, nbytes = parent.shares.share(self)
         return (
-            None if of.items is None else math.floor(share[0]),
-            None if of.bytes is None else math.floor(share[1]),
+            None if items >= LOOSE else math.floor(items),
+            None if nbytes >= LOOSE else math.floor(nbytes),
         )
 
     def _is_above(self, times: float) -> bool:
-        return (
-            self.debt_items > times * self.mark_items or self.debt_bytes > times * self.mark_bytes
-        )
+        """Whether it owes so many times what its children share."""
+        assert self.shares is not None
+        items, nbytes = self.shares.marks()
+        return self.debt_items > times * items or self.debt_bytes > times * nbytes
 
     def _share_anew(self, name: str | None) -> None:
         """Let those go on that are at their share by now; `name` is who has repaid."""
         shares = self.shares
-        if shares is None or not self.throttled:
+        if shares is None or not self.tight:
             return
         for child in shares.due():
             child._released(name)
+        for child in shares.calmed():
+            child._settle_tight(name)
+        for child in shares.told_of_more():
+            child._share_anew(name)
         if self.full and not self._is_above(HARD_RELEASE):
             self.full = False
             self._settle_gate()
+
+    def _settle_tight(self, name: str | None) -> None:
+        tight = self.shares is not None and (self.throttled or self.wants)
+        if tight == self.tight or self.shares is None:
+            return
+        if tight:
+            self.tight = True
+            self.shares.start()
+        else:
+            self._loosen(self.shares, name)
+        self._settle_gate()
+
+    def _loosen(self, shares: Shares, name: str | None) -> None:
+        self.tight = self.full = False
+        for child in shares.stop():
+            child._released(name)
+        for child in shares.calmed():
+            child._settle_tight(name)
 
     def _released(self, name: str | None) -> None:
         if name is not None and self.cause == SHARE and self.waited_for:
@@ -358,6 +387,7 @@ class Account:
         self._settle_gate()
         if self.state not in UNUSUAL:
             self.ledger.unusual.discard(self)
+        self._share_anew(name)
 
     # -- rates ----------------------------------------------------------------------------------
 
@@ -477,7 +507,7 @@ class Account:
         return bool(
             self.halted
             or self.blockers
-            or self.squeezed
+            or (self.squeezed and self.shares is None)
             or self.rate_closed
             or (self.throttled if self.shares is None else self.full)
         )
@@ -490,10 +520,8 @@ class Account:
         alarm, for tokens or for credit; nor where readers only stand to be woken.
         """
         return (
-            (self.throttled if self.shares is None else self.full)
-            or self.squeezed
-            or MEMORY in self.halted
-        )
+            (self.throttled or self.squeezed) if self.shares is None else self.full
+        ) or MEMORY in self.halted
 
     @property
     def waits_on_holders(self) -> bool:
@@ -510,21 +538,23 @@ class Account:
 
         Its limit; its share of its parent's while it is squeezed; twice its limit while it is full.
         """
-        times = HARD if self.full else 1
-        items = min(UNLIMITED, times * self.mark_items)
-        nbytes = min(UNLIMITED, times * self.mark_bytes)
-        if self.squeezed:
+        items: float = self.mark_items
+        nbytes: float = self.mark_bytes
+        if self.full and self.shares is not None:
+            items, nbytes = (min(UNLIMITED, HARD * mark) for mark in self.shares.marks())
+        elif self.squeezed:
             share = self._share_now()
             items = items if share[0] is None else min(items, share[0])
             nbytes = nbytes if share[1] is None else min(nbytes, share[1])
-        return items, nbytes
+        return math.floor(items), math.floor(nbytes)
 
     def goes_on_at(self) -> tuple[int, int]:
         """Return the debt in (items, bytes) at or below which readers that wait here go on."""
+        if self.full and self.shares is not None:
+            items, nbytes = self.shares.marks()
+            return int(HARD_RELEASE * items), int(HARD_RELEASE * nbytes)
         if self.squeezed and self.parent is not None and self.parent.shares is not None:
             items, nbytes = self.parent.shares.goes_on_at(self)
-        elif self.full:
-            return int(HARD_RELEASE * self.mark_items), int(HARD_RELEASE * self.mark_bytes)
         else:
             return self.low_items, self.low_bytes
         if self.throttled and self.shares is None:
@@ -556,6 +586,8 @@ class Account:
 
     def _lets_through(self, *, heed_alarms: bool) -> bool:
         """Whether one that comes new would not have to wait."""
+        if self.sharing:
+            self._settle_shares()
         for account in self.chain:
             if not account.shares and (
                 account.debt_items > account.mark_items or account.debt_bytes > account.mark_bytes
@@ -580,7 +612,7 @@ class Account:
             cause = CREDIT
         elif self.throttled if self.shares is None else self.full:
             cause = PLAIN
-        elif self.squeezed:
+        elif self.squeezed and self.shares is None:
             cause = SHARE
         else:
             # The first in line waits for a rate by itself.
@@ -592,7 +624,7 @@ class Account:
             if waited_for and cut:
                 self._cut_stretches()
             self.cause = cause
-        self.gated = shut or waited_for or self.throttled or self.bucket is not None
+        self.gated = shut or waited_for or self.throttled or self.tight or self.bucket is not None
         if line is not None and not shut:
             line.wake_head()
 
@@ -672,12 +704,14 @@ class Account:
         for account in self.chain:
             if account.halted or account.blockers or account.full:
                 return -1, -1
-            shared = account.shares is not None and account.throttled
-            times = HARD if shared else 1
-            items = min(items, times * account.mark_items - account.debt_items)
-            nbytes = min(nbytes, times * account.mark_bytes - account.debt_bytes)
+            mark_items: float = account.mark_items
+            mark_bytes: float = account.mark_bytes
+            if account.tight and account.shares is not None:
+                mark_items, mark_bytes = (HARD * mark for mark in account.shares.marks())
+            items = min(items, mark_items - account.debt_items)
+            nbytes = min(nbytes, mark_bytes - account.debt_bytes)
             parent = account.parent
-            if parent is not None and parent.shares is not None and parent.throttled:
+            if parent is not None and parent.shares is not None and parent.tight:
                 share_items, share_bytes = parent.shares.share(account)
                 items = min(items, share_items - account.debt_items)
                 nbytes = min(nbytes, share_bytes - account.debt_bytes)
@@ -820,7 +854,8 @@ class Account:
         if not self.throttled:
             if self.control is not None:
                 self.control.repaid()
-            return
+            if not self.tight:
+                return
         shares = self.shares
         if shares is not None:
             child: Account | None = debtor
@@ -853,13 +888,11 @@ class Account:
             and self.debt_bytes <= self.low_bytes
             and (self.control is None or self.control.may_open())
         ):
-            self.throttled = self.full = False
+            self.throttled = False
             if self.opens > 0 and not self.squeezed and not self.blockers:
                 self.ledger.unusual.discard(self)
-            shares = self.shares
-            if shares is not None:
-                for child in shares.stop():
-                    child._released(name)
+            if self.shares is not None:
+                self._settle_tight(name)
             self._settle_gate()
 
     # -- loans and turns ------------------------------------------------------------------------
@@ -1018,6 +1051,8 @@ class Account:
 
     def _closed_to(self, waiter: Waiter) -> Account | None:
         """Return the first account of the chain that does not let this waiter through."""
+        if self.sharing:
+            self._settle_shares()
         for account in self.chain:
             if account._is_closed_to(waiter.ticket):
                 return account
@@ -1025,26 +1060,25 @@ class Account:
 
     def _is_closed_to(self, ticket: int, *, heed_alarms: bool = True) -> bool:
         """Whether a reader that comes here with such a ticket has to wait; notes why."""
-        parent = self.parent
-        if parent is not None and parent.shares is not None:
-            if not parent.throttled and parent._is_above(1):
-                parent._throttle()
-            if parent.throttled and not self.squeezed and not parent.shares.lets(self):
+        if self.shares is not None:
+            if self.full:
+                return True
+        else:
+            parent = self.parent
+            if (
+                parent is not None
+                and parent.tight
+                and parent.shares is not None
+                and not self.squeezed
+                and not parent.shares.lets(self)
+            ):
                 if ticket == NOBODY:
                     return True
                 self._squeeze(parent.shares)
-        if not self.throttled and (
-            self.debt_items > self.mark_items or self.debt_bytes > self.mark_bytes
-        ):
-            self._throttle()
-        if self.shares is not None:
-            if self.throttled and not self.full and self._is_above(HARD):
-                self.full = True
-                self._settle_gate()
-            if self.full:
+            if not self.throttled and self._is_above_limit():
+                self._throttle()
+            if self.throttled or self.squeezed:
                 return True
-        elif self.throttled:
-            return True
         if self.bucket is not None:
             closed = self.bucket.wait(self.ledger.clock()) > 0
             if closed != self.rate_closed:
@@ -1052,24 +1086,49 @@ class Account:
                 self._settle_gate()
             if closed:
                 return True
-        if self.squeezed or self.blockers or (self.halted and heed_alarms):
+        if self.blockers or (self.halted and heed_alarms):
             return True
         line = self.line
         if line is None or (ticket == NOBODY and self.halted and not heed_alarms):
             return False
         return len(line) > 0 if ticket == NOBODY else line.has_before(ticket)
 
+    def _is_above_limit(self) -> bool:
+        return self.debt_items > self.mark_items or self.debt_bytes > self.mark_bytes
+
+    def _settle_shares(self) -> None:
+        """Find out which accounts of the chain have to be shared now, from the highest down."""
+        for account in reversed(self.chain):
+            if account.shares is None:
+                continue
+            if not account.throttled and account._is_above_limit():
+                account._throttle()
+            parent = account.parent
+            if (
+                parent is not None
+                and parent.tight
+                and parent.shares is not None
+                and not account.squeezed
+                and not parent.shares.lets(account)
+            ):
+                account._squeeze(parent.shares)
+            if account.tight and not account.full and account._is_above(HARD):
+                account.full = True
+                account._settle_gate()
+
     def _squeeze(self, shares: Shares) -> None:
         self.squeezed = True
         shares.squeeze(self)
         if self.opens > 0:
             self.ledger.unusual.add(self)
+        if self.shares is not None:
+            self._settle_tight(None)
         self._settle_gate()
 
     def _throttle(self) -> None:
         self.throttled = True
         if self.shares is not None:
-            self.shares.start()
+            self._settle_tight(None)
         self._settle_gate()
         ledger = self.ledger
         ledger.unusual.add(self)

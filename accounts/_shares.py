@@ -58,6 +58,9 @@ HARD_RELEASE: Final = HARD - (1 - RELEASE)
 WANTS: Final = 1 / 2
 """The part of the level below which a child does not want more."""
 
+RISE: Final = 9 / 8
+"""How much larger the level has to be for those to hear of it that share their part further on."""
+
 _ROUNDING: Final = 1 + 1e-9
 """Who is at its share goes on: thirds of three are one, whatever floats say."""
 
@@ -88,7 +91,7 @@ class Shares:
     """
 
     __slots__ = (
-        "_bytes", "_heap", "_items", "_numbers", "_weight",
+        "_bytes", "_calmed", "_heap", "_items", "_numbers", "_parents", "_told", "_weight",
         "account", "active", "squeezed", "wanting", "weight",
     )  # fmt: skip
 
@@ -105,6 +108,10 @@ class Shares:
         # The squeezed by what they need, the least first; and what is not true any more.
         self._heap: list[_Entry] = []
         self._numbers = count()
+        # Those that have children to share with, and what level they were last told of.
+        self._parents: dict[Account, None] = {}
+        self._told = 0.0
+        self._calmed: list[Account] = []
 
     def start(self) -> None:
         """Find out who owes: the account is throttled from now on."""
@@ -114,6 +121,10 @@ class Shares:
     def stop(self) -> list[Account]:
         """Forget everything; return those that were squeezed, the one with the least need first."""
         entries = [want.entry for want in self.wanting.values() if want.entry is not None]
+        for child in self.wanting:
+            child.wants = False
+            if child.shares is not None:
+                self._calmed.append(child)
         self.active.clear()
         self.weight = 0.0
         self._forget_wants()
@@ -121,9 +132,24 @@ class Shares:
 
     def _forget_wants(self) -> None:
         self.wanting.clear()
+        self._parents.clear()
+        self._told = 0.0
         self._items = self._bytes = self.squeezed = 0
         self._weight = 0.0
         self._heap.clear()
+
+    def marks(self) -> tuple[float, float]:
+        """Return (items, bytes) that there are to share: the limit, or its own share of one."""
+        account = self.account
+        parent = account.parent
+        if not account.wants or parent is None or parent.shares is None:
+            return account.mark_items, account.mark_bytes
+        items, nbytes = parent.shares.share(account)
+        return min(items, account.mark_items), min(nbytes, account.mark_bytes)
+
+    def _divisors(self) -> tuple[float, float]:
+        items, nbytes = self.marks()
+        return items or 1, nbytes or 1
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -136,7 +162,8 @@ class Shares:
         if want is not None:
             self._see(child, want)
         level = self._level(child) * child.weight * _ROUNDING
-        return self.account.mark_items * level, self.account.mark_bytes * level
+        mark_items, mark_bytes = self.marks()
+        return mark_items * level, mark_bytes * level
 
     def lets(self, child: Account) -> bool:
         """Whether a child that is not squeezed is at its share or below."""
@@ -149,13 +176,13 @@ class Shares:
     def goes_on_at(self, child: Account) -> tuple[int, int]:
         """Return the (items, bytes) at or below which a squeezed child goes on, as it stands."""
         level = self._level(child) * child.weight * RELEASE * _ROUNDING
-        return int(self.account.mark_items * level), int(self.account.mark_bytes * level)
+        mark_items, mark_bytes = self.marks()
+        return int(mark_items * level), int(mark_bytes * level)
 
     def _level(self, child: Account | None = None) -> float:
         """Return what each may need; as if `child` wanted more, if one is given."""
         account = self.account
-        mark_items = account.mark_items or 1
-        mark_bytes = account.mark_bytes or 1
+        mark_items, mark_bytes = self._divisors()
         items, nbytes, weight, all_weights = self._items, self._bytes, self._weight, self.weight
         if child is not None:
             if child not in self.wanting:
@@ -187,6 +214,9 @@ class Shares:
         if want is None:
             want = self.wanting[child] = _Want()
             self._weight += child.weight
+            child.wants = True
+            if child.shares is not None:
+                self._parents[child] = None
         self.squeezed += 1
         self._see(child, want)
         self._queue(child, want)
@@ -204,9 +234,8 @@ class Shares:
             self._owe_no_more(child)
 
     def _need(self, child: Account) -> float:
-        account = self.account
-        items = child.debt_items / (account.mark_items or 1)
-        return max(items, child.debt_bytes / (account.mark_bytes or 1)) / child.weight
+        mark_items, mark_bytes = self._divisors()
+        return max(child.debt_items / mark_items, child.debt_bytes / mark_bytes) / child.weight
 
     def _queue(self, child: Account, want: _Want) -> None:
         entry = want.entry = self._need(child), next(self._numbers), child
@@ -221,24 +250,49 @@ class Shares:
         """Yield the squeezed children that go on now, which are squeezed no more."""
         heap = self._heap
         while heap:
-            need, _, child = heap[0]
+            child = heap[0][2]
             want = self.wanting.get(child)
             if want is None or want.entry is not heap[0]:
                 heappop(heap)  # it has been repaid since, or has gone on
-            elif need <= self._level() * RELEASE * _ROUNDING:
-                heappop(heap)
-                want.entry = None
-                self.squeezed -= 1
-                if need <= self._level() * WANTS:
-                    self._want_no_more(child, want)
-                yield child
-            else:
+                continue
+            need = self._need(child)
+            if need > self._level() * RELEASE * _ROUNDING:
                 return
+            heappop(heap)
+            want.entry = None
+            self.squeezed -= 1
+            if need <= self._level() * WANTS:
+                self._want_no_more(child, want)
+            yield child
+
+    def calmed(self) -> list[Account]:
+        """Return those with children that do not want more any more, once."""
+        calmed, self._calmed = self._calmed, []
+        return calmed
+
+    def told_of_more(self) -> list[Account]:
+        """Return those that have children and a larger part now, when it is worth while.
+
+        What is owed below them is looked at with each of their repayments, as it is here; this is
+        for when only others repay.
+        """
+        if not self._parents:
+            return []
+        level = self._level()
+        if level <= self._told * RISE:
+            self._told = min(level, self._told)
+            return []
+        self._told = level
+        return list(self._parents)
 
     # Sums of floats that come and go drift; that of none is known.
 
     def _want_no_more(self, child: Account, want: _Want) -> None:
         del self.wanting[child]
+        child.wants = False
+        if child.shares is not None:
+            self._calmed.append(child)
+        self._parents.pop(child, None)
         self._items -= want.items
         self._bytes -= want.bytes
         self._weight = self._weight - child.weight if self.wanting else 0.0
@@ -264,3 +318,7 @@ class Shares:
         for child, want in wanting.items():
             if want.entry is not None:
                 self.squeeze(child)
+            else:
+                child.wants = False
+                if child.shares is not None:
+                    self._calmed.append(child)

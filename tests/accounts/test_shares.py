@@ -196,31 +196,67 @@ async def test_bytes_have_shares_as_items_do() -> None:
     assert clear(a, b) == [False, False]
 
 
-async def test_shares_at_each_level_of_the_tree() -> None:
+@pytest.mark.parametrize("limit", [Limit(items=60, bytes=None), NO_LIMIT])
+async def test_shares_at_each_level_of_the_tree(limit: Limit) -> None:
+    """What a tenant has of the server's limit, those below it share, whatever its own is."""
     place = Place()
     server = place.ledger.open("server", limit=Limit(items=100, bytes=None), shared=True)
-    tenants = [
-        place.ledger.open(name, limit=Limit(items=50, bytes=None), parent=server, shared=True)
-        for name in ("red", "blue")
-    ]
-    reds = [place.ledger.open(f"red/{i}", limit=NO_LIMIT, parent=tenants[0]) for i in (1, 2)]
-    blue = place.ledger.open("blue/1", limit=NO_LIMIT, parent=tenants[1])
-    reds[0].borrow(58, 0)
+    red = place.ledger.open("red", limit=limit, parent=server, shared=True)
+    blue = place.ledger.open("blue", limit=limit, parent=server)
+    reds = [place.ledger.open(f"red/{i}", limit=NO_LIMIT, parent=red) for i in (1, 2)]
+    blues = [place.ledger.open(f"blue/{i}", limit=NO_LIMIT, parent=blue) for i in (1, 2)]
+    reds[0].borrow(57, 0)
     reds[1].borrow(3, 0)
-    assert clear(*reds, blue) == [False, True, True]
-    blue.borrow(40, 0)
-    # Now it is the server that owes too much: all of red are above red's share.
-    assert clear(*reds, blue) == [False, False, True]
+    blues[0].borrow(50, 0)
     async with trio.open_nursery() as nursery:
-        await place.come(nursery, *reds, blue)
-        assert (tenants[0].squeezed, reds[0].squeezed) == (True, True)
-        assert place.went_on == ["blue/1"]
-        assert waits(place.ledger) == {"share": 2}
-        reds[0].repay(10, 0)
+        await place.come(nursery, reds[0], *blues, reds[1])
+        # Red's share is 50, of which the first had 47: it waits alone. Blue's is as much.
+        assert place.went_on == ["blue/1", "blue/2", "red/2"]
+        assert (red.squeezed, red.tight, red.closed, reds[0].squeezed) == (True, True, False, True)
+        assert waits(place.ledger) == {"share": 1}
+        blues[0].borrow(1, 0)
+        await place.come(nursery, *blues)
+        # Blue's limit is not shared: both wait where it is squeezed.
+        assert waits(place.ledger) == {"share": 3}
+        assert (blue.squeezed, blue.waited_for, blue.tight) == (True, True, False)
+        blues[0].repay(8, 0)
         await wait_all_tasks_blocked()
-        assert place.went_on == ["blue/1", "red/2"]
-        reds[0].repay(48, 0)
-    assert place.went_on == ["blue/1", "red/2", "red/1"]
+        assert place.went_on[3:] == ["blue/1", "blue/2"]
+        reds[0].repay(15, 0)
+        await wait_all_tasks_blocked()
+        assert place.went_on[5:] == []
+        reds[0].repay(1, 0)
+        await wait_all_tasks_blocked()
+        assert place.went_on[5:] == ["red/1"]
+        # It still wants more: what its children have is parted until it owes half as much.
+        reds[0].repay(1, 0)
+        assert (red.squeezed, red.wants, red.tight) == (False, True, True)
+        reds[0].repay(18, 0)
+        assert (red.wants, red.tight, red.gated) == (False, False, False)
+
+
+async def test_a_larger_share_of_a_tenant_is_for_those_below_it() -> None:
+    """Though nothing of theirs is repaid: what others owe is."""
+    place = Place()
+    server = place.ledger.open(
+        "server", limit=Limit(items=100, bytes=None, low_items=0), shared=True
+    )
+    red = place.ledger.open("red", limit=NO_LIMIT, parent=server, shared=True)
+    first, second = (place.ledger.open(n, limit=NO_LIMIT, parent=red) for n in ("first", "second"))
+    blue = place.ledger.open("blue", limit=NO_LIMIT, parent=server)
+    first.borrow(50, 0)
+    second.borrow(40, 0)
+    blue.borrow(60, 0)
+    async with trio.open_nursery() as nursery:
+        await place.come(nursery, first, second, blue)
+        assert (place.went_on, red.squeezed, blue.squeezed) == ([], True, True)
+        blue.repay(60, 0)
+        await wait_all_tasks_blocked()
+        # Red is above seven eighths of all, and stays squeezed; but each of two may owe 43 now.
+        assert place.went_on == ["blue", "second"]
+        assert red.squeezed
+        first.repay(7, 0)
+    assert place.went_on == ["blue", "second", "first"]
 
 
 async def test_an_innocent_sibling_never_waits_next_to_a_stuck_one() -> None:

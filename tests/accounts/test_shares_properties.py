@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
-from clearfunds.accounts._shares import HARD, HARD_RELEASE, RELEASE
+from clearfunds.accounts._shares import HARD, HARD_RELEASE, RELEASE, RISE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,11 +46,26 @@ steps = st.one_of(
 )
 
 
-def is_above(account: Account, limited: Account, part: float) -> bool:
-    """Whether an account owes more than a part of another's limit."""
-    return account.debt_items > part * limited.mark_items * (
-        1 + 1e-9
-    ) or account.debt_bytes > part * limited.mark_bytes * (1 + 1e-9)
+def part_of(child: Account, parent: Account) -> float:
+    """Return which part of its parent's limit a child has at least, by the weights."""
+    owing = [c for c in parent.below or () if c is child or c.debt_items or c.debt_bytes]
+    return child.weight / sum(each.weight for each in owing)
+
+
+def marks_of(account: Account) -> tuple[float, float]:
+    """Return what there is at least to share below an account: its limit, or its own part."""
+    parent = account.parent
+    if not account.wants or parent is None:
+        return account.mark_items, account.mark_bytes
+    part = part_of(account, parent)
+    items, nbytes = marks_of(parent)
+    return min(account.mark_items, part * items), min(account.mark_bytes, part * nbytes)
+
+
+def is_above(account: Account, marks: tuple[float, float], times: float = 1) -> bool:
+    """Whether an account owes more than so much of something."""
+    times *= 1 + 1e-9
+    return account.debt_items > times * marks[0] or account.debt_bytes > times * marks[1]
 
 
 class Tree:
@@ -130,10 +145,14 @@ class Tree:
     def check_books(account: Account) -> None:
         shares = account.shares
         children = account.below or {}
-        if shares is None or not account.throttled:
+        assert account.tight == (shares is not None and (account.throttled or account.wants))
+        wanting = {child for child in children if child.wants}
+        if shares is None or not account.tight:
+            assert not wanting
             assert not any(child.squeezed for child in children)
             assert shares is None or not (shares.active or shares.wanting)
             return
+        assert wanting == set(shares.wanting)
         assert all(child.debt_items or child.debt_bytes for child in shares.active)
         assert shares.active.keys() <= children.keys()
         assert shares.wanting.keys() <= children.keys()
@@ -143,23 +162,27 @@ class Tree:
         assert shares.squeezed == len(squeezed)
         for child, want in shares.wanting.items():
             assert (want.items, want.bytes) <= (child.debt_items, child.debt_bytes)
-        assert not account.full or is_above(account, account, HARD_RELEASE)
+        assert not account.full or is_above(account, marks_of(account), HARD_RELEASE)
 
     @staticmethod
     def check_parts(account: Account, children: Iterable[Account]) -> None:
         """Nobody is held to less than its weight's part of the limit."""
-        owing = [child for child in children if child.debt_items or child.debt_bytes]
-        weight = sum(child.weight for child in owing)
-        if not account.throttled or account.closed or is_above(account, account, HARD):
+        if not account.tight or account.closed or is_above(account, marks_of(account), HARD):
             return
+        # Of a part's own parts a child hears when they have become so much larger.
+        late = RISE if account.wants else 1
         for child in children:
-            part = child.weight / weight if child in owing else 1.0
+            items, nbytes = marks_of(account)
+            part = part_of(child, account)
+            marks = part * items, part * nbytes
             if child.squeezed:
-                assert is_above(child, account, RELEASE * part)
-            elif not (is_above(child, account, part) or is_above(child, child, 1)):
+                assert is_above(child, marks, RELEASE / late)
+            elif not is_above(child, marks) and not (
+                is_above(child, (child.mark_items, child.mark_bytes))
+            ):
                 # It goes on, unless something above is closed to it.
                 above = account.parent
-                if not child.closed and (above is None or not is_above(above, above, 1)):
+                if not child.closed and (above is None or not is_above(above, marks_of(above))):
                     assert child.funds_are_clear()
 
 
@@ -184,7 +207,7 @@ def test_whatever_happens_nobody_is_stuck_and_nobody_gets_less_than_its_part(
                 tree.check()
             assert not tree.ledger.waiters
             assert not any(
-                account.gated or account.throttled or account.squeezed
+                account.gated or account.throttled or account.squeezed or account.tight
                 for account in tree.ledger.accounts.values()
             )
             nursery.cancel_scope.cancel()
