@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -97,7 +97,8 @@ def test_users_of_a_tenant_are_one_tenant(spark: SparkSession) -> None:
         "g": None,
         "h": "elsewhere/h",
     }
-    frame = spark.createDataFrame(list(parents.items()), "account string, parent string")
+    session: Any = spark
+    frame = session.createDataFrame(list(parents.items()), "account string, parent string")
     told = frame.select("account", tenant_of().alias("tenant")).collect()
     found = {row.account: row.tenant for row in told}
     assert found == {
