@@ -156,8 +156,7 @@ class Spool:
         """Hand what has come to the shelf: after a commit, never inside one."""
         fresh = self._fresh
         if fresh and self.over is not None and not self._said_over:
-            self._said_over = True
-            self._on_over(self.over)
+            self._tell_over(self.over)
         while fresh and self.over is None:
             loan = fresh[0]
             items_left, bytes_left = self.account.room()
@@ -189,8 +188,17 @@ class Spool:
     def _say_over(self, why: str) -> None:
         if self.over is None:
             self.over = why
-            self._said_over = True
-            self._on_over(why)
+            self._tell_over(why)
+
+    def _tell_over(self, why: str) -> None:
+        self._said_over = True
+        holder = self._holder
+        logger.warning(
+            "%s %s is disconnected: %s", holder.kind, holder.name, why,
+            extra={"event": "spill_over", "holder": holder.name, "kind": holder.kind,
+                   "reason": why, "items": self._items, "bytes": self._nbytes},
+        )  # fmt: skip
+        self._on_over(why)
 
     # -- what goes ------------------------------------------------------------------------------
 
