@@ -384,7 +384,8 @@ def queues(point: Point, path: Path, pid: int, seconds: float) -> dict[str, Any]
             **innocents.gaps(began, end),
             "rss": usage.rss_peak - usage.rss_before,
             "confirmed": confirmed / (end - began),
-            "cpu": 1e6 * used / max(1, confirmed * point.fan_out),
+            # The first is confirmed when all that came with it is on the disk; maybe none was.
+            "cpu": 1e6 * used / (confirmed * point.fan_out) if confirmed else None,
         }
     finally:
         loop.close()
@@ -430,6 +431,7 @@ def middle(rows: list[dict[str, Any]], load: str, scheme: str, fan_out: int, wha
         row[what]
         for row in rows
         if (row["load"], row["scheme"], row["fan_out"]) == (load, scheme, fan_out)
+        and row[what] is not None
     ]
     return statistics.median(found) if found else float("nan")
 
@@ -444,7 +446,7 @@ def table(rows: list[dict[str, Any]], load: str) -> str:
     for fan_out in sorted({row["fan_out"] for row in rows if row["load"] == load}):
         cells = [
             " / ".join(
-                format(middle(rows, load, scheme, fan_out, what) / unit, shape)
+                format(middle(rows, load, scheme, fan_out, what) / unit, shape).replace("nan", "-")
                 for scheme in SCHEMES
             )
             for _, what, unit, shape in columns

@@ -5,6 +5,7 @@ As those of queue_plots.py: on a light card, in colours that everybody can tell 
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 from typing import Any, Final
@@ -61,7 +62,7 @@ def picture(rows: list[dict[str, Any]], panels: tuple[tuple[str, str, float, boo
         for scheme, (colour, mark, dashes) in SCHEMES.items():
             of = {
                 n: [
-                    row[what] / unit
+                    row[what] / unit if row[what] else math.nan
                     for row in rows
                     if row["scheme"] == scheme and row["fan_out"] == n
                 ]
@@ -78,6 +79,7 @@ def picture(rows: list[dict[str, Any]], panels: tuple[tuple[str, str, float, boo
         axis.set_xticks(fan_outs, [str(n) for n in fan_outs])
         if logarithmic:
             axis.set_yscale("log")
+            axis.yaxis.set_major_locator(module("matplotlib.ticker").LogLocator(subs=(1, 2, 5)))
         else:
             axis.set_ylim(bottom=0)
         axis.minorticks_off()

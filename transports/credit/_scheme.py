@@ -55,8 +55,8 @@ class CreditScheme:
         # When to look for readers whose accounts nobody has told of that they are no more.
         self._sweep_at = SWEEP_FROM
         # What those did that are no more, and what they were sent.
-        self._past = dict.fromkeys(KINDS, CreditSums())
-        self._past_received = dict.fromkeys(KINDS, 0)
+        self._past: dict[str, CreditSums] = dict.fromkeys(KINDS, CreditSums())
+        self._past_received: dict[str, int] = dict.fromkeys(KINDS, 0)
 
     def __repr__(self) -> str:
         return f"<CreditScheme: {len(self.readers)} readers, {len(self.stations)} stations>"
