@@ -67,6 +67,8 @@ class Columns:
         self._unweighed = (
             self.written.remove(len(self.written) - 1) if self._weighted else self.written
         )
+        # The strings of each column that were numbered last.
+        self._numbers: dict[str, dict[Any, int]] = {}
         # The timestamp says the same as the last of the moments.
         self._moment = [c.name for c in self._given if c.name in _MOMENTS][-1]
 
@@ -90,6 +92,8 @@ class Columns:
                 made[column.name] = self._strings(values, column)
             elif column.nullable:
                 made[column.name] = self._pa.array(values, self._pa.int64())
+            elif _all_the_same(values):
+                made[column.name] = self._np.full(len(values), values[0], "i8")
             else:
                 made[column.name] = self._np.frombuffer(_packed("q", values), "i8")
         self._put(rows, made)
@@ -105,16 +109,19 @@ class Columns:
     def _nanoseconds(self, values: list[float]) -> Any:
         """Return moments of the ledger's clock in nanoseconds since 1970."""
         np = self._np
-        seconds = np.frombuffer(_packed("d", values), "f8")
-        return np.rint(seconds * SECOND).astype("i8") + self._offset_ns
+        moments = np.frombuffer(_packed("d", values), "f8") * SECOND
+        np.rint(moments, out=moments)
+        nanoseconds = moments.astype("i8")
+        nanoseconds += self._offset_ns
+        return nanoseconds
 
     def _strings(self, values: list[Any], column: Column) -> Any:
         """Return a column of strings: those that there are, and which of them each is."""
         pa, np = self._pa, self._np
         count = len(values)
         strings: list[Any]
-        if values.count(values[0]) == count:
-            # Most columns say the same for a while.
+        if _all_the_same(values):
+            # Most columns do, for a while.
             strings = values[:1]
             codes = np.zeros(count, "i4")
         elif column.name == "outcome":
@@ -124,11 +131,20 @@ class Columns:
             strings = np.flatnonzero(came).tolist()
             codes = (np.cumsum(came) - 1).astype("i4")[outcomes]
         else:
-            numbers = dict.fromkeys(values)
+            numbers = self._numbers.get(column.name, {})
+            try:
+                found = itemgetter(*values)(numbers)
+            except KeyError:
+                # There are others than the last time.
+                numbers = {string: number for number, string in enumerate(dict.fromkeys(values))}
+                found = itemgetter(*values)(numbers)
+                self._numbers[column.name] = numbers
             strings = list(numbers)
-            for number, string in enumerate(strings):
-                numbers[string] = number
-            codes = np.frombuffer(_packed("i", itemgetter(*values)(numbers)), "i4")
+            codes = np.frombuffer(_packed("i", found), "i4")
+            came = np.bincount(codes, minlength=len(strings)) > 0
+            if not came.all():
+                strings = [strings[number] for number in np.flatnonzero(came).tolist()]
+                codes = (np.cumsum(came) - 1).astype("i4")[codes]
         if column.name == "outcome":
             strings = [_LABELS[outcome] for outcome in strings]
         if column.nullable and None in strings:
@@ -150,12 +166,20 @@ class Columns:
         timestamps = pa.array(moments // 1_000).view(self.schema.field(0).type)
         columns = [pa.array(made[column.name]) for column in self._given]
         batch = pa.RecordBatch.from_arrays([timestamps, *columns], schema=self._unweighed)
+        first = int(moments[0]) // HOUR
+        if first == int(moments[-1]) // HOUR:
+            rows.batches.append((first, batch))
+            return
         hours = moments // HOUR
-        new: list[int] = []
-        if hours[0] != hours[-1]:
-            new = (self._np.flatnonzero(self._np.diff(hours)) + 1).tolist()
+        new = (self._np.flatnonzero(self._np.diff(hours)) + 1).tolist()
         for start, end in pairwise([0, *new, len(hours)]):
             rows.batches.append((int(hours[start]), batch.slice(start, end - start)))
+
+
+def _all_the_same(values: Sequence[Any]) -> bool:
+    count = len(values)
+    first = values[0]
+    return first == values[-1] == values[count // 2] and values.count(first) == count
 
 
 def _packed(c_type: str, values: Sequence[float]) -> bytes:

@@ -51,8 +51,8 @@ logger = logging.getLogger("clearfunds.journal")
 TICK: Final = 1.0
 """Seconds between two looks at how many rows come, and until they are handed to the thread."""
 
-BATCH: Final = 8192
-"""Rows that are handed to the thread at once, if there are so many: a millisecond of its time."""
+BATCH: Final = 16384
+"""Rows that are handed to the thread before the next tick: some milliseconds of its time."""
 
 STEP: Final = 1024
 """Rows between two looks at whether there are too many."""

@@ -296,7 +296,7 @@ async def settle_many(scene: Scene, journal: Journal, count: int) -> None:
     for number in range(count):
         scene.alice.lend("").settle()
         if not number % 10_000:
-            await until(lambda: len(sample) < 10_000)
+            await until(lambda: len(sample) < 20_000)
 
 
 async def test_nothing_can_be_read_before_it_is_complete(scene: Scene, tmp_path: Path) -> None:
@@ -434,6 +434,34 @@ async def test_a_cancelled_block_is_written_too(scene: Scene, tmp_path: Path) ->
             await trio.sleep_forever()
     assert [row["holder"] for row in rows(tmp_path, "settlements")] == ["another"]
     assert scene.ledger.recorder is None
+
+
+async def test_strings_that_come_again_later_or_not_at_all(scene: Scene, tmp_path: Path) -> None:
+    """Each lot of rows has its own, whatever the one before it had."""
+    box, other, third = scene.boxes
+    lots = [[box, other, box], [other, third, other], [third] * 3, [box, third], [box, other, box]]
+    async with open_journal(scene.ledger, tmp_path, NO_SNAPSHOTS) as journal:
+        for lot in lots:
+            for number, each in enumerate(lot):
+                (scene.alice, scene.server)[number % 2].lend("").settle()
+                each.put(scene.bob.lend([1], nbytes=number))
+                each.settle_all(Outcome.DELIVERED)
+            await journal.flush()
+        # A file has those of its lot, and no other.
+        for path, lot in zip(files(tmp_path, "settlements"), lots, strict=True):
+            parquet: Any = pytest.importorskip("pyarrow.parquet")
+            read = parquet.read_table(path, read_dictionary=["holder"])
+            names = set(read["holder"].combine_chunks().dictionary.to_pylist())
+            assert names == {"(no holder)", *(each.name for each in lot)}
+    found = rows(tmp_path, "settlements")
+    assert [row["holder"] for row in found if row["account"] == "bob"] == [
+        each.name for lot in lots for each in lot
+    ]
+    assert [row["parent"] for row in found if row["holder"] == "(no holder)"] == [
+        (each.parent and each.parent.name)
+        for lot in lots
+        for each in ([scene.alice, scene.server] * 2)[: len(lot)]
+    ]
 
 
 async def test_columns_that_say_the_same_and_those_that_do_not(
