@@ -263,6 +263,15 @@ def test_what_is_wrong_with_a_tenant_is_said_in_one_line(
     assert "Traceback" not in error
 
 
+def test_credit_is_shown_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["relay", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--credit-reader-outlet CREDIT" in told
+    assert "[default: 400,200]" in told
+    assert "[default: 4000,800]" in told
+    assert "Credit(" not in told
+
+
 @pytest.mark.parametrize("value", ["400", "400,", "a,b", "200,400", "-1,0", "4,2,1", "none"])
 def test_credit_that_is_none_is_told_of_in_one_line(
     value: str, capsys: pytest.CaptureFixture[str]

@@ -24,7 +24,13 @@ def _credit(_: object, tokens: Sequence[Token]) -> Credit:
     return Credit(int(match[1]), int(match[2]))
 
 
-CreditOption = Annotated[Credit, Parameter(converter=_credit, n_tokens=1)]
+def _shown(credit: Credit) -> str:
+    return f"{credit.initial},{credit.more_after}"
+
+
+CreditOption = Annotated[
+    Credit, Parameter(converter=_credit, n_tokens=1, accepts_keys=False, show_default=_shown)
+]
 """`INITIAL,MORE_AFTER`."""
 
 
