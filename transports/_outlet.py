@@ -411,6 +411,7 @@ class Outlet(LoanQueue):
             self._rest = rest[sent:]
             return
         self._rest = None
+        self._begun_policies = set()
         queue = self.queue
         finished = self._sending
         self._sending = 0
