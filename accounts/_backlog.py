@@ -142,7 +142,11 @@ class Backlog:
         self.above = above
         self._ended = False
         self._count(self.policy, Relief(spells=1))
-        what = "any number" if keep.items is None else f"{keep.items:,}"
+        what = "everything"
+        if keep.items is not None:
+            what = f"{keep.items:,}"
+        elif keep.bytes is not None:
+            what = f"{keep.bytes:,} bytes"
         logger.warning(
             "%s; it is behind now: %s", why, _DOES[self.policy].format(what),
             extra={**(fields or {}), "event": "behind", "holder": holder.name,
