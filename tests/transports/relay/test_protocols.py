@@ -12,7 +12,14 @@ import pytest
 import trio
 
 from clearfunds.accounts import Limit, StuckPolicy
-from clearfunds.transports import Link, ListenError, ListenURLError, RelaySettings, serve_relay
+from clearfunds.transports import (
+    Link,
+    ListenError,
+    ListenURLError,
+    RelaySettings,
+    SubscriptionPolicy,
+    serve_relay,
+)
 from clearfunds.transports.mqtt import PingReq, PingResp
 from clearfunds.transports.syndicate._server import SyndicateServer
 from clearfunds.transports.syndicate._settings import SyndicateSettings
@@ -31,10 +38,11 @@ NAMES: dict[str, str] = {
     "max_observations": "max_subscriptions",
     "oid": "sturdy_oid",
     "key": "sturdy_key",
+    "subscription_policies": "subscription_policy",
 }
 
 # Made of several of the relay's.
-LIMITS = {"limit", "account_limits"}
+LIMITS = {"limit", "account_limits", "behind"}
 
 SYNC = b"[[0 <S #:[0 0]>]]\n"
 SYNCED = b"[[0 <M #t>]]\n"
@@ -74,6 +82,7 @@ def test_the_defaults_are_those_of_the_protocol() -> None:
             name = NAMES.get(field.name) or field.name
             assert getattr(relay, name) == getattr(syndicate, field.name), name
     assert syndicate.limit == Limit(items=relay.limit_items, bytes=relay.limit_bytes)
+    assert syndicate.behind == Limit(items=relay.behind_items, bytes=relay.behind_bytes)
 
 
 async def test_every_setting_reaches_the_protocol() -> None:
@@ -91,6 +100,8 @@ async def test_every_setting_reaches_the_protocol() -> None:
         "idle_timeout": 20.0,
         "patience": 21.0,
         "stuck": "wait",
+        "subscription_policies": (SubscriptionPolicy("a", "#", "disconnect"),),
+        "behind_limit": 25,
         "resolve_answer": "accepted",
         "credit": "off",
         "oid": "x",
@@ -98,10 +109,11 @@ async def test_every_setting_reaches_the_protocol() -> None:
     }
     settings = {NAMES.get(name, name): value for name, value in told.items()}
     expected: dict[str, Any] = {**told, "stuck": StuckPolicy.WAIT}
-    async with running(listen=(SYNDICATE,), limit_items=22, limit_bytes=23, **settings) as relay:
+    settings |= {"limit_items": 22, "limit_bytes": 23, "behind_items": 26, "behind_bytes": 27}
+    async with running(listen=(SYNDICATE,), **settings) as relay:
         assert relay.relay.syndicate is not None
         assert relay.relay.syndicate.settings == SyndicateSettings(
-            limit=Limit(items=22, bytes=23), **expected
+            limit=Limit(items=22, bytes=23), behind=Limit(items=26, bytes=27), **expected
         )
     assert told.keys() | LIMITS == {field.name for field in attrs.fields(SyndicateSettings)}
 
