@@ -711,7 +711,13 @@ class Account:
             items = min(items, mark_items - account.debt_items)
             nbytes = min(nbytes, mark_bytes - account.debt_bytes)
             parent = account.parent
-            if parent is not None and parent.shares is not None and parent.tight:
+            # What one that is shared may owe above its own share, those below it share.
+            if (
+                account.shares is None
+                and parent is not None
+                and parent.shares is not None
+                and parent.tight
+            ):
                 share_items, share_bytes = parent.shares.share(account)
                 items = min(items, share_items - account.debt_items)
                 nbytes = min(nbytes, share_bytes - account.debt_bytes)

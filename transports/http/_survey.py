@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ...accounts import Account, Holder, Ledger
     from ...accounts._incidents import Incident
     from ._pace import Pace
+    from ._tenants import TenantSums
 
 ACCOUNTS_MAX: Final = 40
 TIGHTEST_MAX: Final = 6
@@ -93,7 +94,8 @@ class AccountRow(TypedDict):
     limit_items: int | None
     limit_bytes: int | None
     waiting: int
-    """Readers that wait now: its own or, of a level, those that wait at it."""
+    """Readers that wait now: its own; of a tenant, all below it; of another level, those that wait
+    at it."""
     waiting_seconds: float
     waited_seconds: float
     """For how long its own readers have waited in all."""
@@ -350,8 +352,8 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     at_rest = ledger.at_rest
     levels = [a for a in ledger.roots if (a.debt_items if a in at_rest else a.children)]
     levels.sort(key=lambda a: (a in at_rest, a.name))
-    tenants = [sums.account for sums in await tenants_of(ledger, pace)]
-    tenants.sort(key=pressure, reverse=True)
+    sums = {each.account: each for each in await tenants_of(ledger, pace)}
+    tenants = sorted(sums, key=pressure, reverse=True)
     # After the server's, before those for what is at rest.
     place = sum(a not in at_rest for a in levels)
     levels[place:place] = tenants
@@ -365,7 +367,8 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
         "alarms": sorted(kind for kind, up in ledger.alarms.items() if up),
         "troubles": list(ledger.troubles.values()),
         "levels": [
-            _level_row(account, crowds.get(account), now) for account in levels[:LEVELS_MAX]
+            _level_row(account, crowds.get(account), sums.get(account), now)
+            for account in levels[:LEVELS_MAX]
         ],
         "tightest": [_account_row(a, holdings.shown[a], now) for a in tightest],
         "accounts": [_account_row(a, holdings.shown[a], now) for a in owing],
@@ -638,7 +641,9 @@ async def _wait_row(
     }
 
 
-def _level_row(account: Account, crowd: _Crowd | None, now: float) -> LevelRow:
+def _level_row(
+    account: Account, crowd: _Crowd | None, tenant: TenantSums | None, now: float
+) -> LevelRow:
     seen = account.statistics()
     row: LevelRow = {
         **_account_row(account, None, now),
@@ -646,7 +651,10 @@ def _level_row(account: Account, crowd: _Crowd | None, now: float) -> LevelRow:
         "share_items": seen.share_items,
         "share_bytes": seen.share_bytes,
     }
-    if crowd is not None:
+    if tenant is not None:
+        row["waiting"] = tenant.waiting
+        row["waiting_seconds"] = _seconds(tenant.waiting_seconds)
+    elif crowd is not None:
         row["waiting"] = crowd.count
         row["waiting_seconds"] = _seconds(now - crowd.since)
     return row

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from clearfunds.accounts import Account, Limit
+from clearfunds.accounts import Account, Ledger, Limit
 from clearfunds.transports import AccountLimit, AccountRate, Tenant
+from clearfunds.transports._account_tree import AccountTree
+from clearfunds.transports._tenants import Peer
 from clearfunds.transports.mqtt import ConnAck, Connect, Publish, Will, encode
 from tests.transports.peers import (
     BareClient,
@@ -128,6 +130,28 @@ async def test_names_that_look_alike_are_not_taken_for_each_other() -> None:
         assert (one.parent.name, two.parent.name) == ("tenant/one", "tenant/two")
         assert one.name == f"mqtt:{relay.port}/a/b/c"
         assert two.name == f"{one.name}@two"
+
+
+def test_who_may_go_on_has_room() -> None:
+    """Or a session would look again, for ever, without waiting."""
+    ledger = Ledger()
+    server = ledger.open("server", limit=Limit(items=60, bytes=None), shared=True)
+    tree = AccountTree(server, (Tenant(name="t", default=True, users=True),))
+    accounts = [
+        tree.open(peer, tree.of(peer).tenant, Limit())
+        for number in range(6)
+        for peer in (Peer("m", f"u{number % 2}", str(number)),)
+    ]
+    owed = (30, 20, 9, 8, 0, 0)
+    for account, items in zip(accounts, owed, strict=True):
+        if items:
+            account.borrow(items, 0)
+    clear = [account.funds_are_clear() for account in accounts]
+    assert True in clear
+    assert False in clear
+    assert [min(account.room()) >= 0 for account in accounts] == clear
+    for account, items in zip(accounts, owed, strict=True):
+        account.repay(items, 0)
 
 
 # -- by topic -------------------------------------------------------------------------------------
