@@ -14,6 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from ...accounts import JOIN_BYTES, Account, Holder, LoanedItem, Outcome
@@ -145,13 +146,6 @@ class Spool:
                 return
         fresh.append(LoanedItem(account, [chunk], items, nbytes, self._holder, now, charged=True))
 
-    def put(self, loan: LoanedItem[list[bytes]]) -> None:
-        """Take over a loan that the holder has already."""
-        self._items += loan.items
-        self._nbytes += loan.bytes
-        self.spilled_items += loan.items
-        self._fresh.append(loan)
-
     def write(self) -> None:
         """Hand what has come to the shelf: after a commit, never inside one."""
         fresh = self._fresh
@@ -217,10 +211,13 @@ class Spool:
         if loan is not None:
             self._items -= loan.items
             self._nbytes -= loan.bytes
-            if loan.account is not self.account:
-                # Whoever is to take it now may not: that is not what its publisher waits for.
-                loan.transfer(self.account)
+            self._own(loan)
         return loan
+
+    def _own(self, loan: LoanedItem[list[bytes]]) -> None:
+        # Whoever is to take it now may not do so: that is not what its publisher waits for.
+        if loan.account is not self.account:
+            loan.transfer(self.account)
 
     # -- for the shelf --------------------------------------------------------------------------
 
@@ -269,6 +266,7 @@ class Spool:
                 loan = unsynced[1]
                 self._unsynced_items -= loan.items
                 self._unsynced_bytes -= loan.bytes
+                self._own(loan)
             else:
                 loan = self._out_of_rest(int(message.event.topic), message.size)
             loan.item = [message.event.payload]
@@ -291,7 +289,7 @@ class Spool:
 
     def _find_lost(self) -> None:
         """Give up what was passed over: it cannot be read."""
-        passed = [seq for seq in self._unsynced if seq < self._read_next]
+        passed = takewhile(lambda seq: seq < self._read_next, list(self._unsynced))
         gone = [self._unsynced.pop(seq)[1] for seq in passed]
         self._unsynced_items -= sum(loan.items for loan in gone)
         self._unsynced_bytes -= sum(loan.bytes for loan in gone)

@@ -182,6 +182,21 @@ def test_publishers_pay_until_it_is_durable_and_the_spool_from_then_on() -> None
     done(s)
 
 
+def test_what_is_read_back_before_it_is_durable_is_not_its_publishers_any_more() -> None:
+    s = scene()
+    s.hold(b"12345", 5)
+    s.spool.write()
+    assert s.take() is None
+    s.shelf.answer()
+    assert (s.publishers[0].debt_items, s.account.debt_items) == (0, 5)
+    s.shelf.sync()
+    assert s.take() == b"12345"
+    s.hold(b"67")
+    assert s.publishers[0].debt_items == 1
+    assert s.take() == b"67"
+    done(s)
+
+
 def test_many_that_are_not_durable_are_hurried() -> None:
     s = scene()
     for _ in range(HURRY_ITEMS + 1):
