@@ -16,9 +16,10 @@ where `W` is the weight of all children that owe, `w` that of those which *want*
 part, and `u` what all others owe. So those who want more share what the others leave, and have at
 least their weight's part of everything, whatever others owe: a sibling that is stuck above its part
 takes nothing away from anybody else's. A child goes on while its need is at or below the level;
-above it, it wants more and is *squeezed*: it waits, until it is an eighth below. It still wants
-more then, until it is at half of the level: between the two it is about to fill up its part again,
-and that must not look like something left over.
+above it, it wants more and is *squeezed*: it waits, until it is an eighth below, and as much
+besides as it was above, up to a sixteenth. It still wants more then, until it is at half of the
+level: between the two it is about to fill up its part again, and that must not look like something
+left over.
 
 Rules of this file:
 1. Nothing is kept while the account is not throttled. Then its children are looked through once;
@@ -55,6 +56,11 @@ HARD: Final = 2
 HARD_RELEASE: Final = HARD - (1 - RELEASE)
 """At how many times it lets them go on."""
 
+OVER: Final = 1 / 16
+"""How much of what a child was above the level it has to be below besides, before it goes on: so
+much of the level at the most. As in deficit round robin, what one with large packets has had too
+much of is taken off what it gets next."""
+
 WANTS: Final = 1 / 2
 """The part of the level below which a child does not want more."""
 
@@ -75,6 +81,8 @@ class _Want:
 
     items: int = 0
     bytes: int = 0
+    over: float = 0.0
+    """What it needed more than the level when it was squeezed."""
     entry: _Entry | None = None
     """If it is squeezed, where it stands among those."""
 
@@ -175,9 +183,15 @@ class Shares:
 
     def goes_on_at(self, child: Account) -> tuple[int, int]:
         """Return the (items, bytes) at or below which a squeezed child goes on, as it stands."""
-        level = self._level(child) * child.weight * RELEASE * _ROUNDING
+        level = (self._level(child) * RELEASE * _ROUNDING - self.over(child)) * child.weight
+        level = max(0.0, level)
         mark_items, mark_bytes = self.marks()
         return int(mark_items * level), int(mark_bytes * level)
+
+    def over(self, child: Account) -> float:
+        """Return by how much a squeezed child was above the level, as far as it has to be below."""
+        want = self.wanting.get(child)
+        return 0.0 if want is None else want.over
 
     def _level(self, child: Account | None = None) -> float:
         """Return what each may need; as if `child` wanted more, if one is given."""
@@ -219,6 +233,8 @@ class Shares:
                 self._parents[child] = None
         self.squeezed += 1
         self._see(child, want)
+        level = self._level()
+        want.over = min(OVER * level, max(0.0, self._need(child) - level))
         self._queue(child, want)
 
     def repaid(self, child: Account) -> None:
@@ -233,12 +249,14 @@ class Shares:
         if not child.debt_items and not child.debt_bytes and child in self.active:
             self._owe_no_more(child)
 
-    def _need(self, child: Account) -> float:
+    def _need(self, child: Account, over: float = 0.0) -> float:
         mark_items, mark_bytes = self._divisors()
-        return max(child.debt_items / mark_items, child.debt_bytes / mark_bytes) / child.weight
+        need = max(child.debt_items / mark_items, child.debt_bytes / mark_bytes) / child.weight
+        # Who owes nothing goes on, whatever it was above.
+        return need + over if need else 0.0
 
     def _queue(self, child: Account, want: _Want) -> None:
-        entry = want.entry = self._need(child), next(self._numbers), child
+        entry = want.entry = self._need(child, want.over), next(self._numbers), child
         heap = self._heap
         if len(heap) > _STALE + 4 * self.squeezed:
             heap[:] = [each.entry for each in self.wanting.values() if each.entry is not None]
@@ -255,7 +273,7 @@ class Shares:
             if want is None or want.entry is not heap[0]:
                 heappop(heap)  # it has been repaid since, or has gone on
                 continue
-            need = self._need(child)
+            need = self._need(child, want.over)
             if need > self._level() * RELEASE * _ROUNDING:
                 return
             heappop(heap)

@@ -573,7 +573,10 @@ class _Squeezed:
         items, nbytes = self.kept[child]
         parent = self.parent
         need = max(items / (parent.mark_items or 1), nbytes / (parent.mark_bytes or 1))
-        self.left[child] = need = need / child.weight
+        need /= child.weight
+        if need and parent.shares is not None:
+            need += parent.shares.over(child)
+        self.left[child] = need
         heappush(self.needs, (need, next(self.numbers), child))
 
     def repaid(self, child: Account, items: int, nbytes: int) -> None:

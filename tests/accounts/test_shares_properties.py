@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
-from clearfunds.accounts._shares import HARD, HARD_RELEASE, RELEASE, RISE
+from clearfunds.accounts._shares import HARD, HARD_RELEASE, OVER, RELEASE, RISE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -176,7 +176,7 @@ class Tree:
             part = part_of(child, account)
             marks = part * items, part * nbytes
             if child.squeezed:
-                assert is_above(child, marks, RELEASE / late)
+                assert is_above(child, marks, (RELEASE - OVER) / late)
             elif not is_above(child, marks) and not (
                 is_above(child, (child.mark_items, child.mark_bytes))
             ):
