@@ -377,8 +377,9 @@ def plot(source: Path, to: Path) -> None:
             style: dict[str, Any] = {"color": colour, "linewidth": 2.2 if ours else 1.2}
             rows: list[tuple[float, float | None, float]] = seen["by_second"]
             times = [at for at, _, _ in rows]
-            old = [math.nan if age is None else max(age, 1e-3) for _, age, _ in rows]
-            ages.plot(times, old, label=label, **style)
+            # Where the kernel takes much at once, there is nothing to be seen for seconds.
+            old = [(at, max(age, 1e-3)) for at, age, _ in rows if age is not None]
+            ages.plot(*zip(*old, strict=True), label=label, marker=".", markersize=3, **style)
             rates.plot(times, [max(speed, 1) for _, _, speed in rows], **style)
         ages.axhline(result["target"], color=INK, dashes=(4, 3), linewidth=1)
         ages.annotate("target", (0, result["target"]), xytext=(2, 3), textcoords="offset points")
