@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ._ledger import LOOSE, Ledger
+from ._limit import UNLIMITED
 from ._loan import LoanedItem
-from ._shares import RELEASE
+from ._shares import RELEASE, WANTS
 from ._steps import STEP, at_once, in_steps, sorted_in_steps
 
 if TYPE_CHECKING:
@@ -554,6 +555,18 @@ class _Squeezed:
     def __init__(self, parent: Account, kept: dict[Account, list[int]]) -> None:
         self.parent = parent
         self.kept = kept
+        # What there is to share, and at what all go on: at the best, if nobody but these owes.
+        self.mark_items, self.mark_bytes = parent.mark_items, parent.mark_bytes
+        self.low_items = parent.low_items if parent.throttled else UNLIMITED
+        self.low_bytes = parent.low_bytes if parent.throttled else UNLIMITED
+        at = parent
+        while at.wants and at.parent is not None:
+            at = at.parent
+            self.mark_items = min(self.mark_items, at.mark_items)
+            self.mark_bytes = min(self.mark_bytes, at.mark_bytes)
+            half_items, half_bytes = int(WANTS * at.mark_items), int(WANTS * at.mark_bytes)
+            self.low_items = min(self.low_items, max(at.low_items, half_items))
+            self.low_bytes = min(self.low_bytes, max(at.low_bytes, half_bytes))
         self.left: dict[Account, float] = {}
         self.weight = 0.0
         self.items = 0
@@ -571,11 +584,9 @@ class _Squeezed:
 
     def _queue(self, child: Account) -> None:
         items, nbytes = self.kept[child]
-        parent = self.parent
-        need = max(items / (parent.mark_items or 1), nbytes / (parent.mark_bytes or 1))
-        need /= child.weight
-        if need and parent.shares is not None:
-            need += parent.shares.over(child)
+        need = max(items / (self.mark_items or 1), nbytes / (self.mark_bytes or 1)) / child.weight
+        if need and self.parent.shares is not None:
+            need += self.parent.shares.over(child)
         self.left[child] = need
         heappush(self.needs, (need, next(self.numbers), child))
 
@@ -589,13 +600,12 @@ class _Squeezed:
 
     def go_on(self) -> Iterator[Account]:
         """Yield those that would go on now, and are left no more."""
-        parent = self.parent
         while self.needs:
             need, _, child = self.needs[0]
             if self.left.get(child) != need:
                 heappop(self.needs)
                 continue
-            is_clear = self.items <= parent.low_items and self.bytes <= parent.low_bytes
+            is_clear = self.items <= self.low_items and self.bytes <= self.low_bytes
             if not is_clear and need * self.weight > RELEASE:
                 return
             heappop(self.needs)

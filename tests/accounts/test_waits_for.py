@@ -479,10 +479,14 @@ async def test_who_waits_for_its_share_waits_on_who_holds_its_own_debt(ledger: L
     mine.close()
 
 
+@pytest.mark.parametrize("tenant", [False, True])
 async def test_two_on_a_ring_whose_shares_are_full_of_each_other(
-    autojump_clock: MockClock, timed: Ledger
+    tenant: bool, autojump_clock: MockClock, timed: Ledger
 ) -> None:
     server = timed.open("server", limit=Limit(items=20), shared=True)
+    if tenant:
+        # Which shares what it has of the server's limit.
+        server = timed.open("tenant", limit=NO_LIMIT, parent=server, shared=True)
     scene = Scene(timed, "a b c", limit=NO_LIMIT)
     scene.accounts = {
         name: timed.open(f"{name}!", limit=NO_LIMIT, parent=server) for name in scene.accounts
