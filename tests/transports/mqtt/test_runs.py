@@ -31,6 +31,7 @@ from clearfunds.transports.mqtt._runs import (
     find_run,
     publications,
     take_acknowledgements,
+    topic_key,
 )
 
 LOTS = (1 << 60, 1 << 60)
@@ -201,6 +202,58 @@ def test_a_run_is_what_a_slow_search_finds(data: st.DataObject) -> None:
             position += 1  # wherever a packet might be said to begin
             astray += 1
     assert fast.asked == slow.asked
+
+
+@settings(max_examples=200, deadline=None)
+@given(streams)
+def test_a_run_ends_where_somebody_else_pays(buffer: bytes) -> None:
+    """What is found without payers, cut where the payer changes; never another way."""
+
+    def payer_of(key: bytes) -> object:
+        return len(key) % 2
+
+    def found(payers: bool) -> list[tuple[int, bytes]]:
+        routes = Routes()
+        publishes: list[tuple[int, bytes]] = []
+        position = 0
+        while True:
+            run = find_run(
+                buffer, position, routes.known, routes.resolve, LOTS, BIG,
+                payer_of if payers else None,
+            )  # fmt: skip
+            if run is None or not run.count:
+                return publishes
+            keys: list[bytes] = []
+            start = position
+            while start < run.end:
+                frame = plain_frame(buffer, start, BIG)
+                assert frame is not None
+                assert topic_key(buffer, start) == frame[0]
+                keys.append(frame[0])
+                start = frame[1]
+            if payers:
+                assert len({payer_of(key) for key in keys}) == 1
+            publishes += [(len(run.destinations.holders), key) for key in keys]
+            position = run.end
+
+    assert found(True) == found(False)
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("size", [0, 100, 200, 20_000, 3_000_000])
+def test_the_topic_of_any_publication_is_found(size: int, qos: int, retain: bool) -> None:
+    packet = encode(Publish("a/\u00e4", bytes(size), qos, retain, packet_id=7 if qos else 0))
+    key = b"\0\4a/\xc3\xa4"
+    assert topic_key(b"xx" + packet, 2) == key
+    header = packet.index(key) + len(key)
+    assert [topic_key(packet[:cut], 0) for cut in range(1, header)] == [None] * (header - 1)
+
+
+@given(st.binary(max_size=12), st.integers(0, 12))
+def test_no_garbage_breaks_the_search_for_a_topic(garbage: bytes, start: int) -> None:
+    found = topic_key(garbage, start)
+    assert found is None or len(found) == 2 + int.from_bytes(found[:2], "big")
 
 
 @settings(max_examples=100, deadline=None)

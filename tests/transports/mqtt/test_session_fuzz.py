@@ -21,6 +21,8 @@ from trio.testing import wait_all_tasks_blocked
 from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace
 from clearfunds.transports import Link, open_flusher
+from clearfunds.transports._account_tree import AccountTree
+from clearfunds.transports._tenants import Tenant
 from clearfunds.transports.mqtt import (
     Connect,
     Disconnect,
@@ -107,8 +109,16 @@ class Served:
         return theirs
 
 
+TENANTS = (
+    Tenant(name="by", topic=("a/#",), items=6),
+    Tenant(name="twin", client=("twin",), users=True, weight=2.0),
+    Tenant(name="too", topic=("+/+/c", "b")),
+    Tenant(name="rest", default=True),
+)
+
+
 @asynccontextmanager
-async def served() -> AsyncGenerator[Served]:
+async def served(tenants: tuple[Tenant, ...] = ()) -> AsyncGenerator[Served]:
     ledger = Ledger()
     mqtt = MqttSettings(
         limit=Limit(items=5, bytes=20_000),
@@ -120,12 +130,15 @@ async def served() -> AsyncGenerator[Served]:
         topics=TopicLimits(64, 3),
     )
     async with open_flusher() as flusher:
-        account = ledger.open("server", limit=Limit(items=12, bytes=None))
-        server = MqttServer(Dataspace(ledger, max_retained=3), flusher, account, mqtt)
+        limit = Limit(items=12, bytes=None)
+        account = ledger.open("server", limit=limit, shared=bool(tenants))
+        tree = AccountTree(account, tenants)
+        server = MqttServer(Dataspace(ledger, max_retained=3), flusher, account, mqtt, tree=tree)
         async with trio.open_nursery() as nursery:
             yield Served(server, nursery)
             nursery.cancel_scope.cancel()
         assert not flusher.nursery.child_tasks
+    tree.close_all()
     ledger.audit()
     assert set(ledger.accounts) == {"server"}
     assert account.debt_items == account.debt_bytes == 0
@@ -146,9 +159,11 @@ def drain(sock: socket.socket) -> bytes:
     return data
 
 
-async def feed(hello: bytes, said: list[tuple[int, bytes]], ends: bool) -> None:
+async def feed(
+    hello: bytes, said: list[tuple[int, bytes]], ends: bool, tenants: tuple[Tenant, ...] = ()
+) -> None:
     """Let two clients say `hello` and then their pieces; those with a number above 1 read, too."""
-    async with served() as s:
+    async with served(tenants) as s:
         server = s.server
         calm = s.connect(1 << 20)
         fuzzed = [s.connect(4096), s.connect(1 << 20)]
@@ -192,8 +207,27 @@ async def feed(hello: bytes, said: list[tuple[int, bytes]], ends: bool) -> None:
     st.booleans(),
 )
 def test_nothing_but_clean_closes(hello: bytes, said: list[tuple[int, bytes]], ends: bool) -> None:
+    run(hello, said, ends)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    connects.map(encode) | st.just(encode(Connect("fuzz"))),
+    st.lists(st.tuples(st.integers(0, 3), pieces), max_size=20),
+    st.booleans(),
+)
+def test_nothing_but_clean_closes_where_publications_have_tenants(
+    hello: bytes, said: list[tuple[int, bytes]], ends: bool
+) -> None:
+    run(hello, said, ends, TENANTS)
+
+
+def run(
+    hello: bytes, said: list[tuple[int, bytes]], ends: bool, tenants: tuple[Tenant, ...] = ()
+) -> None:
+    """Feed it in a loop of its own, without the warnings."""
     logging.getLogger("clearfunds").setLevel(logging.ERROR)
     try:
-        trio.run(feed, hello, said, ends)
+        trio.run(feed, hello, said, ends, tenants)
     finally:
         logging.getLogger("clearfunds").setLevel(logging.NOTSET)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,11 @@ WINDOW = 40
 
 RATE = 1_000
 """Messages a second that it offers, a window at a time; a small part of what the relay can do."""
+
+needs_mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
+    reason="mosquitto_pub and mosquitto_sub are not installed",
+)
 
 
 @attrs.frozen
@@ -150,6 +156,30 @@ async def test_an_innocent_tenant_does_not_wait_for_one_that_is_stuck(qos: int) 
         # Not more than twice what the server may, and what one packet of each causes.
         assert seen["debt"]["items"] <= 2 * SERVER_LIMIT + 2 * STUCK
         assert (await relay.tenant("innocent"))["share"]["items"] >= SERVER_LIMIT // 2
+
+
+@needs_mosquitto
+async def test_mosquittos_clients_do_not_wait_either() -> None:
+    count = 1000
+    async with process() as relay, stuck(relay), trio.open_nursery() as nursery:
+        common = ("-p", str(relay.port), "-u", "innocent", "-t", "i", "-q", "1")
+        found: list[bytes] = []
+
+        async def subscribe() -> None:
+            argv = ["mosquitto_sub", *common, "-C", str(count)]
+            found.extend((await trio.run_process(argv, capture_stdout=True)).stdout.split())
+
+        with trio.fail_after(SECONDS):
+            nursery.start_soon(subscribe)
+            # The stuck one's subscription, and this.
+            two = 'clearfunds_subscriptions{transport="mqtt"} 2.0'
+            while two not in await fetch(f"{relay.http}/metrics"):
+                await trio.sleep(0.05)
+            lines = b"".join(b"%d\n" % n for n in range(count))
+            await trio.run_process(["mosquitto_pub", *common, "-l"], stdin=lines)
+            while len(found) < count:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert found == [b"%d" % n for n in range(count)]
 
 
 @pytest.mark.long
