@@ -2,7 +2,7 @@
 
 Theory of operation. In the middle of turns the names and numbers of a row are appended to a list
 (`_sample.py`): a quarter of a microsecond. Columns are made of eight thousand rows at once
-(`_columns.py`): half of that for each. A task hands these to a thread, which writes them
+(`_columns.py`): as much again for each. A task hands these to a thread, which writes them
 (`_files.py`). Nothing ever waits for the thread: what it has no time for, or no disk, is sampled.
 
 Once a second it is seen how many rows came. Where that is more than may be written, one in k is
@@ -341,7 +341,7 @@ class Journal:
             )
         return (
             f"more than {self._allowance:,.0f} rows a second for the journal in {self.folder}: "
-            f"{stands}; --journal-rows-per-second allows more, at a microsecond or two a row"
+            f"{stands}; --journal-rows-per-second allows more, at a microsecond or so a row"
         )
 
     def _sampled_out(self) -> int:
