@@ -352,12 +352,16 @@ class Account:
         shares = self.shares
         if shares is None or not self.tight:
             return
-        for child in shares.due():
-            child._released(name)
-        for child in shares.calmed():
-            child._settle_tight(name)
-        for child in shares.told_of_more():
-            child._share_anew(name)
+        # This is done for each repayment.
+        if shares.squeezed:
+            for child in shares.due():
+                child._released(name)
+        if shares.calm:
+            for child in shares.calmed():
+                child._settle_tight(name)
+        if shares.parents:
+            for child in shares.told_of_more():
+                child._share_anew(name)
         if self.full and not self._is_above(HARD_RELEASE):
             self.full = False
             self._settle_gate()

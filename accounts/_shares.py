@@ -96,11 +96,13 @@ class Shares:
         weight: The sum of their weights.
         wanting: Those that want more than their part.
         squeezed: How many of them wait for it.
+        parents: Those of them that share their part among children of their own.
+        calm: Those that did so, and do not want more any more; see `calmed`.
     """
 
     __slots__ = (
-        "_bytes", "_calmed", "_heap", "_items", "_numbers", "_parents", "_told", "_weight",
-        "account", "active", "squeezed", "wanting", "weight",
+        "_bytes", "_heap", "_items", "_numbers", "_told", "_weight",
+        "account", "active", "calm", "parents", "squeezed", "wanting", "weight",
     )  # fmt: skip
 
     def __init__(self, account: Account) -> None:
@@ -116,10 +118,9 @@ class Shares:
         # The squeezed by what they need, the least first; and what is not true any more.
         self._heap: list[_Entry] = []
         self._numbers = count()
-        # Those that have children to share with, and what level they were last told of.
-        self._parents: dict[Account, None] = {}
+        self.parents: dict[Account, None] = {}
         self._told = 0.0
-        self._calmed: list[Account] = []
+        self.calm: list[Account] = []
 
     def start(self) -> None:
         """Find out who owes: the account is throttled from now on."""
@@ -132,7 +133,7 @@ class Shares:
         for child in self.wanting:
             child.wants = False
             if child.shares is not None:
-                self._calmed.append(child)
+                self.calm.append(child)
         self.active.clear()
         self.weight = 0.0
         self._forget_wants()
@@ -140,7 +141,7 @@ class Shares:
 
     def _forget_wants(self) -> None:
         self.wanting.clear()
-        self._parents.clear()
+        self.parents.clear()
         self._told = 0.0
         self._items = self._bytes = self.squeezed = 0
         self._weight = 0.0
@@ -230,7 +231,7 @@ class Shares:
             self._weight += child.weight
             child.wants = True
             if child.shares is not None:
-                self._parents[child] = None
+                self.parents[child] = None
         self.squeezed += 1
         self._see(child, want)
         level = self._level()
@@ -285,7 +286,7 @@ class Shares:
 
     def calmed(self) -> list[Account]:
         """Return those with children that do not want more any more, once."""
-        calmed, self._calmed = self._calmed, []
+        calmed, self.calm = self.calm, []
         return calmed
 
     def told_of_more(self) -> list[Account]:
@@ -294,14 +295,12 @@ class Shares:
         What is owed below them is looked at with each of their repayments, as it is here; this is
         for when only others repay.
         """
-        if not self._parents:
-            return []
         level = self._level()
         if level <= self._told * RISE:
             self._told = min(level, self._told)
             return []
         self._told = level
-        return list(self._parents)
+        return list(self.parents)
 
     # Sums of floats that come and go drift; that of none is known.
 
@@ -309,8 +308,8 @@ class Shares:
         del self.wanting[child]
         child.wants = False
         if child.shares is not None:
-            self._calmed.append(child)
-        self._parents.pop(child, None)
+            self.calm.append(child)
+        self.parents.pop(child, None)
         self._items -= want.items
         self._bytes -= want.bytes
         self._weight = self._weight - child.weight if self.wanting else 0.0
@@ -339,4 +338,4 @@ class Shares:
             else:
                 child.wants = False
                 if child.shares is not None:
-                    self._calmed.append(child)
+                    self.calm.append(child)
