@@ -34,7 +34,7 @@ MIDDLE = Scale(
 )
 LARGE = Scale(
     publishers=1000, subscribers=1000, topics=1000, tenants=10, users=5,
-    seconds=40.0, turns_per_second=0.06, tenant_limit=200, server_limit=1000,
+    seconds=30.0, turns_per_second=0.06, tenant_limit=200, server_limit=1000,
 )  # fmt: skip
 
 
@@ -83,19 +83,22 @@ def test_after_each_step_of_anybody(seed: int) -> None:
 def test_a_thousand_publishers_and_a_thousand_subscribers() -> None:
     world = simulate(LARGE, every=3000)
     has_been_through_a_lot(world)
-    assert world.copies > 50_000
+    assert world.copies > 40_000
 
 
 # -- the same seed, the same run ------------------------------------------------------------------
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    worlds = [simulate(scale, 500) for scale in (MIDDLE, MIDDLE, attrs.evolve(MIDDLE, seed=2))]
-    has_been_through_a_lot(worlds[0])
-    first, second, other = (world.log for world in worlds)
-    assert first.lines > 10_000
-    assert (first.digest, first.lines) == (second.digest, second.lines)
-    assert first.digest != other.digest
+    first, second = simulate(MIDDLE, 1000), simulate(MIDDLE, 1000)
+    has_been_through_a_lot(first)
+    assert first.log.lines > 10_000
+    assert (first.log.digest, first.log.lines) == (second.log.digest, second.log.lines)
+
+
+def test_another_seed_gives_another_run() -> None:
+    scales = [attrs.evolve(SMALL, seed=seed, seconds=10.0) for seed in (1, 2)]
+    assert len({simulate(scale, 100).log.digest for scale in scales}) == 2
 
 
 def test_it_does_so_in_a_process_that_hashes_otherwise() -> None:
