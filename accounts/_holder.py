@@ -151,6 +151,10 @@ class Holder(Recipient):
 
     @patience.setter
     def patience(self, seconds: float) -> None:
+        self.set_patience(seconds)
+
+    def set_patience(self, seconds: float) -> None:
+        """Set `patience`; for holders that have several."""
         if seconds < 0:
             msg = f"{self.kind} {self.name} cannot have a patience of {seconds:g} s; 0 is the least"
             raise ValueError(msg)

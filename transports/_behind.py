@@ -24,7 +24,7 @@ from .queues._spool import OpenSpool, Spool
 
 if TYPE_CHECKING:
     from ._outlet import Outlet
-    from ._subscription_policies import Treatments
+    from ._subscription_policies import Treatment, Treatments
 
 DEFAULT_BEHIND_LIMIT: Final = 256 << 20
 """Bytes that are kept for all connections that are behind: as much as all may owe."""
@@ -56,6 +56,12 @@ class Dealing:
         if not any(policy.relieves for policy in policies):
             return self.treatments.default.policy
         return StuckPolicy.DISCONNECT if self.open_spool is None else StuckPolicy.SPILL
+
+    @property
+    def kept_patience(self) -> float:
+        """After how long that is done."""
+        relieving = [each.patience for each in self.treatments.every if each.policy.relieves]
+        return min(relieving, default=self.treatments.default.patience)
 
 
 class OutletBacklog(Backlog):
@@ -331,9 +337,9 @@ class OutletBacklog(Backlog):
         covered = 0 if self._loan is None else self._loan.bytes
         return max(0, self._kept.nbytes - covered)
 
-    def policies_aside(self) -> set[StuckPolicy]:
+    def treatments_aside(self) -> set[Treatment]:
         """Return what is to be done with messages that wait here to be sent."""
-        return policies_of(self._dealing, self.aside, self._outlet)
+        return treatments_of(self._dealing, self.aside, self._outlet)
 
     def settle_all(self, outcome: Outcome) -> None:
         """Repay all that is here with `outcome`."""
@@ -358,18 +364,18 @@ class OutletBacklog(Backlog):
         super().end(why)
 
 
-def policies_of(
+def treatments_of(
     dealing: Dealing, loans: Iterable[LoanedItem[Any]], outlet: Outlet
-) -> set[StuckPolicy]:
+) -> set[Treatment]:
     """Return what is to be done with the messages in some loans of an outlet."""
-    found: set[StuckPolicy] = set()
+    found: set[Treatment] = set()
     framing, treatments = dealing.framing, dealing.treatments
     for loan in loans:
         if loan.holder is not outlet:
             continue
         for chunk in loan.item:
             if framing.may_drop(chunk):
-                found.update([treatments.of(frame[0]).policy for frame in framing.frames(chunk)])
-        if StuckPolicy.DISCONNECT in found:
+                found.update([treatments.of(frame[0]) for frame in framing.frames(chunk)])
+        if len(found) == len(treatments.every):
             break
     return found

@@ -31,8 +31,9 @@ from ..accounts import (
     StuckPolicy,
 )
 from ..dataspace import Batch
-from ._behind import STAYS, Dealing, OutletBacklog, policies_of
+from ._behind import STAYS, Dealing, OutletBacklog, treatments_of
 from ._flusher import Flusher
+from ._subscription_policies import Treatment
 
 logger = logging.getLogger("clearfunds.transports")
 
@@ -70,7 +71,7 @@ class Outlet(LoanQueue):
     """
 
     __slots__ = (
-        "_apart", "_begun_policies", "_behind", "_blocked", "_dealing", "_dirty", "_flusher",
+        "_apart", "_begun", "_behind", "_blocked", "_dealing", "_dirty", "_flusher",
         "_frame", "_on_broken", "_rest", "_scope", "_sending", "_sock", "spare",
     )  # fmt: skip
 
@@ -101,7 +102,7 @@ class Outlet(LoanQueue):
         self._apart = False
         self._behind: OutletBacklog | None = None
         # What is to be done with the messages that the last, incomplete send is of.
-        self._begun_policies: set[StuckPolicy] = set()
+        self._begun: set[Treatment] = set()
         self._scope: trio.CancelScope | None = None
         # What the last, incomplete send left over, and how many loans at the front it belongs to.
         self._rest: memoryview | None = None
@@ -146,32 +147,55 @@ class Outlet(LoanQueue):
     def policy(self) -> StuckPolicy:
         """See `Holder.policy`; where it depends on the topic, it goes by what is here now.
 
-        Of what is here the strictest is done: to disconnect, then to relieve, then to wait.
+        Of what is here that is done first of which the patience is over first; to wait comes last.
         """
-        dealing = self._dealing
-        if dealing is None or dealing.treatments.only is not None:
-            return self._policy
-        if self._behind is not None:
-            # Of what is waited for still, some may be under way.
-            found = self._behind.policies_aside().union(self._begun_policies.intersection(STAYS))
-            if not found:
-                return self._behind.policy
-        else:
-            found = self._begun_policies.union(
-                policies_of(dealing, islice(self.queue, self._sending, None), self)
-            )
-        if StuckPolicy.DISCONNECT in found:
-            return StuckPolicy.DISCONNECT
-        if self._behind is None:
-            for policy in StuckPolicy:
-                if policy.relieves and policy in found:
-                    return policy
-        return StuckPolicy.WAIT if found else self._policy
+        due = self._due()
+        return self._policy if due is None else due.policy
 
     @policy.setter
     def policy(self, policy: StuckPolicy) -> None:
         self.check_policy(policy)
         self._policy = policy
+
+    @property
+    def patience(self) -> float:
+        """See `Holder.patience`; that of what is done next, where it depends on the topic."""
+        # There is no need to look closer at who has just taken something.
+        if self.ledger.clock() - self.progressed_at < self._patience:
+            return self._patience
+        due = self._due()
+        return self._patience if due is None else due.patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self.set_patience(seconds)
+
+    def _due(self) -> Treatment | None:
+        """Return what is done next; None: what is done with everything."""
+        dealing = self._dealing
+        if dealing is None or dealing.treatments.only is not None:
+            return None
+        if self._behind is None:
+            found = self._begun.union(
+                treatments_of(dealing, islice(self.queue, self._sending, None), self)
+            )
+        else:
+            # Of what is waited for still, some may be under way.
+            found = self._behind.treatments_aside().union(self._begun)
+            found = {each for each in found if each.policy in STAYS}
+        if not found:
+            if self._behind is not None:
+                return Treatment(self._behind.policy, self._patience)
+            return dealing.treatments.default
+        order = list(StuckPolicy)
+        return min(
+            found,
+            key=lambda each: (
+                each.policy is StuckPolicy.WAIT,
+                each.patience,
+                order.index(each.policy),
+            ),
+        )
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         """See `Holder.relieve`."""
@@ -411,7 +435,7 @@ class Outlet(LoanQueue):
             self._rest = rest[sent:]
             return
         self._rest = None
-        self._begun_policies = set()
+        self._begun = set()
         queue = self.queue
         finished = self._sending
         self._sending = 0
@@ -440,7 +464,7 @@ class Outlet(LoanQueue):
         """Remember what is to be done with messages that will not be told apart any more."""
         dealing = self._dealing
         if dealing is not None and dealing.treatments.only is None:
-            self._begun_policies = policies_of(dealing, loans, self)
+            self._begun = treatments_of(dealing, loans, self)
 
     def _block(self) -> None:
         self._blocked = True

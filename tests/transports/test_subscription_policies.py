@@ -65,7 +65,7 @@ def test_without_a_rule_it_is_the_default_for_everything() -> None:
         assert treatments is some.of("mqtt:1883/-/you", "you")
 
 
-def test_the_patience_of_a_connection_is_the_least_that_is_for_it() -> None:
+def test_of_several_patiences_the_least_is_known() -> None:
     assert RULES.of("a", "dash-1").patience == 1.0
     assert policies(rule("a", "x", "wait", 30.0)).of("a").patience == 20.0
     assert policies(rule("a", "#", "wait", 30.0)).of("a").patience == 30.0

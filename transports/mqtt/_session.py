@@ -798,7 +798,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self.name,
                 window=server.settings.max_inflight,
                 on_broken=self._link.cut,
-                patience=self.outlet.patience,
+                patience=dealing.kept_patience,
                 policy=dealing.kept,
                 open_spool=dealing.open_spool,
             )
