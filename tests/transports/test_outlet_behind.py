@@ -446,35 +446,6 @@ async def test_each_has_its_own_patience() -> None:
     async with way(StuckPolicy.CONFLATE, *rules) as w:
         while not w.outlet.blocked:
             w.send([("w", 3_000)])
-        # Only what is under way is there.
-        assert w.outlet.policy is StuckPolicy.WAIT
-
-
-async def test_each_has_its_own_patience() -> None:
-    """What is relieved soon does not make that be disconnected soon which has more time."""
-    rules = [("d", StuckPolicy.DISCONNECT, 20.0), ("w", StuckPolicy.WAIT, 0.1)]
-    async with way(StuckPolicy.CONFLATE, *rules) as w:
-        seen: list[tuple[str, float]] = []
-
-        def look() -> None:
-            w.outlet.progressed_at = -1e9
-            seen.append((w.outlet.policy, w.outlet.patience))
-
-        w.block()
-        assert w.outlet.patience == 0.1  # it has just taken something: any would do
-        look()
-        w.send([("w", 0), ("d", 0)])
-        look()
-        w.outlet.relieve("it is stuck")
-        look()
-        w.send([("t", 0)])
-        look()
-        assert seen == [("conflate", 0.5), ("conflate", 0.5), ("disconnect", 20.0)] + [
-            ("disconnect", 20.0)
-        ]
-    async with way(StuckPolicy.CONFLATE, *rules) as w:
-        while not w.outlet.blocked:
-            w.send([("w", 3_000)])
         w.outlet.progressed_at = -1e9
         assert (w.outlet.policy, w.outlet.patience) == ("wait", 0.1)
 
