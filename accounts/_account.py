@@ -284,14 +284,16 @@ class Account:
 
         While it is not shared, all below it wait when it is above its limit, until it is at its
         lower mark. While it is, a child goes on as long as what it owes is at or below its share,
-        and one that is above waits for its own debt to fall, to an eighth below. The share is at
-        least the limit times the child's `weight` over the weights of all children that owe; what
-        others leave of theirs is for those who want more. Above twice the limit everybody below
-        waits, as without shares, so that no more is owed than twice the limit and what each reader
-        that was let through causes until it looks again (rule 9: one packet's fan-out).
+        and one that is above waits for its own debt to fall, to an eighth below, and as much lower
+        as it was above, up to a sixteenth. The share is at least the limit times the child's
+        `weight` over the weights of all children that owe; what others leave of theirs is for those
+        who want more. Above twice the limit everybody below waits, as without shares, so that no
+        more is owed than twice the limit and what each reader that was let through causes until it
+        looks again (rule 9: one packet's fan-out).
 
-        It takes a limit to have shares of. Who is charged to a shared account directly has no
-        share, and waits only at twice its limit.
+        A child that is shared as well does not wait itself when it is above its share: its own
+        children have shares of that. Who is charged to a shared account directly has no share, and
+        waits only at twice its limit.
         """
         return self.shares is not None
 
@@ -301,6 +303,8 @@ class Account:
             return
         if shared:
             self.shares = Shares(self)
+            if self.wants and self.parent is not None and self.parent.shares is not None:
+                self.parent.shares.parents[self] = None
             self._settle_tight(None)
             self.full = self.tight and self._is_above(HARD)
         else:

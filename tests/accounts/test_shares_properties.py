@@ -97,6 +97,9 @@ class Tree:
         with trio.CancelScope() as scope:
             self.scopes.append(scope)
             await account.ensure_clear_funds()
+            for above in account.chain:
+                if above.shares is not None:
+                    assert not is_above(above, (above.mark_items, above.mark_bytes), HARD)
             if items and account.opens > 0:
                 self.lend(account, items, 10 * items)
 
