@@ -58,7 +58,6 @@ from ._limit_policy import FixedLimit as FixedLimit
 from ._limit_policy import LimitControl as LimitControl
 from ._limit_policy import LimitPolicy as LimitPolicy
 from ._limit_policy import MovingLimit as MovingLimit
-from ._limit_policy import move_limits as move_limits
 from ._limit_policy import watch_limits as watch_limits
 from ._loan import LoanedItem as LoanedItem
 from ._measure import measure as measure

@@ -408,6 +408,16 @@ class LatencyControl:
         account = self._account
         seconds = now - self._ticked
         self._ticked = now
+        if (
+            account.borrowed_items == self._items.seen_borrowed
+            and not account.debt_items
+            and not self._items.seen_debt
+            and self._items.limit <= self._items.floor
+            and self._bytes.limit <= self._bytes.floor
+        ):
+            # Most are quiet most of the time.
+            self._items.speed = self._bytes.speed = 0.0
+            return
         if account.throttled or seconds <= 0:
             self._see()
             return

@@ -636,3 +636,37 @@ def test_a_hundredfold_and_back_whatever_the_shape(
     for until, rate in steps:
         assert world.settled(began, until, best_fixed(rate, lump, fast)) <= 20
         began = until
+
+
+@pytest.mark.parametrize(("accounts", "every"), [(1, 0.05), (1_000, 0.5)])
+def test_more_accounts_are_looked_at_less_often(accounts: int, every: float) -> None:
+    looks: list[float] = []
+
+    class Looked:
+        """Notes when it is looked at."""
+
+        def tick(self, now: float) -> None:
+            looks.append(now)
+
+        def closed(self) -> None: ...
+
+        def may_open(self) -> bool:
+            return True
+
+        def repaid(self) -> None: ...
+
+        def statistics(self) -> MovingLimit:
+            raise AssertionError
+
+    async def main() -> None:
+        began = trio.current_time()
+        ledger = Ledger(clock=lambda: trio.current_time() - began)
+        for number in range(accounts):
+            ledger.open(f"source {number}").limit_by(LatencyLimit(1.0))
+        ledger.accounts["source 0"].control = Looked()
+        ledger.open("not moved")
+        with trio.move_on_after(2.01):
+            await watch_limits(ledger)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert looks == pytest.approx([every * number for number in range(int(2.01 / every) + 1)])
