@@ -33,7 +33,9 @@ class Body:
     __slots__ = ("_size", "changes", "data", "ident")
 
     def __init__(self, changes: Changes, data: bytes) -> None:
-        self.changes = changes
+        # None once they are committed: a cycle would keep all their bytes until somebody collects
+        # garbage, and that is seldom.
+        self.changes: Changes | None = changes
         self.data = data
         self._size = len(data)
         self.ident = 0  # Given when the changes are committed.
@@ -381,6 +383,8 @@ class Changes:
                 for body in puts.bodies
                 if type(body) is Body
             }
+            for body in self.bodies:
+                body.changes = None
             self.bodies = [body for body in self.bodies if id(body) in used]
         for name, meta in self.declared.values():
             nbytes += len(name) + len(meta)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -242,6 +244,26 @@ def test_messages_put_as_a_run_are_those_put_one_by_one(store: Store) -> None:
     assert store.read(queue, 0, count=9, nbytes=99) == expected
     with pytest.raises(StoreUsageError, match="1 headers for 0 bodies"):
         store.begin().put_run(queue, 50, [b""], [])
+
+
+def test_what_is_on_disk_is_let_go_without_collecting_garbage(store: Store) -> None:
+    queue = declared(store, "q")
+    body = bytes(range(256)) * 1000
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getrefcount(body)
+        changes = store.begin()
+        for seq in range(5):
+            changes.put(queue, seq, b"", changes.share(body))
+            changes.share(body)  # and one that is not put
+            store.commit(changes)
+            changes = store.begin()
+        store.flush(sync=True)
+        assert sys.getrefcount(body) == before
+    finally:
+        gc.enable()
+    assert [record.body for record in store.read(queue, 0, count=9, nbytes=1 << 24)] == [body] * 5
 
 
 def test_runs_are_read_in_columns(store: Store) -> None:
