@@ -22,14 +22,18 @@ level: between the two it is about to fill up its part again, and that must not 
 left over.
 
 Rules of this file:
-1. Nothing is kept while the account is not throttled. Then its children are looked through once;
-   from then on each look and each repayment costs as much with ten thousand siblings as with ten,
+1. Nothing is kept until the account is *tight*: throttled, or itself wanting more than its part of
+   what a shared account above it may owe. Then its children are looked through once; from then on
+   each look and each repayment costs as much with ten thousand siblings as with ten,
    but for the logarithm of how many are squeezed.
 2. Who owes is known from that look, from looks of their readers, and from repayments, all of which
-   come by here while the account is throttled. Who has just begun to owe and has not looked yet is
+   come by here while the account is tight. Who has just begun to owe and has not looked yet is
    missing in `W` until then; what it owes is in `u`.
 3. Of the squeezed, the one that needs least goes on first, and so the one furthest over its share
    last. Those that one repayment lets go on do so together; each looks again.
+4. A child that is shared and squeezed stops nobody: its own children share its part, by the same
+   rules. They hear of a larger part when something of theirs is repaid, or when it is an eighth
+   larger.
 """
 
 from __future__ import annotations
