@@ -13,8 +13,9 @@ heed as if it were throttled:
     squeezed    above its share of what a shared account above it may owe (`_shares.py`)
     rated       more has come in than may, until there are tokens again (`_rate_limit.py`)
 
-An account that is *shared* does not stop its children when it is throttled or squeezed, but squeezes
-those that are above their share; only at twice what it may owe it is *full*, and everybody waits.
+An account that is *shared* does not stop its children when it is throttled or squeezed, but
+squeezes those that are above their share; only at twice what it may owe it is *full*, and everybody
+waits.
 
 It is looked at by those who bring work in, before they read (rule 5), not by those who borrow: a
 fan-out far above the limit is admitted, and then waited for. Readers go on when the account and all
