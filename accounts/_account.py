@@ -41,7 +41,7 @@ from ._loan import LoanedItem
 from ._measure import measure
 from ._outcome import Outcome
 from ._rate_limit import RATE_LIMIT, RateLimit, TokenBucket
-from ._shares import HARD, HARD_RELEASE, Shares
+from ._shares import HARD_STEP, Shares
 from ._stalls import Stalls
 from ._standing import Standing
 from ._statistics import AccountStatistics
@@ -307,7 +307,7 @@ class Account:
             if self.wants and self.parent is not None and self.parent.shares is not None:
                 self.parent.shares.parents[self] = None
             self._settle_tight(None)
-            self.full = self.tight and self._is_above(HARD)
+            self.full = self.tight and self._is_above(self.shares.hard)
         else:
             shares = self.shares
             assert shares is not None
@@ -367,7 +367,7 @@ class Account:
         if shares.parents:
             for child in shares.told_of_more():
                 child._share_anew(name)
-        if self.full and not self._is_above(HARD_RELEASE):
+        if self.full and not self._is_above(shares.hard - HARD_STEP):
             self.full = False
             self._settle_gate()
 
@@ -550,7 +550,8 @@ class Account:
         items: float = self.mark_items
         nbytes: float = self.mark_bytes
         if self.full and self.shares is not None:
-            items, nbytes = (min(UNLIMITED, HARD * mark) for mark in self.shares.marks())
+            hard = self.shares.hard
+            items, nbytes = (min(UNLIMITED, hard * mark) for mark in self.shares.marks())
         elif self.squeezed:
             share = self._share_now()
             items = items if share[0] is None else min(items, share[0])
@@ -561,7 +562,8 @@ class Account:
         """Return the debt in (items, bytes) at or below which readers that wait here go on."""
         if self.full and self.shares is not None:
             items, nbytes = self.shares.marks()
-            return int(HARD_RELEASE * items), int(HARD_RELEASE * nbytes)
+            release = self.shares.hard - HARD_STEP
+            return int(release * items), int(release * nbytes)
         if self.squeezed and self.parent is not None and self.parent.shares is not None:
             items, nbytes = self.parent.shares.goes_on_at(self)
         else:
@@ -716,7 +718,8 @@ class Account:
             mark_items: float = account.mark_items
             mark_bytes: float = account.mark_bytes
             if account.tight and account.shares is not None:
-                mark_items, mark_bytes = (HARD * mark for mark in account.shares.marks())
+                hard = account.shares.hard
+                mark_items, mark_bytes = (hard * mark for mark in account.shares.marks())
             items = min(items, mark_items - account.debt_items)
             nbytes = min(nbytes, mark_bytes - account.debt_bytes)
             parent = account.parent
@@ -1127,7 +1130,7 @@ class Account:
                 and not parent.shares.lets(account)
             ):
                 account._squeeze(parent.shares)
-            if account.tight and not account.full and account._is_above(HARD):
+            if account.tight and not account.full and account._is_above(account.shares.hard):
                 account.full = True
                 account._settle_gate()
 

@@ -57,8 +57,12 @@ several want more: shares rule only until that is reached."""
 HARD: Final = 2
 """How many times its limit a shared account may owe before it stops everybody below it."""
 
-HARD_RELEASE: Final = HARD - (1 - RELEASE)
-"""At how many times it lets them go on."""
+HARD_INSIDE: Final = 3 / 2
+"""The same of one below a shared account. Less, or one child whose own children get stuck one after
+the other would bring the account above it to its bound, and stop its innocent siblings."""
+
+HARD_STEP: Final = 1 - RELEASE
+"""So many times it below that it lets them go on."""
 
 OVER: Final = 1 / 16
 """How much of what a child was above the level it has to be below besides, before it goes on: so
@@ -125,6 +129,12 @@ class Shares:
         self.parents: dict[Account, None] = {}
         self._told = 0.0
         self.calm: list[Account] = []
+
+    @property
+    def hard(self) -> float:
+        """How many times what there is to share may be owed before everybody below waits."""
+        parent = self.account.parent
+        return HARD if parent is None or parent.shares is None else HARD_INSIDE
 
     def start(self) -> None:
         """Find out who owes: the account is throttled from now on."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import NO_LIMIT, Account, Ledger, Limit, LoanedItem
-from clearfunds.accounts._shares import HARD, HARD_RELEASE, OVER, RELEASE, RISE
+from clearfunds.accounts._shares import HARD, HARD_STEP, OVER, RELEASE, RISE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -165,12 +165,15 @@ class Tree:
         assert shares.squeezed == len(squeezed)
         for child, want in shares.wanting.items():
             assert (want.items, want.bytes) <= (child.debt_items, child.debt_bytes)
-        assert not account.full or is_above(account, marks_of(account), HARD_RELEASE)
+        assert not account.full or is_above(account, marks_of(account), shares.hard - HARD_STEP)
 
     @staticmethod
     def check_parts(account: Account, children: Iterable[Account]) -> None:
         """Nobody is held to less than its weight's part of the limit."""
-        if not account.tight or account.closed or is_above(account, marks_of(account), HARD):
+        shares = account.shares
+        if shares is None or not account.tight or account.closed:
+            return
+        if is_above(account, marks_of(account), shares.hard):
             return
         # Of a part's own parts a child hears when they have become so much larger.
         late = RISE if account.wants else 1

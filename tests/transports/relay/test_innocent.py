@@ -173,7 +173,7 @@ async def test_mosquittos_clients_do_not_wait_either() -> None:
             nursery.start_soon(subscribe)
             # The stuck one's subscription, and this.
             two = 'clearfunds_subscriptions{transport="mqtt"} 2.0'
-            while two not in await fetch(f"{relay.http}/metrics"):
+            while two not in await fetch(f"{relay.http}/metrics"):  # noqa: ASYNC110
                 await trio.sleep(0.05)
             lines = b"".join(b"%d\n" % n for n in range(count))
             await trio.run_process(["mosquitto_pub", *common, "-l"], stdin=lines)

@@ -154,6 +154,32 @@ def test_who_may_go_on_has_room() -> None:
         account.repay(items, 0)
 
 
+def test_one_tenants_connections_stuck_one_after_the_other_leave_others_their_part() -> None:
+    """Each has its part when it gets stuck, which is smaller with each: in all, a series."""
+    ledger = Ledger()
+    server = ledger.open("server", limit=Limit(items=600, bytes=None), shared=True)
+    tree = AccountTree(
+        server, (Tenant(name="t", client=("t*",)), Tenant(name="rest", default=True))
+    )
+
+    def opened(client: str) -> Account:
+        peer = Peer("m", "-", client)
+        return tree.open(peer, tree.of(peer).tenant, Limit(items=None, bytes=None))
+
+    stuck = [opened(f"t{number}") for number in range(12)]
+    for account in stuck:
+        while account.funds_are_clear():
+            account.borrow(1, 0)
+    assert server.debt_items <= 900 + len(stuck)
+    innocent = opened("innocent")
+    while innocent.debt_items < 200:
+        assert innocent.funds_are_clear()
+        innocent.borrow(1, 0)
+    for account in (*stuck, innocent):
+        if account.debt_items:
+            account.repay(account.debt_items, 0)
+
+
 # -- by topic -------------------------------------------------------------------------------------
 
 
