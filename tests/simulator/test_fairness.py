@@ -54,6 +54,7 @@ def test_equal_siblings_get_the_same(neighbours: tuple[Source, ...]) -> None:
     assert sum(got.bytes.values()) >= 0.98 * BYTES_PER_S
 
 
+@pytest.mark.long
 def test_equal_siblings_get_the_same_beside_bursts() -> None:
     """What one leaves over between its bursts is for the others, in equal parts."""
     peers = equals(6)
