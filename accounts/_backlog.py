@@ -134,7 +134,8 @@ class Backlog:
         above = ledger.open(BEHIND, limit=limit, at_rest="ram")
         # Each holder's bound is its own, whatever others are called.
         name = first = f"{BEHIND}/{holder.name}"
-        number = 1
+        # Thousands may be called the same: no number is tried that another spell has had.
+        number = sum([relief.spells for relief in ledger.relief.values()])
         while name in ledger.accounts:
             number += 1
             name = f"{first} {number}"

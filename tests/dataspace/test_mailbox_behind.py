@@ -572,6 +572,28 @@ def test_who_has_the_same_name_has_a_bound_of_its_own(ledger: Ledger, account: A
     assert {"behind", "behind/m", "behind/m 2"} <= set(ledger.accounts)
 
 
+def test_many_of_one_name_do_not_look_for_theirs_among_all(
+    ledger: Ledger, account: Account
+) -> None:
+    """All subscriptions of a program are called as its account, unless it says otherwise."""
+    looked = 0
+
+    class Accounts(dict[str, Account]):
+        def __contains__(self, name: object) -> bool:
+            nonlocal looked
+            looked += 1
+            return super().__contains__(name)
+
+    ledger.accounts = Accounts(ledger.accounts)
+    boxes = [Mailbox(ledger, "m", policy=StuckPolicy.DROP_OLDEST) for _ in range(100)]
+    for box in boxes:
+        box.relieve("it is stuck")
+    assert len(ledger.accounts) > 100
+    assert looked < 500
+    for box in boxes:
+        box.close()
+
+
 def test_a_mailbox_that_was_forgotten_leaves_no_account(ledger: Ledger, account: Account) -> None:
     mailbox = stuck(ledger, StuckPolicy.DROP_OLDEST, 2)
     mailbox.relieve("it is stuck")
