@@ -10,7 +10,7 @@ Frames are whole packets of one protocol, several to a chunk: `Framing` knows wh
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -221,8 +221,9 @@ class LatestKept:
 
     def __init__(self, framing: Framing) -> None:
         self._framing = framing
-        # In the order of their latest messages.
-        self._by_key: dict[bytes | None, _Chunk] = {}
+        # In the order of their latest messages. The first of a dict is found by passing over all
+        # that were taken out before it: with 10,000 topics that was 28 us for each.
+        self._by_key: OrderedDict[bytes | None, _Chunk] = OrderedDict()
         self.size = Size()
 
     def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
@@ -245,7 +246,7 @@ class LatestKept:
         size = self.size
         by_key = self._by_key
         while len(by_key) > 1 and (size.items > room.items or size.nbytes > room.nbytes):
-            old = by_key.pop(next(iter(by_key)))
+            _, old = by_key.popitem(last=False)
             dropped.add(old.items, len(old.data))
             size.add(-old.items, -len(old.data))
         return dropped.items, dropped.nbytes
@@ -258,7 +259,7 @@ class LatestKept:
 
     def take(self) -> tuple[bytes, int]:
         """See `Kept.take`."""
-        chunk = self._by_key.pop(next(iter(self._by_key)))
+        _, chunk = self._by_key.popitem(last=False)
         self.size.add(-chunk.items, -len(chunk.data))
         return chunk.data, chunk.items
 
