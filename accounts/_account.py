@@ -14,8 +14,8 @@ heed as if it were throttled:
     rated       more has come in than may, until there are tokens again (`_rate_limit.py`)
 
 An account that is *shared* does not stop its children when it is throttled or squeezed, but
-squeezes those that are above their share; only at twice what it may owe it is *full*, and everybody
-waits.
+squeezes those that are above their share; only far above what it may owe it is *full*, and
+everybody waits.
 
 It is looked at by those who bring work in, before they read (rule 5), not by those who borrow: a
 fan-out far above the limit is admitted, and then waited for. Readers go on when the account and all
@@ -293,8 +293,8 @@ class Account:
         looks again (rule 9: one packet's fan-out).
 
         A child that is shared as well does not wait itself when it is above its share: its own
-        children have shares of that. Who is charged to a shared account directly has no share, and
-        waits only at twice its limit.
+        children have shares of that, and all of them wait at one and a half times of it. Who is
+        charged to a shared account directly has no share, and waits only when everybody does.
         """
         return self.shares is not None
 
