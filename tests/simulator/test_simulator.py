@@ -1,9 +1,10 @@
 """A relay in small, with everything that may happen to it at once, and what has to hold throughout.
 
 After each step of anybody: the books balance, whatever was sent is accounted for, no account has
-ever owed more than its limit and one turn, each got what was sent in order, and nobody whose
-policy says otherwise has been waited for much longer than its patience (`World.check`). At the end
-nothing is left.
+ever owed more than its limit and one turn, no more came in than may, each got what was sent in
+order and knows of each gap, nobody waits on who is behind, and nobody whose policy says otherwise
+has been waited for much longer than its patience (`World.check`). At the end nothing is left, and
+who has caught up has got the latest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import attrs
 import pytest
 from trio.testing import MockClock
 
-from clearfunds.accounts import Outcome
+from clearfunds.accounts import Outcome, StuckPolicy
 from tests.simulator.plans import Scale, draw
 from tests.simulator.world import World, run
 
@@ -67,6 +68,10 @@ def has_been_through_a_lot(world: World) -> None:
     # Debts were taken over, and somebody behind was looked at.
     assert world.inherited > 0
     assert world.behind > 0
+    # Some have lost what their policies drop, and have got the latest all the same.
+    assert world.caught_up[StuckPolicy.DROP_OLDEST] > 0
+    assert world.caught_up[StuckPolicy.CONFLATE] > 0
+    assert world.longest_wait > 2.0
 
 
 @pytest.mark.parametrize(

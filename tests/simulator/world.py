@@ -59,6 +59,9 @@ GRACE_SECONDS = 120.0
 
 FLOOR_BYTES = 50_000
 
+ROOMY_BYTES = 1 << 20
+"""More than all topics' largest publications."""
+
 DISK_SECONDS = 0.2
 
 ANSWER_BYTES = 8
@@ -353,8 +356,9 @@ class World:
         self.highest: dict[str, Limit] = {}
         self.came_in: dict[str, CameIn] = {}
         self.largest: dict[str, tuple[int, int]] = {}
-        self.waiting_since: dict[str, float] = {}
         self.longest_wait = 0.0
+        # How many have caught up in the end, by policy; of those that have lost something on the way.
+        self.caught_up: Counter[StuckPolicy] = Counter()
         self.inherited = 0
         self.behind = 0
         # Whose patience was over at the last look, what progress was its last, and since when.
@@ -407,6 +411,8 @@ class World:
                         await trio.sleep(1.0)
                         self.check()
                 self.log.add("received all")
+                for inbox in self.inboxes:
+                    self.check_latest(inbox)
                 subscribers.cancel_scope.cancel()
             watchers.cancel_scope.cancel()
         self.check()
@@ -456,7 +462,6 @@ class World:
                 self.came_in[plan.name] = CameIn(self.ledger.clock())
             with account, trio.move_on_at(session.end):
                 await self.publishing(plan, account, chance)
-            self.waiting_since.pop(plan.name, None)
             self.log.add("closed", plan.name)
 
     async def publishing(self, plan: PublisherPlan, account: Account, chance: Random) -> None:
@@ -476,9 +481,7 @@ class World:
     async def clear(self, account: Account) -> None:
         """Wait for clear funds, and see that they are."""
         began = self.ledger.clock()
-        self.waiting_since[account.name] = began
         await account.ensure_clear_funds()
-        del self.waiting_since[account.name]
         waited = self.ledger.clock() - began
         self.longest_wait = max(self.longest_wait, waited)
         if waited:
@@ -685,6 +688,24 @@ class World:
                 late[spell] = since = self.late.get(spell, now)
                 assert now - since <= WATCH_SECONDS, stuck
         self.late = late
+
+    def check_latest(self, inbox: Inbox) -> None:
+        """Look whether somebody who has caught up has got what it never should miss."""
+        holder = inbox.holder
+        policy, keep = holder.policy, holder.keep
+        if holder.closed or any(holder.loans()) or (inbox.spool is not None and len(inbox.spool)):
+            return
+        # All that comes one by one has room, there.
+        roomy = (keep.items or 0) >= len(inbox.topics) and (keep.bytes or 0) >= ROOMY_BYTES
+        if not policy.relieves or policy is StuckPolicy.SPILL:
+            self.caught_up[policy] += 1
+            assert inbox.latest == inbox.items - 1, inbox
+        elif policy is StuckPolicy.DROP_OLDEST and roomy:
+            self.caught_up[policy] += holder.relief.dropped_items > 0
+            assert inbox.latest == inbox.items - 1, inbox
+        elif policy is StuckPolicy.CONFLATE and roomy:
+            self.caught_up[policy] += holder.relief.dropped_items > 0
+            assert inbox.latest_of == inbox.sent_of, inbox
 
     def check_inbox(self, inbox: Inbox) -> None:
         """Look whether all that was ever sent to somebody is accounted for."""
