@@ -367,7 +367,8 @@ class LatencyControl:
             self._starved = _Starved(owed, owed / seconds)
         needed = lump and self._is_needed()
         for (unit, debt, borrowed), then in zip(units, start.units, strict=True):
-            cleared = then.debt - debt + borrowed - then.borrowed
+            # What is borrowed below it is not in `borrowed`.
+            cleared = max(0, then.debt - debt + borrowed - then.borrowed)
             unit.cleared = then.cleared * kept + cleared
             aim = math.inf
             if self._seconds > 0:
