@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_ROWS: Final = 1 << 16
-"""Rows of one table that wait at most: 5 MB, and three seconds of the default allowance."""
+"""Rows of one table that wait at most: 5 MB, and two seconds of the default allowance."""
 
 PACK: Final = 8192
 """Rows that are made columns of at once, by the one who appended the last: a millisecond. In
