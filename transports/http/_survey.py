@@ -350,7 +350,7 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     for at in waits:
         wait_rows.append(await _wait_row(at, crowds[at], holdings, now, pace))
     at_rest = ledger.at_rest
-    levels = [a for a in ledger.roots if (a.debt_items if a in at_rest else a.children)]
+    levels = [a for a in ledger.roots if (a.debt_items if a in at_rest else a.children or a.shared)]
     levels.sort(key=lambda a: (a in at_rest, a.name))
     sums = {each.account: each for each in await tenants_of(ledger, pace)}
     tenants = sorted(sums, key=pressure, reverse=True)
