@@ -295,6 +295,9 @@ class Account:
         A child that is shared as well does not wait itself when it is above its share: its own
         children have shares of that, and all of them wait at one and a half times of it. Who is
         charged to a shared account directly has no share, and waits only when everybody does.
+
+        Raises:
+            ValueError: When it is set for an account whose limit is moved; see `limit_by`.
         """
         return self.shares is not None
 
@@ -303,6 +306,12 @@ class Account:
         if shared == (self.shares is not None):
             return
         if shared:
+            if self.control is not None:
+                msg = (
+                    f"{self.name} has a limit that is moved by how fast is cleared while its "
+                    "readers wait; those of a shared account go on; limit_by(None) comes first"
+                )
+                raise ValueError(msg)
             self.shares = Shares(self)
             if self.wants and self.parent is not None and self.parent.shares is not None:
                 self.parent.shares.parents[self] = None
@@ -330,9 +339,12 @@ class Account:
     @weight.setter
     def weight(self, weight: float) -> None:
         check_weight(weight)
+        if weight == self._weight:
+            return
         self._weight = weight
         parent = self.parent
-        if parent is not None and parent.shares is not None:
+        # Who owes nothing is not counted, and so concerns no sibling.
+        if parent is not None and parent.shares is not None and self in parent.shares.active:
             parent.shares.changed()
             parent._share_anew(None)
 
@@ -363,7 +375,7 @@ class Account:
                 child._released(name)
         if shares.calm:
             for child in shares.calmed():
-                child._settle_tight(name)
+                child._settle_calm(name)
         if shares.parents:
             for child in shares.told_of_more():
                 child._share_anew(name)
@@ -387,7 +399,12 @@ class Account:
         for child in shares.stop():
             child._released(name)
         for child in shares.calmed():
-            child._settle_tight(name)
+            child._settle_calm(name)
+
+    def _settle_calm(self, name: str | None) -> None:
+        self._settle_tight(name)
+        # Above its own limit it parts that still, which is more than its share was.
+        self._share_anew(name)
 
     def _released(self, name: str | None) -> None:
         if name is not None and self.cause == SHARE and self.waited_for:
@@ -429,7 +446,9 @@ class Account:
 
     def charge_rates(self, items: int, nbytes: int) -> None:
         """Take tokens for what has come in, here and above. For turns, where there are `rated`."""
+        now = self.ledger.clock()
         for bucket in self.rated:
+            bucket.fill(now)
             bucket.take(items, nbytes)
 
     # -- alarms and credit ----------------------------------------------------------------------
@@ -1035,7 +1054,7 @@ class Account:
                         waiter.at._step_out(waiter)
                     closed._step_in(waiter)
                 waiter.event = ledger.new_event()
-                if closed.rate_closed:
+                if closed.cause == RATE:
                     await closed._until_woken(waiter)
                 else:
                     await waiter.event.wait()
@@ -1061,7 +1080,8 @@ class Account:
     async def _until_woken(self, waiter: Waiter) -> None:
         line = self.line
         seconds = math.inf
-        # Nobody else comes by when there are tokens again; once for all that stand here.
+        # Nobody else comes by when there are tokens again; once for all that stand here. Where
+        # something else is closed as well, whoever opens that does.
         if self.bucket is not None and line is not None and line.waiters[0] is waiter:
             seconds = self.bucket.wait(self.ledger.clock())
         with trio.move_on_after(seconds):
@@ -1099,7 +1119,11 @@ class Account:
                 return True
         if self.bucket is not None:
             closed = self.bucket.wait(self.ledger.clock()) > 0
-            if closed != self.rate_closed:
+            # As long as others stand behind the one that goes on, they wait for tokens: thousands
+            # need not hear of each single one.
+            if closed != self.rate_closed and (
+                closed or self.line is None or len(self.line.waiters) <= 1
+            ):
                 self.rate_closed = closed
                 self._settle_gate()
             if closed:

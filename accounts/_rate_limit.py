@@ -100,8 +100,8 @@ class TokenBucket:
         self.items -= items
         self.bytes -= nbytes
 
-    def wait(self, now: float) -> float:
-        """Return for how many seconds nothing may come in; 0.0: it may now."""
+    def fill(self, now: float) -> None:
+        """Add the tokens that have come in until now; what does not fit is lost."""
         elapsed = now - self._at
         if elapsed > 0:
             self._at = now
@@ -110,6 +110,10 @@ class TokenBucket:
                 self.items = min(self._burst_items, self.items + elapsed * limit.items_per_s)
             if limit.bytes_per_s is not None:
                 self.bytes = min(self._burst_bytes, self.bytes + elapsed * limit.bytes_per_s)
+
+    def wait(self, now: float) -> float:
+        """Return for how many seconds nothing may come in; 0.0: it may now."""
+        self.fill(now)
         if self.items > 0 and self.bytes > 0:
             return 0.0
         return max(
@@ -124,7 +128,7 @@ class TokenBucket:
 
     def take_over(self, before: TokenBucket, now: float) -> None:
         """Begin with what is left in the one before: a new limit is no new burst."""
-        before.wait(now)
+        before.fill(now)
         self.items = min(self.items, before.items)
         self.bytes = min(self.bytes, before.bytes)
 

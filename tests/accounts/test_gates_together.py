@@ -1,0 +1,178 @@
+"""Gates that are closed at a time, and what opens one of them: nobody is lost, nobody spins."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from clearfunds.accounts import NO_LIMIT, LatencyLimit, Ledger, Limit, RateLimit
+from clearfunds.accounts._shares import Shares
+from tests.accounts.gates import Place, waited
+
+
+async def test_who_waits_for_tokens_sleeps_when_there_are_some_but_too_much_is_owed(
+    autojump_clock: MockClock,
+) -> None:
+    """What another reader of the account causes meanwhile closes it for debt as well."""
+    place = Place(trio.current_time)
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        assert looks < 1000, "it looks again and again"
+        return trio.current_time()
+
+    place.ledger.clock = clock
+    account = place.ledger.open("account", limit=Limit(items=10))
+    account.rate = RateLimit(items_per_s=1, burst_items=1)
+    account.charge_rates(2, 0)
+    async with trio.open_nursery() as nursery:
+        await place.come(nursery, account, account)
+        account.borrow(50, 0)
+        await trio.sleep(30)
+        assert place.went_on == []
+        assert account.waiting == 2
+        account.repay(50, 0)
+        await wait_all_tasks_blocked()
+        assert place.went_on == ["account", "account"]
+    assert not account.closed
+    blame = account.statistics().blame
+    assert blame == pytest.approx({"(rate limit)": 1.0, "(no holder)": 29.0}, abs=0.01)
+
+
+async def test_who_stands_behind_the_first_for_tokens_is_not_told_of_each(
+    autojump_clock: MockClock,
+) -> None:
+    """What thousands wait for does not change with each token that one of them gets."""
+    place = Place(trio.current_time)
+    tenant = place.ledger.open("tenant", limit=NO_LIMIT)
+    tenant.rate = RateLimit(items_per_s=1, burst_items=1)
+    accounts = [place.ledger.open(f"a{i}", limit=NO_LIMIT, parent=tenant) for i in range(4)]
+    tenant.charge_rates(2, 0)
+    began = trio.current_time()
+    stretches: list[float] = []
+
+    async def read(number: int) -> None:
+        await accounts[number].ensure_clear_funds()
+        place.went_on.append(accounts[number].name)
+        accounts[number].charge_rates(1, 0)
+        stretches.extend(waiter.stretch for waiter in place.ledger.waiters)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(read, number)
+            await wait_all_tasks_blocked()
+    assert place.went_on == ["a0", "a1", "a2", "a3"]
+    assert stretches == pytest.approx([began] * 6)
+    assert trio.current_time() - began == pytest.approx(4, abs=0.01)
+    for number, account in enumerate(accounts, 1):
+        assert waited(account) == {"rate": pytest.approx(number, abs=0.01)}
+    await trio.sleep(2)
+    assert tenant.funds_are_clear()
+    assert not tenant.closed
+
+
+def test_what_was_saved_up_before_does_not_pay_for_what_comes_after() -> None:
+    """A source that looks, reads, and charges what it has read a long time after it looked."""
+    place = Place()
+    account = place.ledger.open("account", limit=NO_LIMIT)
+    account.rate = RateLimit(items_per_s=10, burst_items=5)
+    assert account.funds_are_clear()
+    place.clock.now += 100
+    account.charge_rates(30, 0)
+    assert not account.funds_are_clear()
+    place.clock.now += 2.4
+    assert not account.funds_are_clear()
+    place.clock.now += 0.2
+    assert account.funds_are_clear()
+
+
+async def test_a_tenant_that_wants_no_more_parts_its_own_limit_again() -> None:
+    """That is more than its share was: who was squeezed by that goes on."""
+    place = Place()
+    server = place.ledger.open("server", limit=Limit(items=100), shared=True)
+    red = place.ledger.open("red", limit=Limit(items=60), parent=server, shared=True)
+    blue = place.ledger.open("blue", limit=NO_LIMIT, parent=server)
+    one, two = (place.ledger.open(n, limit=NO_LIMIT, parent=red) for n in ("one", "two"))
+    async with trio.open_nursery() as nursery:
+        one.borrow(35, 0)
+        two.borrow(35, 0)
+        blue.borrow(60, 0)
+        await place.come(nursery, one, two, blue)
+        assert place.went_on == []
+        two.repay(24, 0)
+        assert red.throttled
+        assert red.wants
+        assert red.debt_items == 46
+        one.repay(11, 0)
+        await wait_all_tasks_blocked()
+        place.went_on.clear()
+        assert one.debt_items == 24
+        await place.come(nursery, one)
+        assert red.throttled
+        assert place.went_on == []
+        # Half of 60 is 30, and an eighth less is 26.
+        blue.repay(60, 0)
+        await wait_all_tasks_blocked()
+        assert not server.throttled
+        assert red.throttled
+        assert not red.wants
+        assert "one" in place.went_on
+        nursery.cancel_scope.cancel()
+
+
+def test_a_limit_that_is_moved_is_not_shared() -> None:
+    place = Place()
+    account = place.ledger.open("account")
+    account.limit_by(LatencyLimit(1.0))
+    with pytest.raises(ValueError, match="account has a limit that is moved"):
+        account.shared = True
+    with pytest.raises(ValueError, match="account has a limit that is moved"):
+        place.ledger.open("account", shared=True)
+    assert not account.shared
+    account.limit_by(None)
+    account.shared = True
+
+
+async def test_what_is_borrowed_below_an_account_whose_limit_moves_breaks_nothing() -> None:
+    place = Place()
+    above = place.ledger.open("above")
+    above.limit_by(LatencyLimit(1.0, floor=Limit(items=10), ceiling=Limit(items=1000)))
+    one, two = (place.ledger.open(n, limit=NO_LIMIT, parent=above) for n in ("one", "two"))
+    one.borrow(20, 0)
+    async with trio.open_nursery() as nursery:
+        await place.come(nursery, one, two)
+        await place.pass_(0.5)
+        one.repay(16, 0)
+        one.borrow(500, 0)
+        one.repay(1, 0)
+        one.repay(503, 0)
+    assert sorted(place.went_on) == ["one", "two"]
+
+
+def test_a_weight_that_is_as_it_was_concerns_no_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(clock=lambda: 0.0)
+    server = ledger.open("server", limit=Limit(items=10), shared=True)
+    greedy = ledger.open("greedy", limit=NO_LIMIT, parent=server, weight=2)
+    other = ledger.open("other", limit=NO_LIMIT, parent=server)
+    greedy.borrow(15, 0)
+    other.borrow(1, 0)
+    assert not greedy.funds_are_clear()
+    assert other.funds_are_clear()
+    assert server.shares is not None
+    active = server.shares.active
+    before = server.shares.weight
+    assert before == 3.0
+
+    def changed(_: Shares) -> None:
+        pytest.fail("all are counted anew")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shares, "changed", changed)
+        ledger.open("greedy", parent=server, weight=2)
+        ledger.open("new", limit=NO_LIMIT, parent=server, weight=5)
+    assert set(active) == {greedy, other}
+    greedy.weight = 3
+    assert server.shares.weight == 4.0
