@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -71,7 +71,9 @@ class OutletBacklog(Backlog):
         aside: Loans that nothing is to be done about, which follow what is being sent.
     """
 
-    __slots__ = ("_dealing", "_kept", "_loan", "_more", "_outlet", "_room", "_spool", "aside")
+    __slots__ = (
+        "_dealing", "_found", "_kept", "_loan", "_more", "_outlet", "_room", "_spool", "aside",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -84,6 +86,8 @@ class OutletBacklog(Backlog):
         self._outlet = outlet
         self._dealing = dealing
         self.aside: deque[LoanedItem[list[Any]]] = deque()
+        # What is to be done with messages there, as far as somebody has asked.
+        self._found: Found | None = None
         keep = outlet.keep.marks()
         self._room = Room(keep[0], keep[1])
         self._kept = KeptMessages(dealing.framing, self._room)
@@ -291,6 +295,7 @@ class OutletBacklog(Backlog):
         outlet = self._outlet
         queue = outlet.queue
         size = 0
+        self._found = None
         while self.aside and size < nbytes:
             loan = self.aside.popleft()
             size += loan.bytes
@@ -339,7 +344,9 @@ class OutletBacklog(Backlog):
 
     def treatments_aside(self) -> set[Treatment]:
         """Return what is to be done with messages that wait here to be sent."""
-        return treatments_of(self._dealing, self.aside, self._outlet)
+        if self._found is None:
+            self._found = Found()
+        return self._found.look(self._dealing, self.aside, self._outlet)
 
     def settle_all(self, outcome: Outcome) -> None:
         """Repay all that is here with `outcome`."""
@@ -364,18 +371,52 @@ class OutletBacklog(Backlog):
         super().end(why)
 
 
+class Found:
+    """What is to be done with the messages in a line of loans that only grows at its end.
+
+    Each chunk is looked at once, however often somebody asks: 8 MiB of short messages are a tenth
+    of a second, and who is stuck is asked about several times at each look. Once something has been
+    taken off the front of the line, this is of no use any more.
+    """
+
+    __slots__ = ("_chunks", "_loans", "_treatments")
+
+    def __init__(self) -> None:
+        self._treatments: set[Treatment] = set()
+        # How many loans have been looked at, and how many chunks of the last of them.
+        self._loans = self._chunks = 0
+
+    def look(
+        self, dealing: Dealing, loans: Iterable[LoanedItem[Any]], outlet: Outlet
+    ) -> set[Treatment]:
+        """Look at what has come since; return all that was found."""
+        found = self._treatments
+        if len(found) == len(dealing.treatments.every):
+            return found
+        # The last one may have grown.
+        first = max(0, self._loans - 1)
+        known = self._chunks
+        for place, loan in enumerate(islice(loans, first, None), first + 1):
+            chunks = loan.item
+            if loan.holder is outlet:
+                _find(found, dealing, islice(chunks, known, None))
+            known = 0
+            self._loans = place
+            self._chunks = len(chunks)
+        return found
+
+
 def treatments_of(
     dealing: Dealing, loans: Iterable[LoanedItem[Any]], outlet: Outlet
 ) -> set[Treatment]:
     """Return what is to be done with the messages in some loans of an outlet."""
-    found: set[Treatment] = set()
+    return Found().look(dealing, loans, outlet)
+
+
+def _find(found: set[Treatment], dealing: Dealing, chunks: Iterable[bytes]) -> None:
     framing, treatments = dealing.framing, dealing.treatments
-    for loan in loans:
-        if loan.holder is not outlet:
-            continue
-        for chunk in loan.item:
-            if framing.may_drop(chunk):
-                found.update([treatments.of(frame[0]) for frame in framing.frames(chunk)])
+    for chunk in chunks:
         if len(found) == len(treatments.every):
-            break
-    return found
+            return
+        if framing.may_drop(chunk):
+            found.update([treatments.of(frame[0]) for frame in framing.frames(chunk)])

@@ -31,7 +31,7 @@ from ..accounts import (
     StuckPolicy,
 )
 from ..dataspace import Batch
-from ._behind import STAYS, Dealing, OutletBacklog, treatments_of
+from ._behind import STAYS, Dealing, Found, OutletBacklog, treatments_of
 from ._flusher import Flusher
 from ._subscription_policies import Treatment
 
@@ -72,7 +72,7 @@ class Outlet(LoanQueue):
 
     __slots__ = (
         "_apart", "_begun", "_behind", "_blocked", "_dealing", "_dirty", "_flusher",
-        "_frame", "_on_broken", "_rest", "_scope", "_sending", "_sock", "spare",
+        "_frame", "_on_broken", "_rest", "_scope", "_sending", "_sock", "_unbegun", "spare",
     )  # fmt: skip
 
     kind = "outlet"
@@ -103,6 +103,8 @@ class Outlet(LoanQueue):
         self._behind: OutletBacklog | None = None
         # What is to be done with the messages that the last, incomplete send is of.
         self._begun: set[Treatment] = set()
+        # The same of those after it, as far as somebody has asked.
+        self._unbegun: Found | None = None
         self._scope: trio.CancelScope | None = None
         # What the last, incomplete send left over, and how many loans at the front it belongs to.
         self._rest: memoryview | None = None
@@ -129,6 +131,7 @@ class Outlet(LoanQueue):
         if dealing.open_spool is None and StuckPolicy.SPILL in treatments.policies:
             super().check_policy(StuckPolicy.SPILL)
         self._dealing = dealing
+        self._unbegun = None
         self.patience = treatments.patience
         self.policy = treatments.default.policy
 
@@ -176,8 +179,11 @@ class Outlet(LoanQueue):
         if dealing is None or dealing.treatments.only is not None:
             return None
         if self._behind is None:
+            if self._unbegun is None or not self._blocked:
+                # What is not blocked may go out whole, and leave nothing of what was looked at.
+                self._unbegun = Found()
             found = self._begun.union(
-                treatments_of(dealing, islice(self.queue, self._sending, None), self)
+                self._unbegun.look(dealing, islice(self.queue, self._sending, None), self)
             )
         else:
             # Of what is waited for still, some may be under way.
@@ -436,6 +442,7 @@ class Outlet(LoanQueue):
             return
         self._rest = None
         self._begun = set()
+        self._unbegun = None
         queue = self.queue
         finished = self._sending
         self._sending = 0
@@ -465,6 +472,7 @@ class Outlet(LoanQueue):
         dealing = self._dealing
         if dealing is not None and dealing.treatments.only is None:
             self._begun = treatments_of(dealing, loans, self)
+            self._unbegun = None
 
     def _block(self) -> None:
         self._blocked = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -29,6 +29,7 @@ from clearfunds.accounts import (
 from clearfunds.dataspace import Batch, TopicFilter
 from clearfunds.transports import Flusher, Outlet, open_flusher
 from clearfunds.transports._behind import Dealing
+from clearfunds.transports._kept_messages import Frame, Framing
 from clearfunds.transports._subscription_policies import Treatment, Treatments
 from clearfunds.transports.mqtt._droppable import QOS_ZERO
 from clearfunds.transports.mqtt._packets import encode_publish
@@ -140,6 +141,7 @@ class Way:
 async def way(
     *treatments: StuckPolicy | tuple[str, StuckPolicy] | tuple[str, StuckPolicy, float],
     limit: int | None = None,
+    framing: Framing = QOS_ZERO,
 ) -> AsyncGenerator[Way]:
     """The first policy is that of all that no filter matches."""
     ledger = Ledger()
@@ -164,7 +166,7 @@ async def way(
             outlet.deal_by(
                 Dealing(
                     Treatments(Treatment(default, 0.5), rules),
-                    QOS_ZERO,
+                    framing,
                     spool_opener(ledger, shelves, at_rest),
                     limit,
                 )
@@ -420,6 +422,37 @@ async def test_of_several_policies_the_strictest_is_that_of_the_outlet() -> None
             w.send([("w", 3_000)])
         # Only what is under way is there.
         assert w.outlet.policy is StuckPolicy.WAIT
+
+
+async def test_what_is_held_is_looked_at_once_however_often_somebody_asks() -> None:
+    """8 MiB of short messages are a tenth of a second, each time."""
+    looked = 0
+
+    class Counting:
+        def may_drop(self, chunk: bytes) -> bool:
+            return QOS_ZERO.may_drop(chunk)
+
+        def frames(self, chunk: bytes, start: int = 0) -> Iterator[Frame]:
+            nonlocal looked
+            for frame in QOS_ZERO.frames(chunk, start):
+                looked += 1
+                yield frame
+
+    async with way(StuckPolicy.CONFLATE, ("w", StuckPolicy.WAIT), framing=Counting()) as w:
+        w.block()
+        for behind in (False, True):
+            topic = "w" if behind else "t"
+            looked = 0
+            for sent in range(1, 101):
+                w.send([(topic, 10)] * 10)
+                w.outlet.progressed_at = -1e9
+                for _ in range(5):
+                    assert w.outlet.policy is (StuckPolicy.WAIT if behind else StuckPolicy.CONFLATE)
+                    assert w.outlet.patience == 0.5
+                assert looked <= 20 * sent
+            if not behind:
+                w.outlet.relieve("it is stuck")
+        await w.take_all()
 
 
 async def test_each_has_its_own_patience() -> None:
