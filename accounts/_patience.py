@@ -34,6 +34,10 @@ WATCH_SECONDS = IMPATIENT_SECONDS
 STRETCH_SECONDS = 0.002
 """How long rings are looked for before others may go on."""
 
+DEALT_A_STEP = 32
+"""How many holders are dealt with before others may go on: a few milliseconds' worth. A number and
+no time, so that the same events are the same run."""
+
 
 @attrs.frozen(slots=True)
 class Stuck:
@@ -189,7 +193,11 @@ class _Watch:
         for ring in found:
             on_ring.update((on.holder, ring) for wait in ring.waits for on in wait.on if on.holder)
         stuck_rings: dict[int, tuple[Ring, list[Stuck]]] = {}
-        for each in stuck:
+        for number, each in enumerate(stuck, 1):
+            if not number % DEALT_A_STEP:
+                await trio.lowlevel.checkpoint()
+            if each.holder.progressed_at > now or each.holder not in self.ledger.holders:
+                continue  # meanwhile it has moved, or ended
             ring_of_it = on_ring.get(each.holder)
             if ring_of_it is not None:
                 stuck_rings.setdefault(id(ring_of_it), (ring_of_it, []))[1].append(each)
@@ -271,6 +279,7 @@ class _Watch:
         spells = holder.relief.spells
         policy = holder.policy
         debtors = _debtors(holder)
+        before = _written_off(self.ledger)
         try:
             holder.relieve(sentence, stuck.fields())
         except Exception:
@@ -279,6 +288,10 @@ class _Watch:
                 "%s %s could not be relieved", holder.kind, holder.name, extra=stuck.fields()
             )
             return False
+        if holder not in self.ledger.holders:
+            # It could do nothing by its policy, and has ended itself, and said so.
+            self._note_given_up(stuck, debtors, before, ring)
+            return True
         if holder.relief.spells > spells:
             backlog = holder.backlog if isinstance(holder, LoanQueue) else None
             what = Relieved(
@@ -300,7 +313,7 @@ class _Watch:
         logger.warning("%s; giving it up, %s", sentence, what_now, extra=stuck.fields())
         began = self.ledger.clock()
         debtors = _debtors(holder)
-        items, nbytes = _written_off(self.ledger)
+        before = _written_off(self.ledger)
         try:
             holder.give_up(sentence)
         except Exception:
@@ -309,24 +322,34 @@ class _Watch:
                 "%s %s could not be given up", holder.kind, holder.name, extra=stuck.fields()
             )
             return False
-        items_now, bytes_now = _written_off(self.ledger)
-        if holder.kind == "queue" and holder in self.ledger.holders and items_now == items:
+        if (
+            holder.kind == "queue"
+            and holder in self.ledger.holders
+            and _written_off(self.ledger)[0] == before[0]
+        ):
             # It has put aside what it had, or keeps it: nobody was given up.
             return True
         if holder.kind == "queue" and self.ledger.incidents.has_given_up(holder, began):
             # Who it belongs to has said what became of it.
             return True
+        self._note_given_up(stuck, debtors, before, ring)
+        return True
+
+    def _note_given_up(
+        self, stuck: Stuck, debtors: tuple[str, ...], before: tuple[int, int], ring: int
+    ) -> None:
+        """Note what has been written off since `before`."""
+        items, nbytes = _written_off(self.ledger)
         what = GivenUp(
-            kind=holder.kind,
-            items=items_now - items,
-            bytes=bytes_now - nbytes,
+            kind=stuck.holder.kind,
+            items=items - before[0],
+            bytes=nbytes - before[1],
             debtors=debtors[:NAMED],
             debtors_more=max(0, len(debtors) - NAMED),
             idle_seconds=stuck.idle_seconds,
             ring=ring,
         )
-        self.ledger.incidents.add_given_up(holder, what, self.ledger.clock())
-        return True
+        self.ledger.incidents.add_given_up(stuck.holder, what, self.ledger.clock())
 
     def _name(self, members: list[Stuck], sentence: str, now: float) -> None:
         """Say that these are waited for, once for each time that the patience of one runs out."""

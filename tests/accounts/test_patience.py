@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from clearfunds.accounts import (
     overdue,
     watch_patience,
 )
+from clearfunds.accounts._patience import DEALT_A_STEP
 from tests.accounts.conftest import Box, balance, boxes, owed, publish
 
 LOGGER = "clearfunds.accounts"
@@ -717,3 +718,75 @@ async def test_if_one_of_a_ring_cannot_be_given_up_another_is(
     for outlet in peers.outlets.values():
         outlet.close()
     ledger.audit()
+
+
+async def test_who_ends_itself_since_it_cannot_be_relieved_opens_the_ring(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other stays, and what has become of the first is told as of anybody who is given up."""
+
+    class Rigid(Box):
+        policies = frozenset(StuckPolicy)
+
+        def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+            self.give_up(why)
+            self.ledger.unregister(self)
+
+    peers = Peers(timed, "a b")
+    for name in peers.outlets:
+        timed.unregister(peers.outlets[name])
+        peers.outlets[name] = Rigid(timed, f"to {name}", policy=StuckPolicy.DROP_OLDEST)
+        peers.outlets[name].owner = peers.accounts[name]
+    peers.owes("a", "b", 4)
+    peers.owes("b", "a", 7)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        async with trio.open_nursery() as readers:
+            readers.start_soon(peers.read, "a")
+            readers.start_soon(peers.read, "b")
+        nursery.cancel_scope.cancel()
+    assert peers.given_up == ["a"]
+    (incident,) = timed.incidents.latest()
+    assert incident.holder == "to a"
+    assert incident.given_up is not None
+    assert (incident.given_up.items, incident.given_up.ring) == (7, 2)
+
+
+async def test_while_many_are_dealt_with_others_go_on(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    """Who has taken something, or has ended, meanwhile is let off."""
+    account = timed.open("publisher", limit=Limit(items=1))
+    began = trio.Event()
+
+    class Telling(Box):
+        def give_up(self, why: str) -> None:
+            super().give_up(why)
+            began.set()
+
+    holders: list[Box] = [Telling(timed, f"O{n}") for n in range(3 * DEALT_A_STEP)]
+    rounds = 0
+    spared: list[Box] = []
+
+    async def others() -> None:
+        nonlocal rounds
+        await began.wait()
+        while not all(box.given_up or box in spared for box in holders):
+            rounds += 1
+            if not spared:
+                moved, ended = [box for box in holders if not box.given_up][-2:]
+                spared.extend((moved, ended))
+                moved.progressed_at = trio.current_time() + 1
+                ended.close()
+                timed.unregister(ended)
+            await trio.lowlevel.checkpoint()
+
+    publish(account, holders, items=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(account.ensure_clear_funds)
+        await others()
+        nursery.cancel_scope.cancel()
+    assert rounds >= 2
+    assert not any(box.given_up for box in spared)
+    spared[0].close()
