@@ -285,8 +285,8 @@ class Account:
 
         While it is not shared, all below it wait when it is above its limit, until it is at its
         lower mark. While it is, a child goes on as long as what it owes is at or below its share,
-        and one that is above waits for its own debt to fall, to an eighth below, and as much lower
-        as it was above, up to a sixteenth. The share is at least the limit times the child's
+        and one that is above waits for its own debt to fall, to a sixteenth below, and as much
+        lower as it was above, up to another. The share is at least the limit times the child's
         `weight` over the weights of all children that owe; what others leave of theirs is for those
         who want more. Above twice the limit everybody below waits, as without shares, so that no
         more is owed than twice the limit and what each reader that was let through causes until it

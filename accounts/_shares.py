@@ -16,10 +16,10 @@ where `W` is the weight of all children that owe, `w` that of those which *want*
 part, and `u` what all others owe. So those who want more share what the others leave, and have at
 least their weight's part of everything, whatever others owe: a sibling that is stuck above its part
 takes nothing away from anybody else's. A child goes on while its need is at or below the level;
-above it, it wants more and is *squeezed*: it waits, until it is an eighth below, and as much
-besides as it was above, up to a sixteenth. It still wants more then, until it is at half of the
-level: between the two it is about to fill up its part again, and that must not look like something
-left over.
+above it, it wants more and is *squeezed*: it waits, until it is a sixteenth below, and as
+much besides as it was above, up to another one. It still wants more then, until it is at half of
+the level: between the two it is about to fill up its part again, and that must not look like
+something left over.
 
 Rules of this file:
 1. Nothing is kept until the account is *tight*: throttled, or itself wanting more than its part of
@@ -49,10 +49,11 @@ if TYPE_CHECKING:
 
     from ._account import Account
 
-RELEASE: Final = 7 / 8
-"""The part of the level at which a squeezed child goes on. An eighth below it, so that it is not
-woken for each single repayment, and no more, so that what is owed stays above the lower mark while
-several want more: shares rule only until that is reached."""
+RELEASE: Final = 15 / 16
+"""The part of the level at which a squeezed child goes on. Somewhat below it, so that it is not
+woken for each single repayment; and no more, so that what is owed stays above the lower mark while
+several want more (shares rule only until that is reached), and since those who come back first
+stand first at a consumer that they share: with an eighth that was up to 7 %."""
 
 HARD: Final = 2
 """How many times its limit a shared account may owe before it stops everybody below it."""
@@ -61,7 +62,7 @@ HARD_INSIDE: Final = 3 / 2
 """The same of one below a shared account. Less, or one child whose own children get stuck one after
 the other would bring the account above it to its bound, and stop its innocent siblings."""
 
-HARD_STEP: Final = 1 - RELEASE
+HARD_STEP: Final = 1 / 8
 """So many times it below that it lets them go on."""
 
 OVER: Final = 1 / 16

@@ -185,7 +185,8 @@ async def test_waits_for_an_alarm_are_counted_as_such() -> None:
     await place.pass_(5)
     assert waited(place.ledger) == {"alarm": 6.0}
     assert waited(place.bob) == {"alarm": 3.0}
-    assert place.ledger.statistics().waits_by_reason["alarm"] == place.ledger.statistics().waits == 2
+    statistics = place.ledger.statistics()
+    assert statistics.waits_by_reason["alarm"] == statistics.waits == 2
     assert place.alice.statistics().blame == {"(alarm: memory)": 3.0}
 
 

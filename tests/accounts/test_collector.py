@@ -225,7 +225,8 @@ def test_an_account_under_one_at_rest_is_at_rest_too() -> None:
     queue = ledger.open("queue", parent=disk)
     other = ledger.open("other")
     assert [a.statistics().at_rest for a in (disk, queue, other)] == ["disk", "disk", None]
-    assert ledger.statistics().accounts == {"clear": 1, "owing": 0, "throttled": 0, "closing": 0, "flow": 0}
+    expected = {"clear": 1, "owing": 0, "throttled": 0, "closing": 0, "flow": 0}
+    assert ledger.statistics().accounts == expected
 
 
 def test_leaked_loans_are_counted() -> None:

@@ -75,15 +75,15 @@ async def test_what_some_leave_over_is_for_those_who_want_more() -> None:
         assert clear(a, b, c) == [True, False, True]
         c.borrow(1, 0)
         await place.come(nursery, c)
-        # Seven eighths of 45, and the one less that each was above.
-        assert b.goes_on_at()[0] == c.goes_on_at()[0] == 38
-        b.repay(8, 0)
+        # Fifteen sixteenths of 45, and the one less that each was above.
+        assert b.goes_on_at()[0] == c.goes_on_at()[0] == 41
+        b.repay(5, 0)
         await wait_all_tasks_blocked()
-        c.repay(8, 0)
+        c.repay(5, 0)
     assert place.went_on == ["c1", "c2"]
 
 
-async def test_who_is_squeezed_waits_until_it_is_an_eighth_below_its_share() -> None:
+async def test_who_is_squeezed_waits_until_it_is_a_sixteenth_below_its_share() -> None:
     place = Place()
     parent, (a, b) = family(place, [3, 1])
     a.borrow(75, 0)
@@ -94,10 +94,10 @@ async def test_who_is_squeezed_waits_until_it_is_an_eighth_below_its_share() -> 
         assert b.waits_for_repayment
         await place.come(nursery, a)
         assert place.went_on == ["c0"]
-        # (100 - 75) / 1 is its level, of which seven eighths are 21.9; and of what it was above, a
-        # sixteenth of the level at the most is taken off.
-        assert b.goes_on_at()[0] == 20
-        b.repay(12, 0)
+        # (100 - 75) / 1 is its level, of which fifteen sixteenths are 23.4; and of what it was
+        # above, a sixteenth of the level at the most is taken off.
+        assert b.goes_on_at()[0] == 21
+        b.repay(11, 0)
         await wait_all_tasks_blocked()
         assert place.went_on == ["c0"]
         b.repay(1, 0)
@@ -224,7 +224,7 @@ async def test_shares_at_each_level_of_the_tree(limit: Limit) -> None:
         blues[0].repay(9, 0)
         await wait_all_tasks_blocked()
         assert place.went_on[3:] == ["blue/1", "blue/2"]
-        reds[0].repay(18, 0)
+        reds[0].repay(15, 0)
         await wait_all_tasks_blocked()
         assert place.went_on[5:] == []
         reds[0].repay(1, 0)
@@ -233,7 +233,7 @@ async def test_shares_at_each_level_of_the_tree(limit: Limit) -> None:
         # It still wants more: what its children have is parted until it owes half as much.
         reds[0].repay(1, 0)
         assert (red.squeezed, red.wants, red.tight) == (False, True, True)
-        reds[0].repay(15, 0)
+        reds[0].repay(18, 0)
         assert (red.wants, red.tight, red.gated) == (False, False, False)
 
 
@@ -246,7 +246,7 @@ async def test_a_larger_share_of_a_tenant_is_for_those_below_it() -> None:
     red = place.ledger.open("red", limit=NO_LIMIT, parent=server, shared=True)
     first, second = (place.ledger.open(n, limit=NO_LIMIT, parent=red) for n in ("first", "second"))
     blue = place.ledger.open("blue", limit=NO_LIMIT, parent=server)
-    first.borrow(50, 0)
+    first.borrow(55, 0)
     second.borrow(40, 0)
     blue.borrow(60, 0)
     async with trio.open_nursery() as nursery:
@@ -254,10 +254,10 @@ async def test_a_larger_share_of_a_tenant_is_for_those_below_it() -> None:
         assert (place.went_on, red.squeezed, blue.squeezed) == ([], True, True)
         blue.repay(60, 0)
         await wait_all_tasks_blocked()
-        # Red is above seven eighths of all, and stays squeezed; but each of two may owe 43 now.
+        # Red is above fifteen sixteenths of all, and stays squeezed; but each of two may owe 46.
         assert sorted(place.went_on) == ["blue", "second"]
         assert red.squeezed
-        first.repay(10, 0)
+        first.repay(15, 0)
     assert place.went_on[2:] == ["first"]
 
 
@@ -320,7 +320,7 @@ async def test_a_limit_that_is_set_counts_at_once() -> None:
         parent.limit = Limit(items=120, bytes=None)
         await wait_all_tasks_blocked()
         assert place.went_on == []
-        parent.limit = Limit(items=150, bytes=None)  # 100 for b; seven eighths are 87
+        parent.limit = Limit(items=150, bytes=None)  # 100 for b; fifteen sixteenths are 93
     assert place.went_on == ["c1"]
 
 
