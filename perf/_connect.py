@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -42,11 +43,12 @@ async def _open(host: str, port: int, receive_buffer: int | None) -> socket.sock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        if sock.connect_ex(address):
+        wrong = sock.connect_ex(address)
+        if wrong == errno.EINPROGRESS:
             await trio.lowlevel.wait_writable(sock)
             wrong = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if wrong:
-                raise OSError(wrong, os.strerror(wrong))
+        if wrong:  # at once where there are no ports left, for one
+            raise OSError(wrong, os.strerror(wrong))
     except BaseException:
         sock.close()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -65,8 +66,10 @@ class Exposition:
                 gauge.labels(scenario).set(value)
         for percent in PERCENTILES:
             value = sample.latencies.percentile(percent)
-            if value is not None:
-                self._latency.labels(scenario, f"{percent / 100:g}").set(value)
+            # What was before would look well while nothing comes at all.
+            self._latency.labels(scenario, f"{percent / 100:g}").set(
+                math.nan if value is None else value
+            )
         self._samples.labels(scenario).inc()
 
 

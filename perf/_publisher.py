@@ -73,6 +73,7 @@ class Publisher(Client):
         self._begin_connection()
         self._stalled_since: float | None = None
         self._ready = 0.0
+        self._stalled_afterwards = 0.0
 
     def _begin_connection(self) -> None:
         self._rest: memoryview | None = None
@@ -82,6 +83,7 @@ class Publisher(Client):
         self._packet_id = 0
         self._answers = b""
         self._input = Packets()
+        self._is_back = True
 
     def opened(self, rest: bytes) -> None:
         """See `Client.opened`."""
@@ -206,15 +208,28 @@ class Publisher(Client):
     def go_on(self, now: float) -> None:
         """Note that the server lets it send again."""
         since, self._stalled_since = self._stalled_since, None
-        self._ready = now
+        # Nobody but the generator is to blame if it only was told of an acknowledgement.
+        if since is not None or self._is_back:
+            self._ready = now
+            self._is_back = False
         if since is not None:
             self.stalled += now - since
+            self._stalled_afterwards += self._afterwards(since, now)
             self.stalls.add((int((now - since) * 1e6),))
 
     def stalled_until(self, now: float) -> float:
         """Return seconds in which something was due and could not be sent, until `now`."""
         running = 0.0 if self._stalled_since is None else now - self._stalled_since
         return self.stalled + running
+
+    def stalled_while_publishing(self, now: float) -> float:
+        """Return how many of them were before the end of publishing."""
+        since = self._stalled_since
+        running = 0.0 if since is None else self._afterwards(since, now)
+        return self.stalled_until(now) - self._stalled_afterwards - running
+
+    def _afterwards(self, since: float, now: float) -> float:
+        return max(0.0, now - max(since, self.scenario.seconds))
 
     @property
     def unsent(self) -> int:
@@ -309,21 +324,27 @@ class Pacemaker:
                 self.schedule(place, publisher.due_at())
             while True:
                 self._wake = trio.Event()
-                now = self._clock()
-                while self._heap and self._heap[0][0] <= now:
-                    at, place = heapq.heappop(self._heap)
-                    if self._scheduled.get(place) != at:
-                        continue
-                    del self._scheduled[place]
-                    self._push(place, now, nursery)
-                    if not self._heap or self._heap[0][0] > now:
-                        now = self._clock()
+                # Each once: who is due again at once must not keep the others, and time, from
+                # going on, as one does without a rate whose server takes all that it sends.
+                for place in self._due():
+                    self._push(place, self._clock(), nursery)
                 if self._heap and self._heap[0][0] <= self._clock():
                     await trio.lowlevel.checkpoint()
                     continue
                 wait = self._heap[0][0] - self._clock() if self._heap else float("inf")
                 with trio.move_on_after(max(wait, 0.0)):
                     await self._wake.wait()
+
+    def _due(self) -> list[int]:
+        """Take out who is to be looked at by now."""
+        found: list[int] = []
+        now = self._clock()
+        while self._heap and self._heap[0][0] <= now:
+            at, place = heapq.heappop(self._heap)
+            if self._scheduled.get(place) == at:
+                del self._scheduled[place]
+                found.append(place)
+        return found
 
     def _push(self, place: int, now: float, nursery: trio.Nursery) -> None:
         publisher = self._publishers[place]

@@ -111,7 +111,7 @@ class PublisherResult:
     unconfirmed: int
     """Messages that were sent and not acknowledged."""
     stalled: float
-    """Seconds in which it had something to send and could not."""
+    """Seconds in which it had something to send and could not, while it was to publish."""
     losses: int
     lost: tuple[dict[str, Any], ...]
 
@@ -122,7 +122,8 @@ class Result:
 
     scenario: Scenario
     seconds: float
-    """From the beginning to when the last was received, or no more was waited for."""
+    """From the beginning to when publishers were done and the last was received, or no more was
+    waited for."""
     processes: int
     """How many generated the load."""
     samples: tuple[Sample, ...]

@@ -91,6 +91,7 @@ class Run:
         self._seen: dict[str, float] = {}
         self._heard: dict[int, list[tuple[_Process, dict[str, Any]]]] = {}
         self._ended_at: float | None = None
+        self._arrived = False
         self._told = trio.Event()
 
     def _now(self) -> float:
@@ -180,6 +181,7 @@ class Run:
         with trio.move_on_after(scenario.drain):
             while not self._has_arrived():
                 await self._told.wait()
+            self._arrived = True
         self._ended_at = self._now()
 
     def _has_arrived(self) -> bool:
@@ -210,9 +212,15 @@ class Run:
             stalls.merge(Latencies(end["stalls"]))
             confirms.merge(Latencies(end["confirms"]))
         assert self._ended_at is not None
+        seconds = self._ended_at
+        if self._arrived:
+            # It was known only with the next report, up to a second later.
+            last = [each["last"] for end in ends for each in end["subscribers"]]
+            came_at = max((each for each in last if each is not None), default=0.0)
+            seconds = min(seconds, max(scenario.seconds, came_at))
         return Result(
             scenario=scenario,
-            seconds=self._ended_at,
+            seconds=seconds,
             processes=len(self._processes),
             samples=tuple(self._samples),
             publishers=tuple(

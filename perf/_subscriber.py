@@ -39,6 +39,7 @@ class Subscriber(Client):
         latencies: From when a message was due to when this one had it in hand.
         fresh: The same since somebody last looked.
         longest_gap: Seconds of the longest while in which nothing came.
+        came_at: When the last came, in seconds from the beginning of the run.
     """
 
     def __init__(self, scenario: Scenario, number: int, prefix: str) -> None:
@@ -53,7 +54,7 @@ class Subscriber(Client):
         self.longest_gap = 0.0
         self._delay = scenario.slow_delay if self.slow else scenario.delay
         self._stalls = list(scenario.slow_stalls) if self.slow else []
-        self._came_at: float | None = None
+        self.came_at: float | None = None
         # By publisher and topic, the highest number that has come.
         self._last: dict[tuple[int, int], int] = {}
         self._missing: dict[tuple[int, int], set[int]] = {}
@@ -148,9 +149,9 @@ class Subscriber(Client):
 
     def _note_gap(self, now_ns: int) -> None:
         now = (now_ns - self._began_ns) / 1e9
-        if self._came_at is not None and now - self._came_at > self.longest_gap:
-            self.longest_gap = now - self._came_at
-        self._came_at = now
+        if self.came_at is not None and now - self.came_at > self.longest_gap:
+            self.longest_gap = now - self.came_at
+        self.came_at = now
 
     def _is_new(self, publisher: int, topic: int, number: int) -> bool:
         """Whether this message has not come before."""

@@ -170,7 +170,7 @@ class Worker:
                     "uncertain": p.uncertain + p.unsent,
                     "confirmed": p.confirmed,
                     "unconfirmed": p.unconfirmed,
-                    "stalled": p.stalled_until(at),
+                    "stalled": p.stalled_while_publishing(at),
                     **_losses(p),
                 }
                 for p in self.publishers
@@ -183,6 +183,7 @@ class Worker:
                     "again": s.again,
                     "foreign": s.foreign,
                     "longest_gap": s.longest_gap,
+                    "last": s.came_at,
                     "latencies": s.latencies.encode(),
                     **_losses(s),
                 }

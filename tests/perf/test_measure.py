@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -212,7 +213,9 @@ async def test_cancelled_no_process_is_left() -> None:
             await measure(scenario, lambda sample: scope.cancel())
         assert scope.cancelled_caught
         await until(lambda: not relay.relay.mqtt.open, 10)
-    left = await trio.run_process(["ps", "-o", "args="], capture_stdout=True)
+    # Of this process: sessions of their own, and so not among those of its terminal.
+    ps = ["ps", "-o", "args=", "--ppid", str(os.getpid())]
+    left = await trio.run_process(ps, capture_stdout=True)
     assert b"perf._worker" not in left.stdout
 
 
