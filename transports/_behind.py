@@ -235,12 +235,13 @@ class OutletBacklog(Backlog):
             loan.items += items
             loan.bytes += size
         account.repay(items, nbytes, Outcome.STORED, outlet, opened)
-        dropped, gone = kept.add(policy, chunk, items)
+        dropped, gone = kept.add(policy, chunk, items, opened)
         if dropped:
             self._count_dropped(policy, dropped, gone)
+            oldest = loan.opened
             self._take_off(dropped, gone)
             # No `settle`: nothing was finished that its peer has had to do with.
-            self.account.repay(dropped, gone, Outcome.DROPPED, outlet, loan.opened)
+            self.account.repay(dropped, gone, Outcome.DROPPED, outlet, oldest)
         self._wake()
 
     def _put_aside(
@@ -265,6 +266,10 @@ class OutletBacklog(Backlog):
         loan.bytes -= nbytes
         if not loan.items:
             self._loan = None
+        # It is as old as what comes next: what it began with may be long gone.
+        opened = self._kept.opened
+        if opened is not None:
+            loan.opened = opened
 
     def _count_dropped(self, policy: StuckPolicy, items: int, nbytes: int) -> None:
         outlet = self._outlet

@@ -61,6 +61,8 @@ class _Chunk:
     number: int
     data: bytes
     items: int
+    opened: float
+    """When it was published."""
     start: int = 0
     """Where what is left of it begins: it is not copied for each message that it loses."""
 
@@ -74,10 +76,12 @@ class Kept(Protocol):
 
     size: Size
 
-    def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
+    def add(
+        self, number: int, chunk: bytes, items: int, opened: float, room: Room
+    ) -> tuple[int, int]:
         """Keep what there is room for; return the (items, bytes) that are dropped for it.
 
-        `number` is the chunk's place among all of them.
+        `number` is the chunk's place among all of them, `opened` when it was published.
         """
         ...
 
@@ -85,8 +89,8 @@ class Kept(Protocol):
         """Keep only as much as there is room for; as `add`."""
         ...
 
-    def first(self) -> int | None:
-        """Return the number of the first chunk; None if there is none."""
+    def first(self) -> tuple[int, float] | None:
+        """Return the number of the first chunk, and when it was published; None: there is none."""
         ...
 
     def take(self) -> tuple[bytes, int]:
@@ -104,9 +108,9 @@ class _Line:
         self._chunks: deque[_Chunk] = deque()
         self.size = Size()
 
-    def first(self) -> int | None:
+    def first(self) -> tuple[int, float] | None:
         """See `Kept.first`."""
-        return self._chunks[0].number if self._chunks else None
+        return (self._chunks[0].number, self._chunks[0].opened) if self._chunks else None
 
     def take(self) -> tuple[bytes, int]:
         """See `Kept.take`."""
@@ -114,8 +118,8 @@ class _Line:
         self.size.add(-chunk.items, -chunk.nbytes)
         return chunk.data[chunk.start :], chunk.items
 
-    def _append(self, number: int, data: bytes, items: int) -> None:
-        self._chunks.append(_Chunk(number, data, items))
+    def _append(self, number: int, data: bytes, items: int, opened: float) -> None:
+        self._chunks.append(_Chunk(number, data, items, opened))
         self.size.add(items, len(data))
 
 
@@ -124,9 +128,11 @@ class NewestKept(_Line):
 
     __slots__ = ()
 
-    def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
+    def add(
+        self, number: int, chunk: bytes, items: int, opened: float, room: Room
+    ) -> tuple[int, int]:
         """See `Kept.add`."""
-        self._append(number, chunk, items)
+        self._append(number, chunk, items, opened)
         return self.shrink(room)
 
     def shrink(self, room: Room) -> tuple[int, int]:
@@ -171,12 +177,14 @@ class OldestKept(_Line):
 
     __slots__ = ()
 
-    def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
+    def add(
+        self, number: int, chunk: bytes, items: int, opened: float, room: Room
+    ) -> tuple[int, int]:
         """See `Kept.add`."""
         size = self.size
         kept, nbytes = self._fitting(chunk, items, room, size)
         if kept:
-            self._append(number, chunk if kept == items else chunk[:nbytes], kept)
+            self._append(number, chunk if kept == items else chunk[:nbytes], kept, opened)
         return items - kept, len(chunk) - nbytes
 
     def _fitting(self, chunk: bytes, items: int, room: Room, size: Size) -> tuple[int, int]:
@@ -205,7 +213,7 @@ class OldestKept(_Line):
             kept, nbytes = self._fitting(tail.data, tail.items, room, size)
             dropped.add(tail.items - kept, len(tail.data) - nbytes)
             if kept:
-                self._append(tail.number, tail.data[:nbytes], kept)
+                self._append(tail.number, tail.data[:nbytes], kept, tail.opened)
                 break
         return dropped.items, dropped.nbytes
 
@@ -226,7 +234,9 @@ class LatestKept:
         self._by_key: OrderedDict[bytes | None, _Chunk] = OrderedDict()
         self.size = Size()
 
-    def add(self, number: int, chunk: bytes, items: int, room: Room) -> tuple[int, int]:
+    def add(
+        self, number: int, chunk: bytes, items: int, opened: float, room: Room
+    ) -> tuple[int, int]:
         """See `Kept.add`."""
         dropped = Size()
         by_key, size = self._by_key, self.size
@@ -235,7 +245,7 @@ class LatestKept:
             if old is not None:
                 dropped.add(old.items, len(old.data))
                 size.add(-old.items, -len(old.data))
-            by_key[key] = _Chunk(number, chunk[start:end], count)
+            by_key[key] = _Chunk(number, chunk[start:end], count, opened)
             size.add(count, end - start)
         more, nbytes = self.shrink(room)
         return dropped.items + more, dropped.nbytes + nbytes
@@ -251,10 +261,10 @@ class LatestKept:
             size.add(-old.items, -len(old.data))
         return dropped.items, dropped.nbytes
 
-    def first(self) -> int | None:
+    def first(self) -> tuple[int, float] | None:
         """See `Kept.first`."""
         for chunk in self._by_key.values():
-            return chunk.number
+            return chunk.number, chunk.opened
         return None
 
     def take(self) -> tuple[bytes, int]:
@@ -304,25 +314,41 @@ class KeptMessages:
         """Keep nothing."""
         self._kept.clear()
 
-    def add(self, policy: StuckPolicy, chunk: bytes, items: int) -> tuple[int, int]:
-        """Keep what the policy keeps; return the (items, bytes) that are dropped."""
+    def add(
+        self, policy: StuckPolicy, chunk: bytes, items: int, opened: float = 0.0
+    ) -> tuple[int, int]:
+        """Keep what the policy keeps; return the (items, bytes) that are dropped.
+
+        `opened` is when it was published.
+        """
         kept = self._kept.get(policy)
         if kept is None:
             kept = self._kept[policy] = KEEPS[policy](self._framing)
         self._number += 1
-        return kept.add(self._number, chunk, items, self.room)
+        return kept.add(self._number, chunk, items, opened, self.room)
+
+    @property
+    def opened(self) -> float | None:
+        """When what comes out next was published; None: there is nothing."""
+        first = self._first()
+        found = None if first is None else first.first()
+        return None if found is None else found[1]
+
+    def _first(self) -> Kept | None:
+        first: Kept | None = None
+        lowest = self._number + 1
+        for kept in self._kept.values():
+            found = kept.first()
+            if found is not None and found[0] < lowest:
+                first, lowest = kept, found[0]
+        return first
 
     def take(self, nbytes: int) -> tuple[list[bytes], int]:
         """Take out what comes first, about `nbytes` of it; return it and how many messages."""
         chunks: list[bytes] = []
         items = size = 0
         while size < nbytes:
-            first: Kept | None = None
-            lowest = self._number + 1
-            for kept in self._kept.values():
-                number = kept.first()
-                if number is not None and number < lowest:
-                    first, lowest = kept, number
+            first = self._first()
             if first is None:
                 break
             chunk, count = first.take()

@@ -424,6 +424,24 @@ async def test_of_several_policies_the_strictest_is_that_of_the_outlet() -> None
         assert w.outlet.policy is StuckPolicy.WAIT
 
 
+@pytest.mark.parametrize(
+    ("policy", "kept"), [(StuckPolicy.DROP_OLDEST, KEEP), (StuckPolicy.CONFLATE, 1)]
+)
+async def test_what_is_kept_is_as_old_as_the_oldest_of_it(policy: StuckPolicy, kept: int) -> None:
+    """And not as what the spell began with, which may be long gone."""
+    async with way(policy) as w:
+        w.block()
+        w.outlet.relieve("it is stuck")
+        times: list[float] = []
+        for _ in range(3 * KEEP):
+            times.append(w.ledger.clock())
+            w.send([("t", 10)])
+        (loan,) = [loan for loan in w.outlet.loans() if loan.account.name == "behind/O"]
+        assert times[-kept] <= loan.opened
+        assert kept == 1 or loan.opened <= times[1 - kept]
+        await w.take_all()
+
+
 async def test_what_is_held_is_looked_at_once_however_often_somebody_asks() -> None:
     """8 MiB of short messages are a tenth of a second, each time."""
     looked = 0
