@@ -357,7 +357,7 @@ class World:
         self.came_in: dict[str, CameIn] = {}
         self.largest: dict[str, tuple[int, int]] = {}
         self.longest_wait = 0.0
-        # How many have caught up in the end, by policy; of those that have lost something on the way.
+        # How many have caught up in the end, by policy, of those that lost something on the way.
         self.caught_up: Counter[StuckPolicy] = Counter()
         self.inherited = 0
         self.behind = 0
