@@ -155,7 +155,7 @@ class Holder(Recipient):
 
     def set_patience(self, seconds: float) -> None:
         """Set `patience`; for holders that have several."""
-        if seconds < 0:
+        if not seconds >= 0:
             msg = f"{self.kind} {self.name} cannot have a patience of {seconds:g} s; 0 is the least"
             raise ValueError(msg)
         self._patience = seconds

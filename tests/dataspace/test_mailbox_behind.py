@@ -207,9 +207,11 @@ async def test_a_short_patience_is_kept_to(autojump_clock: MockClock, timed: Led
         nursery.cancel_scope.cancel()
 
 
-def test_patience_is_not_negative(ledger: Ledger) -> None:
+@pytest.mark.parametrize("patience", [-1, float("nan")])
+def test_patience_is_not_negative(ledger: Ledger, patience: float) -> None:
+    """Nor what nothing is compared with, so that nobody would ever be dealt with."""
     with pytest.raises(ValueError, match="0 is the least"):
-        Mailbox(ledger, "m", patience=-1)
+        Mailbox(ledger, "m", patience=patience)
 
 
 def first_letter(event: str) -> str:
