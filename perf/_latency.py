@@ -83,9 +83,13 @@ class Latencies:
         """Return the most in seconds; None if there are none."""
         return float(self._histogram.get_max_value()) / 1e6 if len(self) else None
 
-    def summary(self) -> dict[str, float | int | None]:
-        """Return what a table and a file say of them, in seconds."""
-        found: dict[str, float | int | None] = {"count": len(self), "min": self.least()}
+    def marks(self) -> dict[str, float | None]:
+        """Return the least, the percentiles and the most, in seconds. Costs about a millisecond."""
+        found = {"min": self.least()}
         found.update({f"p{percent:g}": self.percentile(percent) for percent in PERCENTILES})
-        found.update({"max": self.most(), "mean": self.mean()})
+        found["max"] = self.most()
         return found
+
+    def summary(self) -> dict[str, float | int | None]:
+        """Return what a file says of them, in seconds. The mean can cost a tenth of a second."""
+        return {"count": len(self), **self.marks(), "mean": self.mean()}

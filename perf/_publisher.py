@@ -13,6 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+import attrs
 import trio
 
 from ._client import Client
@@ -39,30 +40,42 @@ FILLER: Final = os.urandom(1 << 16)
 """What payloads are filled with; nothing that compresses."""
 
 
+@attrs.frozen
+class PublisherLatencies:
+    """What the publishers of one process measure. A histogram has 180 KB: not one for each."""
+
+    confirms: Latencies = attrs.field(factory=Latencies)
+    """From when a message was due to its acknowledgement."""
+    late: Latencies = attrs.field(factory=Latencies)
+    """By how much messages were sent late through no fault of the server's."""
+    stalls: Latencies = attrs.field(factory=Latencies)
+    """How long each stretch was in which something was due and could not be sent."""
+
+
 class Publisher(Client):
     """One publisher.
+
+    Args:
+        latencies: Where it adds what it measures.
 
     Attributes:
         sent: By topic, how many messages the kernel has taken in full.
         uncertain: Messages of writes that were cut short by the end of a connection.
         confirmed: How many have been acknowledged (QoS 1 and 2).
-        latencies: From when a message was due to its acknowledgement.
-        late: By how much messages were sent late through no fault of the server's.
-        stalls: How long each stretch was in which something was due and could not be sent.
         stalled: Seconds of all stretches that are over.
     """
 
-    def __init__(self, scenario: Scenario, number: int, prefix: str) -> None:
+    def __init__(
+        self, scenario: Scenario, number: int, prefix: str, latencies: PublisherLatencies
+    ) -> None:
         super().__init__(scenario, number, "pub", prefix)
         topics = scenario.routes().topics_of(number)
         self.sent = [0] * len(topics)
         self.uncertain = 0
         self.confirmed = 0
-        self.latencies = Latencies()
-        self.late = Latencies()
-        self.stalls = Latencies()
         self.stalled = 0.0
         self.told_of: Callable[[], object] = lambda: None
+        self._latencies = latencies
         self._packets = Publications(topics, scenario.qos)
         self._random = Random(f"{scenario.seed}/{number}")
         self._began = scenario.began(number)
@@ -163,7 +176,7 @@ class Publisher(Client):
             self._topic = (topic + 1) % len(self._next_of_topic)
             self._number += 1
             due = self.due_at()
-        self.late.add(late)
+        self._latencies.late.add(late)
         if frames:
             self._rest = memoryview(b"".join(frames))
             self._in_chunk = in_chunk
@@ -215,7 +228,7 @@ class Publisher(Client):
         if since is not None:
             self.stalled += now - since
             self._stalled_afterwards += self._afterwards(since, now)
-            self.stalls.add((int((now - since) * 1e6),))
+            self._latencies.stalls.add((int((now - since) * 1e6),))
 
     def stalled_until(self, now: float) -> float:
         """Return seconds in which something was due and could not be sent, until `now`."""
@@ -275,7 +288,7 @@ class Publisher(Client):
                     answer = acknowledgement(PUBREL, packet_id_at(packets.buffer, at))
                     self._answers += answer
             self.confirmed += len(done)
-            self.latencies.add(done)
+            self._latencies.confirms.add(done)
             if done or self._answers:
                 self.told_of()
 

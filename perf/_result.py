@@ -62,11 +62,7 @@ class Sample:
             "publishers_stalled": round(self.stalled, 3),
             "clients_connected": self.connected,
             "generator_busy": round(self.busy, 3),
-            **{
-                f"latency_{name}_s": value
-                for name, value in self.latencies.summary().items()
-                if name not in ("count", "mean")
-            },
+            **{f"latency_{name}_s": value for name, value in self.latencies.marks().items()},
         }
 
 

@@ -21,7 +21,7 @@ from ._client import Client, clock_of, keep_alive
 from ._errors import PerfError
 from ._latency import Latencies
 from ._profile import Profile, Step
-from ._publisher import Pacemaker, Publisher
+from ._publisher import Pacemaker, Publisher, PublisherLatencies
 from ._scenario import Scenario, Stall
 from ._sizes import Sizes
 from ._subscriber import Subscriber
@@ -58,7 +58,10 @@ class Worker:
     def __init__(self, task: dict[str, Any], say: Callable[[dict[str, Any]], object]) -> None:
         self.scenario = from_json(task["scenario"])
         prefix = task["prefix"]
-        self.publishers = [Publisher(self.scenario, n, prefix) for n in task["publishers"]]
+        self._of_publishers = PublisherLatencies()
+        self.publishers = [
+            Publisher(self.scenario, n, prefix, self._of_publishers) for n in task["publishers"]
+        ]
         self.subscribers = [Subscriber(self.scenario, n, prefix) for n in task["subscribers"]]
         # How many subscribers take each of their topics.
         self._takers: list[list[int]] = task["takers"]
@@ -156,11 +159,7 @@ class Worker:
 
     def result(self) -> dict[str, Any]:
         """Return what became of everyone."""
-        late, stalls, confirmed = Latencies(), Latencies(), Latencies()
-        for publisher in self.publishers:
-            late.merge(publisher.late)
-            stalls.merge(publisher.stalls)
-            confirmed.merge(publisher.latencies)
+        measured = self._of_publishers
         at = self.clock()
         return {
             "publishers": [
@@ -189,9 +188,9 @@ class Worker:
                 }
                 for s in self.subscribers
             ],
-            "late": late.encode(),
-            "stalls": stalls.encode(),
-            "confirms": confirmed.encode(),
+            "late": measured.late.encode(),
+            "stalls": measured.stalls.encode(),
+            "confirms": measured.confirms.encode(),
         }
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("hdrh")
 
 from clearfunds.perf import PerfError, Profile, Result, Scenario, measure, summary
 from clearfunds.perf._connect import connect
-from clearfunds.perf._publisher import Publisher
+from clearfunds.perf._publisher import Publisher, PublisherLatencies
 from tests.transports.peers import running
 
 
@@ -81,20 +81,21 @@ async def test_rates_are_not_of_the_time_in_which_it_waited_to_be_told() -> None
 
 
 def test_an_acknowledgement_is_no_excuse_for_being_late() -> None:
-    publisher = Publisher(Scenario(rate=Profile.parse("1"), qos=1), 0, "test")
+    measured = PublisherLatencies()
+    publisher = Publisher(Scenario(rate=Profile.parse("1"), qos=1), 0, "test", measured)
     publisher.opened(b"")
     publisher.go_on(0.0)
     publisher.go_on(3.0)  # something was acknowledged; it could have sent all the time
     fill = publisher._fill  # pyright: ignore[reportPrivateUsage]
     fill(3.0, 10.0, 0)
-    most = publisher.late.most()
+    most = measured.late.most()
     assert most is not None
     assert most == pytest.approx(3.0, rel=1e-3)
     publisher.opened(b"")
     publisher.go_on(6.0)  # there was no connection
     fill(6.0, 10.0, 0)
-    assert len(publisher.late) == 7
-    assert publisher.late.most() == most
+    assert len(measured.late) == 7
+    assert measured.late.most() == most
 
 
 async def test_what_fails_at_once_is_said_as_it_is() -> None:
