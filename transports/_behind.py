@@ -32,6 +32,10 @@ DEFAULT_BEHIND_LIMIT: Final = 256 << 20
 SHORT: Final = Room(1, 1)
 """What is kept where all together keep as much as they may: the last, or the first."""
 
+OWN_PART: Final = 8
+"""Whose unread answers are an eighth of what all below one account may owe is in the way of those
+who wait there."""
+
 STAYS: Final = (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)
 """What is to be dealt with so stays where it is."""
 
@@ -146,14 +150,31 @@ class OutletBacklog(Backlog):
             self.hold(loan.account, chunk, some, size, loan.opened)
 
     def undroppable(self) -> bool:
-        """Whether it has something of others' that it can do nothing about by its policy."""
+        """Whether others wait for something that it can do nothing about by its policy.
+
+        What its own peer has caused, as answers, is that one's own affair, unless others wait at an
+        account above, and it is much of what may be owed there (`OWN_PART`).
+        """
         outlet = self._outlet
-        own = {outlet.owner, self.account, self.above}
+        owner = outlet.owner
+        at_rest = {self.account, self.above}
         if self._spool is not None:
-            own.add(self._spool.account)
+            at_rest.add(self._spool.account)
+        items = nbytes = 0
+        for loan in chain(outlet.queue, self.aside):
+            if loan.holder is not outlet or loan.account in at_rest:
+                continue
+            if loan.account is not owner:
+                return True
+            items += loan.items
+            nbytes += loan.bytes
+        if owner is None or not items:
+            return False
+        places = {waiter.at for waiter in outlet.ledger.waiters if waiter.account is not owner}
         return any(
-            loan.holder is outlet and loan.account not in own
-            for loan in chain(outlet.queue, self.aside)
+            place in places
+            and (items * OWN_PART >= place.mark_items or nbytes * OWN_PART >= place.mark_bytes)
+            for place in owner.chain[1:]
         )
 
     # -- what comes -----------------------------------------------------------------------------

@@ -442,6 +442,31 @@ async def test_what_is_kept_is_as_old_as_the_oldest_of_it(policy: StuckPolicy, k
         await w.take_all()
 
 
+@pytest.mark.parametrize(("items", "cut"), [(1, False), (30, True)])
+async def test_answers_that_are_not_read_do_not_hold_up_who_shares_a_limit(
+    items: int, cut: bool
+) -> None:
+    """They may not be dropped; who has a few of them is left alone."""
+    async with way(StuckPolicy.DROP_OLDEST) as w:
+        tenant = w.ledger.open("tenant", limit=Limit(items=20))
+        w.outlet.owner = own = w.ledger.open("tenant/own", parent=tenant)
+        other = w.ledger.open("tenant/other", parent=tenant)
+        w.block()
+        w.outlet.relieve("it is stuck")
+        own.borrow(items, 2 * items)
+        w.outlet.hold(own, PING_ANSWER * items, items, 2 * items, 0.0)
+        elsewhere = other.lend([b""], items=30)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.ensure_clear_funds)
+            await until(lambda: bool(other.readers))
+            w.outlet.relieve("it is stuck")
+            assert w.outlet.closed is cut
+            elsewhere.settle()
+            nursery.cancel_scope.cancel()
+        if not cut:
+            await w.take_all()
+
+
 async def test_what_is_held_is_looked_at_once_however_often_somebody_asks() -> None:
     """8 MiB of short messages are a tenth of a second, each time."""
     looked = 0
