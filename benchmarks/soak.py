@@ -31,7 +31,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.request import urlopen
 
 import attrs
@@ -120,12 +120,22 @@ async def _rounds(soak: Soak, name: str, scenario: Scenario, *, may_lose: bool =
         seconds = min(ROUND_SECONDS, soak.left())
         if seconds < 1:
             return
-        _counted(
-            soak,
-            name,
-            await measure(attrs.evolve(scenario, seconds=seconds)),
-            may_lose=may_lose,
-        )
+        try:
+            result = await measure(attrs.evolve(scenario, seconds=seconds))
+        except* PerfError as group:
+            # One round of hours: what it is, is said in the end.
+            soak.wrong.append(f"{name}: {_first(group)} ({soak.now():.0f} s)")
+            await trio.sleep(1)
+        else:
+            _counted(soak, name, result, may_lose=may_lose)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return an error that a group is of."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return _first(group.exceptions[0])
 
 
 def _scenario(soak: Soak, name: str, **more: Any) -> Scenario:
@@ -286,7 +296,11 @@ async def watch(soak: Soak, page: str, every: float, on_look: Callable[[Look], o
     """Look again and again, until cancelled."""
     while True:
         await trio.sleep(every)
-        found = await trio.to_thread.run_sync(look, soak, page)
+        try:
+            found = await trio.to_thread.run_sync(look, soak, page)
+        except OSError as error:
+            soak.wrong.append(f"no look at {soak.now():.0f} s: {error}")
+            continue
         soak.looks.append(found)
         if not found.balanced:
             soak.wrong.append(f"the books did not balance at {found.at:.0f} s")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 pytest.importorskip("hdrh")
 pytest.importorskip("pyarrow")
 
 from benchmarks.servers import Running
-from benchmarks.soak import Look, Soak, flatness, judge
+from benchmarks.soak import Look, Soak, flatness, judge, steady, watch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -48,6 +50,17 @@ def test_descriptors_that_are_left() -> None:
     soak.looks = looks(*([100.0] * 20), descriptors=40)
     judge(soak, looks(100.0)[0])
     assert soak.wrong == ["20 descriptors at the start, 40 left"]
+
+
+async def test_a_round_that_fails_and_a_page_that_does_not_answer_end_nothing() -> None:
+    soak = Soak(Running({"mqtt": 1}, os.getpid()), 1.5)  # nobody listens there
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, soak, "http://127.0.0.1:1", 0.1, soak.looks.append)
+        await steady(soak)
+        nursery.cancel_scope.cancel()
+    assert soak.looks == []
+    assert any("is a server listening there?" in each for each in soak.wrong)
+    assert any(each.startswith("no look at") for each in soak.wrong)
 
 
 @pytest.mark.long
