@@ -49,6 +49,7 @@ from ._turn import Turn
 from ._waiters import (
     ALARM,
     CREDIT,
+    NOBODY,
     PLAIN,
     RATE,
     REASONS,
@@ -87,9 +88,6 @@ OTHERS = "(others)"
 
 LOOSE: Final = UNLIMITED / 1e6
 """More than that is no share of any limit."""
-
-NOBODY: Final = -1
-"""The ticket of a reader that only asks: whoever stands in line stands before it."""
 
 
 def check_weight(weight: float) -> None:
@@ -144,9 +142,9 @@ class Account:
         "__weakref__", "_weight", "below", "blame", "blame_mark", "blockers", "borrowed_bytes",
         "borrowed_items", "bucket", "cause", "chain", "children", "control", "debt_bytes",
         "debt_items", "full", "gated", "halted", "ledger", "limited", "line", "low_bytes",
-        "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent",
-        "peak_bytes", "peak_items", "rate_closed", "rated", "readers", "shares", "sharing",
-        "squeezed", "throttled", "tight", "tracers", "waited", "waits", "wants",
+        "low_items", "mark_bytes", "mark_items", "name", "opens", "own_limit", "parent", "passed",
+        "passer", "peak_bytes", "peak_items", "rate_closed", "rated", "readers", "shares",
+        "sharing", "squeezed", "throttled", "tight", "tracers", "waited", "waits", "wants",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, name: str, limit: Limit, parent: Account | None) -> None:
@@ -190,6 +188,10 @@ class Account:
         self.sharing = False
         self.line: WaitQueue | None = None
         self.readers: list[Waiter] | None = None
+        # The ticket of its reader that was let through last and has brought nothing in since; and
+        # which task that is, for others of its readers are others.
+        self.passed = NOBODY
+        self.passer = 0
         self.waits = 0
         # Seconds of the waits' stretches that are over, by reason; None while there are none.
         self.waited: list[float] | None = None
@@ -615,7 +617,8 @@ class Account:
         return True
 
     def _lets_through(self, *, heed_alarms: bool) -> bool:
-        """Whether one that comes new would not have to wait."""
+        """Whether one that comes new would not have to wait, or one that was let through."""
+        ticket = self._ticket()
         if self.sharing:
             self._settle_shares()
         for account in self.chain:
@@ -625,7 +628,7 @@ class Account:
                 return False
             if account.halted and heed_alarms:
                 return False
-            if account._is_closed_to(NOBODY, heed_alarms=heed_alarms):
+            if account._is_closed_to(ticket, asks=True, heed_alarms=heed_alarms):
                 return False
         return True
 
@@ -936,6 +939,7 @@ class Account:
 
     def lend(self, item: T, *, items: int = 1, nbytes: int | None = None) -> LoanedItem[T]:
         """Return a loan of `item` charged to this account; until a holder takes it, it is loose."""
+        self.passed = NOBODY
         return LoanedItem(self, item, items, measure(item) if nbytes is None else nbytes)
 
     def turn(
@@ -1030,10 +1034,13 @@ class Account:
         if ledger.leaked:
             ledger.drain()
         now = ledger.clock()
-        waiter = Waiter(ledger.next_ticket(), self, now, now)
+        ticket = self._ticket()
+        waiter = Waiter(ledger.next_ticket() if ticket == NOBODY else ticket, self, now, now)
         closed = self._closed_to(waiter)
         if closed is None:
             return
+        if ticket == self.passed:
+            self.passed = NOBODY
         self.waits += 1
         ledger.waits[closed.why(self)] += 1
         if self.readers is None:
@@ -1060,6 +1067,7 @@ class Account:
                     await waiter.event.wait()
                 closed = self._closed_to(waiter)
             clear = True
+            self.passed, self.passer = waiter.ticket, id(trio.lowlevel.current_task())
         finally:
             if waiter.at is not None:
                 waiter.at._step_out(waiter)
@@ -1076,6 +1084,16 @@ class Account:
             for trace in ledger.traces:
                 trace.wait_ended(waiter)
             ledger.fold(self)
+
+    def _ticket(self) -> int:
+        """Return the ticket of the reader that looks, if it has one that still holds good."""
+        if self.passed == NOBODY:
+            return NOBODY
+        try:
+            task = trio.lowlevel.current_task()
+        except RuntimeError:  # no event loop: nobody has waited
+            return NOBODY
+        return self.passed if id(task) == self.passer else NOBODY
 
     async def _until_woken(self, waiter: Waiter) -> None:
         line = self.line
@@ -1096,8 +1114,11 @@ class Account:
                 return account
         return None
 
-    def _is_closed_to(self, ticket: int, *, heed_alarms: bool = True) -> bool:
-        """Whether a reader that comes here with such a ticket has to wait; notes why."""
+    def _is_closed_to(self, ticket: int, *, asks: bool = False, heed_alarms: bool = True) -> bool:
+        """Whether a reader that comes here with such a ticket has to wait; notes why.
+
+        If it only `asks`, it is not squeezed.
+        """
         if self.shares is not None:
             if self.full:
                 return True
@@ -1110,7 +1131,7 @@ class Account:
                 and not self.squeezed
                 and not parent.shares.lets(self)
             ):
-                if ticket == NOBODY:
+                if asks:
                     return True
                 self._squeeze(parent.shares)
             if not self.throttled and self._is_above_limit():
@@ -1131,7 +1152,7 @@ class Account:
         if self.blockers or (self.halted and heed_alarms):
             return True
         line = self.line
-        if line is None or (ticket == NOBODY and self.halted and not heed_alarms):
+        if line is None or (self.halted and not heed_alarms):
             return False
         return len(line) > 0 if ticket == NOBODY else line.has_before(ticket)
 

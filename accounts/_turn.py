@@ -18,6 +18,7 @@ from ._errors import SettledError, TooManyDeliveriesError
 from ._limit import UNLIMITED
 from ._measure import measure
 from ._outcome import Outcome, outcome_of
+from ._waiters import NOBODY
 
 if TYPE_CHECKING:
     from ._account import Account
@@ -87,6 +88,7 @@ class Turn:
             ledger.drain()
         if self.input_items:
             account.borrow(self.input_items, self.input_bytes)
+            account.passed = NOBODY
             if account.rated:
                 account.charge_rates(self.input_items, self.input_bytes)
         ledger.enter(account)
@@ -271,6 +273,7 @@ def commit_run(
     if account.tracers is not None:
         holders = account.tracers[0].run(account, holders, item, items, nbytes)
     account.borrow_run(items, nbytes, len(holders))
+    account.passed = NOBODY
     if account.rated:
         account.charge_rates(items, nbytes)
     # The router has had the input for no time at all.

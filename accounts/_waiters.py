@@ -8,6 +8,9 @@ Rules of this file:
    to stand elsewhere, it wakes the next, if the account is still open. So all wake, in order
    (rule 6), though Trio runs the tasks of one batch in no particular order; and each sees what the
    one before it has borrowed.
+4. Who has been let through keeps its ticket until it has brought something in. If it looks again
+   before that, those who stand in line now are behind it; else each would make room for the next,
+   and none would ever go on.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ ALARM: Final = 2
 SHARE: Final = 3
 RATE: Final = 4
 CREDIT: Final = 5
+
+NOBODY: Final = -1
+"""The ticket of a reader that has not waited: whoever stands in line stands before it."""
 
 
 @attrs.define(slots=True, eq=False)

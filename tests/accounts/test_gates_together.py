@@ -6,8 +6,17 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from clearfunds.accounts import NO_LIMIT, LatencyLimit, Ledger, Limit, RateLimit
+from clearfunds.accounts import (
+    NO_LIMIT,
+    Account,
+    LatencyLimit,
+    Ledger,
+    Limit,
+    RateLimit,
+    commit_run,
+)
 from clearfunds.accounts._shares import Shares
+from tests.accounts.conftest import Box, publish
 from tests.accounts.gates import Place, waited
 
 
@@ -176,3 +185,82 @@ def test_a_weight_that_is_as_it_was_concerns_no_sibling(monkeypatch: pytest.Monk
     assert set(active) == {greedy, other}
     greedy.weight = 3
     assert server.shares.weight == 4.0
+
+
+@pytest.mark.parametrize("gate", ["debt", "full", "rate"])
+@pytest.mark.parametrize("late", [0, 1, 3, 7])
+async def test_who_was_let_through_and_looks_again_does_not_make_room_for_those_behind(
+    autojump_clock: MockClock, gate: str, late: int
+) -> None:
+    """As sessions do, which have something to tidy up after a wait.
+
+    If they let those behind them go first, these would do the same, and none would go on.
+    """
+    place = Place(trio.current_time)
+    limit = NO_LIMIT if gate == "rate" else Limit(items=10)
+    above = place.ledger.open("above", limit=limit, shared=gate == "full")
+    if gate == "rate":
+        above.rate = RateLimit(items_per_s=10, burst_items=1)
+    accounts = [place.ledger.open(f"a{i}", limit=NO_LIMIT, parent=above) for i in range(10)]
+    box = Box(place.ledger, "box")
+    waits = 0
+
+    async def read(account: Account) -> None:
+        nonlocal waits
+        while True:
+            while not account.funds_are_clear():
+                waits += 1
+                await account.ensure_clear_funds()
+                for _ in range(late):
+                    await trio.lowlevel.checkpoint()
+            place.went_on.append(account.name)
+            publish(account, [box])
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        publish(above, [box] * 30)
+        for account in accounts:
+            nursery.start_soon(read, account)
+        with trio.move_on_after(30):
+            while True:
+                await trio.sleep(0.1)
+                box.work(min(1, box.items))
+        nursery.cancel_scope.cancel()
+    counts = [place.went_on.count(account.name) for account in accounts]
+    assert sum(counts) > 250
+    assert max(counts) - min(counts) <= 5
+    # Those who are let through before the first has brought something in look in vain.
+    assert waits < (late + 3) * len(place.went_on)
+
+
+async def test_who_has_brought_something_in_stands_behind_those_who_wait() -> None:
+    ledger = Ledger()
+    account = ledger.open("account", limit=Limit(items=10))
+    box = Box(ledger, "box")
+    tickets: list[int] = []
+
+    async def repay() -> None:
+        await wait_all_tasks_blocked()
+        (waiter,) = ledger.waiters
+        tickets.append(waiter.ticket)
+        account.resume("disk")
+        box.work(box.items)
+
+    publish(account, [box] * 11)
+    for what in ("nothing", "a turn", "a run", "a loan"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(repay)
+            await account.ensure_clear_funds()
+        account.halt("disk")
+        if what == "a turn":
+            publish(account, [box])
+        elif what == "a run":
+            commit_run(account, [box], b"", 1, 1)
+        elif what == "a loan":
+            account.lend(None).settle()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(repay)
+        await account.ensure_clear_funds()
+    # The second looks without having brought in anything: it is where it was.
+    assert tickets[0] == tickets[1]
+    assert tickets[1:] == sorted(set(tickets))
