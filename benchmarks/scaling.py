@@ -242,6 +242,9 @@ def main() -> int:
     sizes = [size for size in SIZES if size <= min(options.most, most - 200)]
     if not sizes or (len(sizes) < len(SIZES) and options.most >= SIZES[-1]):
         print(f"no more than {sizes[-1] if sizes else 0}: {most} descriptors (ulimit -n)")
+    if len(sizes) < 2:
+        print("scaling: nothing to compare: at least two sizes", file=sys.stderr)
+        return 2
     # The relay inherits it.
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     chosen = [each for each in DIMENSIONS if not options.only or each.name in options.only]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scaling import Row, exponent
+from benchmarks.scaling import Row, exponent, main
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -55,3 +55,11 @@ def test_a_short_run(tmp_path: Path) -> None:
         "accounts",
     }
     assert len(done.stdout.splitlines()) == 10
+
+
+def test_one_size_is_nothing_to_compare(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scaling.py", "--most", "10"])
+    assert main() == 2
+    assert "at least two sizes" in capsys.readouterr().err
