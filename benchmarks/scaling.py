@@ -36,6 +36,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
 from benchmarks.idle import connect, utf8
 from benchmarks.loadgen import GeneratorError, Load, run
 from benchmarks.servers import Relay, Running, ServerError
+from clearfunds.transports.mqtt import encode_remaining_length
 
 BUDGET: Final = 1.5
 """How often as dear the largest size may be as the smallest."""
@@ -57,13 +58,7 @@ Surroundings = Callable[[Running, int], list[socket.socket]]
 
 
 def _packet(first: int, body: bytes) -> bytes:
-    length = len(body)
-    encoded = bytearray()
-    while length >= 128:
-        encoded.append(length & 127 | 128)
-        length >>= 7
-    encoded.append(length)
-    return bytes((first,)) + bytes(encoded) + body
+    return bytes((first,)) + encode_remaining_length(len(body)) + body
 
 
 def _subscribe(sock: socket.socket, filters: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from ..transports.mqtt import encode_remaining_length
 from ._errors import PerfError
 
 PUBLISH: Final = 3
@@ -19,16 +20,6 @@ PUBCOMP: Final = 7
 MAX_PACKET_IDS: Final = 65_535
 
 _ID: Final = struct.Struct(">H")
-
-
-def remaining_length(length: int) -> bytes:
-    """Encode a remaining length (MQTT 3.1.1, section 2.2.3)."""
-    encoded = bytearray()
-    while length >= 128:
-        encoded.append(length & 127 | 128)
-        length >>= 7
-    encoded.append(length)
-    return bytes(encoded)
 
 
 def acknowledgement(kind: int, packet_id: int) -> bytes:
@@ -109,4 +100,4 @@ class Publications:
         if self._qos:
             name += _ID.pack(packet_id)
         length = len(name) + len(header) + len(filler)
-        return b"".join((self._first, remaining_length(length), name, header, filler))
+        return b"".join((self._first, encode_remaining_length(length), name, header, filler))

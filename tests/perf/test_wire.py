@@ -13,7 +13,6 @@ from clearfunds.perf._wire import (
     Publications,
     acknowledgement,
     packet_id_at,
-    remaining_length,
 )
 from clearfunds.transports.mqtt import PubAck, Publish, PubRel, decode, encode
 
@@ -60,4 +59,3 @@ def test_acknowledgements() -> None:
     assert acknowledgement(4, 513) == encode(PubAck(513))
     assert acknowledgement(PUBREL, 1) == encode(PubRel(1))
     assert packet_id_at(b"\x00\x02\x01", 1) == 513
-    assert remaining_length(321) == b"\xc1\x02"
