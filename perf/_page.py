@@ -209,10 +209,7 @@ def _verdict(result: Result) -> str:
 
 
 def _subscribers(result: Result) -> str:
-    every = sorted(
-        result.subscribers,
-        key=lambda s: (not s.slow, -s.missing, -(s.latencies.percentile(99) or 0.0), s.number),
-    )
+    every = result.worst_first()
     if not every:
         return ""
     heads = ["subscriber", "received", "of", "never came", "twice", "cut off", "longest gap"]

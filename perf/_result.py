@@ -165,6 +165,13 @@ class Result:
         """Seconds in which publishers had something to send and could not, all together."""
         return sum(each.stalled for each in self.publishers)
 
+    def worst_first(self) -> list[SubscriberResult]:
+        """Return the subscribers: slow ones first, then those that miss most, then the latest."""
+        return sorted(
+            self.subscribers,
+            key=lambda s: (not s.slow, -s.missing, -(s.latencies.percentile(99) or 0.0), s.number),
+        )
+
     def doubts(self) -> list[str]:
         """Say why the generator, and not the server, may have set the pace."""
         found: list[str] = []

@@ -82,10 +82,7 @@ def summary(result: Result) -> Iterator[str]:
             f"{'publishers stalled':<22}{share:.1%} of their time; "
             f"longest stretch {seconds(result.stalls.most() if len(result.stalls) else None)}"
         )
-    every = sorted(
-        result.subscribers,
-        key=lambda s: (not s.slow, -s.missing, -(s.latencies.percentile(99) or 0.0), s.number),
-    )
+    every = result.worst_first()
     if len(every) > 1:
         for each in every[:SHOWN]:
             yield subscriber_line(each)

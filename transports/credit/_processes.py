@@ -18,6 +18,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ._scheme import CreditScheme
 
 
-class Process:
+class Process(abc.ABC):
     """One of those who send and are sent messages.
 
     Attributes:
@@ -46,9 +47,9 @@ class Process:
         self.flow = self._make_flow()
 
     @property
+    @abc.abstractmethod
     def name(self) -> str:
         """What an operator knows it by."""
-        raise NotImplementedError
 
     def _make_flow(self) -> CreditFlow[Process]:
         return CreditFlow(self, self.grant, clock=self.scheme.ledger.clock)
@@ -71,7 +72,7 @@ class Process:
         # It and its flow have each other: only the garbage collector could free them otherwise.
         del self.flow
 
-    def _forgotten(self) -> None:
+    def _forgotten(self) -> None:  # noqa: B027 (some are known to nobody)
         """Have all others forget it."""
 
 
