@@ -41,9 +41,9 @@ import trio
 if not __package__:  # run as a file: the root is not yet where modules are looked for
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.fanout import machine, positive
+from benchmarks.fanout import Cores, machine, positive
 from benchmarks.queue_plots import draw, rows
-from benchmarks.servers import Relay, ServerError, lines_until
+from benchmarks.servers import Relay, ServerError, lines_until, pinned
 from clearfunds.dataspace.queues import AckBatcher
 from examples.work_queue import NUMBER, PREFETCH, Client, Frames, connect, frame
 
@@ -61,6 +61,9 @@ STOP_SECONDS = 60.0
 MIB = 1 << 20
 DISK_LIMIT = f"--disk-limit={1 << 34}"
 """More than is written, so that nothing waits for it."""
+
+
+ANYWHERE = Cores(None, None)
 
 
 class BenchmarkError(Exception):
@@ -110,8 +113,10 @@ def scratch(where: Path | None, needed: int) -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def work_queue(directory: Path | None, *options: str) -> Generator[tuple[int, Process]]:
-    """Run the example's server; give its port, and it.
+def work_queue(
+    directory: Path | None, *options: str, core: int | None = None
+) -> Generator[tuple[int, Process]]:
+    """Run the example's server, on that core if one is given; give its port, and it.
 
     Raises:
         ServerError: It did not start.
@@ -119,7 +124,8 @@ def work_queue(directory: Path | None, *options: str) -> Generator[tuple[int, Pr
     where = [] if directory is None else [f"--directory={directory}"]
     command = [sys.executable, str(EXAMPLE), "serve", f"{HOST}:0", *where, *options]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        with pinned(core):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert process.stdout is not None
         try:
             for line in lines_until(process.stdout, time.monotonic() + START_SECONDS):
@@ -174,6 +180,8 @@ class BacklogSettings:
     """What the classic policy aims below; it pages from half of it on."""
     limit_seconds: float = 900.0
     """When it is given up: a backlog that never drains."""
+    sample_seconds: float = 1.0
+    """How often it is looked at."""
 
 
 class Peer:
@@ -218,10 +226,15 @@ class Peer:
 class Backlog:
     """One run of the experiment."""
 
-    SAMPLE_SECONDS = 1.0
-
-    def __init__(self, settings: BacklogSettings, port: int, server: Process) -> None:
+    def __init__(
+        self,
+        settings: BacklogSettings,
+        port: int,
+        server: Process,
+        report: Callable[[str], None] = say,
+    ) -> None:
         self.settings = settings
+        self.report = report
         self.server = server
         self.port = port
         self.selector = selectors.DefaultSelector()
@@ -281,7 +294,9 @@ class Backlog:
     def begin(self, phase: str) -> None:
         self.phase = phase
         self.phases[phase] = round(self.now(), 2)
-        say(f"{self.settings.paging}: {phase} at {self.now():.0f} s, {self.ready():,} ready")
+        self.report(
+            f"{self.settings.paging}: {phase} at {self.now():.0f} s, {self.ready():,} ready"
+        )
 
     def attach(self) -> None:
         for name in self.names:
@@ -298,7 +313,7 @@ class Backlog:
                 peer: Peer = key.data
                 for body in peer.receive():
                     self.take(peer, body)
-            if time.monotonic() - self.sampled >= self.SAMPLE_SECONDS:
+            if time.monotonic() - self.sampled >= self.settings.sample_seconds:
                 self.sampled = time.monotonic()
                 self.control.send(frame(b"S"))
 
@@ -340,6 +355,29 @@ class Backlog:
         )
 
 
+def measure_backlog(
+    settings: BacklogSettings,
+    where: Path | None = None,
+    cores: Cores = ANYWHERE,
+    report: Callable[[str], None] = say,
+) -> dict[str, Any]:
+    """Run the experiment under one policy, with a fresh server; return what was measured.
+
+    Raises:
+        BenchmarkError, ServerError: It could not be measured.
+    """
+    # Three copies of each, and what is copied forward before it is removed.
+    most = settings.backlog + int(settings.queues * settings.rate * settings.limit_seconds)
+    with scratch(where, 2 * most * (settings.size + 100)) as directory:
+        options = (f"--paging={settings.paging}", f"--memory={settings.memory}", DISK_LIMIT)
+        with (
+            work_queue(directory / "store", *options, core=cores.server) as (port, server),
+            pinned(cores.generator),
+        ):
+            run = Backlog(settings, port, server, report)
+            return {"load": os.getloadavg()[0], **run.run()}
+
+
 def backlog(given: argparse.Namespace) -> None:
     """Run the experiment under each policy."""
     runs: list[dict[str, Any]] = []
@@ -348,39 +386,70 @@ def backlog(given: argparse.Namespace) -> None:
             paging, given.rate, given.backlog, given.steady, given.after, memory=given.memory * MIB,
             limit_seconds=given.limit,
         )  # fmt: skip
-        # Three copies of each, and what is copied forward before it is removed.
-        needed = 2 * (given.backlog + int(3 * given.rate * given.limit)) * (settings.size + 100)
-        with scratch(given.scratch, needed) as directory:
-            options = (
-                f"--paging={paging}",
-                f"--memory={settings.memory}",
-                f"--disk-limit={1 << 34}",
-            )
-            with work_queue(directory / "store", *options) as (port, server):
-                runs.append({"load": os.getloadavg()[0], **Backlog(settings, port, server).run()})
-        report_backlog(runs[-1])
+        runs.append(measure_backlog(settings, given.scratch))
+        print(backlog_lines(runs[-1]))
     write(given.json or DATA / "backlog.json", {"machine": machine(), "runs": runs})
 
 
-def report_backlog(run: dict[str, Any]) -> None:
-    """Print a run's phases."""
+@attrs.frozen
+class Phase:
+    """What a part of the experiment came to."""
+
+    name: str
+    seconds: float
+    """From the first sample in it to the last."""
+    published: float
+    """Messages that came into the queues a second, all queues together."""
+    acked: float
+    """The same of those that were acknowledged."""
+    ready: tuple[int, int]
+    """Messages that waited, at its begin and at its end."""
+    rss: tuple[int, int]
+    """The least and the most bytes of the server in memory."""
+    cpu: float
+    """Of the server, in cores."""
+
+    @property
+    def cpu_each(self) -> float:
+        """Microseconds of CPU for each message that came or was acknowledged."""
+        moved = self.published + self.acked
+        return 1e6 * self.cpu / moved if moved else float("nan")
+
+
+def phases(run: dict[str, Any]) -> dict[str, Phase]:
+    """Return the parts of a run that were long enough for two samples, by name."""
     samples = rows(run["samples"])
-    for phase in ("steady", "paused", "draining", "drained"):
-        those = [sample for sample in samples if sample["phase"] == phase]
+    found: dict[str, Phase] = {}
+    for name in run["phases"]:
+        those = [sample for sample in samples if sample["phase"] == name]
         if len(those) < 2:
             continue
         first, last = those[0], those[-1]
         seconds = last["t"] - first["t"]
-        cpu = (last["cpu"] - first["cpu"]) / seconds
-        print(
-            f"{run['settings']['paging']:8} {phase:9} {seconds:6.0f} s  "
-            f"in {(last['published'] - first['published']) / seconds:7,.0f}/s  "
-            f"out {(last['acked'] - first['acked']) / seconds:7,.0f}/s  "
-            f"ready {first['ready']:8,} -> {last['ready']:8,}  "
-            f"RSS {min(s['rss'] for s in those) / MIB:5.0f}.."
-            f"{max(s['rss'] for s in those) / MIB:5.0f} MiB  CPU {cpu:4.2f}"
+        memory = [sample["rss"] for sample in those]
+        found[name] = Phase(
+            name,
+            seconds,
+            (last["published"] - first["published"]) / seconds,
+            (last["acked"] - first["acked"]) / seconds,
+            (first["ready"], last["ready"]),
+            (min(memory), max(memory)),
+            (last["cpu"] - first["cpu"]) / seconds,
         )
-    print(f"{run['settings']['paging']:8} {'drained' if run['drained'] else 'DID NOT DRAIN'}")
+    return found
+
+
+def backlog_lines(run: dict[str, Any]) -> str:
+    """Return a run's phases as text."""
+    paging = run["settings"]["paging"]
+    lines = [
+        f"{paging:8} {phase.name:9} {phase.seconds:6.0f} s  "
+        f"in {phase.published:7,.0f}/s  out {phase.acked:7,.0f}/s  "
+        f"ready {phase.ready[0]:8,} -> {phase.ready[1]:8,}  "
+        f"RSS {phase.rss[0] / MIB:5.0f}..{phase.rss[1] / MIB:5.0f} MiB  CPU {phase.cpu:4.2f}"
+        for phase in phases(run).values()
+    ]
+    return "\n".join([*lines, f"{paging:8} {'drained' if run['drained'] else 'DID NOT DRAIN'}"])
 
 
 # ---- Ten million messages ------------------------------------------------------------------------
@@ -640,42 +709,73 @@ def percentile(ordered: list[float], share: float) -> float | None:
     return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
 
 
-def sweeps(given: argparse.Namespace) -> None:
-    """Measure each point, in a mixed order, several times."""
-    points = [point for name in given.only.split(",") for point in SWEEPS[name]]
-    if given.values is not None:
-        wanted = [int(value) for value in given.values.split(",")]
-        points = [point for point in points if value_of(point) in wanted]
-    kinds = given.kinds.split(",")
+@attrs.frozen
+class SweepSettings:
+    """How each point is measured."""
+
+    size: int = 1000
+    seconds: float = 5.0
+    warm_up: float = 1.0
+    runs: int = 3
+
+
+def measure_points(
+    points: list[tuple[str, Point]],
+    settings: SweepSettings,
+    where: Path | None = None,
+    cores: Cores = ANYWHERE,
+    report: Callable[[str], None] = say,
+) -> list[dict[str, Any]]:
+    """Measure each point in each kind of queue, in a mixed order, several times.
+
+    Each time with a fresh server.
+
+    Raises:
+        BenchmarkError, ServerError: It could not be measured.
+    """
     results: dict[tuple[str, Point], list[dict[str, Any]]] = {}
     # What a prefetch of 1 leaves behind, at a rate that nothing here reaches.
-    needed = int((given.seconds + given.warm_up) * 50_000 * (given.size + 100))
-    for number in range(given.runs):
-        order = [(kind, point) for kind in kinds for point in points]
+    needed = int((settings.seconds + settings.warm_up) * 50_000 * (settings.size + 100))
+    for number in range(settings.runs):
+        order = list(points)
         random.Random(number).shuffle(order)
         for place, (kind, point) in enumerate(order):
-            with scratch(given.scratch, needed) as directory:
-                where = None if kind == "memory" else directory / "store"
-                with work_queue(where, DISK_LIMIT) as (port, server):
-                    flow = Flow(point, given.size, given.seconds, given.warm_up)
+            with scratch(where, needed) as directory:
+                store = None if kind == "memory" else directory / "store"
+                with (
+                    work_queue(store, DISK_LIMIT, core=cores.server) as (port, server),
+                    pinned(cores.generator),
+                ):
+                    flow = Flow(point, settings.size, settings.seconds, settings.warm_up)
                     found = trio.run(flow.run, port, server)
             found["load"] = os.getloadavg()[0]
             results.setdefault((kind, point), []).append(found)
-            say(
+            report(
                 f"run {number + 1}, {place + 1}/{len(order)}: {kind:6} {point.sweep:12} "
                 f"{value_of(point):6,}: {found['received']:9,.0f}/s, p50 {found['p50']} ms"
             )
-    rows = [
+    return [
         {"kind": kind, "sweep": point.sweep, "value": value_of(point), "runs": runs}
         for (kind, point), runs in sorted(
             results.items(), key=lambda item: (item[0][0], item[0][1].sweep, value_of(item[0][1]))
         )
     ]
-    print(sweeps_table(rows))
-    settings = {"size": given.size, "seconds": given.seconds, "runs": given.runs}
+
+
+def sweeps(given: argparse.Namespace) -> None:
+    """Measure the sweeps that were asked for."""
+    points = [point for name in given.only.split(",") for point in SWEEPS[name]]
+    if given.values is not None:
+        wanted = [int(value) for value in given.values.split(",")]
+        points = [point for point in points if value_of(point) in wanted]
+    both = [(kind, point) for kind in given.kinds.split(",") for point in points]
+    settings = SweepSettings(given.size, given.seconds, given.warm_up, given.runs)
+    found = measure_points(both, settings, given.scratch)
+    print(sweeps_table(found))
+    said = {"size": given.size, "seconds": given.seconds, "runs": given.runs}
     write(
         given.json or DATA / "sweeps.json",
-        {"machine": machine(), "settings": settings, "points": rows},
+        {"machine": machine(), "settings": said, "points": found},
     )
 
 
