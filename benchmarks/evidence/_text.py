@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ __all__ = [
     "size_of",
     "table",
     "time_of",
+    "wrapped",
 ]
 
 LABELS: Final = {
@@ -61,6 +63,13 @@ def listed(words: Sequence[str], *, none: str = "nothing") -> str:
         return none
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def wrapped(text: str) -> str:
+    """Return a paragraph (not a table, not a list) in lines as long as those of the other pages."""
+    return textwrap.fill(
+        " ".join(text.split()), 112, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> str:

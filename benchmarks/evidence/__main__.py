@@ -1,0 +1,268 @@
+"""Measure what docs/evidence.md shows, and write it: ``python -m benchmarks.evidence``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import fanout
+from benchmarks.evidence import _page, _plot, _sections
+from benchmarks.evidence._data import Record, read, write
+from benchmarks.evidence._section import Section, Setting
+from benchmarks.evidence._text import time_of
+from benchmarks.fanout import Cores
+from benchmarks.servers import PEERS, AnyServer, Relay
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+WRITING_SECONDS: Final = 20.0
+"""What is left of the time for the page and its figures."""
+
+
+def main(
+    words: Sequence[str] | None = None, sections: Mapping[str, Section | str] | None = None
+) -> int:
+    """Measure, write the data, the figures and the page; return the exit status.
+
+    0, also where something could not be measured, which the page says; with ``--check``, 1 then or
+    when something does not hold; 130 after Ctrl-C, with what had been measured by then.
+    """
+    if sections is None:
+        sections = {name: _sections.load(name) for name in _sections.NAMES}
+    arguments = parse_arguments(words, list(sections))
+    try:
+        with _plot.styled():
+            pass
+    except ImportError as error:
+        sys.exit(f"evidence: {error}")
+    status = 0
+    if not arguments.render:
+        chosen = [
+            section
+            for name, section in sections.items()
+            if name in arguments.only and isinstance(section, Section)
+        ]
+        for name, section in sections.items():
+            if name in arguments.only and isinstance(section, str):
+                say(section)
+        status = measure(chosen, arguments)
+    page = write_page(sections, arguments.data, arguments.out)
+    missed = [claim for claim in page.claims if claim.word == "MISSED"]
+    for claim in missed:
+        say(f"MISSED: {claim.text}: {claim.found:{claim.form}}, at most {claim.most:g}")
+    if status in {0, 1} and not arguments.check:
+        return 0
+    return status or (1 if missed else 0)
+
+
+def parse_arguments(words: Sequence[str] | None, names: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.evidence",
+        description="Measure what docs/evidence.md shows, and write it.",
+        epilog=f"sections: {', '.join(names)}",
+    )
+    positive = fanout.positive
+    parser.add_argument("--only", metavar="NAMES", help="these sections; the others stay (all)")
+    parser.add_argument(
+        "--render", action="store_true", help="measure nothing: the page from what there is"
+    )
+    parser.add_argument(
+        "--scale", type=positive, default=1.0, help="of times and sizes, to try it out (1)"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=positive,
+        default=30.0,
+        help="a section is not begun that would not end within them (30)",
+    )
+    parser.add_argument(
+        "--data", type=Path, default=ROOT / "docs" / "data" / "evidence", metavar="DIR",
+        help="where what was measured is kept (docs/data/evidence)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs", metavar="DIR",
+        help="where evidence.md and its figures are written (docs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if something is missed or failed"
+    )
+    arguments = parser.parse_args(words)
+    chosen = names if arguments.only is None else [n for n in arguments.only.split(",") if n]
+    for name in chosen:
+        if name not in names:
+            parser.error(f"--only: {name} is not one of {', '.join(names)}")
+    if not chosen:
+        parser.error("--only: none given")
+    arguments.only = chosen
+    return arguments
+
+
+# -- Measuring -------------------------------------------------------------------------------------
+
+
+def measure(sections: Sequence[Section], arguments: argparse.Namespace) -> int:
+    """Measure one section after the other, and keep each as soon as it is measured."""
+    began = time.monotonic()
+    deadline = began + 60 * arguments.minutes - WRITING_SECONDS
+    servers, missing = find_servers()
+    for sentence in missing:
+        say(sentence)
+    cores = Cores.choose()
+    setting = Setting(servers, cores, reporter(began), arguments.scale)
+    facts: dict[str, Any] = {
+        "machine": machine(),
+        "pinning": str(cores),
+        "shared": cores.server is None,
+        "scale": arguments.scale,
+        "servers": {server.name: version(server) for server in servers},
+        "missing": missing,
+    }
+    status = 0
+    for section in sections:
+        path: Path = arguments.data / f"{section.name}.json"
+        old = read(path)
+        wanted, left = section.seconds * arguments.scale, deadline - time.monotonic()
+        if wanted > left:
+            message = (
+                f"It was not begun: it takes about {time_of(wanted)}, and of "
+                f"{arguments.minutes:g} minutes {time_of(max(0.0, left))} were left."
+            )
+            write(path, Record(old.about, old.data, trouble(message)))
+            setting.report(f"{section.name}: {message}")
+            status = 1
+            continue
+        setting.report(f"{section.name}: {section.title}, about {time_of(wanted)}")
+        about: dict[str, Any] = {"date": now(), "load": os.getloadavg()[0], **facts}
+        start = time.monotonic()
+        try:
+            with stopped_after(left) as out_of_time:
+                data = section.measure(setting)
+        except KeyboardInterrupt:
+            if not out_of_time():
+                setting.report(f"{section.name}: interrupted; what was measured before is kept")
+                return 130
+            message = f"It was stopped: after {time_of(left)} the time was up."
+        except Exception as error:  # noqa: BLE001 - a section less, not a page less
+            traceback.print_exc()
+            message = f"It failed: {type(error).__name__}: {first_line(error)}"
+        else:
+            about["seconds"] = round(time.monotonic() - start, 1)
+            write(path, Record(about, data))
+            setting.report(f"{section.name}: measured in {time_of(about['seconds'])}")
+            continue
+        write(path, Record(old.about, old.data, trouble(message)))
+        setting.report(f"{section.name}: {message}")
+        status = 1
+    return status
+
+
+def find_servers() -> tuple[tuple[AnyServer, ...], list[str]]:
+    """Return the servers that are here, the relay first, and a sentence about each other."""
+    found: list[AnyServer] = []
+    missing: list[str] = []
+    candidates: tuple[AnyServer, ...] = (Relay(), *PEERS)
+    for server in candidates:
+        sentence = server.missing()
+        if sentence is None:
+            found.append(server)
+        else:
+            missing.append(sentence)
+    return tuple(found), missing
+
+
+def version(server: AnyServer) -> str:
+    """Return what the server says about its version, or that it says nothing."""
+    try:
+        return server.version()
+    except Exception as error:  # noqa: BLE001 - what it does, not how it is called, is measured
+        return f"of unknown version ({type(error).__name__})"
+
+
+def machine() -> dict[str, str]:
+    """Describe the machine by what does not change from section to section."""
+    return {name: value for name, value in fanout.machine().items() if name != "load before"}
+
+
+def first_line(error: Exception) -> str:
+    """Return the beginning of what an error says, fit for a page."""
+    return (str(error).splitlines() or ["no reason given"])[0][:300].rstrip(".") + "."
+
+
+def trouble(message: str) -> dict[str, str]:
+    """Return why a section could not be measured, with the date."""
+    return {"date": now(), "message": message}
+
+
+def now() -> str:
+    """Return the date and the time, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@contextlib.contextmanager
+def stopped_after(seconds: float) -> Generator[Callable[[], bool]]:
+    """End the block as Ctrl-C would, once the time is up; the function says if it was that.
+
+    As Ctrl-C, since that is what everybody, Trio included, cleans up after.
+    """
+    rang = False
+
+    def ring(_signal: int, _frame: object) -> None:
+        nonlocal rang
+        rang = True
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield lambda: rang
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def reporter(began: float) -> Callable[[str], None]:
+    """Return what says a sentence on stderr, with how long it has been."""
+
+    def report(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - began), 60)
+        say(f"{minutes:2}:{seconds:02} {text}")
+
+    return report
+
+
+def say(text: str) -> None:
+    """Say something on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# -- Writing ---------------------------------------------------------------------------------------
+
+
+def write_page(sections: Mapping[str, Section | str], data: Path, out: Path) -> _page.Page:
+    """Write the page and its figures from what is kept in ``data``."""
+    records = {name: read(data / f"{name}.json") for name in sections}
+    page = _page.compose(sections, records)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, make in page.figures.items():
+        try:
+            _plot.save(make, out / f"evidence-{name}.svg")
+        except Exception:  # noqa: BLE001 - a figure less, not a page less
+            traceback.print_exc()
+            say(f"the figure evidence-{name}.svg could not be drawn")
+    path = out / "evidence.md"
+    path.write_text(page.text)
+    say(str(path))
+    return page
+
+
+if __name__ == "__main__":
+    sys.exit(main())
