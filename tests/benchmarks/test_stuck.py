@@ -10,16 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.stuck import (
-    COLUMNS,
-    WIRES,
-    Found,
-    Pace,
-    Receiver,
-    kinds_of,
-    row,
-    table,
-)
+from benchmarks.clients import WIRES, Pace, Receiver, kinds_of
+from benchmarks.servers import Relay
+from benchmarks.stuck import COLUMNS, Found, Terms, row, run, table
 
 STUCK = Path(__file__).parents[2] / "benchmarks" / "stuck.py"
 
@@ -123,8 +116,10 @@ def found(**values: Any) -> Found:
         "stuck_got": 1_000,
         "stuck_lost": 3_000,
         "cut": True,
+        "cut_after": 7.25,
         "memory": 12.4,
         "log": ("it is stuck",),
+        "over_time": {"t": [0.0], "others": [0.0], "mb": [50.0]},
     }
     return Found(**(made | values))
 
@@ -141,6 +136,22 @@ def test_a_run_is_a_row() -> None:
     assert all(line.count(" | ") == len(COLUMNS) - 1 for line in lines)
 
 
+def test_a_run_of_a_relay_says_what_became_of_everybody(tmp_path: Path) -> None:
+    relay = Relay(protocols=("mqtt",), options=("--stuck=disconnect", "--patience=0.3"))
+    terms = Terms(rate=4_000, payload=4_000, warm=0.3, watch=2.5, quiet=0.4)
+    one = run(relay, "relay, disconnect", terms, tmp_path)
+    assert (one.offered, one.others_lost) == (10_000, 0)
+    assert one.stuck_got + one.stuck_lost >= one.sent
+    assert 0 < one.share <= 1.05
+    assert len({len(column) for column in one.over_time.values()}) == 1
+    # By then the kernel's buffers and the publisher's limit are full: 16 MB/s come.
+    assert one.cut
+    assert one.stuck_lost > 0
+    assert one.waited > 0
+    assert any("the-stuck-one" in line for line in one.log)
+
+
+@pytest.mark.long
 def test_a_relay_is_measured_as_a_user_would_do_it(tmp_path: Path) -> None:
     written = tmp_path / "found.json"
     options = ("--only=disconnect", "--away=good", "--patience=0.5", "--watch=2")

@@ -1,0 +1,553 @@
+"""A publisher and the subscribers of one server, in one thread, over plain sockets.
+
+For benchmarks in which a load has a pace of its own and it is looked at what becomes of it: how
+long the publisher waits, what each subscriber gets and when, who is cut off, where the rest is.
+(`loadgen.c` is for those in which the server is driven as fast as it can.)
+
+All messages are of one size and begin with their number, so that what comes is counted, and told
+apart, without being parsed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import selectors
+import socket
+import time
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import attrs
+
+from benchmarks.idle import utf8
+from benchmarks.servers import ServerError
+
+TOPICS: Final = 10
+DIGITS: Final = 12
+"""Of the number that a payload begins with."""
+BUFFER: Final = 64 << 10
+"""Of the sockets here, in bytes, so that it is what the servers do that is measured."""
+BURST: Final = 0.02
+"""Seconds' worth of messages that are sent at once at most."""
+TICK: Final = 0.01
+"""Seconds after which a subscriber with a pace takes some again."""
+LET_IN: Final = 10.0
+"""Seconds within which a server lets a client in."""
+TELLS: Final = re.compile(
+    r"stuck|slow consumer|dropp|behind|patience|gave up|given up|output buffer|written off|wait",
+    re.IGNORECASE,
+)
+"""What there is in a line of a log that tells of who does not keep up."""
+
+
+# -- what is spoken -----------------------------------------------------------------------------
+
+
+def _mqtt(name: str, filter_: str | None) -> bytes:
+    body = b"\x00\x04MQTT\x04\x02\x00\x00" + utf8(name)
+    said = bytes((0x10, len(body))) + body
+    if filter_ is not None:
+        wanted = b"\x00\x01" + utf8(filter_) + b"\x00"
+        said += bytes((0x82, len(wanted))) + wanted
+    return said
+
+
+def _mqtt_frame(topic: int, payload: bytes) -> bytes:
+    body = utf8(f"stuck/{topic}") + payload
+    return bytes((0x30, len(body) & 127 | 128, len(body) >> 7)) + body
+
+
+def _nats(name: str, filter_: str | None) -> bytes:
+    options = json.dumps({"verbose": False, "name": name})
+    said = f"CONNECT {options}\r\n"
+    if filter_ is not None:
+        said += f"SUB {filter_} 1\r\n"
+    return f"{said}PING\r\n".encode()
+
+
+def _nats_frame(topic: int, payload: bytes) -> bytes:
+    return b"PUB stuck.%d %d\r\n%s\r\n" % (topic, len(payload), payload)
+
+
+def _redis_words(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+
+
+def _redis(name: str, filter_: str | None) -> bytes:
+    said = _redis_words(b"CLIENT", b"SETNAME", name.encode())
+    if filter_ is not None:
+        said += _redis_words(b"PSUBSCRIBE", filter_.encode())
+    return said
+
+
+def _redis_frame(topic: int, payload: bytes) -> bytes:
+    return _redis_words(b"PUBLISH", b"stuck/%d" % topic, payload)
+
+
+@attrs.frozen
+class Wire:
+    """A protocol, as far as it is spoken here."""
+
+    filter: str
+    hello: Callable[[str, str | None], bytes]
+    """What a client of that name says first, with a filter if it subscribes."""
+    welcomed: Callable[[bytes, bool], bool]
+    """Whether that is all that a server says to it, for one who has subscribed or not."""
+    frame: Callable[[int, bytes], bytes]
+    """A publication on a topic."""
+    delivered: Callable[[bytes], int]
+    """How long it is when it is delivered."""
+    ping: bytes = b""
+    pong: bytes = b""
+    after: int = 0
+    """How many bytes there are behind the payload."""
+
+
+WIRES: Final[Mapping[str, Wire]] = {
+    "mqtt": Wire(
+        "stuck/#", _mqtt, lambda got, sub: len(got) >= (9 if sub else 4), _mqtt_frame,
+        lambda payload: len(_mqtt_frame(0, payload)),
+    ),
+    "nats": Wire(
+        "stuck.*", _nats, lambda got, _: got.endswith(b"PONG\r\n"), _nats_frame,
+        lambda payload: len(b"MSG stuck.0 1 %d\r\n\r\n" % len(payload)) + len(payload),
+        b"PING\r\n", b"PONG\r\n", 2,
+    ),
+    "redis": Wire(
+        "stuck/*", _redis, lambda got, sub: got.startswith(b"+OK\r\n") and (
+            not sub or got.endswith(b":1\r\n")
+        ),
+        _redis_frame,
+        lambda payload: len(_redis_words(b"pmessage", b"stuck/*", b"stuck/0", payload)),
+        after=2,
+    ),
+}  # fmt: skip
+
+
+# -- what is counted ----------------------------------------------------------------------------
+
+
+@attrs.define
+class Receiver:
+    """What came to a subscriber, of messages that are all of one size.
+
+    Args:
+        size: Of a message, in bytes.
+        ping: What the server says in between.
+        number: Where in a message its number is; None: they are not looked at.
+    """
+
+    size: int
+    ping: bytes = b""
+    number: int | None = None
+    messages: int = 0
+    longest: float = 0.0
+    """The longest time in which nothing came, of those that are over."""
+    last: float = 0.0
+    """When something came last."""
+    numbers: array[int] = attrs.field(factory=lambda: array("Q"))
+    """Of all that came, where they are looked at."""
+    strange: int = 0
+    """How many came that are no message that was sent, or came again, or after a later one."""
+    _rest: bytes = b""
+    _latest: int = -1
+
+    def begin(self, now: float) -> None:
+        """Count from now on."""
+        self.messages = 0
+        self.longest = 0.0
+        self.last = now
+
+    def took(self, data: bytes, now: float) -> int:
+        """Count what came at `now`; return how many pings were among it."""
+        data = self._rest + data
+        pings = data.count(self.ping) if self.ping else 0
+        if pings:
+            data = data.replace(self.ping, b"")
+        whole, over = divmod(len(data), self.size)
+        self._rest = data[len(data) - over :] if over else b""
+        if whole:
+            self.messages += whole
+            self.longest = max(self.longest, now - self.last)
+            self.last = now
+            if self.number is not None:
+                self._look(data, self.number, whole)
+        return pings
+
+    def _look(self, data: bytes, at: int, whole: int) -> None:
+        last = self._latest
+        for place in range(at, whole * self.size, self.size):
+            digits = data[place : place + DIGITS]
+            if not digits.isdigit():
+                self.strange += 1
+                continue
+            number = int(digits)
+            self.numbers.append(number)
+            self.strange += number <= last
+            last = max(last, number)
+        self._latest = last
+
+    def gap(self, until: float) -> float:
+        """Return the longest time in which nothing came, up to `until`."""
+        return max(self.longest, until - self.last)
+
+
+@attrs.define
+class Pace:
+    """When a publisher sends, who has a pace of his own and catches up with nothing."""
+
+    rate: float
+    sent: int = 0
+    waited: float = 0.0
+    """Seconds in all in which nothing was taken from it."""
+    longest: float = 0.0
+    went_on: float | None = None
+    """When the longest wait was over."""
+    _allowed: float = 0.0
+    _looked: float = 0.0
+    _since: float | None = None
+
+    def begin(self, now: float) -> None:
+        """Count from now on."""
+        self.sent = 0
+        self.waited = self.longest = 0.0
+        self.went_on = None
+        self._looked = now
+        self._allowed = 0.0
+        if self._since is not None:
+            self._since = now
+
+    def due(self, now: float) -> int:
+        """Return how many messages are to be sent now."""
+        if self._since is None:
+            # What it had no time for itself, it catches up with: up to a second of it.
+            self._allowed = min(self._allowed + (now - self._looked) * self.rate, self.rate)
+        self._looked = now
+        count = min(int(self._allowed), math.ceil(self.rate * BURST))
+        self._allowed -= count
+        self.sent += count
+        return count
+
+    def blocked(self, now: float) -> None:
+        """Nothing more is taken from it."""
+        if self._since is None:
+            self._since = now
+
+    def free(self, now: float) -> None:
+        """All was taken."""
+        since, self._since = self._since, None
+        if since is not None:
+            self.waited += now - since
+            if now - since > self.longest:
+                self.longest, self.went_on = now - since, now
+
+    def end(self, now: float) -> bool:
+        """Count up to `now`; return whether it waits still."""
+        waits = self._since is not None
+        if self._since is not None:
+            stretch = now - self._since
+            self.waited += stretch
+            if stretch > self.longest:
+                self.longest, self.went_on = stretch, None
+        return waits
+
+
+def kinds_of(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines that tell of it, of those that differ in their numbers only the first."""
+    found: dict[str, str] = {}
+    for line in lines:
+        if TELLS.search(line):
+            found.setdefault(re.sub(r"[\d.:,]+", "0", line), line.strip())
+    return tuple(found.values())
+
+
+# -- what the kernel knows ----------------------------------------------------------------------
+
+
+def family(pid: int) -> tuple[int, ...]:
+    """Return a process and all that descend from it."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name, in brackets, may have blanks and brackets in it.
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue  # it has just ended
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return tuple(found)
+
+
+def resident(pids: Iterable[int]) -> float:
+    """Return the memory of processes, in megabytes; of one that has ended, none."""
+    pages = 0
+    for pid in pids:
+        try:
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            continue
+    return pages * 4096 / 1e6
+
+
+@attrs.frozen
+class Ends:
+    """What the kernel holds of the connections to a server, in bytes, and which there are."""
+
+    to_send: int = 0
+    """What the server has written, and the subscriber's kernel does not have."""
+    to_take: int = 0
+    """What a subscriber's kernel has, and the subscriber has not taken."""
+    coming: int = 0
+    """What was published, and the server has not read."""
+    open: frozenset[int] = frozenset()
+    """The clients' ports of the connections that the server has not closed."""
+
+
+ESTABLISHED: Final = "01"
+CLOSE_WAIT: Final = "08"
+"""The other side has closed it, and the server has not."""
+
+
+def ends_of(tables: Iterable[str], port: int, publisher: int) -> Ends:
+    """Return what tables of sockets (/proc/net/tcp) say of a server's port.
+
+    Args:
+        tables: Their text.
+        port: Where the server listens.
+        publisher: The publisher's own port.
+    """
+    to_send = to_take = coming = 0
+    still: set[int] = set()
+    for table in tables:
+        for line in table.splitlines()[1:]:
+            words = line.split()
+            here, there = (int(word.rpartition(":")[2], 16) for word in words[1:3])
+            out, came = (int(word, 16) for word in words[4].split(":"))
+            if here == port and there != 0:
+                if words[3] in {ESTABLISHED, CLOSE_WAIT}:
+                    still.add(there)
+                if there == publisher:
+                    coming += came
+                else:
+                    to_send += out
+            elif there == port:
+                if here == publisher:
+                    coming += out
+                else:
+                    to_take += came
+    return Ends(to_send, to_take, coming, frozenset(still))
+
+
+# -- who publishes and who subscribes -----------------------------------------------------------
+
+
+Reads = Literal["all", "nothing"] | float
+"""What a subscriber takes: all that comes, nothing, or so many bytes a second."""
+
+
+class Scene:
+    """A publisher and the subscribers of a server, in one thread.
+
+    Args:
+        wire: What is spoken.
+        port: The server's.
+        names: Of the subscribers.
+        payload: Bytes of a message.
+        rate: Messages a second, at most.
+        numbered: Whether subscribers look at the numbers of what they get.
+
+    Raises:
+        ServerError: A client was not let in.
+        OSError: There is no server.
+    """
+
+    def __init__(
+        self, wire: Wire, port: int, *, names: Iterable[str], payload: int, rate: float,
+        numbered: bool = False,
+    ) -> None:  # fmt: skip
+        self._wire = wire
+        self._port = port
+        self._payload = payload
+        self._selector = selectors.DefaultSelector()
+        self.size = wire.delivered(bytes(payload))
+        at = self.size - payload - wire.after if numbered else None
+        self._socks: list[socket.socket] = []
+        self.receivers: list[Receiver] = []
+        try:
+            for name in names:
+                self._socks.append(self._connect(name, wire.filter))
+                self.receivers.append(Receiver(self.size, wire.ping, at))
+            self._publisher = self._connect("publisher", None)
+        except BaseException:
+            for sock in self._socks:
+                sock.close()
+            raise
+        self.ports = [int(sock.getsockname()[1]) for sock in self._socks]
+        """The subscribers' own."""
+        self.pace = Pace(rate)
+        self._unsent = b""
+        self._number = 0
+        self._reads: list[Reads] = ["all"] * len(self._socks)
+        self._may_take = [0.0] * len(self._socks)
+        self._ticked = time.monotonic()
+        self.ended: set[int] = set()
+        for number, sock in enumerate(self._socks):
+            self._selector.register(sock, selectors.EVENT_READ, number)
+        self._selector.register(self._publisher, selectors.EVENT_READ, None)
+
+    def _connect(self, name: str, filter_: str | None) -> socket.socket:
+        sock = socket.socket()
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+            sock.settimeout(LET_IN)
+            sock.connect(("127.0.0.1", self._port))
+            sock.sendall(self._wire.hello(name, filter_))
+            got = b""
+            while not self._wire.welcomed(got, filter_ is not None):
+                more = sock.recv(4096)
+                if not more:
+                    raise ServerError(f"{name} was not let in: {got!r}")
+                got += more
+        except BaseException:
+            sock.close()
+            raise
+        sock.setblocking(False)
+        return sock
+
+    @property
+    def published(self) -> int:
+        """How many messages the kernel has taken from the publisher, from the first on."""
+        left = len(self._unsent)
+        return self._number - (-(-left // self._frame_size) if left else 0)
+
+    @property
+    def _frame_size(self) -> int:
+        return len(self._wire.frame(0, bytes(self._payload)))
+
+    def reads(self, number: int, how: Reads) -> None:
+        """Say what one subscriber takes from now on."""
+        before, self._reads[number] = self._reads[number], how
+        if number in self.ended or (before == "all") == (how == "all"):
+            return
+        if how == "all":
+            self._selector.register(self._socks[number], selectors.EVENT_READ, number)
+        else:
+            self._selector.unregister(self._socks[number])
+            self._may_take[number] = 0.0
+
+    def ends(self) -> Ends:
+        """Return what the kernel holds of these connections."""
+        tables = [
+            path.read_text()
+            for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+            if path.exists()
+        ]
+        return ends_of(tables, self._port, int(self._publisher.getsockname()[1]))
+
+    def step(self, *, publish: bool = True) -> None:
+        """Take what there is, send what is due."""
+        for key, events in self._selector.select(0.002):
+            if key.data is not None:
+                self._take(key.data, 1 << 18)
+            elif events & selectors.EVENT_READ:
+                self._answered()
+        now = time.monotonic()
+        if now - self._ticked >= TICK:
+            self._tick(now)
+        if self._unsent or publish:
+            self._send(publish=publish)
+
+    def _tick(self, now: float) -> None:
+        passed = min(now - self._ticked, 5 * TICK)
+        self._ticked = now
+        for number, how in enumerate(self._reads):
+            if isinstance(how, float) and number not in self.ended:
+                # What was not there to be taken is not caught up with, but for some ticks.
+                self._may_take[number] = min(self._may_take[number] + how * passed, how * 5 * TICK)
+                allowed = int(self._may_take[number])
+                if allowed:
+                    self._may_take[number] -= self._take(number, allowed)
+
+    def _take(self, number: int, most: int) -> int:
+        sock = self._socks[number]
+        try:
+            data = sock.recv(most)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            data = b""
+        if not data:
+            if self._reads[number] == "all":
+                self._selector.unregister(sock)
+            self.ended.add(number)
+            return 0
+        for _ in range(self.receivers[number].took(data, time.monotonic())):
+            with contextlib.suppress(OSError):
+                sock.send(self._wire.pong)
+        return len(data)
+
+    def _answered(self) -> None:
+        try:
+            data = self._publisher.recv(1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ServerError("the publisher's connection was closed")
+        if self._wire.ping and self._wire.ping in data:
+            self._unsent += self._wire.pong
+
+    def _send(self, *, publish: bool) -> None:
+        now = time.monotonic()
+        if publish and not self._unsent:
+            frames: list[bytes] = []
+            for _ in range(self.pace.due(now)):
+                payload = b"%0*d" % (DIGITS, self._number)
+                frames.append(
+                    self._wire.frame(self._number % TOPICS, payload.ljust(self._payload, b"."))
+                )
+                self._number += 1
+            self._unsent = b"".join(frames)
+        if self._unsent:
+            try:
+                taken = self._publisher.send(self._unsent)
+            except BlockingIOError:
+                taken = 0
+            self._unsent = self._unsent[taken:]
+            if self._unsent and not taken:
+                self.pace.blocked(now)
+            if not self._unsent:
+                self.pace.free(now)
+
+    def drain(
+        self, quiet: float, most: float = math.inf, look: Callable[[], None] | None = None
+    ) -> None:
+        """Take what is still to come, until nothing has come for a while.
+
+        Args:
+            quiet: Seconds in which nothing comes: then all has come.
+            most: Seconds after which it is given up.
+            look: Called after each step.
+        """
+        began = time.monotonic()
+        until = began + quiet
+        last = -1
+        while (now := time.monotonic()) < min(until, began + most):
+            self.step(publish=False)
+            if look is not None:
+                look()
+            count = sum(receiver.messages for receiver in self.receivers)
+            if count != last:
+                last, until = count, now + quiet
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._selector.close()
+        for sock in (*self._socks, self._publisher):
+            sock.close()
