@@ -46,6 +46,8 @@ class Load:
     """Each message is a write of its own."""
 
     seconds: float = 3.0
+    warmup: float = 0.2
+    """Seconds of publishing before that, which are not measured."""
 
     def arguments(self) -> list[str]:
         """Return the generator's options for this load."""
@@ -57,6 +59,7 @@ class Load:
             "payload": f"{least}:{most}",
             "topics": self.topics,
             "seconds": self.seconds,
+            "warmup": self.warmup,
         }
         flags = {"wildcard": self.wildcard, "single": self.single}
         return [
