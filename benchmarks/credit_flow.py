@@ -2,6 +2,7 @@
 
     python benchmarks/credit_flow.py                     # three loads, fan-out 1 to 100
     python benchmarks/credit_flow.py --only stall --fan-outs 1,10
+    python benchmarks/credit_flow.py --schemes debt,credit,nothing --json /tmp/three.json
     python benchmarks/credit_flow.py --plot docs         # the pictures, from what was measured
 
 Three loads, each with a fan-out of 1, 3, 10, 30 and 100:
@@ -16,8 +17,12 @@ Three loads, each with a fan-out of 1, 3, 10, 30 and 100:
   sessions, in a store that is slow: what is written is on the disk after a second. And the same
   innocent ones.
 
+`nothing` is the third scheme that can be asked for: a relay without limits, which reads whatever
+comes. What it may take is bounded here: by how long a load lasts and how fast it is, and by its end
+when the relay has a GiB more than before (`ended` in what is written).
+
 Each measurement has a fresh relay, on a core of its own. Passes are interleaved: all fan-outs under
-both schemes in turn, and then again; the tables have medians. What was measured is written as JSON
+all schemes in turn, and then again; the tables have medians. What was measured is written as JSON
 (docs/data/credit-flow.json), with the machine; docs/credit-flow.md says what it shows.
 """
 
@@ -33,7 +38,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -44,14 +49,32 @@ if not __package__:  # run as a file: the root is not yet where modules are look
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.credit_flow_plots import draw
-from benchmarks.fanout import machine
+from benchmarks.fanout import Cores, machine
 from benchmarks.loadgen import GeneratorError, Load, run
 from benchmarks.servers import Relay, ServerError, pinned
 from clearfunds.transports.mqtt import Connect, Publish, Subscribe, encode
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DATA: Final = ROOT / "docs" / "data" / "credit-flow.json"
-SCHEMES: Final = ("debt", "credit")
+UNLIMITED: Final = (
+    "--limit-items=none",
+    "--limit-bytes=none",
+    "--server-limit-bytes=none",
+    "--max-queued=none",
+    "--max-queued-bytes=none",
+    "--disk-limit=none",
+    "--memory-alarm=none",
+    "--disk-alarm=none",
+    "--stuck=wait",
+)
+"""A relay that stops nobody, drops nothing and cuts nobody off."""
+SCHEMES: Final[dict[str, tuple[str, ...]]] = {
+    "debt": ("--flow=debt",),
+    "credit": ("--flow=credit",),
+    "nothing": ("--flow=debt", *UNLIMITED),
+}
+"""With which options the relay has each; all else is as it is by default."""
+BESIDE: Final = ("debt", "credit")
 FAN_OUTS: Final = (1, 3, 10, 30, 100)
 LOADS: Final = ("keep-up", "stall", "queues")
 
@@ -62,6 +85,8 @@ STEP_SECONDS: Final = 0.005
 INNOCENT_SECONDS: Final = 0.01
 """How often an innocent message is published."""
 READ_BYTES: Final = 256 << 10
+MOST_BYTES: Final = 1 << 30
+"""What the relay may have in RAM more than before: with more, a load ends."""
 SAMPLE_SECONDS: Final = 0.05
 
 PACED: Final = 4_000
@@ -84,6 +109,9 @@ STAMP: Final = struct.Struct(">d")
 
 class BenchmarkError(Exception):
     """Nothing could be measured; the message says why."""
+
+
+FAILURES: Final = (BenchmarkError, ServerError, GeneratorError, ImportError, OSError)
 
 
 # ---- Clients -------------------------------------------------------------------------------------
@@ -167,6 +195,7 @@ class Usage:
     """What a process has used, and its memory at its highest."""
 
     pid: int
+    most: int = MOST_BYTES
     rss_before: int = 0
     rss_peak: int = 0
     _due: float = 0.0
@@ -179,6 +208,11 @@ class Usage:
         """Return the seconds of CPU it has used, all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICK
+
+    @property
+    def too_much(self) -> bool:
+        """Whether it has had so much more than before that it has to end."""
+        return self.rss_peak - self.rss_before > self.most
 
     def begin(self) -> None:
         """Note what it has before."""
@@ -214,9 +248,9 @@ class Loop:
         self.epoll.modify(client.sock, select.EPOLLIN)
 
     def run(self, until: float, tick: Callable[[float], object]) -> None:
-        """Serve them until then; call `tick` each step."""
+        """Serve them until then, or the server has too much; call `tick` each step."""
         due = time.monotonic()
-        while (now := time.monotonic()) < until:
+        while (now := time.monotonic()) < until and not self.usage.too_much:
             if now >= due:
                 tick(now)
                 self.usage.sample(now)
@@ -272,7 +306,7 @@ class Point:
 
     def relay(self, scratch: Path) -> Relay:
         """Return the relay that it is measured with."""
-        options = ["--flow", self.scheme]
+        options = list(SCHEMES[self.scheme])
         if self.load != "keep-up":
             options += ["--listen", f"mqtt+unix://{scratch}/sock"]
         if self.load == "queues":
@@ -292,6 +326,7 @@ def keep_up(point: Point, port: int, pid: int, seconds: float) -> dict[str, Any]
         "deliveries": found.deliveries_per_second,
         "cpu": found.cpu_seconds_per_million,
         "rss": found.rss_peak_mb * 1e6,
+        "rss_before": found.rss_before_mb * 1e6,
         "queued": found.kept_waiting,
     }
 
@@ -338,6 +373,7 @@ def stall(point: Point, path: Path, pid: int, seconds: float) -> dict[str, Any]:
         return {
             **innocents.gaps(stalled, end),
             "rss": usage.rss_peak - usage.rss_before,
+            "ended": usage.too_much,
             "published": made / (end - began),
             "delivered": sum(each.received for each in others) / len(message) / (end - began),
             "cpu_share": (usage.cpu() - cpu) / (end - began),
@@ -383,19 +419,50 @@ def queues(point: Point, path: Path, pid: int, seconds: float) -> dict[str, Any]
         return {
             **innocents.gaps(began, end),
             "rss": usage.rss_peak - usage.rss_before,
+            "ended": usage.too_much,
             "confirmed": confirmed / (end - began),
             # The first is confirmed when all that came with it is on the disk; maybe none was.
             "cpu": 1e6 * used / (confirmed * point.fan_out) if confirmed else None,
+            "cpu_share": used / (end - began),
         }
     finally:
         loop.close()
 
 
-def measure(point: Point, scratch: Path, core: int | None, seconds: float) -> dict[str, Any]:
-    """Measure one point, with a fresh relay."""
-    with tempfile.TemporaryDirectory(dir=scratch) as place:
+@attrs.frozen
+class Plan:
+    """What is measured."""
+
+    fan_outs: tuple[int, ...]
+    seconds: dict[str, float]
+    """For how long, by load: these loads are measured, in this order."""
+    schemes: tuple[str, ...] = BESIDE
+    passes: int = 3
+    slow_passes: int = 1
+    """The same, of the loads that take long; at most as many."""
+
+    def points(self) -> Iterator[tuple[int, Point]]:
+        """Return what is measured, one after the other, with the number of the pass."""
+        for number in range(self.passes):
+            # In turn: who comes first is warm for the others.
+            turn = number % len(self.schemes)
+            for load in self.seconds:
+                if load != "keep-up" and number >= self.slow_passes:
+                    continue
+                for fan_out in self.fan_outs:
+                    for scheme in self.schemes[turn:] + self.schemes[:turn]:
+                        yield number, Point(load, scheme, fan_out)
+
+
+def measure(point: Point, scratch: Path | None, cores: Cores, seconds: float) -> dict[str, Any]:
+    """Measure one point, with a fresh relay.
+
+    Raises:
+        BenchmarkError, ServerError, GeneratorError, OSError: It could not be measured.
+    """
+    with tempfile.TemporaryDirectory(dir=scratch) as place, pinned(cores.generator):
         here = Path(place)
-        with point.relay(here).running(here, core) as running:
+        with point.relay(here).running(here, cores.server) as running:
             if point.load == "keep-up":
                 return keep_up(point, running.port, running.pid, seconds)
             of = stall if point.load == "stall" else queues
@@ -436,9 +503,15 @@ def middle(rows: list[dict[str, Any]], load: str, scheme: str, fan_out: int, wha
     return statistics.median(found) if found else float("nan")
 
 
+def schemes_in(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the schemes that were measured, in the order of tables."""
+    return [scheme for scheme in SCHEMES if any(row["scheme"] == scheme for row in rows)]
+
+
 def table(rows: list[dict[str, Any]], load: str) -> str:
-    """Return medians of one load, as Markdown: debt and credit in each cell."""
+    """Return medians of one load, as Markdown: all schemes in each cell."""
     columns = COLUMNS[load]
+    those = schemes_in(rows)
     lines = [
         f"| fan-out | {' | '.join(name for name, *_ in columns)} |",
         f"| -: |{' -: |' * len(columns)}",
@@ -447,7 +520,7 @@ def table(rows: list[dict[str, Any]], load: str) -> str:
         cells = [
             " / ".join(
                 format(middle(rows, load, scheme, fan_out, what) / unit, shape).replace("nan", "-")
-                for scheme in SCHEMES
+                for scheme in those
             )
             for _, what, unit, shape in columns
         ]
@@ -460,12 +533,24 @@ def numbers(text: str) -> list[int]:
     return [int(each) for each in text.split(",")]
 
 
+def schemes(text: str) -> tuple[str, ...]:
+    """Read `debt,nothing`."""
+    found = tuple(text.split(","))
+    for each in found:
+        if each not in SCHEMES:
+            raise argparse.ArgumentTypeError(f"{each} is none of {', '.join(SCHEMES)}")
+    return found
+
+
 def arguments() -> argparse.ArgumentParser:
     """Say what may be written on the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default=",".join(LOADS), help="loads, separated by commas")
+    parser.add_argument(
+        "--schemes", type=schemes, default=BESIDE, help=f"of {', '.join(SCHEMES)}, by commas"
+    )
     parser.add_argument("--fan-outs", type=numbers, default=list(FAN_OUTS))
     parser.add_argument("--passes", type=int, default=3, help="how often each point is measured")
     parser.add_argument(
@@ -484,22 +569,20 @@ def arguments() -> argparse.ArgumentParser:
 
 def everything(given: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure all that was asked for."""
-    cores = sorted(os.sched_getaffinity(0))
-    server, client = (cores[0], cores[1]) if len(cores) > 1 else (None, None)
     seconds = {"keep-up": given.seconds, "stall": given.stall, "queues": given.queue_seconds}
+    plan = Plan(
+        tuple(given.fan_outs),
+        {load: seconds[load] for load in given.only.split(",")},
+        given.schemes,
+        given.passes,
+        given.slow_passes,
+    )
+    cores = Cores.choose()
     rows: list[dict[str, Any]] = []
-    for number in range(given.passes):
-        for load in given.only.split(","):
-            if load != "keep-up" and number >= given.slow_passes:
-                continue
-            for fan_out in given.fan_outs:
-                # In turn: who comes first is warm for the other.
-                for scheme in SCHEMES if number % 2 == 0 else SCHEMES[::-1]:
-                    point = Point(load, scheme, fan_out)
-                    with tempfile.TemporaryDirectory(dir=given.scratch) as scratch, pinned(client):
-                        found = measure(point, Path(scratch), server, seconds[load])
-                    rows.append({**attrs.asdict(point), "pass": number, **found})
-                    print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    for number, point in plan.points():
+        found = measure(point, given.scratch, cores, plan.seconds[point.load])
+        rows.append({**attrs.asdict(point), "pass": number, **found})
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
@@ -512,7 +595,7 @@ def main() -> None:
             return
         began = time.time()
         rows = everything(given)
-    except (BenchmarkError, ServerError, GeneratorError, ImportError, OSError) as error:
+    except FAILURES as error:
         sys.exit(f"credit_flow: {error}")
     settings = {
         "passes": given.passes,
@@ -529,7 +612,7 @@ def main() -> None:
         json.dumps({"machine": machine(), "settings": settings, "rows": rows}, indent=1) + "\n"
     )
     for load in given.only.split(","):
-        print(f"\n{load}, debt / credit:\n\n{table(rows, load)}")
+        print(f"\n{load}, {' / '.join(schemes_in(rows))}:\n\n{table(rows, load)}")
 
 
 if __name__ == "__main__":

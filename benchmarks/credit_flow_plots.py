@@ -10,9 +10,23 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.queue_plots import BLUE, INK, MIB, ORANGE, STYLE, figure_of, module, thousands
+from benchmarks.queue_plots import (
+    BLUE,
+    GREEN,
+    INK,
+    MIB,
+    ORANGE,
+    STYLE,
+    figure_of,
+    module,
+    thousands,
+)
 
-SCHEMES: Final = {"debt": (BLUE, "o", "-"), "credit": (ORANGE, "s", "--")}
+SCHEMES: Final = {
+    "debt": (BLUE, "o", "-"),
+    "credit": (ORANGE, "s", "--"),
+    "nothing": (GREEN, "^", ":"),
+}
 
 PICTURES: Final[dict[str, tuple[tuple[str, str, float, bool], ...]]] = {
     "keep-up": (
@@ -53,6 +67,10 @@ def draw(result: dict[str, Any], to: Path) -> None:
                 print(path)
 
 
+def _unseen(value: float | None, logarithmic: bool) -> bool:
+    return value is None or (logarithmic and value <= 0)
+
+
 def picture(rows: list[dict[str, Any]], panels: tuple[tuple[str, str, float, bool], ...]) -> Any:
     """Draw medians over the fan-out, and what each pass has found."""
     figure = figure_of(4.2 * len(panels), 3.0)
@@ -60,9 +78,11 @@ def picture(rows: list[dict[str, Any]], panels: tuple[tuple[str, str, float, boo
     fan_outs = sorted({row["fan_out"] for row in rows})
     for axis, (label, what, unit, logarithmic) in zip(axes, panels, strict=True):
         for scheme, (colour, mark, dashes) in SCHEMES.items():
+            if all(row["scheme"] != scheme for row in rows):
+                continue
             of = {
                 n: [
-                    row[what] / unit if row[what] else math.nan
+                    math.nan if _unseen(row[what], logarithmic) else row[what] / unit
                     for row in rows
                     if row["scheme"] == scheme and row["fan_out"] == n
                 ]
