@@ -15,6 +15,15 @@
  * How it keeps out of the way. One thread, epoll, large reads, and the frames to publish are
  * built once into a buffer that is sent round and round. `generator_share` is the CPU it used
  * itself divided by the time it ran: near 1.00 the figures describe the generator, not the server.
+ * With --rate it is paced instead: every message is due at a time of its own, start + i / rate, and
+ * is sent as soon as it is due. None is skipped and the schedule does not move when the server (or
+ * this program) is late: what was due meanwhile is sent at once, late. The latency of a delivery
+ * counts from when its message was due, so that a server that stops everything for 200 ms shows it
+ * in every message that was due in that time, not in one. From shortly before a message is due
+ * until all that was sent has come, one thread looks at its sockets again and again and never
+ * sleeps, so that the wake-ups of its own core are no part of the figures; what it was late by
+ * itself is `generator_late`, how long it did not look at its sockets is `generator_turn`.
+ *
  * `generator_queued` and `server_queued` are the shares of the time in which they were ready to run
  * and had no core: what else runs on the machine took it.
  *
@@ -30,6 +39,7 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,6 +47,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -54,6 +65,8 @@ enum {
     STAMP_SIZE = 8,            /* the sequence number at the front of a payload, with --verify */
     HANDSHAKE_SECONDS = 10,
     SHOWN_BYTES = 200,         /* of a frame that should not be there */
+    PUBLISHERS_MAX = 1000,     /* paced; otherwise there is one */
+    SERIES_MAX = 100000,       /* intervals, with --interval */
 };
 static const double SAMPLE_SECONDS = 0.05; /* how often the server's memory is looked at */
 static const double LINGER_SECONDS = 0.05; /* after the last delivery, for what is one too many */
@@ -99,8 +112,15 @@ static struct {
     double drain;          /* give up after this many seconds in which nothing arrived */
     pid_t server;          /* whose CPU and memory to report; 0: nobody's */
     bool verify;
+    double rate;           /* paced: messages a second, of all publishers; 0: by the window */
+    int publishers;        /* paced: they take turns */
+    double interval;       /* paced: seconds of each line of the series; 0: no series */
+    int stalled;           /* paced: so many subscribers stop reading for a while */
+    double stall_from, stall_seconds; /* of the measured time */
+    int stall_buffer;      /* bytes of their sockets' buffers; 0: the kernel's own */
+    bool reconnect;        /* paced: a subscriber that was cut off comes back */
 } options = {
-    .subscribers = 1, .seconds = 3, .warmup = 0.2, .window = 2000, .payload_min = 200,
+    .publishers = 1, .stall_from = 1, .stall_seconds = 1, .subscribers = 1, .seconds = 3, .warmup = 0.2, .window = 2000, .payload_min = 200,
     .payload_max = 200, .topics = 1, .chunk = 64 * 1024, .drain = 3,
 };
 
@@ -111,6 +131,13 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static double own_cpu(void)
@@ -199,6 +226,73 @@ static Usage server_usage(void)
     if (options.server > 0)
         add_usage(options.server, &usage);
     return usage;
+}
+
+/* ---- Histograms ------------------------------------------------------------------------------ */
+
+/* Nanoseconds in buckets whose width grows with the value, as HdrHistogram's do: those below
+ * 2^bits have one each, and each doubling beyond has 2^(bits - 1). With 11 bits a bucket is less
+ * than a thousandth of its value: three significant digits. */
+typedef struct {
+    unsigned bits;
+    uint64_t count;
+    uint64_t most;
+    double sum;
+    uint32_t *buckets; /* none yet when nothing was recorded */
+} Histogram;
+
+enum { FINE = 11, COARSE = 7, LARGEST = 40 /* 2^40 ns are eighteen minutes */ };
+
+static inline size_t bucket_of(const Histogram *histogram, uint64_t value)
+{
+    unsigned bits = histogram->bits;
+    if (value < (uint64_t)1 << bits)
+        return (size_t)value;
+    unsigned shift = 64 - (unsigned)__builtin_clzll(value) - bits;
+    return ((size_t)shift << (bits - 1)) + (size_t)(value >> shift);
+}
+
+/* The largest value of a bucket. */
+static uint64_t bucket_end(const Histogram *histogram, size_t bucket)
+{
+    unsigned bits = histogram->bits;
+    size_t shift = bucket >> (bits - 1);
+    shift = shift > 0 ? shift - 1 : 0;
+    return (((uint64_t)(bucket - (shift << (bits - 1))) + 1) << shift) - 1;
+}
+
+static size_t bucket_count(const Histogram *histogram)
+{
+    return bucket_of(histogram, ((uint64_t)1 << LARGEST) - 1) + 1;
+}
+
+static void record(Histogram *histogram, int64_t nanoseconds)
+{
+    uint64_t value = nanoseconds > 0 ? (uint64_t)nanoseconds : 0;
+    if (value >= (uint64_t)1 << LARGEST)
+        value = ((uint64_t)1 << LARGEST) - 1;
+    if (histogram->buckets == NULL)
+        histogram->buckets = allocate(bucket_count(histogram), sizeof *histogram->buckets);
+    histogram->buckets[bucket_of(histogram, value)]++;
+    histogram->count++;
+    histogram->sum += (double)value;
+    if (value > histogram->most)
+        histogram->most = value;
+}
+
+/* The least value that so great a part of all values does not exceed, in seconds. */
+static double quantile(const Histogram *histogram, double part)
+{
+    double wanted = part * (double)histogram->count;
+    uint64_t seen = 0;
+    for (size_t i = 0; histogram->count > 0 && i < bucket_count(histogram); i++) {
+        seen += histogram->buckets[i];
+        if (seen > 0 && (double)seen >= wanted) {
+            uint64_t end = bucket_end(histogram, i);
+            return (double)(end < histogram->most ? end : histogram->most) * 1e-9;
+        }
+    }
+    return (double)histogram->most * 1e-9;
 }
 
 /* ---- Topics --------------------------------------------------------------------------------- */
@@ -296,6 +390,7 @@ struct Protocol {
 struct Connection {
     int fd;
     bool is_publisher, open;
+    bool pong_owed;           /* by a publisher */
     int awaited;              /* CONFIRMATIONs still to come */
     uint8_t *carry;           /* the beginning of a frame whose rest has not been read */
     size_t carried;
@@ -307,14 +402,18 @@ struct Connection {
     /* Syndicate only: */
     bool in_turn;                       /* a turn has begun, and its end has not been read */
     uint64_t turn_received, turn_bytes; /* what it has delivered: counted when it ends */
+    uint64_t *turn_sequences;           /* paced: of each of them */
+    size_t turn_room;
 };
 
 static Connection publisher, *subscribers;
-static bool pong_owed; /* by the publisher */
 static uint8_t *read_buffer; /* `carry_room` bytes for what was carried over, then READ_SIZE */
 static size_t carry_room;
 
 static void verify_delivery(Connection *subscriber, const Frame *frame);
+static uint64_t sequence_of(const Frame *frame);
+static void time_delivery(Connection *subscriber, uint64_t sequence);
+static int64_t arrived; /* paced: when what is being scanned was read */
 
 static void close_connection(Connection *connection)
 {
@@ -343,7 +442,7 @@ static void handle_other(Connection *connection, const Frame *frame, const uint8
         break;
     case PING:
         if (connection->is_publisher)
-            pong_owed = true; /* for later: the publisher may be in the middle of a frame */
+            connection->pong_owed = true; /* for later: the publisher may be in the middle of a frame */
         else
             write_all(connection, options.protocol->pong, strlen(options.protocol->pong));
         break;
@@ -376,6 +475,8 @@ static inline __attribute__((always_inline)) size_t scan_frames(
         received_bytes += frame.payload_length;
         if (options.verify)
             verify_delivery(connection, &frame);
+        if (options.rate > 0)
+            time_delivery(connection, sequence_of(&frame));
     }
     connection->received += received;
     connection->received_bytes += received_bytes;
@@ -393,6 +494,8 @@ static bool receive(Connection *connection)
         close_connection(connection);
         return false;
     }
+    if (options.rate > 0)
+        arrived = now_ns();
     uint8_t *begin = fresh - connection->carried, *end = fresh + got;
     memcpy(begin, connection->carry, connection->carried);
     begin += options.protocol->scan(connection, begin, end);
@@ -447,7 +550,10 @@ static int mqtt_greet_as_subscriber(Packet *packet, int number)
 
 static int mqtt_greet_as_publisher(Packet *packet)
 {
-    put_mqtt_connect(packet, "loadgen-pub");
+    static int number;
+    char client[32];
+    snprintf(client, sizeof client, "loadgen-pub-%d", number++);
+    put_mqtt_connect(packet, client);
     return 1; /* CONNACK */
 }
 
@@ -854,6 +960,18 @@ static inline bool syndicate_parse_event(const uint8_t *at, const uint8_t *end, 
     return !cursor.missing;
 }
 
+static void keep_sequence(Connection *connection, uint64_t sequence)
+{
+    if (connection->turn_received == connection->turn_room) {
+        connection->turn_room = 2 * connection->turn_room + 16;
+        connection->turn_sequences = realloc(
+            connection->turn_sequences, connection->turn_room * sizeof *connection->turn_sequences);
+        if (connection->turn_sequences == NULL)
+            die("out of memory");
+    }
+    connection->turn_sequences[connection->turn_received] = sequence;
+}
+
 /* As scan_frames, but event by event: a turn may hold any number of them, and be longer than what
  * is kept of it. They count when the turn has ended, for only then would a real peer act. */
 static size_t syndicate_scan(Connection *connection, const uint8_t *begin, const uint8_t *end)
@@ -872,6 +990,8 @@ static size_t syndicate_scan(Connection *connection, const uint8_t *begin, const
             connection->in_turn = false;
             connection->received += connection->turn_received;
             connection->received_bytes += connection->turn_bytes;
+            for (size_t i = 0; options.rate > 0 && i < connection->turn_received; i++)
+                time_delivery(connection, connection->turn_sequences[i]);
             connection->turn_received = connection->turn_bytes = 0;
         } else if (!syndicate_parse_event(at, end, &frame)) {
             break;
@@ -880,6 +1000,8 @@ static size_t syndicate_scan(Connection *connection, const uint8_t *begin, const
             handle_other(connection, &frame, at);
             continue;
         }
+        if (options.rate > 0)
+            keep_sequence(connection, sequence_of(&frame));
         connection->turn_received++;
         connection->turn_bytes += frame.payload_length;
         if (options.verify)
@@ -946,11 +1068,17 @@ static void build_cycle(void)
     cycle.bytes = packet.at;
 }
 
-static void verify_delivery(Connection *subscriber, const Frame *frame)
+static uint64_t sequence_of(const Frame *frame)
 {
     uint64_t sequence = 0;
     if (frame->payload_length >= STAMP_SIZE)
         memcpy(&sequence, frame->payload, STAMP_SIZE);
+    return sequence;
+}
+
+static void verify_delivery(Connection *subscriber, const Frame *frame)
+{
+    uint64_t sequence = sequence_of(frame);
     size_t slot = sequence % cycle.frames, topic = slot % (size_t)options.topics;
     size_t length = cycle.payload_length[slot];
     if (frame->payload_length != length || frame->topic_length != topic_lengths[topic] ||
@@ -996,7 +1124,7 @@ static void publish_pong(void)
     blocked = sent < 0 && errno == EAGAIN;
     if (sent != length && !blocked)
         close_connection(&publisher);
-    pong_owed = blocked;
+    publisher.pong_owed = blocked;
 }
 
 /* One write of at most `room` messages. */
@@ -1055,6 +1183,7 @@ typedef struct {
     double peak_mb;
 } Phase;
 
+
 static Phase run_phase(double seconds)
 {
     Phase phase = {.began = now(), .peak_mb = server_usage().rss_mb};
@@ -1081,7 +1210,7 @@ static Phase run_phase(double seconds)
             next_sample = t + SAMPLE_SECONDS;
         }
 
-        if (pong_owed && publisher.open && !blocked && !in_mid_frame())
+        if (publisher.pong_owed && publisher.open && !blocked && !in_mid_frame())
             publish_pong();
         uint64_t in_flight = published > least ? published - least : 0;
         uint64_t room = options.window > in_flight ? options.window - in_flight : 0;
@@ -1130,6 +1259,12 @@ static void linger(void)
             receive(event.data.ptr);
 }
 
+/* The first of the subscribers are those that stop reading for a while. */
+static bool stalls(const Connection *connection)
+{
+    return !connection->is_publisher && connection - subscribers < options.stalled;
+}
+
 /* ---- Connecting ----------------------------------------------------------------------------------------------- */
 
 static void open_connection(Connection *connection)
@@ -1137,6 +1272,9 @@ static void open_connection(Connection *connection)
     connection->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connection->fd < 0)
         die("socket: %s", strerror(errno));
+    if (stalls(connection) && options.stall_buffer > 0) /* before the window is agreed on */
+        setsockopt(connection->fd, SOL_SOCKET, SO_RCVBUF, &options.stall_buffer,
+                   sizeof options.stall_buffer);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (connect(connection->fd, (struct sockaddr *)&address, sizeof address) < 0)
@@ -1146,7 +1284,11 @@ static void open_connection(Connection *connection)
     struct timeval patience = {.tv_sec = HANDSHAKE_SECONDS};
     setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     connection->open = true;
-    connection->carry = allocate(carry_room, 1);
+    if (connection->carry == NULL) /* it may come back */
+        connection->carry = allocate(carry_room, 1);
+    connection->carried = 0;
+    connection->in_turn = false;
+    connection->turn_received = connection->turn_bytes = 0;
 }
 
 /* Say hello, wait until the server has confirmed all of it, and go non-blocking. */
@@ -1163,6 +1305,19 @@ static void greet(Connection *connection, Packet *packet, int confirmations)
     watch(EPOLL_CTL_ADD, connection, EPOLLIN);
 }
 
+/* Somebody who publishes at a pace. */
+typedef struct {
+    Connection *connection;
+    uint64_t next;         /* the number of the message it sends next */
+    uint8_t *staged;       /* whole frames that are due, of which `sent` bytes have gone */
+    size_t length, sent;
+    uint64_t staged_count;
+    bool blocked;          /* the kernel takes no more from it */
+    int64_t since, freed;  /* when it was blocked last, and when that ended */
+} Pacer;
+
+static Pacer *pacers;
+
 static void connect_all(void)
 {
     poller = epoll_create1(EPOLL_CLOEXEC);
@@ -1177,17 +1332,23 @@ static void connect_all(void)
         open_connection(&subscribers[i]);
         greet(&subscribers[i], &packet, options.protocol->greet_as_subscriber(&packet, i));
     }
-    Packet packet = {0};
-    publisher.is_publisher = true;
-    open_connection(&publisher);
-    greet(&publisher, &packet, options.protocol->greet_as_publisher(&packet));
+    pacers = allocate((size_t)options.publishers, sizeof *pacers);
+    for (int i = 0; i < options.publishers; i++) {
+        Packet packet = {0};
+        Connection *connection = i == 0 ? &publisher : allocate(1, sizeof *connection);
+        pacers[i].connection = connection;
+        connection->is_publisher = true;
+        open_connection(connection);
+        greet(connection, &packet, options.protocol->greet_as_publisher(&packet));
+    }
 }
 
-/* ---- The report ----------------------------------------------------------------------------------------------- */
+/* ---- Counting -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t received, received_bytes, lost, surplus, reordered, altered;
     int closed; /* subscribers whose connection ended */
+    bool publisher_closed;
 } Tally;
 
 static Tally tally(void)
@@ -1209,8 +1370,361 @@ static Tally tally(void)
             sum.altered++;
         sum.closed += !subscriber->open;
     }
+    for (int i = 0; i < options.publishers; i++)
+        sum.publisher_closed |= !pacers[i].connection->open;
     return sum;
 }
+
+/* What there was before the part that is measured. */
+typedef struct {
+    Tally tally;
+    uint64_t published;
+    double own, queued;
+    Usage server;
+} Before;
+
+static Before look(void)
+{
+    return (Before){
+        .tally = tally(),
+        .published = published,
+        .own = own_cpu(),
+        .queued = seconds_queued("/proc/self/schedstat"),
+        .server = server_usage(),
+    };
+}
+
+/* ---- Paced: every message has its time ------------------------------------------------------------------------ */
+
+enum {
+    AWAKE_NS = 200000,     /* so long before a message is due nobody sleeps any more */
+    LEAST_DOZE_NS = 50000,
+};
+enum { STAGE_BYTES = 64 * 1024 }; /* one send() of a paced publisher at most, or one frame */
+static const double LEAD_SECONDS = 0.01; /* from connecting to when the first message is due */
+
+enum { OTHERS, STALLED, CLASSES }; /* subscribers that always read, and those that stop for a while */
+
+static struct {
+    int64_t start;    /* ns: when message 0 is due */
+    double period;    /* ns between two messages */
+    uint64_t total;   /* messages in the schedule */
+    uint64_t first;   /* the first that is measured: those before it are warm-up */
+    Histogram latency[CLASSES];
+    Histogram late;   /* sent after it was due, nobody's fault but this program's */
+    Histogram behind; /* sent after it was due, whoever's fault it was */
+    Histogram turn;   /* from one look at all sockets to the next */
+    int64_t busy;     /* ns in turns in which there was something to do */
+    int64_t waited, waited_most; /* ns in which the kernel took nothing from a publisher: sum, longest */
+    uint64_t foreign; /* deliveries whose number was never published */
+    int reconnected;
+} paced;
+
+/* What became of the messages that were due in an interval; and what arrived and happened in it. */
+typedef struct {
+    uint64_t due, arrived[CLASSES];
+    Histogram latency[CLASSES];
+    int64_t behind;     /* the most by which a message that was due in it was sent late, in ns */
+    double rss_mb;      /* at its end */
+} Interval;
+
+static Interval *series;
+static size_t series_length;
+
+static int64_t due_at(uint64_t sequence)
+{
+    return paced.start + (int64_t)((double)sequence * paced.period);
+}
+
+/* The interval of the measured time in which `t` is; NULL when there is none. */
+static Interval *interval_at(int64_t t)
+{
+    int64_t since = t - due_at(paced.first);
+    if (series == NULL || since < 0)
+        return NULL;
+    size_t index = (size_t)((double)since * 1e-9 / options.interval);
+    return index < series_length ? &series[index] : NULL;
+}
+
+static void time_delivery(Connection *subscriber, uint64_t sequence)
+{
+    if (sequence >= paced.total) {
+        paced.foreign++;
+        return;
+    }
+    int class = stalls(subscriber) ? STALLED : OTHERS;
+    Interval *now_in = interval_at(arrived);
+    if (now_in != NULL)
+        now_in->arrived[class]++;
+    if (sequence < paced.first)
+        return;
+    int64_t due = due_at(sequence), latency = arrived - due;
+    record(&paced.latency[class], latency);
+    Interval *due_in = interval_at(due);
+    if (due_in != NULL)
+        record(&due_in->latency[class], latency);
+}
+
+/* Put the frames that are due at `t` behind each other, numbered; say by how much each is late. */
+static void stage(Pacer *pacer, int64_t t)
+{
+    pacer->length = pacer->sent = 0;
+    pacer->staged_count = 0;
+    if (pacer->connection->pong_owed) {
+        pacer->length = strlen(options.protocol->pong);
+        memcpy(pacer->staged, options.protocol->pong, pacer->length);
+        pacer->connection->pong_owed = false;
+    }
+    while (pacer->next < paced.total && !(options.single && pacer->staged_count > 0)) {
+        uint64_t sequence = pacer->next;
+        int64_t due = due_at(sequence);
+        size_t slot = sequence % cycle.frames;
+        size_t length = cycle.start[slot + 1] - cycle.start[slot];
+        if (due > t || (pacer->length > 0 && pacer->length + length > STAGE_BYTES))
+            break;
+        memcpy(pacer->staged + pacer->length, cycle.bytes + cycle.start[slot], length);
+        memcpy(pacer->staged + pacer->length + (cycle.payload[slot] - cycle.start[slot]), &sequence,
+               STAMP_SIZE);
+        pacer->length += length;
+        pacer->staged_count++;
+        pacer->next += (uint64_t)options.publishers;
+        published++;
+        published_bytes += cycle.payload_length[slot];
+        if (sequence < paced.first)
+            continue;
+        record(&paced.late, t - (due > pacer->freed ? due : pacer->freed));
+        record(&paced.behind, t - due);
+        Interval *due_in = interval_at(due);
+        if (due_in != NULL && t - due > due_in->behind)
+            due_in->behind = t - due;
+    }
+}
+
+static void end_wait(Pacer *pacer, int64_t t)
+{
+    pacer->blocked = false;
+    pacer->freed = t;
+    int64_t waited = t - pacer->since;
+    paced.waited += waited;
+    if (waited > paced.waited_most)
+        paced.waited_most = waited;
+}
+
+/* Send all that is due at `t`, until the kernel takes no more; say whether there was any. */
+static bool pace(Pacer *pacer, int64_t t)
+{
+    Connection *connection = pacer->connection;
+    bool something = false;
+    while (connection->open && !pacer->blocked) {
+        if (pacer->sent == pacer->length)
+            stage(pacer, t);
+        if (pacer->length == 0)
+            break;
+        something = true;
+        ssize_t sent = send(connection->fd, pacer->staged + pacer->sent,
+                            pacer->length - pacer->sent, MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN)
+            close_connection(connection);
+        else if (sent > 0)
+            pacer->sent += (size_t)sent;
+        if (connection->open && pacer->sent < pacer->length) {
+            pacer->blocked = true;
+            pacer->since = t;
+            watch(EPOLL_CTL_MOD, connection, EPOLLIN | EPOLLOUT);
+        }
+    }
+    return something;
+}
+
+/* What was staged and has not gone was not published. */
+static void take_back(const Pacer *pacer)
+{
+    uint64_t sequence = pacer->next - pacer->staged_count * (uint64_t)options.publishers;
+    size_t gone = 0;
+    for (; pacer->sent < pacer->length && sequence < pacer->next;
+         sequence += (uint64_t)options.publishers) {
+        size_t slot = sequence % cycle.frames;
+        gone += cycle.start[slot + 1] - cycle.start[slot];
+        if (gone > pacer->sent) {
+            published--;
+            published_bytes -= cycle.payload_length[slot];
+        }
+    }
+}
+
+/* Come back after having been cut off. The schedule does not wait for it: what is due meanwhile is
+ * sent late, and `generator_late` says so. */
+static void reconnect(Connection *subscriber)
+{
+    Packet packet = {0};
+    paced.reconnected++;
+    open_connection(subscriber);
+    int number = (int)(subscriber - subscribers);
+    greet(subscriber, &packet, options.protocol->greet_as_subscriber(&packet, number));
+}
+
+static bool all_have_come(void)
+{
+    for (int i = 0; i < options.publishers; i++)
+        if (pacers[i].connection->open &&
+            (pacers[i].next < paced.total || pacers[i].sent < pacers[i].length))
+            return false;
+    uint64_t least = slowest();
+    return least == UINT64_MAX || least >= published;
+}
+
+static void begin_schedule(void)
+{
+    paced.period = 1e9 / options.rate;
+    paced.first = (uint64_t)(options.warmup * options.rate);
+    paced.total = paced.first + (uint64_t)(options.seconds * options.rate);
+    if (options.messages > 0 && options.messages < paced.total)
+        paced.total = options.messages;
+    if (paced.total <= paced.first)
+        die("--rate: no message is due in %g s", options.seconds);
+    for (int i = 0; i < CLASSES; i++)
+        paced.latency[i].bits = FINE;
+    paced.late.bits = paced.behind.bits = paced.turn.bits = FINE;
+    if (options.interval > 0) {
+        series_length = (size_t)(options.seconds / options.interval + 0.5);
+        if (series_length > SERIES_MAX)
+            die("--interval: more than %d of them", SERIES_MAX);
+        series = allocate(series_length, sizeof *series);
+        for (size_t i = 0; i < series_length; i++)
+            series[i].latency[OTHERS].bits = series[i].latency[STALLED].bits = COARSE;
+    }
+    size_t room = STAGE_BYTES + options.payload_max + HEADER_ROOM;
+    for (int i = 0; i < options.publishers; i++) {
+        pacers[i].staged = allocate(room, 1);
+        pacers[i].next = (uint64_t)i;
+    }
+    paced.start = now_ns() + (int64_t)(LEAD_SECONDS * 1e9);
+    for (uint64_t i = paced.first; series != NULL && i < paced.total; i++) {
+        Interval *interval = interval_at(due_at(i));
+        if (interval != NULL)
+            interval->due++;
+    }
+}
+
+/* Stop reading from those that stall, or go on. */
+static void set_reading(bool reading)
+{
+    for (int i = 0; i < options.stalled; i++)
+        if (subscribers[i].open)
+            watch(reading ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, &subscribers[i], EPOLLIN);
+}
+
+/* Every message that was sent has come, so that until the next one is due nothing is to be seen. */
+static bool nothing_is_under_way(void)
+{
+    for (int i = 0; i < options.publishers; i++)
+        if (pacers[i].connection->open && pacers[i].sent < pacers[i].length)
+            return false;
+    return slowest() >= published && !all_have_come();
+}
+
+static int64_t next_due(void)
+{
+    uint64_t least = paced.total;
+    for (int i = 0; i < options.publishers; i++)
+        if (pacers[i].connection->open && pacers[i].next < least)
+            least = pacers[i].next;
+    return due_at(least);
+}
+
+/* Sleep, unless the time is too short for it, or until a socket has something. */
+static void doze(int64_t nanoseconds)
+{
+    if (nanoseconds < LEAST_DOZE_NS)
+        return;
+    struct pollfd sockets = {.fd = poller, .events = POLLIN};
+    struct timespec time = {nanoseconds / 1000000000, nanoseconds % 1000000000};
+    ppoll(&sockets, 1, &time, NULL);
+}
+
+static Before run_paced(Phase *phase)
+{
+    Before before = {0};
+    prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: by how much a sleep may be longer than asked */
+    begin_schedule();
+    int64_t measured = due_at(paced.first), end = due_at(paced.total);
+    int64_t stall = measured + (int64_t)(options.stall_from * 1e9);
+    int64_t back = stall + (int64_t)(options.stall_seconds * 1e9);
+    int64_t patience = (int64_t)(options.drain * 1e9);
+    bool started = false, reading = true, was_away = options.stalled == 0;
+    size_t sampled = 0;
+    struct epoll_event events[256];
+    int64_t looked = now_ns(), last = looked;
+
+    *phase = (Phase){.peak_mb = server_usage().rss_mb};
+    for (;;) {
+        int64_t t = now_ns();
+        bool something = false;
+        if (started) {
+            record(&paced.turn, t - looked);
+        } else if (t >= measured) {
+            /* Reading the server's figures takes a moment: a turn that does not count. */
+            before = look();
+            started = true;
+            t = now_ns();
+        }
+        looked = t;
+        for (int i = 0; i < options.publishers; i++)
+            something |= pace(&pacers[i], t);
+        if (!was_away && reading && t >= stall) {
+            set_reading(false);
+            reading = false;
+        }
+        if (!reading && t >= back) {
+            set_reading(true);
+            reading = was_away = true;
+        }
+        if (sampled < series_length &&
+            t >= measured + (int64_t)((double)(sampled + 1) * options.interval * 1e9)) {
+            double rss_mb = server_usage().rss_mb;
+            phase->peak_mb = rss_mb > phase->peak_mb ? rss_mb : phase->peak_mb;
+            series[sampled++].rss_mb = rss_mb;
+        }
+        if (t >= end && reading &&
+            (all_have_come() || (t - last > patience && t - end > patience)))
+            break;
+
+        int ready = epoll_wait(poller, events, 256, 0);
+        if (ready == 0 && !something && reading && nothing_is_under_way()) {
+            doze(next_due() - AWAKE_NS - t);
+            looked = now_ns();
+        }
+        for (int i = 0; i < ready; i++) {
+            Connection *connection = events[i].data.ptr;
+            something = true;
+            if (connection->is_publisher && (events[i].events & EPOLLOUT) != 0)
+                for (int k = 0; k < options.publishers; k++)
+                    if (pacers[k].connection == connection && pacers[k].blocked) {
+                        end_wait(&pacers[k], now_ns());
+                        watch(EPOLL_CTL_MOD, connection, EPOLLIN);
+                    }
+            if ((events[i].events & ~(uint32_t)EPOLLOUT) == 0 || !connection->open)
+                continue;
+            if (receive(connection) && !connection->is_publisher)
+                last = arrived;
+            if (!connection->open && !connection->is_publisher && options.reconnect)
+                reconnect(connection);
+        }
+        if (something && started)
+            paced.busy += now_ns() - t;
+    }
+    int64_t t = now_ns();
+    for (int i = 0; i < options.publishers; i++) {
+        if (pacers[i].blocked)
+            end_wait(&pacers[i], t);
+        take_back(&pacers[i]);
+    }
+    phase->began = (double)measured * 1e-9;
+    phase->last_delivery = (double)last * 1e-9;
+    return before;
+}
+
+/* ---- The report ----------------------------------------------------------------------------------------------- */
 
 /* Null where the kernel does not say; a thread that ended takes its time in the queue with it. */
 static void print_share(const char *name, double share)
@@ -1221,27 +1735,103 @@ static void print_share(const char *name, double share)
         printf("\"%s\": null, ", name);
 }
 
+static const double ladder[] = {0.5, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999};
+
+/* Seconds: "name": {"count": ..., "mean": ..., "p50": ..., ..., "max": ..., "curve": [[part, s], ...]} */
+static void print_histogram(const char *name, const Histogram *histogram, bool curve)
+{
+    static const char *const names[] = {"p50", "p90", "p95", "p99", "p99.5", "p99.9", "p99.95",
+                                        "p99.99"};
+    if (histogram->count == 0) {
+        printf(", \"%s\": null", name);
+        return;
+    }
+    printf(", \"%s\": {\"count\": %" PRIu64 ", \"mean\": %.9f", name, histogram->count,
+           histogram->sum / (double)histogram->count * 1e-9);
+    for (size_t i = 0; i < sizeof ladder / sizeof *ladder; i++)
+        printf(", \"%s\": %.9f", names[i], quantile(histogram, ladder[i]));
+    printf(", \"max\": %.9f", (double)histogram->most * 1e-9);
+    if (curve) {
+        /* Five steps for each halving of what is left above, as far as there are values. */
+        printf(", \"curve\": [");
+        double left = 1;
+        for (; left * (double)histogram->count >= 1; left /= 2)
+            for (int step = 0; step < 5; step++) {
+                double part = 1 - left * (1 - step / 10.0);
+                printf("[%.9g, %.9f], ", part, quantile(histogram, part));
+            }
+        printf("[1, %.9f]]", (double)histogram->most * 1e-9);
+    }
+    printf("}");
+}
+
+static void print_series(void)
+{
+    static const char *const names[CLASSES] = {"others", "stalled"};
+    printf(", \"series\": [");
+    for (size_t i = 0; i < series_length; i++) {
+        const Interval *interval = &series[i];
+        printf("%s{\"at\": %.6g, \"due\": %" PRIu64 ", \"behind\": %.9f, \"rss_mb\": %.1f",
+               i > 0 ? ", " : "", (double)i * options.interval, interval->due,
+               (double)interval->behind * 1e-9, interval->rss_mb);
+        for (int class = 0; class < CLASSES; class++) {
+            const Histogram *latency = &interval->latency[class];
+            printf(", \"%s\": {\"arrived\": %" PRIu64 ", \"came\": %" PRIu64 ", ", names[class],
+                   interval->arrived[class], latency->count);
+            if (latency->count > 0)
+                printf("\"p50\": %.9f, \"p99\": %.9f, \"max\": %.9f}", quantile(latency, 0.5),
+                       quantile(latency, 0.99), (double)latency->most * 1e-9);
+            else
+                printf("\"p50\": null, \"p99\": null, \"max\": null}");
+        }
+        printf("}");
+    }
+    printf("]");
+}
+
+static void print_paced(double seconds)
+{
+    printf(", \"rate\": %.6g, \"publishers\": %d, \"due\": %" PRIu64 ", \"unsent\": %" PRIu64
+           ", \"foreign\": %" PRIu64 ", \"reconnected\": %d"
+           ", \"publishers_waited\": %.6f, \"publishers_waited_most\": %.6f",
+           options.rate, options.publishers, paced.total - paced.first, paced.total - published,
+           paced.foreign, paced.reconnected,
+           (double)paced.waited * 1e-9 / seconds / options.publishers,
+           (double)paced.waited_most * 1e-9);
+    print_histogram("latency", &paced.latency[OTHERS], true);
+    print_histogram("latency_stalled", &paced.latency[STALLED], true);
+    print_histogram("generator_late", &paced.late, false);
+    print_histogram("generator_turn", &paced.turn, false);
+    print_histogram("behind", &paced.behind, false);
+    if (series != NULL)
+        print_series();
+}
+
 static int measure(void)
 {
-    if (options.warmup > 0)
-        run_phase(options.warmup);
-    Tally tally_before = tally();
-    uint64_t published_before = published;
-    double own_before = own_cpu(), queued_before = seconds_queued("/proc/self/schedstat");
-    Usage before = server_usage();
-
-    Phase phase = run_phase(options.seconds);
+    Before before;
+    Phase phase;
+    if (options.rate > 0) {
+        before = run_paced(&phase);
+    } else {
+        if (options.warmup > 0)
+            run_phase(options.warmup);
+        before = look();
+        phase = run_phase(options.seconds);
+    }
 
     Usage after = server_usage();
-    double own = own_cpu() - own_before;
-    double queued = seconds_queued("/proc/self/schedstat") - queued_before;
-    uint64_t delivered = tally().received - tally_before.received;
+    double own = own_cpu() - before.own;
+    double queued = seconds_queued("/proc/self/schedstat") - before.queued;
+    uint64_t delivered = tally().received - before.tally.received;
     linger();
     Tally total = tally();
     double seconds = phase.last_delivery - phase.began;
     if (seconds <= 0)
         die("nothing was delivered in %g s of publishing", options.seconds);
-    double user = after.user - before.user, system = after.system - before.system;
+    if (options.rate > 0)
+        own = (double)paced.busy * 1e-9; /* it never sleeps: what it had to do is what counts */
+    double user = after.user - before.server.user, system = after.system - before.server.system;
     double peak_mb = after.rss_mb > phase.peak_mb ? after.rss_mb : phase.peak_mb;
 
     printf("{\"protocol\": \"%s\", \"subscribers\": %d, \"topics\": %d, \"wildcard\": %s, "
@@ -1251,29 +1841,33 @@ static int measure(void)
            options.protocol->name, options.subscribers, options.topics,
            options.wildcard ? "true" : "false", options.payload_min, options.payload_max,
            options.window, options.single ? "true" : "false", options.verify ? "true" : "false",
-           seconds, published - published_before, delivered);
+           seconds, published - before.published, delivered);
     printf("\"total_published\": %" PRIu64 ", \"total_delivered\": %" PRIu64
            ", \"lost\": %" PRIu64 ", \"surplus\": %" PRIu64 ", \"reordered\": %" PRIu64
            ", \"altered\": %" PRIu64 ", \"subscribers_closed\": %d, \"publisher_closed\": %s, ",
            published, total.received, total.lost, total.surplus, total.reordered, total.altered,
-           total.closed, publisher.open ? "false" : "true");
+           total.closed, total.publisher_closed ? "true" : "false");
     printf("\"deliveries_per_second\": %.1f, \"generator_share\": %.4f, ",
            (double)delivered / seconds, own / seconds);
     print_share("generator_queued", queued / seconds);
-    print_share("server_queued", (after.queued - before.queued) / seconds);
+    print_share("server_queued", (after.queued - before.server.queued) / seconds);
     if (options.server > 0)
         printf("\"cpu_seconds\": %.2f, \"cpu_user_seconds\": %.2f, \"cpu_system_seconds\": %.2f, "
                "\"cpu_seconds_per_million\": %.6f, \"server_share\": %.4f, "
-               "\"rss_before_mb\": %.1f, \"rss_peak_mb\": %.1f}\n",
+               "\"rss_before_mb\": %.1f, \"rss_peak_mb\": %.1f",
                user + system, user, system,
                delivered > 0 ? (user + system) * 1e6 / (double)delivered : 0,
-               (user + system) / seconds, before.rss_mb, peak_mb);
+               (user + system) / seconds, before.server.rss_mb, peak_mb);
     else
         printf("\"cpu_seconds\": null, \"cpu_user_seconds\": null, \"cpu_system_seconds\": null, "
                "\"cpu_seconds_per_million\": null, \"server_share\": null, "
-               "\"rss_before_mb\": null, \"rss_peak_mb\": null}\n");
+               "\"rss_before_mb\": null, \"rss_peak_mb\": null");
+    if (options.rate > 0)
+        print_paced(seconds);
+    printf("}\n");
     bool whole = total.lost == 0 && total.surplus == 0 && total.reordered == 0 &&
-                 total.altered == 0 && total.closed == 0 && publisher.open;
+                 total.altered == 0 && total.closed == 0 && !total.publisher_closed &&
+                 paced.foreign == 0 && (options.rate == 0 || published == paced.total);
     return whole ? 0 : 1;
 }
 
@@ -1295,6 +1889,13 @@ static const char usage_text[] =
     "  --chunk BYTES        the largest write otherwise (65536)\n"
     "  --drain S            give up after S seconds in which nothing arrives (3)\n"
     "  --pid PID            the server, whose CPU and memory are reported\n"
+    "  --rate R             paced: R messages a second, each due at its time; latency from then\n"
+    "  --publishers P       paced: they take turns (1)\n"
+    "  --interval S         paced: a series of what happened in each S seconds\n"
+    "  --stalled K          paced: the first K subscribers stop reading (0)\n"
+    "  --stall FROM:S       paced: FROM seconds into the measured time, for S seconds (1:1)\n"
+    "  --stall-buffer BYTES paced: of their sockets (the kernel's own)\n"
+    "  --reconnect          paced: a subscriber that is cut off comes back\n"
     "  --verify             check order and content of every delivery (payload MIN >= 8)\n";
 
 /* A number from `least` to `most`, and nothing after it. */
@@ -1320,17 +1921,31 @@ static void parse_payload(const char *text)
             (size_t)number("payload", colon + 1, (double)options.payload_min, PAYLOAD_MAX);
 }
 
+static void parse_stall(const char *text)
+{
+    char from[32];
+    const char *colon = strchr(text, ':');
+    if (colon == NULL)
+        die("--stall: %s is not FROM:SECONDS", text);
+    snprintf(from, sizeof from, "%.*s", (int)(colon - text), text);
+    options.stall_from = number("stall", from, 0, 3600);
+    options.stall_seconds = number("stall", colon + 1, 0, 3600);
+}
+
 static void parse_options(int count, char **words)
 {
     enum { PROTOCOL, PORT, SUBSCRIBERS, SECONDS, WARMUP, MESSAGES, WINDOW, PAYLOAD, TOPICS,
-           WILDCARD, SINGLE, CHUNK, DRAIN, PID, VERIFY, HELP };
+           WILDCARD, SINGLE, CHUNK, DRAIN, PID, VERIFY, HELP,
+           RATE, PUBLISHERS, INTERVAL, STALLED_, STALL, STALL_BUFFER, RECONNECT };
     static const struct option known[] = {
         {"protocol", 1, 0, PROTOCOL}, {"port", 1, 0, PORT}, {"subscribers", 1, 0, SUBSCRIBERS},
         {"seconds", 1, 0, SECONDS}, {"warmup", 1, 0, WARMUP}, {"messages", 1, 0, MESSAGES},
         {"window", 1, 0, WINDOW}, {"payload", 1, 0, PAYLOAD}, {"topics", 1, 0, TOPICS},
         {"wildcard", 0, 0, WILDCARD}, {"single", 0, 0, SINGLE}, {"chunk", 1, 0, CHUNK},
         {"drain", 1, 0, DRAIN}, {"pid", 1, 0, PID}, {"verify", 0, 0, VERIFY},
-        {"help", 0, 0, HELP}, {0, 0, 0, 0},
+        {"help", 0, 0, HELP}, {"rate", 1, 0, RATE}, {"publishers", 1, 0, PUBLISHERS},
+        {"interval", 1, 0, INTERVAL}, {"stalled", 1, 0, STALLED_}, {"stall", 1, 0, STALL},
+        {"stall-buffer", 1, 0, STALL_BUFFER}, {"reconnect", 0, 0, RECONNECT}, {0, 0, 0, 0},
     };
     for (int found, index = 0; (found = getopt_long(count, words, "", known, &index)) != -1;) {
         const char *name = found == '?' ? "" : known[index].name;
@@ -1358,6 +1973,13 @@ static void parse_options(int count, char **words)
         case DRAIN: options.drain = number(name, optarg, 0.1, 600); break;
         case PID: options.server = (pid_t)number(name, optarg, 1, 1e9); break;
         case VERIFY: options.verify = true; break;
+        case RATE: options.rate = number(name, optarg, 0.1, 1e7); break;
+        case PUBLISHERS: options.publishers = (int)number(name, optarg, 1, PUBLISHERS_MAX); break;
+        case INTERVAL: options.interval = number(name, optarg, 0.001, 3600); break;
+        case STALLED_: options.stalled = (int)number(name, optarg, 0, SUBSCRIBERS_MAX); break;
+        case STALL: parse_stall(optarg); break;
+        case STALL_BUFFER: options.stall_buffer = (int)number(name, optarg, 1, 1e9); break;
+        case RECONNECT: options.reconnect = true; break;
         case HELP: fputs(usage_text, stdout); exit(0);
         default: fputs(usage_text, stderr); exit(2);
         }
@@ -1370,6 +1992,16 @@ static void parse_options(int count, char **words)
         die("--topics: more than %d are subscribed to with --wildcard only", FILTERS_MAX);
     if (options.verify && options.payload_min < STAMP_SIZE)
         die("--verify needs payloads of at least %d bytes, for the sequence number", STAMP_SIZE);
+    if (options.rate == 0 && (options.publishers > 1 || options.interval > 0 ||
+                              options.stalled > 0 || options.reconnect))
+        die("--publishers, --interval, --stalled and --reconnect want --rate");
+    if (options.rate > 0 && options.payload_min < STAMP_SIZE)
+        die("--rate needs payloads of at least %d bytes, for the sequence number", STAMP_SIZE);
+    if (options.stalled > options.subscribers)
+        die("--stalled: there are %d subscribers", options.subscribers);
+    if (options.verify && options.topics % options.publishers != 0)
+        die("--verify: order is known within a topic that has one publisher; let --topics be a "
+            "multiple of --publishers");
     if (options.server > 0 && server_usage().rss_mb == 0)
         die("--pid: there is no process %d", (int)options.server);
 }
