@@ -802,19 +802,26 @@ class Account:
     def borrow_run(self, items: int, nbytes: int, copies: int) -> None:
         """Borrow for a whole root turn in one sum: `copies` of its input, which is repaid.
 
-        For `commit_run`. The peak is that of the turn done step by step: the input and all its
-        children (rule 3).
+        For `commit_run`, and who does the like. The peak is that of the turn done step by step: the
+        input and all its children (rule 3).
 
         Raises:
             ClosedAccountError: If the account was closed and has been paid off.
         """
         if self.opens <= 0:
             self.check_open()
+        ledger = self.ledger
+        if ledger.leaked:
+            ledger.drain()
+        self.passed = NOBODY
+        if self.rated:
+            self.charge_rates(items, nbytes)
+        # The router has had the input for no time at all.
+        ledger.router.ages.counts[0] += items
         all_items = items * copies
         all_bytes = nbytes * copies
         self.borrowed_items += all_items + items
         self.borrowed_bytes += all_bytes + nbytes
-        ledger = self.ledger
         ledger.borrowed_items += all_items + items
         ledger.borrowed_bytes += all_bytes + nbytes
         ledger.repaid_items[0] += items  # 0 is Outcome.DELIVERED

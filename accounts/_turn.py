@@ -268,16 +268,9 @@ def commit_run(
     between nobody can look, so what one turn would borrow piece by piece is borrowed at once.
     """
     ledger = account.ledger
-    if ledger.leaked:
-        ledger.drain()
     if account.tracers is not None:
         holders = account.tracers[0].run(account, holders, item, items, nbytes)
     account.borrow_run(items, nbytes, len(holders))
-    account.passed = NOBODY
-    if account.rated:
-        account.charge_rates(items, nbytes)
-    # The router has had the input for no time at all.
-    ledger.router.ages.counts[0] += items
     if ledger.recorder is not None:
         copies = len(holders)
         ledger.recorder.published(account, item, items, nbytes, items * copies, nbytes * copies)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Hashable
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import attrs
 
@@ -90,6 +90,9 @@ class Run(Protocol):
     def nbytes(self) -> int:
         """What they are charged for, all together, for each holder."""
         ...
+
+
+RunT = TypeVar("RunT", bound=Run)
 
 
 @attrs.frozen(slots=True)
@@ -179,21 +182,28 @@ class Dataspace:
                 raise DataspaceError(msg)
             self._count(turn, self._route_value(turn, event, nbytes))
 
-    def route_run(self, account: Account, batch: Run, holders: Collection[Recipient]) -> None:
+    def route_run(
+        self,
+        account: Account,
+        batch: RunT,
+        holders: Collection[Recipient],
+        commit: Callable[[Account, Collection[Recipient], RunT, int, int], None] = commit_run,
+    ) -> None:
         """Route a run of messages whose holders are known, in one step.
 
         A whole root turn, but for `Holder.ready`, which is the caller's: see
         `clearfunds.accounts.commit_run`. For QoS 0 publications they are `Route.run`; for
-        other values see `recipients`.
+        other values see `recipients`. `commit` is who does it, with the same books.
         """
-        commit_run(account, holders, batch, batch.count, batch.nbytes)
+        count = batch.count
+        commit(account, holders, batch, count, batch.nbytes)
         copies = len(holders)
-        self.ledger.fanout_copies.add_copies(copies, batch.count)
-        self.published += batch.count
+        self.ledger.fanout_copies.add_copies(copies, count)
+        self.published += count
         if copies:
-            self.deliveries += batch.count * copies
+            self.deliveries += count * copies
         else:
-            self.unrouted += batch.count
+            self.unrouted += count
 
     def _route_publication(self, turn: Turn, event: Publication, nbytes: int | None) -> None:
         size = event.nbytes if nbytes is None else nbytes

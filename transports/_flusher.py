@@ -4,6 +4,7 @@ What a read causes is first handed to every outlet that it reaches; then each ou
 without blocking, straight from the reader's task. A task of an outlet's own exists only while its
 connection is blocked. Measured against a writer task for each connection: 0.093 instead of 0.169
 CPU seconds per million deliveries pipelined, 8.7 instead of 20 with one message in flight.
+(What is handed over last in a read need not wait for the others: see `_at_once.py`.)
 """
 
 from __future__ import annotations

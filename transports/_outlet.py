@@ -66,13 +66,15 @@ class Outlet(LoanQueue):
             outlet was given up (rule 11).
 
     Attributes:
+        sock: The socket.
+        apart: Whether it is closed or behind: what comes is not simply queued.
         spare: A settled loan of this outlet's own, used again for the next: it spares the making
             and the freeing of one for each delivery, 3 % of all CPU with one message in flight.
     """
 
     __slots__ = (
-        "_apart", "_begun", "_behind", "_blocked", "_dealing", "_dirty", "_flusher",
-        "_frame", "_on_broken", "_rest", "_scope", "_sending", "_sock", "_unbegun", "spare",
+        "_begun", "_behind", "_blocked", "_dealing", "_dirty", "_flusher", "_frame", "_on_broken",
+        "_rest", "_scope", "_sending", "_unbegun", "apart", "sock", "spare",
     )  # fmt: skip
 
     kind = "outlet"
@@ -92,14 +94,13 @@ class Outlet(LoanQueue):
         self._dealing: Dealing | None = None
         super().__init__(ledger, name, patience=patience, policy=policy)
         self._flusher = flusher
-        self._sock = sock
+        self.sock = sock
         self._frame = frame
         self._on_broken = on_broken
         self.spare: LoanedItem[list[Any]] | None = None
         self._dirty = False
         self._blocked = False
-        # Whether it is closed or behind: what comes is not simply queued.
-        self._apart = False
+        self.apart = False
         self._behind: OutletBacklog | None = None
         # What is to be done with the messages that the last, incomplete send is of.
         self._begun: set[Treatment] = set()
@@ -221,7 +222,7 @@ class Outlet(LoanQueue):
             return
         progressed_at = self.progressed_at
         backlog = self._behind = self.backlog = OutletBacklog(self, dealing, why, fields)
-        self._apart = self.behind = True
+        self.apart = self.behind = True
         self.ledger.behind.add(self)
         backlog.relieve()
         # To be rid of something is no progress of its peer's.
@@ -231,7 +232,7 @@ class Outlet(LoanQueue):
     def caught_up(self, why: str = "has caught up") -> None:
         """See `LoanQueue.caught_up`."""
         self._behind = None
-        self._apart = self.closed
+        self.apart = self.closed
         super().caught_up(why)
 
     @property
@@ -264,7 +265,7 @@ class Outlet(LoanQueue):
                 tail.items += items
                 tail.bytes += nbytes
                 return
-        elif self._apart:
+        elif self.apart:
             if self._behind is not None:
                 self._behind.hold(account, chunk, items, nbytes, now)
             else:
@@ -362,7 +363,7 @@ class Outlet(LoanQueue):
         """
         if self.closed:
             return
-        self.closed = self._apart = True
+        self.closed = self.apart = True
         if self._scope is not None:
             self._scope.cancel()
         self.settle_all(outcome)
@@ -395,11 +396,11 @@ class Outlet(LoanQueue):
             size = len(data)
             if size <= SEND_BYTES:
                 try:
-                    sent = self._sock.send(data)
+                    sent = self.sock.send(data)
                 except BlockingIOError:
                     sent = 0
                 except OSError as exc:
-                    self._break(exc)
+                    self.fail(exc)
                     return None
                 if sent == size:
                     queue.popleft()
@@ -407,18 +408,32 @@ class Outlet(LoanQueue):
                         chunks.clear()
                         return loan
                     return None
-                self._note_begun((loan,))
-                # Copied once, so that a small rest does not keep a large read alive.
-                rest = data[sent:] if sent else data
-                self._rest = memoryview(rest)
-                self._sending = 1
-                loan.item = [rest]
-                self._block()
+                self._keep_rest(loan, data, sent)
                 return None
         self._send_some()
         if queue:
             self._block()
         return None
+
+    def hold_rest(self, account: Account, batch: Batch, items: int, sent: int) -> None:
+        """Hold a loan of which the kernel has taken `sent` bytes already, as the first there is.
+
+        For who has found that nothing is queued, and has sent by itself (`_at_once.py`).
+        """
+        raw = batch.raw
+        self.hold(account, batch, items, len(raw), self.ledger.clock())
+        if not self.closed:
+            self._keep_rest(self.queue[0], raw, sent)
+
+    def _keep_rest(self, loan: LoanedItem[list[Any]], data: bytes, sent: int) -> None:
+        """Keep what the kernel has not taken of the only loan here, for a task to send."""
+        self._note_begun((loan,))
+        # Copied once, so that a small rest does not keep a large read alive.
+        rest = data[sent:] if sent else data
+        self._rest = memoryview(rest)
+        self._sending = 1
+        loan.item = [rest]
+        self._block()
 
     def _send_some(self) -> None:
         """Send once, and settle the loans whose bytes the kernel has all taken."""
@@ -426,11 +441,11 @@ class Outlet(LoanQueue):
         if rest is None:
             rest = self._gather()
         try:
-            sent = self._sock.send(rest[:SEND_BYTES])
+            sent = self.sock.send(rest[:SEND_BYTES])
         except BlockingIOError:
             return
         except OSError as exc:
-            self._break(exc)
+            self.fail(exc)
             return
         now = self.progressed_at = self.ledger.clock()
         for loan in islice(self.queue, self._sending):
@@ -484,7 +499,7 @@ class Outlet(LoanQueue):
             while not self.closed and (self.queue or self._behind is not None):
                 if not self.queue and not await self._refilled():
                     continue
-                await trio.lowlevel.wait_writable(self._sock)
+                await trio.lowlevel.wait_writable(self.sock)
                 if not self.closed and self.queue:
                     self._send_some()
         self._blocked = False
@@ -504,7 +519,8 @@ class Outlet(LoanQueue):
             await backlog.more()
         return False
 
-    def _break(self, exc: OSError) -> None:
+    def fail(self, exc: OSError) -> None:
+        """End the connection, whose socket has failed."""
         on_broken = self._on_broken
         self.close()
         on_broken(f"could not be written to: {exc.strerror or exc}")

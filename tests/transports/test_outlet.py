@@ -237,7 +237,7 @@ async def test_one_send_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
             return self._sock.send(data)
 
     async with way() as w:
-        monkeypatch.setattr(w.outlet, "_sock", Measured(w.ours))
+        monkeypatch.setattr(w.outlet, "sock", Measured(w.ours))
         size = 0
         for _ in range(40):
             w.send(w.a, bytes(SEND_BYTES // 4 + 1))

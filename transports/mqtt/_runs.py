@@ -43,6 +43,8 @@ class Run:
     """Whether it was cut because there is no room for what follows it in the account."""
     topic: str = attrs.field(default="", eq=False)
     """Of its first publication; for who tells what it is about."""
+    last: bool = attrs.field(default=False, eq=False)
+    """Whether nothing that is whole, or that there is room for, follows it in the buffer."""
 
 
 def find_run(
@@ -81,6 +83,7 @@ def find_run(
     room_items, room_bytes = room
     max_count = last_start = 0
     topic = ""
+    last = False
     payer: object = None
     while end - position >= 2 and buffer[position] == PLAIN_PUBLISH:
         length = buffer[position + 1]
@@ -101,7 +104,10 @@ def find_run(
             if byte >= 128:
                 break
         stop = at + length
-        if stop > end or length < 3 or stop - position > max_packet_size:
+        if length < 3 or stop - position > max_packet_size:
+            break
+        if stop > end:
+            last = True  # the rest of it has not come
             break
         header_end = at + 2 + (buffer[at] << 8 | buffer[at + 1])
         if header_end > stop:
@@ -127,13 +133,15 @@ def find_run(
                 return None
             destinations = run
             topic = route.topic
-            price = len(destinations.holders) + 1
             if room_items < 0 or room_bytes < 0:
-                return Run(destinations, start, 0, True)
+                return Run(destinations, start, 0, True, last=True)
+            if stop == end:
+                return Run(destinations, stop, 1, False, topic, True)  # all there is, most often
+            price = len(destinations.holders) + 1
             max_count = 1 + room_items // price
             last_start = start + room_bytes // price
         if count >= max_count or position > last_start:
-            return Run(run, position, count, True, topic)
+            return Run(run, position, count, True, topic, True)
         count += 1
         frame = stop - position
         header = buffer[position:header_end]
@@ -157,7 +165,7 @@ def find_run(
             count += equal
     if destinations is None:
         return None
-    return Run(destinations, position, count, False, topic)
+    return Run(destinations, position, count, False, topic, last or end - position < 2)
 
 
 def equal_headers(buffer: bytes, position: int, header: bytes, frame: int, limit: int) -> int:

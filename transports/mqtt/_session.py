@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from ...accounts import Account, QuotaExceededError, Recipient
+from ...accounts import Account, QuotaExceededError, Recipient, commit_run
 from ...dataspace import Batch, Observation, Publication, TopicFilter
 from .._account_tree import NOBODY
+from .._at_once import commit_and_send
 from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
@@ -500,10 +501,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         connection = self._connection
         buffer = connection.buffer
         # A slice of everything is the buffer itself: no copy.
-        batch = Batch(buffer[connection.position : run.end], run.count, publications, run.topic)
-        server.dataspace.route_run(account, batch, run.destinations.holders)
+        end = run.end
+        batch = Batch(buffer[connection.position : end], run.count, publications, run.topic)
+        # What nothing follows need not wait to be sent with it.
+        commit = commit_and_send if run.last else commit_run
+        server.dataspace.route_run(account, batch, run.destinations.holders, commit)
         server.counters.received += run.count
-        connection.position = run.end
+        connection.position = end
         self._last = server.ledger.clock()
 
     def _handle(self, packet: Packet) -> None:
