@@ -46,8 +46,8 @@ lint: $(VENV)/.lint ## ruff, mypy and pyright; whether dashboards/ is what its c
 	$(BIN)/pyright
 	$(BIN)/python -m dashboards --check
 
-bench: $(VENV)/.relay ## measure fan-out beside the brokers that are installed
-	$(BIN)/python benchmarks/fanout.py $(ARGS)
+bench: $(VENV)/.bench ## measure all of docs/evidence.md, in half an hour (ARGS="--only fanout")
+	$(BIN)/python -m benchmarks.evidence $(ARGS)
 
 soak: $(VENV)/.soak ## an hour of mixed load, with books, memory and descriptors looked at (ARGS="--minutes 10")
 	$(BIN)/python benchmarks/soak.py $(ARGS)
@@ -76,6 +76,10 @@ $(VENV)/.python:
 
 $(VENV)/.relay: pyproject.toml $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[relay]'
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@touch $@
 
 $(VENV)/.soak: pyproject.toml $(VENV)/.python

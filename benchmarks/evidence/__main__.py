@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,12 +141,12 @@ def measure(sections: Sequence[Section], arguments: argparse.Namespace) -> int:
             continue
         setting.report(f"{section.name}: {section.title}, about {time_of(wanted)}")
         about: dict[str, Any] = {"date": now(), "load": os.getloadavg()[0], **facts}
-        start = time.monotonic()
+        start, alarm = time.monotonic(), Alarm(left)
         try:
-            with stopped_after(left) as out_of_time:
+            with alarm:
                 data = section.measure(setting)
         except KeyboardInterrupt:
-            if not out_of_time():
+            if not alarm.rang:
                 setting.report(f"{section.name}: interrupted; what was measured before is kept")
                 return 130
             message = f"It was stopped: after {time_of(left)} the time was up."
@@ -207,26 +206,31 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-@contextlib.contextmanager
-def stopped_after(seconds: float) -> Generator[Callable[[], bool]]:
-    """End the block as Ctrl-C would, once the time is up; the function says if it was that.
+class Alarm:
+    """Ends a block as Ctrl-C would, once the time is up.
 
     As Ctrl-C, since that is what everybody, Trio included, cleans up after.
     """
-    rang = False
 
-    def ring(_signal: int, _frame: object) -> None:
-        nonlocal rang
-        rang = True
-        signal.raise_signal(signal.SIGINT)
+    def __init__(self, seconds: float) -> None:
+        """Leave the block that many seconds; a millisecond at least."""
+        self.rang = False
+        self._seconds = max(seconds, 0.001)
+        self._before: Any = None
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
-    try:
-        yield lambda: rang
-    finally:
+    def __enter__(self) -> None:
+        """Begin to count."""
+        self._before = signal.signal(signal.SIGALRM, self._ring)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        """Count no longer."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, self._before)
+
+    def _ring(self, _signal: int, _frame: object) -> None:
+        self.rang = True
+        signal.raise_signal(signal.SIGINT)
 
 
 def reporter(began: float) -> Callable[[str], None]:

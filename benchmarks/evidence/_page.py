@@ -95,7 +95,9 @@ def compose(sections: Mapping[str, Section | str], records: Mapping[str, Record]
     absent = [section for section in sections.values() if isinstance(section, str)]
     shown = [part for part in parts if part.rendered is not NOTHING]
     abouts = [part.record.about or {} for part in shown]
-    latest = max(abouts, key=lambda about: str(about.get("date", "")), default={})
+    latest: Mapping[str, Any] = {}
+    if abouts:
+        latest = max(abouts, key=lambda about: str(about.get("date", "")))
     text = [
         f"{MARK}\n\n# Evidence",
         wrapped(INTRODUCTION),
