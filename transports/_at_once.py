@@ -48,7 +48,7 @@ def commit_and_send(
     try:
         for holder in holders:
             # Exactly this kind: others count what they are handed. Who is blocked has a queue.
-            if holder.__class__ is Outlet and not (holder.queue or holder.diverted):
+            if type(holder) is Outlet and not (holder.queue or holder.diverted):
                 try:
                     sent = holder.sock.send(raw)
                 except BlockingIOError:
