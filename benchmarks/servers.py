@@ -18,14 +18,18 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
-    from pathlib import Path
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
+
+ERLANG_SECONDS = 60.0
+"""RabbitMQ takes five seconds to start or to stop where it has a core to itself, and Erlang has
+nothing to say meanwhile."""
 
 # Debian installs servers where an ordinary user's PATH does not look.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
@@ -87,6 +91,20 @@ SHALLOW = Windows(
     "(max_queued_messages)",
 )
 
+UNHURRIED = Windows(
+    few=500,
+    many=100,
+    reason="RabbitMQ and amqtt lose nothing however many are in flight (8000 were tried), but what "
+    "they queue costs them: at 8000 a delivery took them up to half as much CPU again as at 500; "
+    "and at 100 subscribers a hundred messages keep them busy for most of a second",
+)
+PATIENT = Windows(
+    few=8000,
+    many=500,
+    reason="the channels are bounded, and who publishes waits: nothing is lost and nothing grows; "
+    "at 100 subscribers 500 messages keep it busy for seconds",
+)
+
 
 @contextlib.contextmanager
 def pinned(core: int | None) -> Generator[None]:
@@ -140,6 +158,11 @@ class Server:
 
     version_argument: str
     windows: Windows
+    package: str = ""
+    """What Debian calls the package it is in."""
+
+    wildcards: bool = True
+    """Whether a subscription may be to a pattern of topics."""
 
     def speaks(self, protocol: str) -> str | None:
         """Return the protocol to drive it with where the relay is driven with ``protocol``.
@@ -151,7 +174,8 @@ class Server:
     def missing(self) -> str | None:
         """Say in a sentence what is missing to run this server; None if nothing is."""
         if shutil.which(self.program, path=SEARCH_PATH) is None:
-            return f"{self.name} is left out: there is no {self.program} on the PATH."
+            remedy = f" (Debian: apt install {self.package})" if self.package else ""
+            return f"{self.name} is left out: there is no {self.program} on the PATH{remedy}."
         return None
 
     def version(self) -> str:
@@ -173,31 +197,57 @@ class Server:
         found = shutil.which(self.program, path=SEARCH_PATH) or self.program
         command = [found, *self.arguments(scratch, port)]
         with started(self.name, command, scratch, core) as process:
-            deadline = time.monotonic() + START_SECONDS
-            while not accepts(port):
-                if process.poll() is not None:
-                    raise ServerError(f"{self.name} ended with {process.returncode} at its start")
-                if time.monotonic() > deadline:
-                    raise ServerError(f"{self.name} did not accept connections on port {port}")
-                time.sleep(0.02)
+            wait_until_it_accepts(self.name, process, port)
             yield Running({self.protocol: port}, process.pid)
+
+
+def wait_until_it_accepts(
+    name: str, process: subprocess.Popen[bytes], port: int, seconds: float = START_SECONDS
+) -> None:
+    """Return when somebody accepts connections on ``port``.
+
+    Raises:
+        ServerError: Nobody did for so long, or the process ended.
+    """
+    deadline = time.monotonic() + seconds
+    while not accepts(port):
+        if process.poll() is not None:
+            raise ServerError(f"{name} ended with {process.returncode} at its start")
+        if time.monotonic() > deadline:
+            raise ServerError(f"{name} did not accept connections on port {port}")
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager
 def started(
-    name: str, command: list[str], scratch: Path, core: int | None, *, piped: bool = False
+    name: str,
+    command: list[str],
+    scratch: Path,
+    core: int | None,
+    *,
+    piped: bool = False,
+    environment: Mapping[str, str] | None = None,
+    stop_seconds: float = STOP_SECONDS,
 ) -> Generator[subprocess.Popen[bytes]]:
     """Run ``command`` with its output in a log (stdout in a pipe, if ``piped``), then end it.
 
+    What ``environment`` holds is added to this process's own.
+
     Raises:
-        ServerError: It cannot be run, or did not end within ``STOP_SECONDS`` of SIGTERM; and those
+        ServerError: It cannot be run, or did not end within ``stop_seconds`` of SIGTERM; and those
             of the block, with the end of the log added.
     """
     log = scratch / f"{name}.log"
     with log.open("wb") as output, pinned(core):
         stdout = subprocess.PIPE if piped else output
         try:
-            process = subprocess.Popen(command, stdout=stdout, stderr=output)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=output,
+                env={**os.environ, **(environment or {})},
+            )
         except OSError as error:
             raise ServerError(f"cannot run {command[0]}: {error}") from error
     try:
@@ -212,12 +262,12 @@ def started(
         raise
     process.terminate()
     try:
-        process.communicate(timeout=STOP_SECONDS)
+        process.communicate(timeout=stop_seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         raise ServerError(
-            f"{name} was still running {STOP_SECONDS:g} s after SIGTERM; "
+            f"{name} was still running {stop_seconds:g} s after SIGTERM; "
             f"the end of its log:\n{last_lines(log)}"
         ) from None
 
@@ -230,6 +280,7 @@ class CommandServer:
     name: str = "relay"
     protocol: str = "mqtt"
     windows: Windows = DEEP
+    wildcards: bool = True
 
     def speaks(self, protocol: str) -> str | None:
         """Return ``protocol`` if it speaks it, which is so with MQTT alone; else None."""
@@ -265,6 +316,8 @@ class Relay:
     windows: Windows = DEEP
     options: tuple[str, ...] = ()
     """Further options of ``clearfunds relay``."""
+
+    wildcards: bool = True
 
     def speaks(self, protocol: str) -> str | None:
         """Return ``protocol`` if it speaks it; else None."""
@@ -349,8 +402,175 @@ def _redis_arguments(scratch: Path, port: int) -> list[str]:
     return [*words, "--save", ""]
 
 
-MOSQUITTO = Server("mosquitto", "mqtt", "mosquitto", _mosquitto_arguments, "-h", SHALLOW)
-NATS = Server("nats", "nats", "nats-server", _nats_arguments, "--version", DEEP)
-REDIS = Server("redis", "redis", "redis-server", _redis_arguments, "--version", DEEP)
-PEERS = (MOSQUITTO, NATS, REDIS)
-AnyServer = Server | CommandServer | Relay
+@dataclasses.dataclass(frozen=True)
+class PythonServer:
+    """An MQTT server in Python: a package's own, or one of ``benchmarks/peers/``.
+
+    It runs under this interpreter, as the relay does.
+    """
+
+    name: str
+    arguments: Callable[[Path, int], list[str]]
+    """From an empty directory and a port to the interpreter's arguments."""
+
+    built_on: str
+    """The package of PyPI that is measured."""
+
+    windows: Windows
+    wildcards: bool = True
+    protocol: str = "mqtt"
+
+    def speaks(self, protocol: str) -> str | None:
+        """Return the protocol to drive it with: as ``Server.speaks``."""
+        return self.protocol
+
+    def missing(self) -> str | None:
+        """Say in a sentence what is missing to run this server; None if nothing is."""
+        try:
+            importlib.metadata.version(self.built_on)
+        except importlib.metadata.PackageNotFoundError:
+            return (
+                f"{self.name} is left out: the package {self.built_on} is not installed "
+                "(pip install 'clearfunds[bench]')."
+            )
+        return None
+
+    def version(self) -> str:
+        """Return the version of the package that is measured."""
+        return f"{self.built_on} {importlib.metadata.version(self.built_on)}"
+
+    @contextlib.contextmanager
+    def running(self, scratch: Path, core: int | None) -> Generator[Running]:
+        """Start the server; as ``Server.running``."""
+        port = free_port()
+        command = [sys.executable, *self.arguments(scratch, port)]
+        with started(self.name, command, scratch, core) as process:
+            wait_until_it_accepts(self.name, process, port)
+            yield Running({self.protocol: port}, process.pid)
+
+
+def _amqtt_arguments(scratch: Path, port: int) -> list[str]:
+    # Its own plugins but for the one that publishes $SYS topics and those that log every packet.
+    config = scratch / "amqtt.yaml"
+    config.write_text(
+        f"listeners: {{default: {{type: tcp, bind: '127.0.0.1:{port}'}}}}\n"
+        "plugins:\n"
+        "  amqtt.plugins.authentication.AnonymousAuthPlugin: {allow_anonymous: true}\n"
+    )
+    return ["-m", "amqtt.scripts.broker_script", "-c", str(config)]
+
+
+def _of_peers(script: str) -> Callable[[Path, int], list[str]]:
+    return lambda _scratch, port: [str(PEERS_FOLDER / script), str(port)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RabbitMQ:
+    """RabbitMQ with its MQTT plugin, as a node of its own: nothing is shared with an installed one.
+
+    Its files lie in the scratch directory, and so does the cookie; Erlang's port mapper (epmd) is
+    one of its own and listens, like the node, on loopback alone. It needs no special user.
+    """
+
+    windows: Windows
+    name: str = "rabbitmq"
+    protocol: str = "mqtt"
+    wildcards: bool = True
+
+    def speaks(self, protocol: str) -> str | None:
+        """Return the protocol to drive it with: as ``Server.speaks``."""
+        return self.protocol
+
+    def _script(self) -> str | None:
+        # What Debian has in /usr/sbin changes to a user of its own, and needs to be root for that.
+        folders = os.pathsep.join(["/usr/lib/rabbitmq/bin", SEARCH_PATH])
+        return shutil.which("rabbitmq-server", path=folders)
+
+    def missing(self) -> str | None:
+        """Say in a sentence what is missing to run this server; None if nothing is."""
+        if self._script() is None or shutil.which("epmd", path=SEARCH_PATH) is None:
+            return (
+                "rabbitmq is left out: there is no rabbitmq-server, or no Erlang beside it "
+                "(Debian: apt install rabbitmq-server)."
+            )
+        return None
+
+    def version(self) -> str:
+        """Return its version, which its folder is named by: to ask it takes seconds."""
+        script = Path(self._script() or "").resolve()
+        named = [part for part in script.parts if part.startswith("rabbitmq_server-")]
+        return f"RabbitMQ {named[0].partition('-')[2]}" if named else "RabbitMQ"
+
+    @contextlib.contextmanager
+    def running(self, scratch: Path, core: int | None) -> Generator[Running]:
+        """Start a node and its port mapper, wait for the MQTT plugin; as ``Server.running``."""
+        mqtt, distribution, mapper = free_port(), free_port(), free_port()
+        files = {
+            "rabbitmq.conf": "listeners.tcp = none\n"
+            f"mqtt.listeners.tcp.1 = 127.0.0.1:{mqtt}\n"
+            "mqtt.allow_anonymous = true\n"
+            "log.console = true\n"
+            "log.console.use_colors = off\n"
+            "log.file = false\n",
+            "enabled_plugins": "[rabbitmq_mqtt].\n",
+            "rabbitmq-env.conf": "",  # or it would read the one in /etc
+        }
+        for name, text in files.items():
+            (scratch / name).write_text(text)
+        environment = {
+            "HOME": str(scratch),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(mapper),
+            # Erlang in place of the shell script that started it, which would stay to pass on
+            # signals: the process that is measured and ended is the node itself.
+            "RABBITMQ_ALLOW_INPUT": "1",
+            "RABBITMQ_CONF_ENV_FILE": str(scratch / "rabbitmq-env.conf"),
+            "RABBITMQ_CONFIG_FILE": str(scratch / "rabbitmq.conf"),
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(scratch / "enabled_plugins"),
+            "RABBITMQ_LOG_BASE": str(scratch / "log"),
+            "RABBITMQ_MNESIA_BASE": str(scratch / "mnesia"),
+            "RABBITMQ_NODENAME": f"clearfunds-{mqtt}@localhost",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        }
+        epmd = shutil.which("epmd", path=SEARCH_PATH) or "epmd"
+        script = self._script() or "rabbitmq-server"
+        with (
+            started("epmd", [epmd], scratch, core, environment=environment),
+            started(
+                self.name,
+                [script, "-noinput"],
+                scratch,
+                core,
+                environment=environment,
+                stop_seconds=ERLANG_SECONDS,
+            ) as process,
+        ):
+            wait_until_it_accepts(self.name, process, mqtt, ERLANG_SECONDS)
+            yield Running({self.protocol: mqtt}, process.pid)
+
+
+PEERS_FOLDER = Path(__file__).resolve().parent / "peers"
+
+MOSQUITTO = Server(
+    "mosquitto", "mqtt", "mosquitto", _mosquitto_arguments, "-h", SHALLOW, package="mosquitto"
+)
+NATS = Server(
+    "nats", "nats", "nats-server", _nats_arguments, "--version", DEEP, package="nats-server"
+)
+REDIS = Server(
+    "redis", "redis", "redis-server", _redis_arguments, "--version", DEEP, package="redis-server"
+)
+RABBITMQ = RabbitMQ(UNHURRIED)
+AMQTT = PythonServer("amqtt", _amqtt_arguments, "amqtt", UNHURRIED)
+BROADCASTER = PythonServer(
+    "broadcaster", _of_peers("broadcaster_server.py"), "broadcaster", DEEP, wildcards=False
+)
+CHANNEL = PythonServer("channel", _of_peers("channel_server.py"), "trio", PATIENT)
+
+BROKERS = (MOSQUITTO, NATS, REDIS)
+"""What the relay is held against where nothing else is asked for: they start in no time, and are
+the ones that budgets name."""
+
+PEERS = (*BROKERS, RABBITMQ, AMQTT, BROADCASTER, CHANNEL)
+AnyServer = Server | CommandServer | Relay | PythonServer | RabbitMQ
