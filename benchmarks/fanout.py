@@ -1,11 +1,11 @@
-"""One publisher, N subscribers: the relay beside mosquitto, NATS and Redis, in the same run.
+"""One publisher, N subscribers: the relay beside other servers, in the same run.
 
 The figure to look at is the server's CPU seconds per million deliveries, as a ratio to a peer's in
 the same pass: deliveries a second depend on the machine, on what else runs on it, and on the
 generator. Passes are interleaved (each regime with each server in turn, then again), every
 measurement gets a fresh server, and the tables show medians with their spread.
 
-    python benchmarks/fanout.py                        # all regimes, all servers found, 3 passes
+    python benchmarks/fanout.py               # all regimes; mosquitto, NATS and Redis; 3 passes
     python benchmarks/fanout.py --regimes pipelined-9 --seconds 1
     python benchmarks/fanout.py --check --json results.json
 
@@ -475,7 +475,7 @@ def positive(text: str) -> float:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        description="Server CPU per delivery: the relay beside mosquitto, NATS and Redis.",
+        description="Server CPU per delivery: the relay beside other servers.",
         epilog="regimes: " + "; ".join(f"{r.name}: {r.meaning}" for r in REGIMES.values()),
     )
     parser.add_argument("--passes", type=int, default=3, help="how often all is measured (3)")

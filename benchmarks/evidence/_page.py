@@ -79,6 +79,10 @@ class _Part:
     def link(self) -> str:
         return f"[{self.section.heading}](#{self.section.name})"
 
+    @property
+    def short_link(self) -> str:
+        return f"[{self.section.key}](#{self.section.name})"
+
 
 def compose(sections: Mapping[str, Section | str], records: Mapping[str, Record]) -> Page:
     """Return the page.
@@ -188,7 +192,7 @@ def _claims(parts: Sequence[_Part]) -> str:
                     "-" if claim.found is None else f"{claim.found:{claim.form}}",
                     f"{claim.most:g}",
                     f"**{claim.word}**" if claim.word == "MISSED" else claim.word,
-                    part.link,
+                    part.short_link,
                 ]
             )
     if not rows:

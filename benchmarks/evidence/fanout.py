@@ -148,9 +148,15 @@ def render(data: dict[str, Any]) -> Rendered:
         "last message has reached all nine. *Syndicate* is the relay with that protocol, else "
         "as N=9."
     )
+    passes = data["passes"]
     costs = wrapped(
-        "**CPU seconds of the server per million deliveries**: medians of up to "
-        f"{data['passes']} passes of {data['seconds']:g} s, the least and the most in brackets."
+        f"**CPU seconds of the server per million deliveries**, over {data['seconds']:g} s of "
+        + (
+            f"publishing: medians of {passes} passes, the least and the most in brackets (without "
+            "brackets there was one pass)."
+            if passes > 1
+            else "publishing, in one pass."
+        )
     )
     blocks = [
         introduction,
@@ -202,13 +208,28 @@ def _matrix(
     return table(["", *(WORDS[name] for name in regimes)], rows, right=range(1, len(regimes) + 1))
 
 
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def _with_syndicate(results: Results) -> Results:
+    """Return the results with the peers of pipelined-9 beside the relay with Syndicate."""
+    peers = [
+        dataclasses.replace(sample, regime=SYNDICATE)
+        for sample in results.samples
+        if sample.regime == "pipelined-9" and sample.server != "relay"
+    ]
+    return Results(results.samples + peers)
+
+
 def _against(results: Results, regimes: list[str], servers: list[str]) -> str:
     """Return the relay's cost as a ratio to each peer's."""
     rows: list[list[str]] = []
+    results = _with_syndicate(results)
     for peer in servers:
         ratios = [results.cpu_ratios(regime, "relay", peer) for regime in regimes]
         if peer != "relay" and any(ratios):
-            cells = [f"{statistics.median(each):.3g}" if each else "-" for each in ratios]
+            cells = [_ratio(statistics.median(each)) if each else "-" for each in ratios]
             rows.append([f"x {label(peer)}", *cells])
     if not rows:
         return ""
@@ -298,7 +319,10 @@ def figure(results: Results, servers: list[str]) -> Any:
         line = [_median(results, regime, server) for regime in fan_outs.values()]
         left.plot(list(fan_outs), line, label=label(server), **style.line())
         points = [_median(results, regime, server) for regime in kinds]
-        right.plot(range(len(kinds)), points, **style.line(linestyle="none", markersize=6))
+        # Side by side, so that none hides another.
+        shift = 0.08 * (servers.index(server) - (len(servers) - 1) / 2)
+        places = [place + shift for place in range(len(kinds))]
+        right.plot(places, points, **style.line(linestyle="none", markersize=6))
     left.set_xscale("log")
     left.set_xticks(list(fan_outs), [str(n) for n in fan_outs])
     left.minorticks_off()
