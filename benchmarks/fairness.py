@@ -1,0 +1,829 @@
+"""Several publishers, one subscriber that reads at a steady pace: who gets how much of it.
+
+They all want more than there is, but for one. Through one server there publish
+
+    equal-1 to -8  a connection each, all with the same pace
+    many           ten connections, each of which does what an equal one does
+    large          one connection, with messages ten times as large
+    innocent       some small messages a second, much less than its part
+
+and one subscriber takes all of it, reading so many bytes a second and no more. What comes to it is
+counted by publisher, once what the servers keep for it no longer grows, or after some seconds.
+
+    python benchmarks/fairness.py                       # all servers found, a minute
+    python benchmarks/fairness.py --only relay --seconds 2
+
+The relay is measured as it comes, and with a tenant for each publisher (`docs/fairness.md`), which
+then have equal shares; and, with three tenants that want everything, with weights of 1, 2 and 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import selectors
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+if not __package__:  # run as a file: the root is not yet where modules are looked for
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.fanout import Cores, table
+from benchmarks.idle import utf8
+from benchmarks.servers import PEERS, AnyServer, Relay, ServerError, pinned
+from clearfunds.transports.mqtt import encode_remaining_length
+
+PACE: Final = 80e6
+"""Bytes a second that the subscriber reads."""
+PAYLOAD: Final = 8_000
+"""Bytes; large enough that no server is busy with messages: what is short is what is read."""
+SMALL: Final = 200
+"""Of the innocent one."""
+LARGE: Final = 10
+"""How many times as large the large messages are."""
+CONNECTIONS: Final = 10
+"""Of the one that has many."""
+EQUALS: Final = 8
+OVER: Final = 3.0
+"""How many times what there is all of them want together."""
+INNOCENT_RATE: Final = 200.0
+"""Messages a second."""
+SECONDS: Final = 4.0
+"""Counted, of each run."""
+FILLED: Final = 2.0
+"""Seconds after which what is kept for the subscriber is as much as it gets, in most servers."""
+SETTLING: Final = 8.0
+"""Seconds at most until it is counted."""
+DRAIN: Final = 3.0
+"""Seconds at most in which what was published is still waited for, read as fast as it comes."""
+QUIET: Final = 0.4
+"""Seconds in which nothing comes: then all has come."""
+BUFFER: Final = 64 << 10
+"""Of the sockets here, in bytes, so that it is the servers that keep what is too much."""
+CHUNK: Final = 64 << 10
+"""Bytes that are read, or written on one connection, before the others have their turn."""
+DIGITS: Final = 12
+"""Of the number in a message, where they have numbers."""
+SERVER_LIMIT: Final = 16 << 20
+"""Bytes that all publishers together may owe the relay with tenants, which they then share."""
+WEIGHTS: Final = (1, 2, 4)
+
+
+# -- who publishes what -------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Publisher:
+    """Who publishes, and how much it would."""
+
+    name: str
+    kind: str
+    """``equal``, ``many``, ``large``, ``innocent`` or ``weighted``."""
+
+    rate: float
+    """Messages a second of each connection, if all are taken."""
+
+    connections: int = 1
+    payload: int = PAYLOAD
+    weight: float = 1.0
+
+    @property
+    def tenant(self) -> str:
+        """The relay's option that makes it a tenant of its own."""
+        return f"--tenant={self.name},client={self.name}.*,weight={self.weight:g}"
+
+
+def everybody(pace: float = PACE) -> tuple[Publisher, ...]:
+    """Return those who publish: together they want `OVER` times the pace."""
+    rate = OVER * pace / PAYLOAD / (EQUALS + CONNECTIONS + LARGE)
+    return (
+        *(Publisher(f"equal-{number}", "equal", rate) for number in range(1, EQUALS + 1)),
+        Publisher("many", "many", rate, connections=CONNECTIONS),
+        Publisher("large", "large", rate, payload=LARGE * PAYLOAD),
+        Publisher("innocent", "innocent", INNOCENT_RATE, payload=SMALL),
+    )
+
+
+def weighted(pace: float = PACE) -> tuple[Publisher, ...]:
+    """Return three who each want all there is, with weights."""
+    rate = pace / PAYLOAD / 2
+    return tuple(
+        Publisher(f"weight-{weight}", "weighted", rate, connections=2, weight=weight)
+        for weight in WEIGHTS
+    )
+
+
+def with_tenants(relay: Relay, publishers: Sequence[Publisher]) -> Relay:
+    """Return the relay with a tenant for each of them, who share what all may owe."""
+    options = [f"--server-limit-bytes={SERVER_LIMIT}", *(each.tenant for each in publishers)]
+    return dataclasses.replace(relay, options=(*relay.options, *options))
+
+
+# -- what is spoken -----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Frame:
+    """What stands around a payload."""
+
+    before: bytes
+    after: bytes = b""
+
+
+def _mqtt_frame(topic: str, size: int) -> Frame:
+    topic_bytes = utf8(topic)
+    return Frame(b"\x30" + encode_remaining_length(len(topic_bytes) + size) + topic_bytes)
+
+
+def _mqtt_hello(name: str) -> bytes:
+    body = utf8("MQTT") + b"\x04\x02\x00\x00" + utf8(name)
+    return b"\x10" + encode_remaining_length(len(body)) + body
+
+
+def _redis_words(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+
+
+def _redis_frame(*words: bytes, size: int) -> Frame:
+    head = b"*%d\r\n" % (len(words) + 1) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+    return Frame(head + b"$%d\r\n" % size, b"\r\n")
+
+
+def _after(mark: bytes) -> Callable[[bytes], int]:
+    """Return a function that tells where what comes after `mark` begins; 0: it has not come."""
+
+    def find(got: bytes) -> int:
+        place = got.find(mark)
+        return 0 if place < 0 else place + len(mark)
+
+    return find
+
+
+def _of_length(count: int) -> Callable[[bytes], int]:
+    return lambda got: count if len(got) >= count else 0
+
+
+@attrs.frozen
+class Wire:
+    """A protocol, as far as it is spoken here."""
+
+    topic: str
+    """With `{}` for the publisher's letter."""
+
+    hello: Callable[[str], bytes]
+    """What a client says first."""
+
+    welcomed: Callable[[bytes], int]
+    """Where what comes after the answer begins; 0: it is not complete."""
+
+    subscribe: bytes
+    subscribed: Callable[[bytes], int] | None
+    """As `welcomed`; None: there is no answer."""
+
+    published: Callable[[str, int], Frame]
+    """What a publication on a topic with so many bytes is, on its way to the server."""
+
+    delivered: Callable[[str, int], Frame]
+    """And from it."""
+
+    ping: bytes = b""
+    pong: bytes = b""
+
+
+_SUBSCRIBE: Final = b"\x00\x01" + utf8("fair/#") + b"\x00"
+
+WIRES: Final = {
+    "mqtt": Wire(
+        "fair/{}", _mqtt_hello, _of_length(4), bytes((0x82, len(_SUBSCRIBE))) + _SUBSCRIBE,
+        _of_length(5), _mqtt_frame, _mqtt_frame,
+    ),
+    "nats": Wire(
+        "fair.{}",
+        lambda name: b'CONNECT {"verbose":false,"name":"%s"}\r\nPING\r\n' % name.encode(),
+        _after(b"PONG\r\n"), b"SUB fair.* 1\r\n", None,
+        lambda topic, size: Frame(b"PUB %s %d\r\n" % (topic.encode(), size), b"\r\n"),
+        lambda topic, size: Frame(b"MSG %s 1 %d\r\n" % (topic.encode(), size), b"\r\n"),
+        b"PING\r\n", b"PONG\r\n",
+    ),
+    "redis": Wire(
+        "fair/{}", lambda name: _redis_words(b"CLIENT", b"SETNAME", name.encode()),
+        _after(b"+OK\r\n"), _redis_words(b"PSUBSCRIBE", b"fair/*"), _after(b":1\r\n"),
+        lambda topic, size: _redis_frame(b"PUBLISH", topic.encode(), size=size),
+        lambda topic, size: _redis_frame(b"pmessage", b"fair/*", topic.encode(), size=size),
+    ),
+}  # fmt: skip
+
+
+def connect(wire: Wire, port: int, name: str, *, subscribe: bool) -> tuple[socket.socket, bytes]:
+    """Connect a client; return its socket, which does not block, and what came after the welcome.
+
+    Raises:
+        ServerError: It was not let in.
+    """
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+    sock.settimeout(10)
+    try:
+        sock.connect(("127.0.0.1", port))
+        rest = _ask(sock, wire.hello(name), wire.welcomed, b"")
+        if subscribe:
+            rest = _ask(sock, wire.subscribe, wire.subscribed, rest)
+    except OSError as error:
+        sock.close()
+        raise ServerError(f"{name} was not let in: {error}") from error
+    sock.setblocking(False)
+    return sock, rest
+
+
+def _ask(
+    sock: socket.socket, said: bytes, answered: Callable[[bytes], int] | None, got: bytes
+) -> bytes:
+    sock.sendall(said)
+    if answered is None:
+        return got
+    while not answered(got):
+        more = sock.recv(4096)
+        if not more:
+            raise OSError(f"closed after {got!r}")
+        got += more
+    return got[answered(got) :]
+
+
+# -- what is counted ----------------------------------------------------------------------------
+
+
+@attrs.define
+class Incoming:
+    """What came to the subscriber of one publisher."""
+
+    head: int
+    """Bytes before the payload."""
+
+    size: int
+    """Of a whole message."""
+
+    due: Callable[[int], float] | None = None
+    """When the message of a number should have been sent; None: they have no numbers."""
+
+    messages: int = 0
+    newest: int = -1
+    delays: list[float] = attrs.field(factory=list[float])
+    """From when it should have been sent to when it came, of each message."""
+
+
+class Parser:
+    """Takes a stream to pieces: whole messages, each with one of several heads."""
+
+    def __init__(self, heads: Mapping[bytes, Incoming], ping: bytes = b"") -> None:
+        self._length = min(map(len, heads))
+        self._incoming = {head[: self._length]: incoming for head, incoming in heads.items()}
+        assert len(self._incoming) == len(heads)
+        self._ping = ping
+        self._rest = b""
+
+    def again(self, rest: bytes) -> None:
+        """Begin with a new connection, on which this has come already."""
+        self._rest = rest
+
+    def took(self, data: bytes, now: float) -> int:
+        """Count what came at `now`; return how many pings were among it.
+
+        Raises:
+            ServerError: It is nothing that was expected.
+        """
+        data = self._rest + data
+        place, pings, length = 0, 0, self._length
+        while len(data) - place >= length:
+            incoming = self._incoming.get(data[place : place + length])
+            if incoming is None:
+                if not self._ping or not data.startswith(self._ping, place):
+                    msg = f"the subscriber cannot make sense of {data[place : place + 60]!r}"
+                    raise ServerError(msg)
+                pings += 1
+                place += len(self._ping)
+                continue
+            if len(data) - place < incoming.size:
+                break
+            if incoming.due is not None:
+                start = place + incoming.head
+                incoming.newest = int(data[start : start + DIGITS])
+                incoming.delays.append(now - incoming.due(incoming.newest))
+            incoming.messages += 1
+            place += incoming.size
+        self._rest = data[place:]
+        return pings
+
+
+class Bucket:
+    """Bytes that may be read or written at a pace; what nobody wanted in time is gone."""
+
+    def __init__(self, rate: float, most: float, now: float) -> None:
+        self._rate = rate
+        self._most = most
+        self._tokens = 0.0
+        self._looked = now
+
+    def look(self, now: float) -> int:
+        """Return how many there are now."""
+        self._tokens = min(self._tokens + (now - self._looked) * self._rate, self._most)
+        self._looked = now
+        return int(self._tokens)
+
+    def take(self, count: int) -> None:
+        """Use some."""
+        self._tokens -= count
+
+
+class Sender:
+    """One connection of a publisher, who sends at a pace and catches up with nothing."""
+
+    def __init__(self, sock: socket.socket, message: bytes, rate: float, now: float) -> None:
+        self.sock = sock
+        self.size = len(message)
+        self.sent = 0
+        """Bytes."""
+        self._many = memoryview(message * (CHUNK // self.size + 1))
+        self._bucket = Bucket(rate * self.size, max(4 * CHUNK, 2 * self.size), now)
+
+    def step(self, now: float) -> None:
+        """Send what there is time for."""
+        may = self._bucket.look(now)
+        if may < min(self.size, CHUNK // 16):
+            return
+        start = self.sent % self.size
+        with_room = self._many[start : start + min(may, CHUNK)]
+        try:
+            taken = self.sock.send(with_room)
+        except BlockingIOError:
+            return
+        self.sent += taken
+        self._bucket.take(taken)
+
+
+class PunctualSender:
+    """One connection of a publisher whose messages have each a time at which they are due."""
+
+    def __init__(self, sock: socket.socket, frame: Frame, payload: int, due: Due) -> None:
+        self.sock = sock
+        self.size = len(frame.before) + payload + len(frame.after)
+        self.sent = 0
+        self._frame = frame
+        self._payload = payload
+        self._due = due
+        self._made = 0
+        self._pending = b""
+
+    def step(self, now: float) -> None:
+        """Send what is due."""
+        while self._due(self._made) <= now:
+            payload = (b"%0*d" % (DIGITS, self._made)).ljust(self._payload, b".")
+            self._pending += self._frame.before + payload + self._frame.after
+            self._made += 1
+        if self._pending:
+            try:
+                taken = self.sock.send(self._pending)
+            except BlockingIOError:
+                return
+            self.sent += taken
+            self._pending = self._pending[taken:]
+
+
+@attrs.frozen
+class Due:
+    """When the messages of somebody punctual are to be sent."""
+
+    began: float
+    rate: float
+
+    def __call__(self, number: int) -> float:
+        """Return the time of the message of that number."""
+        return self.began + number / self.rate
+
+
+# -- a run --------------------------------------------------------------------------------------
+
+
+class Scene:
+    """Publishers and a subscriber of one server, in one thread."""
+
+    def __init__(self, wire: Wire, port: int, publishers: Sequence[Publisher], pace: float) -> None:
+        self._wire = wire
+        self._port = port
+        self._selector = selectors.DefaultSelector()
+        self._subscriber, _ = connect(wire, port, "subscriber", subscribe=True)
+        connected = [
+            [
+                connect(wire, port, f"{each.name}.{n}", subscribe=False)[0]
+                for n in range(each.connections)
+            ]
+            for each in publishers
+        ]
+        for sock in (sock for socks in connected for sock in socks):
+            self._selector.register(sock, selectors.EVENT_READ)
+        time.sleep(0.1)  # until those are subscribed to whom nobody says that they are
+        self.began = time.monotonic()
+        self.incoming: list[Incoming] = []
+        self.senders: list[list[Sender | PunctualSender]] = []
+        heads: dict[bytes, Incoming] = {}
+        for number, (publisher, socks) in enumerate(zip(publishers, connected, strict=True)):
+            topic = wire.topic.format(chr(ord("a") + number))
+            frame = wire.published(topic, publisher.payload)
+            came = wire.delivered(topic, publisher.payload)
+            size = len(came.before) + publisher.payload + len(came.after)
+            due = Due(self.began, publisher.rate) if publisher.kind == "innocent" else None
+            heads[came.before] = incoming = Incoming(len(came.before), size, due)
+            self.incoming.append(incoming)
+            message = frame.before + bytes(publisher.payload) + frame.after
+            self.senders.append(
+                [
+                    Sender(sock, message, publisher.rate, self.began)
+                    if due is None
+                    else PunctualSender(sock, frame, publisher.payload, due)
+                    for sock in socks
+                ]
+            )
+        self._parser = Parser(heads, wire.ping)
+        self._bucket = Bucket(pace, 4 * CHUNK, self.began)
+        self.read = 0
+        """Bytes."""
+        self.cuts = 0
+        """How often the subscriber's connection was closed."""
+
+    def step(self, *, publish: bool = True, paced: bool = True) -> None:
+        """Take what there is, or what there is time for; send what is due."""
+        now = time.monotonic()
+        self._take(now, self._bucket.look(now) if paced else 16 * CHUNK)
+        if publish:
+            for senders in self.senders:
+                for sender in senders:
+                    sender.step(now)
+        for key, _ in self._selector.select(0.0003):
+            assert isinstance(key.fileobj, socket.socket)
+            if not key.fileobj.recv(CHUNK):
+                raise ServerError("a publisher's connection was closed")
+
+    def _take(self, now: float, may: int) -> None:
+        while may > CHUNK // 16:
+            try:
+                data = self._subscriber.recv(min(may, CHUNK))
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._again()
+                return
+            may -= len(data)
+            self.read += len(data)
+            self._bucket.take(len(data))
+            for _ in range(self._parser.took(data, now)):
+                self._subscriber.send(self._wire.pong)
+
+    def _again(self) -> None:
+        self.cuts += 1
+        self._subscriber.close()
+        self._subscriber, rest = connect(self._wire, self._port, "subscriber", subscribe=True)
+        self._parser.again(rest)
+
+    def messages(self) -> list[int]:
+        """Return how many have come, by publisher."""
+        return [incoming.messages for incoming in self.incoming]
+
+    def sent(self) -> list[int]:
+        """Return how many whole messages have been taken, by publisher."""
+        return [sum(s.sent // s.size for s in senders) for senders in self.senders]
+
+    def settle(self, filled: float, most: float) -> None:
+        """Go on until what was sent after `filled` seconds comes, or for `most` seconds."""
+        punctual = [incoming for incoming in self.incoming if incoming.due is not None]
+        while (now := time.monotonic()) < self.began + most:
+            self.step()
+            if now < self.began + filled:
+                continue
+            came = [each.due(each.newest) for each in punctual if each.due is not None]
+            if all(due >= self.began + filled for due in came):
+                return
+
+    def drain(self) -> bool:
+        """Take what is still to come; return whether nothing came any more in the end."""
+        end = time.monotonic() + DRAIN
+        until = time.monotonic() + QUIET
+        last = self.read
+        while (now := time.monotonic()) < end:
+            self.step(publish=False, paced=False)
+            if self.read != last:
+                last, until = self.read, now + QUIET
+            elif now >= until:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._selector.close()
+        self._subscriber.close()
+        for senders in self.senders:
+            for sender in senders:
+                sender.sock.close()
+
+
+@attrs.frozen
+class Got:
+    """What became of one publisher's messages; counted while it is measured, unless it is said."""
+
+    name: str
+    kind: str
+    weight: float
+    connections: int
+    payload: int
+    wanted: float
+    """Messages that it would have sent."""
+
+    sent: int
+    """Messages that the server, or the sockets before it, have taken."""
+
+    delivered: int
+    sent_ever: int
+    delivered_ever: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of payload that were delivered."""
+        return self.delivered * self.payload
+
+    @property
+    def lost(self) -> float:
+        """Which part of all that was sent never came."""
+        return 1 - self.delivered_ever / self.sent_ever if self.sent_ever else 0.0
+
+
+@attrs.frozen
+class Found:
+    """What was found in one run."""
+
+    server: str
+    label: str
+    what: str
+    """``greedy`` or ``weights``."""
+
+    options: tuple[str, ...]
+    seconds: float
+    settled: float
+    """After how many seconds it was begun to count."""
+
+    pace: float
+    read: float
+    """Bytes a second that the subscriber has really read."""
+
+    generator_share: float
+    """CPU seconds of the generator, per second."""
+
+    cuts: int
+    """How often the subscriber was disconnected, and came back at once."""
+
+    drained: bool
+    """Whether all that would come has come, so that the rest is lost."""
+
+    publishers: tuple[Got, ...]
+    delays: tuple[float, ...]
+    """Seconds from when the innocent one's messages were due to when they came."""
+
+    def of(self, kind: str) -> list[Got]:
+        """Return those of a kind."""
+        return [each for each in self.publishers if each.kind == kind]
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Found:
+        """Read what `attrs.asdict` wrote."""
+        values: dict[str, Any] = dict(found)
+        for name in ("options", "delays"):
+            values[name] = tuple(values[name])
+        values["publishers"] = tuple(Got(**each) for each in values["publishers"])
+        return cls(**values)
+
+
+def jain(values: Sequence[float]) -> float:
+    """Return Jain's index: 1 if all are equal, 1/n if one has everything."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else math.nan
+
+
+def measure(
+    server: AnyServer,
+    publishers: Sequence[Publisher],
+    *,
+    label: str,
+    what: str = "greedy",
+    seconds: float = SECONDS,
+    cores: Cores,
+    pace: float = PACE,
+    settling: float = SETTLING,
+) -> Found:
+    """Do it once to one server.
+
+    Raises:
+        ServerError: It did not start, did not let somebody in, or closed a publisher's connection.
+    """
+    protocol = server.speaks("mqtt")
+    if protocol is None or protocol not in WIRES:
+        raise ServerError(f"{server.name} speaks {protocol}, which is not spoken here")
+    with (
+        tempfile.TemporaryDirectory(prefix="fairness-") as scratch,
+        server.running(Path(scratch), cores.server) as running,
+        pinned(cores.generator),
+    ):
+        scene = Scene(WIRES[protocol], running.ports[protocol], publishers, pace)
+        try:
+            scene.settle(min(FILLED, settling / 2), settling)
+            began, cpu = time.monotonic(), time.process_time()
+            read, sent, came = scene.read, scene.sent(), scene.messages()
+            punctual = next((each for each in scene.incoming if each.due is not None), None)
+            first = len(punctual.delays) if punctual else 0
+            while time.monotonic() < began + seconds:
+                scene.step()
+            passed = time.monotonic() - began
+            cpu = time.process_time() - cpu
+            read, sent_then, came_then = scene.read - read, scene.sent(), scene.messages()
+            delays = punctual.delays[first:] if punctual else []
+            drained = scene.drain()
+            ever = zip(scene.sent(), scene.messages(), strict=True)
+            return Found(
+                server=server.name,
+                label=label,
+                what=what,
+                options=server.options if isinstance(server, Relay) else (),
+                seconds=passed,
+                settled=began - scene.began,
+                pace=pace,
+                read=read / passed,
+                generator_share=cpu / passed,
+                cuts=scene.cuts,
+                drained=drained,
+                publishers=tuple(
+                    Got(
+                        each.name,
+                        each.kind,
+                        each.weight,
+                        each.connections,
+                        each.payload,
+                        each.rate * each.connections * passed,
+                        sent_then[n] - sent[n],
+                        came_then[n] - came[n],
+                        sent_ever,
+                        came_ever,
+                    )
+                    for n, (each, (sent_ever, came_ever)) in enumerate(
+                        zip(publishers, ever, strict=True)
+                    )
+                ),
+                delays=tuple(round(delay, 5) for delay in delays),
+            )
+        finally:
+            scene.close()
+
+
+# -- the report ---------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Case:
+    """Something to measure."""
+
+    label: str
+    server: AnyServer
+    publishers: Sequence[Publisher]
+    what: str
+
+
+def cases(servers: Sequence[AnyServer], pace: float = PACE) -> Iterator[Case]:
+    """Yield what is measured of these servers."""
+    greedy, by_weight = everybody(pace), weighted(pace)
+    for server in servers:
+        if server.speaks("mqtt") not in WIRES:
+            continue
+        yield Case(server.name, server, greedy, "greedy")
+        if isinstance(server, Relay):
+            shared = with_tenants(server, greedy)
+            yield Case(f"{server.name}, tenants", shared, greedy, "greedy")
+            shared = with_tenants(server, by_weight)
+            yield Case(f"{server.name}, weights", shared, by_weight, "weights")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that `share` of them do not exceed; NaN if there are none."""
+    ordered = sorted(values)
+    if not ordered:
+        return math.nan
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+
+
+def part_of(found: Found, kind: str) -> float:
+    """Return which part of the bytes that were delivered is of those of a kind."""
+    total = sum(each.nbytes for each in found.publishers)
+    return sum(each.nbytes for each in found.of(kind)) / total if total else math.nan
+
+
+def kept(found: Found) -> float:
+    """Return which part of what was due of the innocent one was delivered meanwhile."""
+    (innocent,) = found.of("innocent")
+    return innocent.delivered / innocent.wanted
+
+
+def off(found: Found) -> float:
+    """Return by how much somebody's part of what was delivered is off from its weight's."""
+    total = sum(each.nbytes for each in found.publishers)
+    weights = sum(each.weight for each in found.publishers)
+    if not total:
+        return math.nan
+    return max(abs(each.nbytes / total / (each.weight / weights) - 1) for each in found.publishers)
+
+
+def row(found: Found) -> list[str]:
+    """Return a run as a row of the table."""
+    cells = [found.label, f"{found.read / 1e6:.0f} MB/s"]
+    if found.what == "weights":
+        return [*cells, "-", "-", "-", "-", "-", "-", f"off by {off(found):.1%}"]
+    lost = [max(each.lost for each in found.of(kind)) for kind in KINDS]
+    return [
+        *cells,
+        f"{jain([each.nbytes for each in found.of('equal')]):.4f}",
+        f"{part_of(found, 'equal') / EQUALS:.1%}",
+        f"{part_of(found, 'many'):.1%}",
+        f"{part_of(found, 'large'):.1%}",
+        f"{kept(found):.1%}",
+        f"{percentile(found.delays, 0.99):.2f} s",
+        " / ".join(f"{each:.0%}" for each in lost) if found.drained else "still coming",
+    ]
+
+
+KINDS: Final = ("equal", "many", "large", "innocent")
+COLUMNS: Final = (
+    "server",
+    "delivered",
+    "Jain, equals",
+    "each equal",
+    "many",
+    "large",
+    "innocent: delivered of due",
+    "its p99",
+    "lost: equals / many / large / innocent",
+)
+
+
+def main() -> int:
+    """Measure and print; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="words of the servers' names, with commas")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="counted, of each run (4)")
+    parser.add_argument(
+        "--pace", type=float, default=PACE / 1e6, help="of the subscriber, in MB a second (80)"
+    )
+    parser.add_argument("--json", type=Path, help="write all that was found there")
+    options = parser.parse_args()
+    words = [word for word in options.only.split(",") if word]
+    found: list[Found] = []
+    status = 0
+    cores = Cores.choose()
+    pace = options.pace * 1e6
+    for case in cases((Relay(protocols=("mqtt",)), *PEERS), pace):
+        if words and not any(word in case.label for word in words):
+            continue
+        missing = case.server.missing()
+        if missing is not None:
+            print(missing, file=sys.stderr)
+            continue
+        print(f"{case.label} ...", file=sys.stderr)
+        try:
+            found.append(
+                measure(
+                    case.server,
+                    case.publishers,
+                    label=case.label,
+                    what=case.what,
+                    seconds=options.seconds,
+                    cores=cores,
+                    pace=pace,
+                )
+            )
+        except (ServerError, OSError) as error:
+            print(f"fairness: {case.label}: {error}", file=sys.stderr)
+            status = 1
+    print(table(list(COLUMNS), [row(each) for each in found]))
+    if options.json is not None:
+        options.json.write_text(json.dumps([attrs.asdict(each) for each in found], indent=1) + "\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
