@@ -24,6 +24,19 @@ class GeneratorError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
+class Stall:
+    """Some subscribers who stop reading for a while, with a pace only."""
+
+    subscribers: int
+    begins: float
+    """Seconds into the time that is measured."""
+
+    seconds: float
+    buffer: int = 0
+    """Bytes of their sockets' buffers; 0: the kernel's own."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Load:
     """What to put on a server."""
 
@@ -49,6 +62,23 @@ class Load:
     warmup: float = 0.2
     """Seconds of publishing before that, which are not measured."""
 
+    rate: float | None = None
+    """Messages a second, each sent when it is due, whatever the server does; None: as many as the
+    window lets through."""
+
+    publishers: int = 1
+    """With a rate only; they take turns."""
+
+    interval: float | None = None
+    """With a rate: seconds of each line of a series over time; None: no series."""
+
+    stall: Stall | None = None
+    reconnect: bool = False
+    """With a rate: whether a subscriber comes back that the server cut off."""
+
+    drain: float = 3.0
+    """How long to wait for more when nothing comes."""
+
     def arguments(self) -> list[str]:
         """Return the generator's options for this load."""
         least, most = self.payload
@@ -60,8 +90,19 @@ class Load:
             "topics": self.topics,
             "seconds": self.seconds,
             "warmup": self.warmup,
+            "drain": self.drain,
         }
-        flags = {"wildcard": self.wildcard, "single": self.single}
+        if self.rate is not None:
+            options["rate"] = self.rate
+            options["publishers"] = self.publishers
+        if self.interval is not None:
+            options["interval"] = self.interval
+        if self.stall is not None:
+            options["stalled"] = self.stall.subscribers
+            options["stall"] = f"{self.stall.begins:g}:{self.stall.seconds:g}"
+            if self.stall.buffer:
+                options["stall-buffer"] = self.stall.buffer
+        flags = {"wildcard": self.wildcard, "single": self.single, "reconnect": self.reconnect}
         return [
             *(f"--{name}={value}" for name, value in options.items()),
             *(f"--{name}" for name, given in flags.items() if given),
@@ -160,6 +201,28 @@ def run(load: Load, *, port: int, pid: int) -> Measurement:
     Raises:
         GeneratorError: Nothing could be measured. (Losses are not errors: see ``Measurement``.)
     """
+    return Measurement.from_json(_output(load, port, pid))
+
+
+def run_paced(load: Load, *, port: int, pid: int) -> dict[str, Any]:
+    """Put a ``load`` that has a rate on a server, as ``run``; return all that the generator says.
+
+    That is what ``Measurement`` has, and under "latency" (and "latency_stalled", of those who
+    stopped reading) seconds from when messages were due to when they were read: "count", "mean",
+    "p50", "p90", "p99", "p99.9" and some between, "max", and a "curve" of [part, seconds]. In the
+    same form "generator_late" is by how much messages were sent late by the generator's own fault,
+    "generator_turn" for how long it did not look at its sockets, and "behind" by how much they
+    were sent late, whoever's fault it was. "series" has what became of the messages that were due
+    in each interval.
+
+    Raises:
+        GeneratorError: Nothing could be measured.
+    """
+    found: dict[str, Any] = json.loads(_output(load, port, pid))
+    return found
+
+
+def _output(load: Load, port: int, pid: int) -> str:
     command = [str(build()), *load.arguments(), f"--port={port}", f"--pid={pid}"]
     # Warm-up, the run, and a drain of a few seconds: beyond that the generator itself is stuck.
     timeout = load.seconds + 60
@@ -169,7 +232,7 @@ def run(load: Load, *, port: int, pid: int) -> Measurement:
         raise GeneratorError(f"the load generator was still running after {timeout:g} s") from error
     if not done.stdout:
         raise GeneratorError(done.stderr.strip() or f"loadgen ended with {done.returncode}")
-    return Measurement.from_json(done.stdout)
+    return done.stdout
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import socket
@@ -700,3 +701,219 @@ async def test_many_topics_are_not_subscribed_to_by_name() -> None:
     status, _, complaint = await generate(1, "--protocol=mqtt", "--topics=65")
     assert status == 2
     assert "more than 64 are subscribed to with --wildcard only" in complaint
+
+
+# ---- At a pace -----------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+async def test_at_a_pace_everything_is_sent_when_it_is_due(server: Server) -> None:
+    status, found, complaint = await generate(
+        server.port,
+        f"--protocol={server.protocol}",
+        f"--pid={server.pid}",
+        "--subscribers=3",
+        "--rate=600",
+        "--publishers=2",
+        "--topics=4",
+        "--seconds=0.5",
+        "--warmup=0.1",
+        "--payload=8:400",
+        "--verify",
+    )
+    assert (status, complaint) == (0, "")
+    assert (found["due"], found["unsent"], found["total_published"]) == (300, 0, 360)
+    assert found["total_delivered"] == 3 * 360
+    assert found["reordered"] == found["altered"] == found["foreign"] == 0
+    assert found["latency"]["count"] == 3 * 300
+    assert found["generator_late"]["count"] == found["behind"]["count"] == 300
+    assert found["latency_stalled"] is None
+    assert found["publishers_waited"] == 0
+    ladder = [found["latency"][name] for name in ("p50", "p90", "p99", "p99.9", "max")]
+    assert ladder == sorted(ladder)
+    assert 0 < ladder[0] < 1
+    parts, seconds = zip(*found["latency"]["curve"], strict=True)
+    assert (parts[0], parts[-1], seconds[-1]) == (0, 1, ladder[-1])
+    assert (list(parts), list(seconds)) == (sorted(parts), sorted(seconds))
+
+
+class LateBroker(FakeBroker):
+    """Delivers everything, but later.
+
+    ``hold(number)`` says for how many seconds to do nothing at all before the publication of that
+    number is delivered; each delivery is besides `delay` seconds late.
+    """
+
+    def __init__(self, delay: float, hold: Callable[[int], float] = lambda _: 0.0) -> None:
+        super().__init__(lambda _subscriber, _number, frame: [frame])
+        self.hold = hold
+        self.delay = delay
+        self.send, self.receive = trio.open_memory_channel[tuple[float, bytes]](math.inf)
+
+    async def take(self, stream: trio.SocketStream, frame: bytes) -> None:
+        if frame[0] == 0x30:
+            if hold := self.hold(self.published):
+                await trio.sleep(hold)
+            self.published += 1
+            self.send.send_nowait((trio.current_time() + self.delay, frame))
+        else:
+            await super().take(stream, frame)
+
+    async def deliver_late(self) -> None:
+        async for at, frame in self.receive:
+            await trio.sleep_until(at)
+            for subscriber in self.subscribers:
+                await subscriber.send_all(frame)
+
+
+async def late(broker: LateBroker, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Run the generator at a pace against a broker that is late."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.deliver_late)
+        answer = await against(
+            broker.handle, "--protocol=mqtt", "--subscribers=2", "--rate=500", "--seconds=1",
+            "--messages=300", *options,
+        )  # fmt: skip
+        nursery.cancel_scope.cancel()
+    return answer
+
+
+async def test_a_delay_is_in_every_latency() -> None:
+    status, found, _ = await late(LateBroker(0.05))
+    assert status == 0
+    curve = found["latency"]["curve"]
+    assert found["latency"]["count"] == 600
+    assert curve[0][1] >= 0.05
+    assert found["generator_late"]["p50"] < 0.05, "it is the server that is late, and no one else"
+
+
+async def test_a_stall_is_in_the_latency_of_every_message_that_was_due_meanwhile() -> None:
+    status, found, _ = await late(
+        LateBroker(0.0, lambda number: 0.2 if number == 100 else 0.0), "--interval=0.1"
+    )
+    assert (status, found["latency"]["count"]) == (0, 600)
+    # At 500 messages a second 100 were due in those 200 ms, and waited 100 ms in the mean: of 300
+    # every third, where one that counts from its own sending would find one or two.
+    slow = 1 - max(part for part, seconds in found["latency"]["curve"] if seconds < 0.1)
+    assert slow >= 50 / 300 - 0.05
+    assert found["latency"]["max"] >= 0.19
+    # Each 0.1 s had 50 due; those due in the stall came late, and none is missing.
+    series = found["series"]
+    assert [line["due"] for line in series[:6]] == [50] * 6
+    assert [line["others"]["came"] for line in series[:6]] == [100] * 6
+    assert series[2]["others"]["max"] >= 0.19
+    assert sum(line["others"]["arrived"] for line in series) == 600
+
+
+@pytest.mark.long
+async def test_messages_that_the_server_does_not_take_are_late_and_its_fault() -> None:
+    # It reads nothing for 300 ms, and the generator has more to send than sockets hold.
+    broker = LateBroker(0.0, lambda number: 0.3 if number == 20 else 0.0)
+    status, found, _ = await late(
+        broker, "--payload=200000", "--messages=60", "--rate=400", "--subscribers=1"
+    )
+    assert status == 0
+    assert (found["due"], found["unsent"], found["latency"]["count"]) == (60, 0, 60)
+    assert found["publishers_waited_most"] > 0.1
+    assert found["behind"]["max"] > 0.1
+    assert found["latency"]["max"] >= 0.29
+
+
+@pytest.mark.long
+async def test_what_is_never_taken_is_unsent_and_not_lost() -> None:
+    broker = LateBroker(0.0, lambda number: 60.0 if number == 20 else 0.0)
+    status, found, _ = await late(
+        broker, "--payload=200000", "--messages=100", "--rate=1000", "--subscribers=1"
+    )
+    assert status == 1
+    assert found["unsent"] > 0
+    assert found["total_published"] + found["unsent"] == 100
+    assert found["lost"] == found["total_published"] - 20
+    assert found["latency"]["count"] == 20
+
+
+async def test_one_lost_at_a_pace_is_missing_where_it_was_due() -> None:
+    def drop(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        return [] if (subscriber, number) == (1, 120) else [frame]
+
+    status, found, _ = await cheated(drop, "--rate=500", "--interval=0.1", "--seconds=0.6")
+    assert (status, faults(found)) == (1, {"lost": 1})
+    came = [line["others"]["came"] for line in found["series"]]
+    assert came == [150, 150, 149, 150, 150, 150]
+
+
+@pytest.mark.long
+async def test_a_number_that_was_never_published_is_foreign() -> None:
+    def invent(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        if (subscriber, number) != (1, 100):
+            return [frame]
+        return [frame.replace((100).to_bytes(8, "little"), (1 << 40).to_bytes(8, "little"), 1)]
+
+    status, found, _ = await cheated(invent, "--rate=1000", "--seconds=1")
+    assert (status, found["foreign"]) == (1, 1)
+    assert found["latency"]["count"] == 899
+
+
+async def test_who_stops_reading_is_counted_apart_and_gets_all_of_it_later() -> None:
+    status, found, _ = await cheated(
+        lambda _s, _n, frame: [frame],
+        "--rate=500",
+        "--seconds=1",
+        "--interval=0.1",
+        "--stalled=1",
+        "--stall=0.2:0.2",
+    )
+    assert (status, faults(found)) == (0, {})
+    others, stalled = found["latency"], found["latency_stalled"]
+    assert (others["count"], stalled["count"]) == (600, 300)
+    assert stalled["max"] >= 0.19
+    series = found["series"]
+    assert [line["stalled"]["came"] for line in series] == [50] * 6 + [0] * 4
+    assert series[3]["stalled"]["arrived"] == 0, "it read nothing then"
+    assert sum(line["stalled"]["arrived"] for line in series) == 300
+    assert series[2]["stalled"]["max"] >= 0.19
+
+
+@pytest.mark.long
+async def test_who_is_cut_off_comes_back_when_asked_to() -> None:
+    def cut(subscriber: int, number: int, frame: bytes) -> list[bytes]:
+        if subscriber == 1 and number >= 100:
+            return [HANG_UP] if number == 100 else []
+        return [frame]
+
+    status, found, _ = await cheated(
+        cut, "--rate=500", "--seconds=0.6", "--interval=0.1", "--reconnect"
+    )
+    assert status == 1
+    assert (found["reconnected"], found["subscribers_closed"]) == (1, 0)
+    assert 0 < found["lost"] < 200
+    assert found["latency"]["count"] == 900 - found["lost"]
+
+
+@pytest.mark.long
+async def test_an_event_is_late_when_its_turn_ends_late() -> None:
+    # The first message after the hundredth: its event is there at once, the end of its turn 100 ms
+    # later, with that of the next message.
+    held: list[bytes] = []
+
+    def hold(observer: int, number: int, says: bytes) -> list[bytes]:
+        if (observer, number) == (0, 100):
+            held.append(event(says))
+            return [b"\xb5" + event(says)]
+        if (observer, number) == (0, 150):
+            return [b"\x84" + turn(event(says))]
+        return [] if observer == 0 and 100 < number < 150 else [turn(event(says))]
+
+    dataspace = FakeDataspace(hold)
+    status, found, _ = await against(
+        dataspace.handle, "--protocol=syndicate", "--rate=500", "--seconds=0.6"
+    )
+    assert (status, faults(found)) == (1, {"lost": 49})
+    assert found["latency"]["max"] >= 0.099
+
+
+@pytest.mark.long
+async def test_a_pace_is_wanted_for_what_has_no_meaning_without() -> None:
+    for option in ("--publishers=2", "--stalled=1", "--interval=1", "--reconnect"):
+        status, _, complaint = await generate(1, "--protocol=mqtt", option)
+        assert (status, "--rate" in complaint) == (2, True)
