@@ -513,7 +513,9 @@ class RabbitMQ:
             "log.console.use_colors = off\n"
             "log.file = false\n",
             "enabled_plugins": "[rabbitmq_mqtt].\n",
-            "rabbitmq-env.conf": "",  # or it would read the one in /etc
+            # Without these it would read those in /etc.
+            "advanced.config": "[].\n",
+            "rabbitmq-env.conf": "",
         }
         for name, text in files.items():
             (scratch / name).write_text(text)
@@ -524,8 +526,10 @@ class RabbitMQ:
             # Erlang in place of the shell script that started it, which would stay to pass on
             # signals: the process that is measured and ended is the node itself.
             "RABBITMQ_ALLOW_INPUT": "1",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(scratch / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": str(scratch / "rabbitmq-env.conf"),
             "RABBITMQ_CONFIG_FILE": str(scratch / "rabbitmq.conf"),
+            "RABBITMQ_CONFIG_FILES": str(scratch / "conf.d"),
             "RABBITMQ_DIST_PORT": str(distribution),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(scratch / "enabled_plugins"),
             "RABBITMQ_LOG_BASE": str(scratch / "log"),

@@ -63,7 +63,7 @@ class Routes:
         return found
 
 
-async def write(stream: trio.SocketStream, outbox: trio.MemoryReceiveChannel[bytes]) -> None:
+async def write(stream: trio.abc.Stream, outbox: trio.MemoryReceiveChannel[bytes]) -> None:
     """Write what the channel gives until either has ended."""
     async with outbox:
         try:
@@ -73,7 +73,7 @@ async def write(stream: trio.SocketStream, outbox: trio.MemoryReceiveChannel[byt
             pass  # the client has gone: what reads from it sees that, too
 
 
-async def read(stream: trio.SocketStream, inbox: Inbox, routes: Routes) -> None:
+async def read(stream: trio.abc.Stream, inbox: Inbox, routes: Routes) -> None:
     """Take what the client sends; pass on what it publishes, to one after another."""
     connection = Connection(Role.SERVER)
     async for data in stream:
@@ -95,7 +95,7 @@ async def read(stream: trio.SocketStream, inbox: Inbox, routes: Routes) -> None:
                 await inbox.send(reply)
 
 
-async def serve(stream: trio.SocketStream, routes: Routes) -> None:
+async def serve(stream: trio.abc.Stream, routes: Routes) -> None:
     """Serve one client until it goes."""
     inbox, outbox = trio.open_memory_channel[bytes](HELD)
     async with stream, trio.open_nursery() as nursery:
