@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import resource
 import signal
 import sys
 import time
@@ -12,6 +13,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import attrs
 
 from benchmarks import fanout
 from benchmarks.evidence import _page, _plot, _sections
@@ -140,8 +143,8 @@ def measure(sections: Sequence[Section], arguments: argparse.Namespace) -> int:
             status = 1
             continue
         setting.report(f"{section.name}: {section.title}, about {time_of(wanted)}")
-        about: dict[str, Any] = {"date": now(), "load": os.getloadavg()[0], **facts}
-        start, alarm = time.monotonic(), Alarm(left)
+        about: dict[str, Any] = {"date": now(), **facts}
+        start, usage, alarm = time.monotonic(), Usage.now(), Alarm(left)
         try:
             with alarm:
                 data = section.measure(setting)
@@ -155,6 +158,7 @@ def measure(sections: Sequence[Section], arguments: argparse.Namespace) -> int:
             message = f"It failed: {type(error).__name__}: {first_line(error)}"
         else:
             about["seconds"] = round(time.monotonic() - start, 1)
+            about |= usage.until(Usage.now())
             write(path, Record(about, data))
             setting.report(f"{section.name}: measured in {time_of(about['seconds'])}")
             continue
@@ -204,6 +208,47 @@ def trouble(message: str) -> dict[str, str]:
 def now() -> str:
     """Return the date and the time, in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@attrs.frozen
+class Usage:
+    """CPU seconds up to a moment."""
+
+    busy: float
+    """Of all processes of the machine."""
+
+    stolen: float
+    """Those in which the machine, a virtual one, did not have its cores."""
+
+    total: float
+    own: float
+    """Of this process and of all those it started that have ended."""
+
+    @classmethod
+    def now(cls) -> Usage:
+        """Look at them."""
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        idle = ticks[3] + ticks[4]
+        own = sum(
+            used.ru_utime + used.ru_stime
+            for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        )
+        a_second = os.sysconf("SC_CLK_TCK")
+        return cls(
+            busy=(sum(ticks) - idle - ticks[7]) / a_second,
+            stolen=ticks[7] / a_second,
+            total=sum(ticks) / a_second,
+            own=own,
+        )
+
+    def until(self, later: Usage) -> dict[str, float]:
+        """Return the shares of all cores that "others" took, and that were "stolen"."""
+        total = max(later.total - self.total, 1e-9)
+        others = (later.busy - self.busy) - (later.own - self.own)
+        return {
+            "others": round(max(0.0, others) / total, 4),
+            "stolen": round((later.stolen - self.stolen) / total, 4),
+        }
 
 
 class Alarm:

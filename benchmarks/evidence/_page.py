@@ -25,6 +25,9 @@ in every single pass is in [data/evidence/](data/evidence/); what it is good for
 [at the end](#what-to-distrust).
 """
 
+BUSY: Final = 0.05
+"""A section during which something else took more than this share of the cores is disturbed."""
+
 DISTRUST: Final = """
 **Everything is short.** A figure is the median of a few passes of a few seconds; in brackets are
 the least and the most of them. Where these are far apart the median says little. Ratios are taken
@@ -245,6 +248,8 @@ def _blocks(part: _Part, latest: Mapping[str, Any]) -> list[str]:
 def _other(about: Mapping[str, Any], latest: Mapping[str, Any]) -> list[str]:
     """Say in what this section differs from what the head of the page says."""
     remarks: list[str] = []
+    if (taken := _taken(about)) > BUSY:
+        remarks.append(f"**Meanwhile something else took {taken:.0%} of the cores.**")
     if (day := _day(about)) != _day(latest):
         remarks.append(f"It is of {day}.")
     if about.get("machine") != latest.get("machine"):
@@ -278,17 +283,20 @@ def _skipped(parts: Sequence[_Part], absent: Sequence[str], latest: Mapping[str,
     return "\n".join(f"- {line}" for line in lines) or "Nothing."
 
 
+def _taken(about: Mapping[str, Any]) -> float:
+    """Return the share of the cores that something else took."""
+    return float(about.get("others", 0)) + float(about.get("stolen", 0))
+
+
 def _distrust(latest: Mapping[str, Any], abouts: Sequence[Mapping[str, Any]]) -> str:
     lines = [wrapped(each) for each in DISTRUST.split("\n\n")]
-    loads = [float(about.get("load", 0)) for about in abouts]
-    if loads and max(loads) > 0.5:
-        busy = sum(load > 0.5 for load in loads)
+    if busy := [_taken(about) for about in abouts if _taken(about) > BUSY]:
         lines.insert(
             0,
             wrapped(
-                f"**The machine was not idle** before {busy} of {len(loads)} sections: a load of "
-                f"up to {max(loads):.1f} (the mean over a minute, in which what was measured just "
-                "before counts, too).",
+                f"**The machine was not idle** during {len(busy)} of {len(abouts)} sections: up to "
+                f"{max(busy):.0%} of its cores were taken by other processes, or by other "
+                "machines on the same hardware."
             ),
         )
     if latest.get("shared"):

@@ -28,7 +28,8 @@ ABOUT = {
     "date": "2026-11-22T01:00:00+00:00",
     "seconds": 12.0,
     "scale": 1.0,
-    "load": 0.1,
+    "others": 0.01,
+    "stolen": 0.0,
     "machine": {"cpu": "C64", "cores": "2", "kernel": "Linux 6", "python": "P 3", "trio": "0.35"},
     "pinning": "server on core 0, generator on core 1",
     "servers": {"relay": "clearfunds 0.1.0", "nats": "nats-server: v2.9.10"},
@@ -99,7 +100,7 @@ def test_what_is_measured_is_kept_and_shown(tmp_path: Path) -> None:
     assert "## About two\n" in page
     assert "one found 1.5." in page
     assert "2 of 2 hold." in page
-    assert "| one: at most 2 | 1.50 | 2 | held | [a. About one](#one) |" in page
+    assert "| one: at most 2 | 1.50 | 2 | held | [a](#one) |" in page
     assert "| the relay | 1.2.3 | 1.5 |" in page
     skipped = page.split("## Skipped")[1]
     assert "- redis is left out.\n" in skipped
@@ -132,6 +133,15 @@ def test_a_section_by_itself_leaves_the_others_and_says_in_what_they_differ(
     assert "| two: at most 2 | 3.00 | 2 | **MISSED** |" in page
     with_check, _ = run(tmp_path, "--render", "--check", sections=sections)
     assert with_check == 1
+
+
+def test_it_is_said_when_the_machine_was_not_idle() -> None:
+    data = {"found": 1}
+    for others, stolen, share in ((0.01, 0.02, None), (0.2, 0.05, "25%")):
+        about = ABOUT | {"others": others, "stolen": stolen}
+        page = compose({"one": section("one")}, {"one": Record(about, data)}).text
+        assert (f"something else took {share} of the cores" in page) is (share is not None)
+        assert ("**The machine was not idle** during 1 of 1" in page) is (share is not None)
 
 
 def test_a_section_that_fails_is_noted_and_what_there_was_of_it_is_kept(tmp_path: Path) -> None:
@@ -303,7 +313,7 @@ def test_costs_are_shown_as_ratios_within_a_pass_and_held_against_what_is_wanted
     assert {word for word, found in words.values() if found is None} == {"not measured"}
     assert len(words) == 8
     assert "| the relay | 0.20 (0.10-0.30) | 13.00 |" in text
-    assert "| x NATS | 0.5 | - |" in text
+    assert "| x NATS | 0.50 | - |" in text
     assert "**Not everything arrived** from mosquitto (N=9); from the others" in text
     assert "With NATS the generator had no time left" in text
     assert rendered.beside["CPU s per M deliveries, N=9"]["relay"] == "0.20"
