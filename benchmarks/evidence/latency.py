@@ -1,0 +1,386 @@
+"""How late deliveries are, at a pace that every server can keep."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.evidence._plot import decades, figure_of, style_of
+from benchmarks.evidence._section import Claim, Rendered, Section, Setting
+from benchmarks.evidence._text import in_order, label, listed, middle, table, wrapped
+from benchmarks.fanout import BUSY, Cores, Regime
+from benchmarks.fanout import measure as measure_most
+from benchmarks.loadgen import GeneratorError, Load, run_paced
+from benchmarks.servers import AnyServer, ServerError, pinned
+
+SUBSCRIBERS: Final = 9
+PAYLOAD: Final = 200
+SECONDS: Final = 2.0
+WARMUP: Final = 0.3
+MOST_SECONDS: Final = 0.8
+"""Of publishing as fast as it goes, to find out how fast that is."""
+
+PASSES: Final = 5
+FEW: Final = {"amqtt": 3, "broadcaster": 3, "channel": 3, "rabbitmq": 1}
+"""Passes of those that take long to start or are not the ones it is about."""
+
+FAST: Final = ("relay", "mosquitto", "nats", "redis")
+"""Measured at the second pace, too, if they can keep it."""
+
+FAST_PASSES: Final = 3
+SECOND: Final = "mosquitto"
+"""Half of what it does at most is the second pace."""
+
+STEPS: Final = 5
+"""Points of a curve for each halving of what is left above."""
+
+QUANTILES: Final = ("p50", "p99", "p99.9", "max")
+
+
+# -- Measuring -------------------------------------------------------------------------------------
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Find out what each server does at most, then run all at half of the least."""
+    seconds = max(0.25, SECONDS * setting.scale)
+    full = setting.scale >= 0.5
+    skipped: list[str] = []
+    most: dict[str, float] = {}
+    regime = Regime("most", "as fast as it goes", SUBSCRIBERS, payload=(PAYLOAD, PAYLOAD))
+    for server in setting.servers:
+        try:
+            found = measure_most(
+                regime, server, max(0.2, MOST_SECONDS * setting.scale), setting.cores
+            )
+        except (GeneratorError, ServerError) as error:
+            skipped.append(f"{label(server.name)}, at most: {first_line(error)}")
+            continue
+        most[server.name] = found.deliveries_per_second / SUBSCRIBERS
+        setting.report(f"latency: {server.name} takes {most[server.name]:,.0f} messages/s at most")
+
+    paces: list[dict[str, Any]] = []
+    if most:
+        slowest = min(most, key=most.__getitem__)
+        servers = [server for server in setting.servers if server.name in most]
+        paces.append(
+            _at_pace(
+                slowest,
+                half(most[slowest]),
+                {
+                    server: min(PASSES, FEW.get(server.name, PASSES)) if full else 1
+                    for server in servers
+                },
+                seconds,
+                setting,
+                skipped,
+            )
+        )
+        second = half(most.get(SECOND, 0.0))
+        able = [
+            server
+            for server in servers
+            if server.name in FAST and most[server.name] >= 2 * second > 0
+        ]
+        if len(able) > 1 and slowest != SECOND:
+            passes = dict.fromkeys(able, FAST_PASSES if full else 1)
+            paces.append(_at_pace(SECOND, second, passes, seconds, setting, skipped))
+    return {
+        "subscribers": SUBSCRIBERS,
+        "payload": PAYLOAD,
+        "seconds": seconds,
+        "most": most,
+        "paces": paces,
+        "skipped": skipped,
+    }
+
+
+def half(most: float) -> float:
+    """Return half of that many messages a second, to two digits: a pace one can remember."""
+    if most <= 0:
+        return 0.0
+    digits = 10.0 ** (math.floor(math.log10(most / 2)) - 1)
+    return max(1.0, float(math.floor(most / 2 / digits) * digits))
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error, as the end of a sentence."""
+    return f"{str(error).splitlines()[0].rstrip('.')}."
+
+
+def _at_pace(
+    of: str,
+    rate: float,
+    passes: Mapping[AnyServer, int],
+    seconds: float,
+    setting: Setting,
+    skipped: list[str],
+) -> dict[str, Any]:
+    """Run each server at that rate so many times, in turn."""
+    samples: list[dict[str, Any]] = []
+    for number in range(1, max(passes.values(), default=0) + 1):
+        chosen = [server for server, times in passes.items() if number <= times]
+        # Nobody is always first.
+        turn = number % len(chosen)
+        for server in chosen[turn:] + chosen[:turn]:
+            try:
+                found = paced(server, rate, seconds, setting.cores)
+            except (GeneratorError, ServerError) as error:
+                skipped.append(f"{label(server.name)}, pass {number}: {first_line(error)}")
+                continue
+            samples.append({"pass": number, "server": server.name, **found})
+            setting.report(
+                f"latency: {rate:,.0f} messages/s, pass {number}, {server.name}: p50 "
+                f"{found['p50']:,.0f} µs, p99 {found['p99']:,.0f} µs"
+            )
+    return {"of": of, "rate": rate, "samples": samples}
+
+
+def paced(server: AnyServer, rate: float, seconds: float, cores: Cores) -> dict[str, Any]:
+    """Run a fresh server at that rate; return what was found, latencies in microseconds.
+
+    Raises:
+        ServerError: It did not start or stop as it should, or speaks nothing that we do.
+        GeneratorError: Nothing could be measured.
+    """
+    protocol = server.speaks("mqtt")
+    if protocol is None:
+        raise ServerError(f"{server.name} does not speak mqtt")
+    load = Load(
+        protocol,
+        SUBSCRIBERS,
+        1,
+        payload=(PAYLOAD, PAYLOAD),
+        seconds=seconds,
+        warmup=min(WARMUP, seconds),
+        rate=rate,
+        drain=1.0,
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="latency-") as scratch,
+        server.running(Path(scratch), cores.server) as running,
+        pinned(cores.generator),
+    ):
+        found = run_paced(load, port=running.ports[protocol], pid=running.pid)
+    return shortened(found)
+
+
+def shortened(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a run: the generator's words in microseconds, and few of them."""
+    latency = found["latency"]
+    if latency is None:
+        raise GeneratorError("nothing was delivered")
+    late, turn = found["generator_late"], found["generator_turn"]
+    queued = [found["generator_queued"] or 0.0, found["server_queued"] or 0.0]
+    return {
+        **{name: micro(latency[name]) for name in ("mean", "p50", "p90", "p99", "p99.9", "max")},
+        "deliveries": latency["count"],
+        "lost": found["lost"],
+        "unsent": found["unsent"],
+        "server_share": found["server_share"],
+        "publishers_waited": found["publishers_waited"],
+        "generator_late_p99": micro(late["p99"]) if late else 0.0,
+        "generator_turn_max": micro(turn["max"]) if turn else 0.0,
+        "generator_share": found["generator_share"],
+        "kept_waiting": max(queued),
+        "curve": [micro(seconds) for _, seconds in latency["curve"]],
+    }
+
+
+def micro(seconds: float) -> float:
+    """Return microseconds, to a tenth."""
+    return round(seconds * 1e6, 1)
+
+
+def part_at(index: int) -> float:
+    """Return of how much of the deliveries the point of a curve speaks: 0, 0.1, ..., 0.5, 0.55."""
+    halvings, step = divmod(index, STEPS)
+    return 1 - 2.0**-halvings * (1 - step / (2 * STEPS))
+
+
+# -- Showing ---------------------------------------------------------------------------------------
+
+
+def render(data: dict[str, Any]) -> Rendered:
+    """Show percentiles by server, and whether the relay's are as good as its peers'."""
+    paces = [pace for pace in data["paces"] if pace["samples"]]
+    claims = _claims(paces[0] if paces and paces[0]["of"] != SECOND else None, paces)
+    if not paces:
+        return Rendered("Nothing could be measured.", {}, claims)
+    blocks = [
+        wrapped(
+            f"One publisher, {data['subscribers']} subscribers, {data['payload']} bytes, MQTT or "
+            "the server's own protocol. Messages are due at fixed times, evenly spaced, and are "
+            "sent when they are due, whatever the server does (an open loop): the latency of a "
+            "delivery counts **from when its message was due** to when the subscriber had read "
+            "it, so that a server that stops for 50 ms has that in all the messages that were due "
+            "meanwhile."
+        ),
+        wrapped(_most(data["most"])),
+        "![How late deliveries are, by percentile](evidence-latency.svg)",
+    ]
+    for pace in paces:
+        blocks += [wrapped(_heading(pace)), _table(pace), *_remarks(pace)]
+    blocks.append(
+        wrapped(
+            "Microseconds; the median of the passes, with the least and the most of them in "
+            f"brackets. A pass is {data['seconds']:g} s with a fresh server, and the servers take "
+            "turns. *CPU* is the share of its core that the server used. *Late* is by how much the "
+            "generator itself sent late, at its 99th percentile: what is not far above that says "
+            "little about a server."
+        )
+    )
+    return Rendered("\n\n".join(blocks), {"latency": lambda: figure(paces)}, claims, _beside(paces))
+
+
+def _most(most: Mapping[str, float]) -> str:
+    words = [f"{label(server)} {most[server]:,.0f}" for server in in_order(most)]
+    slowest = min(most, key=most.__getitem__)
+    return (
+        "What they take at most, pipelined, in messages a second (nine deliveries each): "
+        f"{listed(words)}. The slowest is {label(slowest)}: all are run at half of its rate. "
+        "At such a pace most servers have one message at a time, and sleep before the next: what "
+        "counts then is how long one takes, not how many fit into a second."
+    )
+
+
+def _heading(pace: dict[str, Any]) -> str:
+    return f"**At {pace['rate']:,.0f} messages a second**, half of what {label(pace['of'])} takes:"
+
+
+def _of(pace: dict[str, Any], server: str) -> list[dict[str, Any]]:
+    return [sample for sample in pace["samples"] if sample["server"] == server]
+
+
+def _servers(pace: dict[str, Any]) -> list[str]:
+    return in_order(sample["server"] for sample in pace["samples"])
+
+
+def ratios(pace: dict[str, Any], peer: str, of: str = "p99") -> list[float]:
+    """Return the relay's over the peer's, pass by pass."""
+    theirs = {sample["pass"]: sample[of] for sample in _of(pace, peer)}
+    return [
+        sample[of] / theirs[sample["pass"]]
+        for sample in _of(pace, "relay")
+        if theirs.get(sample["pass"], 0.0) > 0
+    ]
+
+
+def _table(pace: dict[str, Any]) -> str:
+    rows: list[list[str]] = []
+    for server in _servers(pace):
+        found = _of(pace, server)
+        ratio = ratios(pace, server) if server != "relay" else []
+        rows.append(
+            [
+                label(server),
+                *(middle((each[name] for each in found), ",.0f") for name in QUANTILES),
+                middle(ratio, ".2f"),
+                f"{statistics.median(each['server_share'] for each in found):.0%}",
+                f"{statistics.median(each['generator_late_p99'] for each in found):,.1f}",
+                f"{sum(each['lost'] + each['unsent'] for each in found):,}",
+                str(len(found)),
+            ]
+        )
+    head = ["", *QUANTILES, "relay's p99 / its", "CPU", "late", "lost", "passes"]
+    return table(head, rows, right=range(1, len(head)))
+
+
+def _remarks(pace: dict[str, Any]) -> list[str]:
+    """Say what makes the figures doubtful, and what was lost."""
+    said: list[str] = []
+    waiting = [sample["kept_waiting"] for sample in pace["samples"]]
+    if statistics.median(waiting) > BUSY:
+        said.append(
+            "**The machine was busy**: the server or the generator was ready and had no core for "
+            f"{statistics.median(waiting):.0%} of the time (median). What is above the median then "
+            "shows the neighbours."
+        )
+    for server in _servers(pace):
+        found = _of(pace, server)
+        if any(each["generator_share"] > 0.9 for each in found):
+            said.append(f"With {label(server)} the generator itself was at its limit.")
+        if stopped := max(each["publishers_waited"] for each in found):
+            said.append(f"{label(server)} stopped the publisher for up to {stopped:.1%} of a pass.")
+    return [wrapped(" ".join(f"{word[0].upper()}{word[1:]}" for word in said))] if said else []
+
+
+def _claims(first: dict[str, Any] | None, paces: Sequence[dict[str, Any]]) -> tuple[Claim, ...]:
+    pace = first or (paces[0] if paces else None)
+    claims: list[Claim] = []
+    for peer in ("mosquitto", "amqtt"):
+        found = ratios(pace, peer) if pace else []
+        rate = f" at {pace['rate']:,.0f} messages/s" if pace else ""
+        claims.append(
+            Claim(
+                f"99th percentile of latency, nine subscribers{rate}: at most {label(peer)}'s",
+                statistics.median(found) if found else None,
+                1.0,
+            )
+        )
+    return tuple(claims)
+
+
+def _beside(paces: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    pace = paces[0]
+    cells: dict[str, str] = {}
+    for server in _servers(pace):
+        found = _of(pace, server)
+        p50, p99 = (statistics.median(each[name] for each in found) for name in ("p50", "p99"))
+        cells[server] = f"{p50:,.0f}, {p99:,.0f}"
+    return {f"p50 and p99 at {pace['rate']:,.0f} messages/s, µs": cells}
+
+
+def curve(found: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """Return points (part, microseconds): the median of the passes at each, where all have one."""
+    shortest = min(len(each["curve"]) for each in found) - 1
+    points = [
+        (part_at(index), statistics.median(each["curve"][index] for each in found))
+        for index in range(shortest)
+    ]
+    return [(part, latency) for part, latency in points if part < 1]
+
+
+def figure(paces: Sequence[dict[str, Any]]) -> Any:
+    """Draw percentiles, the tail stretched: each decade to the right is a tenth of what is left."""
+    picture = figure_of(10.4, 4.4)
+    all_axes = picture.subplots(1, len(paces), sharey=True, squeeze=False)[0]
+    drawn: dict[str, Any] = {}
+    for pace, axes in zip(paces, all_axes, strict=True):
+        for server in _servers(pace):
+            points = curve(_of(pace, server))
+            style: dict[str, Any] = style_of(server).line(markevery=STEPS)
+            (drawn[server],) = axes.plot(
+                [1 / (1 - part) for part, _ in points], [latency for _, latency in points], **style
+            )
+        axes.set_xscale("log")
+        marks = {1: "0", 2: "50", 10: "90", 100: "99", 1000: "99.9", 10000: "99.99"}
+        axes.set_xticks(list(marks), list(marks.values()))
+        axes.minorticks_off()
+        axes.set_yscale("log")
+        decades(axes.yaxis)
+        axes.set_xlabel("percentile of deliveries")
+        axes.set_title(f"{pace['rate']:,.0f} messages/s: half of what {label(pace['of'])} takes")
+    all_axes[0].set_ylabel("latency from when it was due, µs")
+    names = in_order(drawn)
+    picture.legend(
+        [drawn[name] for name in names],
+        [label(name) for name in names],
+        loc="outside upper center",
+        ncols=min(8, len(names)),
+    )
+    return picture
+
+
+SECTION: Final = Section(
+    key="latency",
+    name="latency",
+    title="How late deliveries are",
+    seconds=150,
+    command="python -m benchmarks.evidence --only latency",
+    measure=measure,
+    render=render,
+)
