@@ -109,6 +109,7 @@ def compose(sections: Mapping[str, Section | str], records: Mapping[str, Record]
         f"{MARK}\n\n# Evidence",
         wrapped(INTRODUCTION),
         _facts(latest, abouts),
+        wrapped(" · ".join(part.link for part in parts)),
         "## What must hold",
         _claims(shown),
         *_beside(shown, latest),
