@@ -23,18 +23,13 @@ from benchmarks.fanout import (
     results_table,
 )
 from benchmarks.loadgen import Measurement
-from benchmarks.servers import AnyServer, Windows
+from benchmarks.servers import AnyServer
 
 PASSES: Final = 3
 SECONDS: Final = 1.2
 
 FAST: Final = ("relay", "mosquitto", "nats", "redis")
 """Measured in all regimes and all passes; the others are slow to start or to deliver."""
-
-WINDOWS: Final = Windows(
-    few=500, many=50, reason="what is in flight at the end is waited for, and they need long for it"
-)
-"""Of the others, messages in flight to each subscriber."""
 
 REGIMES_FAST: Final = (
     "pipelined-1",
@@ -84,7 +79,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     passes = PASSES if setting.scale >= 0.5 else 1
     seconds = max(0.2, SECONDS * setting.scale)
     fast = [server for server in setting.servers if server.name in FAST]
-    slow = [_shallow(server) for server in setting.servers if server.name not in FAST]
+    slow = [server for server in setting.servers if server.name not in FAST]
     relay = [server for server in setting.servers if server.name == "relay"]
     results = Results()
     for regimes, servers, times in (
@@ -112,10 +107,6 @@ def measure(setting: Setting) -> dict[str, Any]:
         "failures": results.failures,
         "skipped": skipped,
     }
-
-
-def _shallow(server: AnyServer) -> AnyServer:
-    return dataclasses.replace(server, windows=WINDOWS)
 
 
 def _measured(
