@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 
-ERLANG_SECONDS = 60.0
-"""RabbitMQ takes five seconds to start or to stop where it has a core to itself, and Erlang has
-nothing to say meanwhile."""
+ERLANG_SECONDS = 120.0
+"""RabbitMQ takes some five seconds of a core to start; where it has to share it, ten times that."""
 
 # Debian installs servers where an ordinary user's PATH does not look.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
