@@ -14,6 +14,7 @@ import trio
 
 from ._connect import KEEP_ALIVE, connect
 from ._errors import PerfError
+from ._mqtt5 import Granted
 from ._scenario import Scenario, server_of
 
 PING: Final = b"\xc0\x00"
@@ -43,6 +44,7 @@ class Client(abc.ABC):
         number: Which of its sort it is.
         lost: The first of the connections that it lost.
         losses: How many it lost.
+        granted: What the server lets it do, on the connection that is open.
     """
 
     def __init__(self, scenario: Scenario, number: int, kind: str, prefix: str) -> None:
@@ -52,6 +54,7 @@ class Client(abc.ABC):
         self.now_ns = clock_of(scenario)
         self.lost: list[Loss] = []
         self.losses = 0
+        self.granted = Granted()
         self._sock: socket.socket | None = None
         # Whether a packet has been begun and not yet sent in full.
         self._sending = False
@@ -69,6 +72,10 @@ class Client(abc.ABC):
         """Return how large its socket's buffer is to be."""
         return None
 
+    def prefetch(self) -> int | None:
+        """Return how many messages it takes that it has not acknowledged."""
+        return None
+
     async def open(self) -> None:
         """Connect.
 
@@ -76,14 +83,29 @@ class Client(abc.ABC):
             PerfError: It could not.
         """
         host, port = server_of(self.scenario.uri)
-        self._sock, rest = await connect(
-            host, port, self.client_id, self.filters(), receive_buffer=self.receive_buffer()
+        opened = await connect(
+            host,
+            port,
+            self.client_id,
+            self.filters(),
+            receive_buffer=self.receive_buffer(),
+            version=self.scenario.version,
+            prefetch=self.prefetch(),
         )
-        self.opened(rest)
+        self._sock, self.granted = opened.sock, opened.granted
+        try:
+            self.opened(opened.rest)
+        except PerfError:
+            self.close()
+            raise
 
     @abc.abstractmethod
     def opened(self, rest: bytes) -> None:
-        """Begin anew, with what has been read already."""
+        """Begin anew, with what has been read already.
+
+        Raises:
+            PerfError: The server does not let it do what it is there for.
+        """
 
     @abc.abstractmethod
     async def serve(self, sock: socket.socket) -> None:
@@ -136,8 +158,9 @@ class Client(abc.ABC):
 
 
 async def keep_alive(clients: list[Client]) -> None:
-    """Ping now and then, until cancelled."""
+    """Ping now and then, as often as the most anxious of the servers wants it, until cancelled."""
     while True:
-        await trio.sleep(KEEP_ALIVE / 2)
+        told = (client.granted.keep_alive for client in clients)
+        await trio.sleep(min([KEEP_ALIVE, *(each for each in told if each)]) / 2)
         for client in clients:
             client.ping()

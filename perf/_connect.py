@@ -6,25 +6,16 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, Literal
 
+import attrs
 import trio
 
 from ..transports import ProtocolError
-from ..transports.mqtt import (
-    NEED_DATA,
-    SUBSCRIPTION_FAILED,
-    ConnAck,
-    Connect,
-    Connection,
-    ConnectReturnCode,
-    Packet,
-    Publish,
-    Role,
-    SubAck,
-    Subscribe,
-)
+from ._dialect import CONNACK, SUBACK, Dialect, dialect
 from ._errors import PerfError
+from ._mqtt5 import Granted, disconnected
+from ._wire import DISCONNECT, PUBLISH, Packets
 
 KEEP_ALIVE: Final = 60
 """Seconds; a ping goes out each half of it, stalled or not."""
@@ -34,10 +25,42 @@ TIMEOUT: Final = 10.0
 
 READ_BYTES: Final = 1 << 18
 
+ANSWERS: Final = frozenset({CONNACK, SUBACK, PUBLISH, DISCONNECT})
+"""What may come until a client is connected and subscribed."""
+
+
+@attrs.frozen
+class Opened:
+    """A connection that a server has accepted."""
+
+    sock: socket.socket
+    """It does not block."""
+    rest: bytes
+    """What has come already of what the client is subscribed to."""
+    granted: Granted
+
 
 async def _open(host: str, port: int, receive_buffer: int | None) -> socket.socket:
+    """Connect to the first address of a name that takes it, as the system orders them.
+
+    Raises:
+        OSError: None does; what was said of the last.
+    """
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, _, protocol, _, address = found[0]
+    wrong: OSError | None = None
+    for family, _, protocol, _, address in found:
+        # One that says nothing must not take the time of the others.
+        with trio.move_on_after(TIMEOUT / len(found)):
+            try:
+                return await _open_one(family, protocol, address, receive_buffer)
+            except OSError as error:
+                wrong = error
+    raise wrong or trio.TooSlowError
+
+
+async def _open_one(
+    family: int, protocol: int, address: Any, receive_buffer: int | None
+) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, protocol)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,11 +113,10 @@ async def connect(
     filters: Sequence[tuple[str, int]] = (),
     *,
     receive_buffer: int | None = None,
-) -> tuple[socket.socket, bytes]:
+    version: Literal["3.1.1", "5"] = "3.1.1",
+    prefetch: int | None = None,
+) -> Opened:
     """Connect a client, and subscribe it.
-
-    Returns:
-        A socket that does not block, and what has come already of what it is subscribed to.
 
     Raises:
         PerfError: The server is not there, refuses, or speaks something else.
@@ -109,14 +131,15 @@ async def connect(
     except OSError as error:
         msg = f"{who}: {error.strerror or error}; is a server listening there?"
         raise PerfError(msg) from error
+    speaks = dialect(version, client_id, KEEP_ALIVE, prefetch)
     try:
         with trio.fail_after(TIMEOUT):
-            return sock, await _introduce(sock, client_id, filters)
+            return await _introduce(sock, speaks, filters)
     except trio.TooSlowError:
         sock.close()
         msg = f"{who}: no answer within {TIMEOUT:g} s"
         raise PerfError(msg) from None
-    except (OSError, ProtocolError) as error:
+    except (OSError, PerfError, ProtocolError) as error:
         sock.close()
         msg = f"{who}: {error}"
         raise PerfError(msg) from error
@@ -126,36 +149,46 @@ async def connect(
 
 
 async def _introduce(
-    sock: socket.socket, client_id: str, filters: Sequence[tuple[str, int]]
-) -> bytes:
-    core = Connection(Role.CLIENT)
-    await send_all(sock, core.send(Connect(client_id, keep_alive=KEEP_ALIVE)))
-    answer = await _answer(core, sock)
-    if not isinstance(answer, ConnAck) or answer.return_code != ConnectReturnCode.ACCEPTED:
-        msg = f"CONNECT was answered with {answer}"
+    sock: socket.socket, speaks: Dialect, filters: Sequence[tuple[str, int]]
+) -> Opened:
+    packets = Packets()
+    await send_all(sock, speaks.connect())
+    kind, _, body = await _answer(packets, sock, speaks.unanswered())
+    if kind != CONNACK:
+        msg = f"CONNECT was answered with a packet of type {kind}, which is no CONNACK"
         raise PerfError(msg)
-    if not filters:
-        return b""
-    await send_all(sock, core.send(Subscribe(1, tuple(filters))))
-    answer = await _answer(core, sock)
-    if not isinstance(answer, SubAck):
-        # Retained, or published by somebody else: what these are is not known here.
-        while isinstance(answer, Publish):
-            answer = await _answer(core, sock)
-    if not isinstance(answer, SubAck) or SUBSCRIPTION_FAILED in answer.return_codes:
-        msg = f"SUBSCRIBE was answered with {answer}"
-        raise PerfError(msg)
-    rest: bytes = core.buffer[core.position :]
-    return rest
+    granted = speaks.granted(body)
+    early: list[bytes] = []
+    if filters:
+        await send_all(sock, speaks.subscribe(filters))
+        while True:
+            kind, whole, body = await _answer(packets, sock, "the server closed the connection")
+            if kind != PUBLISH:
+                break
+            # Retained ones may come first (section 3.8.4 of both versions); they, too, are among
+            # those that are unacknowledged.
+            early.append(whole)
+        if kind != SUBACK:
+            msg = f"SUBSCRIBE was answered with a packet of type {kind}, which is no SUBACK"
+            raise PerfError(msg)
+        speaks.subscribed(body)
+    return Opened(sock, b"".join((*early, packets.buffer[packets.at :])), granted)
 
 
-async def _answer(core: Connection, sock: socket.socket) -> Packet:
+async def _answer(packets: Packets, sock: socket.socket, ended: str) -> tuple[int, bytes, bytes]:
+    """Return the next packet: its type, all of it, and its body."""
     while True:
-        packet = core.next_packet()
-        if packet is not NEED_DATA:
-            assert not isinstance(packet, type(NEED_DATA))
-            return packet
+        begin = packets.at
+        if packets.has_begun and packets.buffer[begin] >> 4 not in ANSWERS:
+            raise PerfError("what answers is no MQTT server")
+        found = packets.next()
+        if found is not None:
+            first, body, end = found
+            told = packets.buffer[body:end]
+            if first >> 4 == DISCONNECT:
+                raise disconnected(told)
+            return first >> 4, packets.buffer[begin:end], told
         data = await receive(sock)
         if not data:
-            raise PerfError("the server closed the connection")
-        core.receive_data(data)
+            raise PerfError(ended)
+        packets.feed(data)

@@ -27,12 +27,17 @@ _PARSED: Final[Mapping[str, Callable[[str], Any]]] = {
 """What is written as text, or as the number alone."""
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("name", "uri", "topic", "filter", "clock"), (str,)),
+    **dict.fromkeys(("name", "uri", "mqtt", "topic", "filter", "clock"), (str,)),
     **dict.fromkeys(
         ("publishers", "subscribers", "topics", "qos", "subscriber_qos", "in_flight"), (int,)
     ),
-    **dict.fromkeys(("ack_every", "slow", "receive_buffer", "processes", "seed"), (int,)),
-    **dict.fromkeys(("delay", "slow_delay", "ramp", "seconds", "drain", "reconnect"), (int, float)),
+    **dict.fromkeys(
+        ("prefetch", "ack_every", "slow", "receive_buffer", "processes", "seed"), (int,)
+    ),
+    **dict.fromkeys(
+        ("ack_interval", "delay", "slow_delay", "ramp", "seconds", "drain", "reconnect"),
+        (int, float),
+    ),
 }
 
 _NONE: Final = "none"
@@ -48,6 +53,8 @@ def _value(name: str, given: object) -> Any:
         return None
     if name in _PARSED and isinstance(given, str | int | float) and not isinstance(given, bool):
         return _PARSED[name](str(given))
+    if name == "mqtt" and given == 5:  # one writes it as it is: 3.1.1 is no number
+        return "5"
     kinds = _KINDS.get(name, (str,))
     if isinstance(given, bool) or not isinstance(given, kinds):
         wanted = " or a ".join("text" if k is str else "number" for k in kinds[:1])
@@ -55,6 +62,9 @@ def _value(name: str, given: object) -> Any:
         raise ScenarioError(msg)
     if name in ("qos", "subscriber_qos") and given not in (0, 1, 2):
         msg = f"{name} = {given!r}: there are 0, 1 and 2"
+        raise ScenarioError(msg)
+    if name == "mqtt" and given not in ("3.1.1", "5"):
+        msg = f'mqtt = {given!r}: there are "3.1.1" and "5"'
         raise ScenarioError(msg)
     if name == "clock" and given not in ("monotonic", "wall"):
         msg = f'clock = {given!r}: there are "monotonic" and "wall"'

@@ -138,7 +138,9 @@ def _section(result: Result) -> str:
     scenario = result.scenario
     what = [
         f"{scenario.publishers} publishers and {scenario.subscribers} subscribers",
+        f"MQTT {scenario.version}",
         f"QoS {scenario.qos}",
+        *([] if scenario.prefetch is None else [f"a prefetch of {scenario.prefetch}"]),
         f"payloads of {size(scenario.size.mean)}"
         + ("" if scenario.size.choices == (scenario.size.mean,) else " on average"),
         "as fast as they can" if scenario.rate is None else _paces(result),

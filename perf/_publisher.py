@@ -18,10 +18,13 @@ import trio
 
 from ._client import Client
 from ._connect import receive
+from ._errors import PerfError
 from ._header import HEADER, HEADER_BYTES
 from ._latency import Latencies
+from ._mqtt5 import FAILED, disconnected, reason
 from ._scenario import Scenario
 from ._wire import (
+    DISCONNECT,
     MAX_PACKET_IDS,
     PUBACK,
     PUBCOMP,
@@ -60,8 +63,12 @@ class Publisher(Client):
 
     Attributes:
         sent: By topic, how many messages the kernel has taken in full.
-        uncertain: Messages of writes that were cut short by the end of a connection.
+        half_sent: Messages of writes that were cut short by the end of a connection, as a topic's
+            number, and those of the first of its messages and the one after the last.
         confirmed: How many have been acknowledged (QoS 1 and 2).
+        refused: How many the server has answered with the reason why it has not taken them; these
+            are not among those that were sent.
+        refusals: How many of them for which reason.
         stalled: Seconds of all stretches that are over.
     """
 
@@ -71,12 +78,17 @@ class Publisher(Client):
         super().__init__(scenario, number, "pub", prefix)
         topics = scenario.routes().topics_of(number)
         self.sent = [0] * len(topics)
-        self.uncertain = 0
+        self.half_sent: list[tuple[int, int, int]] = []
         self.confirmed = 0
+        self.refused = 0
+        self.refusals: dict[str, int] = {}
         self.stalled = 0.0
         self.told_of: Callable[[], object] = lambda: None
         self._latencies = latencies
-        self._packets = Publications(topics, scenario.qos)
+        is_5 = scenario.version == "5"
+        self._packets = Publications(topics, scenario.qos, properties=is_5)
+        # With MQTT 5 an acknowledgement can be a refusal: whose topic's is then looked at.
+        self._keeps_topics = is_5 and len(topics) > 1
         self._random = Random(f"{scenario.seed}/{number}")
         self._began = scenario.began(number)
         # The next message: its number, and the number of its topic.
@@ -93,6 +105,7 @@ class Publisher(Client):
         self._in_chunk: dict[int, int] = {}
         self._waits: set[int] = set()
         self._due_of: dict[int, int] = {}
+        self._topic_of: dict[int, int] = {}
         self._packet_id = 0
         self._answers = b""
         self._input = Packets()
@@ -100,9 +113,50 @@ class Publisher(Client):
 
     def opened(self, rest: bytes) -> None:
         """See `Client.opened`."""
-        self.uncertain += sum(self._in_chunk.values())
+        self.half_sent = self.uncertain()
         self._begin_connection()
+        self._input.feed(rest)
+        self._check_granted()
         self.told_of()
+
+    def _check_granted(self) -> None:
+        """See that what it is to publish is something that the server takes.
+
+        Raises:
+            PerfError: It is not: [MQTT-3.2.2-11], [MQTT-3.2.2-15].
+        """
+        qos, most = self.granted.maximum_qos, self.granted.maximum_packet_size
+        if self.scenario.qos > qos:
+            msg = f"{self.client_id}: the server takes QoS {qos} at most (its Maximum QoS)"
+            raise PerfError(msg)
+        if most is None:
+            return
+        size = self.scenario.size
+        filler = bytes(max(*size.choices, size.most or 0) - HEADER_BYTES)
+        largest = len(self._packets.frame(len(self.sent) - 1, 1, bytes(HEADER_BYTES), filler))
+        if largest > most:
+            msg = (
+                f"{self.client_id}: the server takes packets of {most} bytes at most (its Maximum "
+                f"Packet Size); with --size there would be some of {largest}"
+            )
+            raise PerfError(msg)
+
+    @property
+    def window(self) -> int:
+        """How many messages may be unacknowledged; 0: there is nothing to acknowledge.
+
+        The server's Receive Maximum counts, too [MQTT-3.3.4-7].
+        """
+        if not self.scenario.qos:
+            return 0
+        return min(self.scenario.in_flight, self.granted.receive_maximum, MAX_PACKET_IDS)
+
+    def uncertain(self) -> list[tuple[int, int, int]]:
+        """Return what was half sent, with what would be if the connection ended now."""
+        return self.half_sent + [
+            (topic, self._next_of_topic[topic] - count, self._next_of_topic[topic])
+            for topic, count in self._in_chunk.items()
+        ]
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -145,7 +199,7 @@ class Publisher(Client):
 
     def _fill(self, now: float, until: float, epoch_ns: int) -> float | None:
         """Make the next write of what is due; return when something will be, if nothing is."""
-        window = self.scenario.in_flight if self.scenario.qos else 0
+        window = self.window
         rate, sizes = self.scenario.rate, self.scenario.size
         frames: list[bytes] = []
         size = 0
@@ -155,7 +209,7 @@ class Publisher(Client):
         while size < CHUNK_BYTES:
             if due > now or (now if rate is None else due) >= until:
                 break
-            if window and len(self._due_of) >= min(window, MAX_PACKET_IDS):
+            if window and len(self._due_of) >= window:
                 self._stall(now)
                 break
             at = now if rate is None else due
@@ -165,7 +219,7 @@ class Publisher(Client):
             due_ns = epoch_ns + int(at * 1e9)
             topic = self._topic
             header = HEADER.pack(due_ns, self.number, topic, self._next_of_topic[topic])
-            packet_id = self._take_id(due_ns) if window else 0
+            packet_id = self._take_id(due_ns, topic) if window else 0
             fill = sizes.of(self._number, self._random) - HEADER_BYTES
             filler = FILLER[:fill] if fill <= len(FILLER) else bytes(fill)
             frame = self._packets.frame(topic, packet_id, header, filler)
@@ -183,7 +237,7 @@ class Publisher(Client):
             return None
         return due if now < due < until else None
 
-    def _take_id(self, due_ns: int) -> int:
+    def _take_id(self, due_ns: int, topic: int) -> int:
         packet_id = self._packet_id
         while True:
             packet_id = packet_id % MAX_PACKET_IDS + 1
@@ -191,6 +245,8 @@ class Publisher(Client):
                 break
         self._packet_id = packet_id
         self._due_of[packet_id] = due_ns
+        if self._keeps_topics:
+            self._topic_of[packet_id] = topic
         return packet_id
 
     def _flush(self, sock: socket.socket) -> bool:
@@ -273,24 +329,45 @@ class Publisher(Client):
     async def serve(self, sock: socket.socket) -> None:
         """See `Client.serve`: what comes are acknowledgements."""
         packets = self._input
-        while data := await receive(sock):
-            packets.feed(data)
+        while True:
             now_ns = self.now_ns()
             done: list[int] = []
+            refused = self.refused
             while (found := packets.next()) is not None:
-                first, at, _ = found
+                first, at, end = found
                 kind = first >> 4
-                if kind in (PUBACK, PUBCOMP):
-                    due_ns = self._due_of.pop(packet_id_at(packets.buffer, at), None)
+                if end - at > 2 and kind in (PUBACK, PUBREC) and packets.buffer[at + 2] >= FAILED:
+                    self._refuse(packets.buffer, at)
+                elif kind in (PUBACK, PUBCOMP):
+                    packet_id = packet_id_at(packets.buffer, at)
+                    due_ns = self._due_of.pop(packet_id, None)
+                    if self._keeps_topics:
+                        self._topic_of.pop(packet_id, None)
                     if due_ns is not None:
                         done.append((now_ns - due_ns) // 1_000)
                 elif kind == PUBREC:
                     answer = acknowledgement(PUBREL, packet_id_at(packets.buffer, at))
                     self._answers += answer
+                elif kind == DISCONNECT:
+                    raise disconnected(packets.buffer[at:end])
             self.confirmed += len(done)
             self._latencies.confirms.add(done)
-            if done or self._answers:
+            if done or self._answers or self.refused > refused:
                 self.told_of()
+            data = await receive(sock)
+            if not data:
+                return
+            packets.feed(data)
+
+    def _refuse(self, buffer: bytes, at: int) -> None:
+        """Note that a message was not taken: there is nothing to come of it [MQTT-4.3.3-4]."""
+        packet_id = packet_id_at(buffer, at)
+        if self._due_of.pop(packet_id, None) is None:
+            return
+        self.sent[self._topic_of.pop(packet_id, 0)] -= 1
+        self.refused += 1
+        why = reason(buffer[at + 2])
+        self.refusals[why] = self.refusals.get(why, 0) + 1
 
 
 class Pacemaker:

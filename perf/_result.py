@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import attrs
 
-from ._latency import Latencies
+from ._latency import Latencies, Marks
 from ._scenario import Scenario
 
 BUSY: Final = 0.9
@@ -44,7 +45,7 @@ class Sample:
     """Clients with a connection."""
     busy: float
     """CPU of the busiest of the generator's processes, in cores."""
-    latencies: Latencies
+    latencies: Marks
     """Of what was received."""
 
     def fields(self) -> dict[str, float | int | None]:
@@ -62,7 +63,7 @@ class Sample:
             "publishers_stalled": round(self.stalled, 3),
             "clients_connected": self.connected,
             "generator_busy": round(self.busy, 3),
-            **{f"latency_{name}_s": value for name, value in self.latencies.marks().items()},
+            **{f"latency_{name}_s": value for name, value in self.latencies.values.items()},
         }
 
 
@@ -77,10 +78,14 @@ class SubscriberResult:
     """Messages that it was to get."""
     received: int
     """Messages that it got, each counted once."""
+    uncertain: int
+    """Of them, those of which their publishers do not know that they were sent."""
     again: int
     """Messages that it got once more."""
     foreign: int
     """Messages of somebody else."""
+    most_unacknowledged: int
+    """Messages that it had in hand and had not acknowledged, at most."""
     longest_gap: float
     """Seconds of the longest while in which it got nothing."""
     latencies: Latencies
@@ -92,7 +97,7 @@ class SubscriberResult:
     @property
     def missing(self) -> int:
         """How many it never got."""
-        return max(0, self.expected - self.received)
+        return max(0, self.expected - (self.received - self.uncertain))
 
 
 @attrs.frozen(kw_only=True)
@@ -103,6 +108,12 @@ class PublisherResult:
     sent: int
     uncertain: int
     """Messages that were being sent when a connection, or the run, ended."""
+    refused: int
+    """Messages that the server did not take, and said so (MQTT 5); not among `sent`."""
+    refusals: dict[str, int]
+    """How many of them for which reason."""
+    window: int
+    """How many messages could be unacknowledged; 0: there was nothing to acknowledge."""
     confirmed: int
     unconfirmed: int
     """Messages that were sent and not acknowledged."""
@@ -173,8 +184,8 @@ class Result:
         )
 
     def doubts(self) -> list[str]:
-        """Say why the generator, and not the server, may have set the pace."""
-        found: list[str] = []
+        """Say what there is to know of the figures, as that the generator may have set the pace."""
+        found = list(self._of_flow())
         busy = [sample for sample in self.samples if sample.busy > BUSY]
         if len(busy) > BUSY_SHARE * len(self.samples):
             found.append(
@@ -194,9 +205,39 @@ class Result:
         if uncertain:
             found.append(
                 f"{uncertain} messages were half sent when a connection or the run ended: whether "
-                "the server has them is not known; they are not counted as published"
+                "the server has them is not known; they are not counted as published, nor missed"
             )
         return found
+
+    def _of_flow(self) -> Iterator[str]:
+        """Yield what there is to know of what may be unacknowledged."""
+        scenario = self.scenario
+        refused: dict[str, int] = {}
+        for each in self.publishers:
+            for why, count in each.refusals.items():
+                refused[why] = refused.get(why, 0) + count
+        for why, count in refused.items():
+            yield f"{count:,} messages were refused by the server, which says: {why}"
+        window = min((each.window for each in self.publishers if each.window), default=None)
+        if window is not None and window < scenario.in_flight:
+            yield (
+                f"the server lets a publisher have {window} messages unacknowledged (its Receive "
+                f"Maximum), fewer than the {scenario.in_flight} of --in-flight"
+            )
+        prefetch, every = scenario.prefetch, scenario.ack_every
+        if prefetch is None:
+            return
+        if every is not None and every > prefetch and not scenario.ack_interval:
+            yield (
+                f"subscribers acknowledge {every} messages at a time and let the server send "
+                f"{prefetch}: there is never anything to acknowledge (--ack-every, --prefetch)"
+            )
+        most = max((each.most_unacknowledged for each in self.subscribers), default=0)
+        if most > prefetch:
+            yield (
+                f"the server sent a subscriber {most} messages that were not acknowledged, and is "
+                f"to send no more than its prefetch, {prefetch} [MQTT-3.3.4-9]"
+            )
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as JSON has it; histograms as HdrHistogram encodes them, in us."""

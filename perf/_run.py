@@ -16,7 +16,7 @@ import trio
 
 from ._client import clock_of
 from ._errors import PerfError
-from ._latency import Latencies, check_histogram
+from ._latency import Latencies, Marks, check_histogram
 from ._result import PublisherResult, Result, Sample, SubscriberResult
 from ._scenario import Scenario
 from ._worker import to_json
@@ -27,6 +27,9 @@ on a slow core; twice that on a fast one."""
 
 START_SECONDS: Final = 0.3
 """From when everybody is ready to the beginning."""
+
+QUIET_SECONDS: Final = 1.0
+"""For how long nothing may come, where it is not known what is to come, until no more will."""
 
 GRACE_SECONDS: Final = 10.0
 """How long a process may take to say what it has measured."""
@@ -89,7 +92,11 @@ class Run:
         self._epoch_ns = 0
         self._samples: list[Sample] = []
         self._seen: dict[str, float] = {}
-        self._heard: dict[int, list[tuple[_Process, dict[str, Any]]]] = {}
+        # What was said of a second, or at the end (None), until all have said it.
+        self._heard: dict[int | None, list[dict[str, Any]]] = {}
+        self._doubtful: list[list[tuple[int, int, int, int]]] = []
+        # How many had been received when that was last another number, and when.
+        self._received = (0, 0.0)
         self._ended_at: float | None = None
         self._arrived = False
         self._told = trio.Event()
@@ -124,33 +131,50 @@ class Run:
             if "end" in told:
                 process.end = told["end"]
                 return
-            process.last = told
+            if "doubtful" in told and "at" not in told:
+                await self._in_doubt(told["doubtful"])
+                continue
+            process.last = told.get("progress", told)
+            received = sum(each.last.get("received", 0) for each in self._processes)
+            if received != self._received[0]:
+                self._received = received, self._now()
             self._told.set()
             self._told = trio.Event()
-            if self._ended_at is None:
-                self._sampled(process, told, on_sample)
+            if "progress" not in told:
+                self._sampled(told, on_sample)
 
-    def _sampled(
-        self, process: _Process, told: dict[str, Any], on_sample: Callable[[Sample], object]
-    ) -> None:
-        """Put together what all processes say of one second."""
-        second = round(told["at"])
+    async def _in_doubt(self, told: list[tuple[int, int, int, int]]) -> None:
+        """Once all have said which messages were half sent, tell it to all of them."""
+        self._doubtful.append(told)
+        if len(self._doubtful) == len(self._processes):
+            every = [each for some in self._doubtful for each in some]
+            for process in self._processes:
+                await process.tell({"doubtful": every})
+
+    def _sampled(self, told: dict[str, Any], on_sample: Callable[[Sample], object]) -> None:
+        """Put together what all processes say of one second, or of what there was after it."""
+        second: int | None = told.get("second")
         of_it = self._heard.setdefault(second, [])
-        of_it.append((process, told))
+        of_it.append(told)
         if len(of_it) < len(self._processes):
             return
         del self._heard[second]
         latencies = Latencies()
-        for _, each in of_it:
+        some = list(of_it)
+        if second is None:
+            # There may be a second of which not all have told before they were stopped.
+            some += [each for few in self._heard.values() for each in few]
+        for each in some:
             if each["latencies"] is not None:
-                latencies.merge(Latencies(each["latencies"]))
-        at = max(each["at"] for _, each in of_it)
+                latencies.merge(Latencies.told(each["latencies"]))
+        at = max(each["at"] for each in of_it)
         total: dict[str, float] = {
-            name: sum(each[name] for _, each in of_it)
+            name: sum(each[name] for each in of_it)
             for name in ("published", "confirmed", "received", "received_bytes", "owed", "stalled")
         }
         seconds = at - self._seen.get("at", 0.0)
-        if seconds <= 0:
+        nothing = all(total[name] == self._seen.get(name, 0) for name in ("published", "received"))
+        if seconds <= 0 or (second is None and nothing):
             return
         due = self._scenario.due(at)
         total["due"] = math.nan if due is None else due
@@ -167,9 +191,9 @@ class Run:
             expected_received=rates["owed"],
             received_bytes=rates["received_bytes"],
             stalled=rates["stalled"],
-            connected=sum(each["connected"] for _, each in of_it),
-            busy=max(each["busy"] for _, each in of_it),
-            latencies=latencies,
+            connected=sum(each["connected"] for each in of_it),
+            busy=max(each["busy"] for each in of_it),
+            latencies=Marks.of(latencies),
         )
         self._samples.append(sample)
         on_sample(sample)
@@ -180,7 +204,8 @@ class Run:
         await trio.sleep(max(scenario.seconds - self._now(), 0.0))
         with trio.move_on_after(scenario.drain):
             while not self._has_arrived():
-                await self._told.wait()
+                with trio.move_on_after(QUIET_SECONDS / 2):
+                    await self._told.wait()
             self._arrived = True
         self._ended_at = self._now()
 
@@ -189,8 +214,12 @@ class Run:
         if any(each.get("at", 0.0) < self._scenario.seconds for each in last):
             return False
         received = sum(each["received"] for each in last)
-        pending = sum(each["pending"] for each in last)
-        return not pending and received >= sum(each["owed"] for each in last)
+        if sum(each["pending"] for each in last) or received < sum(each["owed"] for each in last):
+            return False
+        if self._scenario.publishers and not any(each["doubtful"] for each in last):
+            return True
+        # More may come, of others' messages or of those that were half sent, or not.
+        return self._now() - max(self._received[1], self._scenario.seconds) >= QUIET_SECONDS
 
     def result(self, takers: list[list[frozenset[int]]]) -> Result:
         """Return what was measured."""
@@ -208,13 +237,13 @@ class Run:
                     expected[taker] += sent
         late, stalls, confirms = Latencies(), Latencies(), Latencies()
         for end in ends:
-            late.merge(Latencies(end["late"]))
-            stalls.merge(Latencies(end["stalls"]))
-            confirms.merge(Latencies(end["confirms"]))
+            late.merge(Latencies.told(end["late"]))
+            stalls.merge(Latencies.told(end["stalls"]))
+            confirms.merge(Latencies.told(end["confirms"]))
         assert self._ended_at is not None
         seconds = self._ended_at
         if self._arrived:
-            # It was known only with the next report, up to a second later.
+            # It was known only when it was told.
             last = [each["last"] for end in ends for each in end["subscribers"]]
             came_at = max((each for each in last if each is not None), default=0.0)
             seconds = min(seconds, max(scenario.seconds, came_at))
@@ -228,6 +257,9 @@ class Run:
                     number=each["number"],
                     sent=sum(each["sent"]),
                     uncertain=each["uncertain"],
+                    refused=each["refused"],
+                    refusals=each["refusals"],
+                    window=each["window"],
                     confirmed=each["confirmed"],
                     unconfirmed=each["unconfirmed"],
                     stalled=each["stalled"],
@@ -242,10 +274,12 @@ class Run:
                     slow=each["number"] < scenario.slow,
                     expected=expected[int(each["number"])],
                     received=each["received"],
+                    uncertain=each["uncertain"],
                     again=each["again"],
                     foreign=each["foreign"],
+                    most_unacknowledged=each["most_unacknowledged"],
                     longest_gap=each["longest_gap"],
-                    latencies=Latencies(each["latencies"]),
+                    latencies=Latencies.told(each["latencies"]),
                     losses=each["losses"],
                     lost=tuple(each["lost"]),
                 )

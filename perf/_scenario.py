@@ -15,6 +15,9 @@ from ._topics import Topics
 
 DEFAULT_URI: Final = "mqtt://127.0.0.1:1883"
 
+MAX_PREFETCH: Final = 65_535
+"""As large as MQTT 5's Receive Maximum can be (section 3.1.2.11.3)."""
+
 MAX_CLIENTS: Final = 50_000
 """Of each sort: a process has some 28,000 ports to one address, and several processes as many."""
 
@@ -93,6 +96,8 @@ class Scenario:
     """What it is called in what is written about it."""
     uri: str = DEFAULT_URI
     """The server: `mqtt://host:port`."""
+    mqtt: Literal["3.1.1", "5"] | None = None
+    """Which version is spoken; None: 3.1.1, or 5 where there is a prefetch."""
     publishers: int = attrs.field(default=1, validator=_not_negative)
     subscribers: int = attrs.field(default=1, validator=_not_negative)
     topic: str = "perf/{publisher}"
@@ -112,9 +117,16 @@ class Scenario:
     in_flight: int = attrs.field(default=100, validator=_at_least_one)
     """Publications of one publisher that are not acknowledged, with QoS 1 and 2. As PerfTest's
     `--confirm 100` in its documentation's examples."""
-    ack_every: int = attrs.field(default=1, validator=_at_least_one)
-    """Subscribers acknowledge so many at a time. No more than the server lets be in flight, or
-    nothing moves: mosquitto's default is 20."""
+    prefetch: int | None = None
+    """How many messages with QoS 1 and 2 a server may send to a subscriber that has not
+    acknowledged them: MQTT 5's Receive Maximum; None: as many as it likes to. With MQTT 3.1.1 it
+    is for the server alone to say."""
+    ack_every: int | None = None
+    """Subscribers acknowledge so many at a time; None: each at once, or all that there are after
+    `ack_interval`. No more than may be unacknowledged, or nothing moves: mosquitto's default is
+    20."""
+    ack_interval: float = attrs.field(default=0.0, validator=_not_negative)
+    """They acknowledge what they have no later than this."""
     delay: float = attrs.field(default=0.0, validator=_not_negative)
     """What each subscriber takes for each message."""
     slow: int = attrs.field(default=0, validator=_not_negative)
@@ -159,10 +171,37 @@ class Scenario:
             raise ScenarioError(msg)
         if not self.slow and (self.slow_delay or self.slow_stalls):
             raise ScenarioError("what slow subscribers do, and none of them: give --slow")
+        if self.ack_every is not None and self.ack_every < 1:
+            msg = f"ack_every is {self.ack_every}; at least 1"
+            raise ScenarioError(msg)
+        self._check_prefetch()
         if self.processes is not None and self.processes < 1:
             raise ScenarioError("at least one process")
         if not self.seconds > 0:
             raise ScenarioError("a run takes more than 0 seconds")
+
+    def _check_prefetch(self) -> None:
+        if self.prefetch is None:
+            return
+        if not 1 <= self.prefetch <= MAX_PREFETCH:
+            msg = f"a prefetch of {self.prefetch}; there are 1 to {MAX_PREFETCH}"
+            raise ScenarioError(msg)
+        if self.mqtt == "3.1.1":
+            raise ScenarioError(
+                "with MQTT 3.1.1 the prefetch is the server's to say (clearfunds relay "
+                "--max-inflight, mosquitto's max_inflight_messages); leave either out"
+            )
+        # Who publishes on another machine may do so with any QoS.
+        if (self.publishers and not self.qos) or self.subscriber_qos == 0:
+            raise ScenarioError(
+                "a prefetch says nothing of QoS 0, which nobody acknowledges: give --qos 1"
+                + ("" if self.subscriber_qos is None else " and --subscriber-qos 1")
+            )
+
+    @property
+    def version(self) -> Literal["3.1.1", "5"]:
+        """Which version of MQTT is spoken."""
+        return self.mqtt or ("3.1.1" if self.prefetch is None else "5")
 
     def routes(self) -> Topics:
         """Return its topics and filters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from typing import Final
 
 import trio
@@ -11,8 +12,10 @@ from ._client import Client
 from ._connect import READ_BYTES, send_all
 from ._header import HEADER, HEADER_BYTES
 from ._latency import Latencies
+from ._mqtt5 import disconnected, number_at
 from ._scenario import Scenario
 from ._wire import (
+    DISCONNECT,
     PUBACK,
     PUBCOMP,
     PUBLISH,
@@ -27,6 +30,9 @@ SLOW_READ_BYTES: Final = 4096
 """What one takes at once who takes his time for each message: what has been read has left the
 server's hands."""
 
+SLEEP_SECONDS: Final = 0.002
+"""The least that one sleeps who takes his time: event loops wake up by the millisecond."""
+
 
 class Subscriber(Client):
     """One subscriber.
@@ -38,6 +44,7 @@ class Subscriber(Client):
         foreign: Messages that nobody of this generator has published.
         latencies: From when a message was due to when this one had it in hand.
         fresh: The same since somebody last looked.
+        most_unacknowledged: Messages that it had in hand and had not acknowledged, at most.
         longest_gap: Seconds of the longest while in which nothing came.
         came_at: When the last came, in seconds from the beginning of the run.
     """
@@ -52,7 +59,16 @@ class Subscriber(Client):
         self.latencies = Latencies()
         self.fresh: list[int] = []
         self.longest_gap = 0.0
+        self.most_unacknowledged = 0
         self._delay = scenario.slow_delay if self.slow else scenario.delay
+        # Messages that it takes before it sleeps for all of them, and acknowledges them.
+        self._at_once = max(1, round(SLEEP_SECONDS / self._delay)) if self._delay else None
+        self._has_more = False
+        every = scenario.ack_every
+        self._ack_every = (0 if scenario.ack_interval else 1) if every is None else every
+        # When it acknowledges what it has, on the event loop's clock.
+        self._ack_by = float("inf")
+        self._has_properties = scenario.version == "5"
         self._stalls = list(scenario.slow_stalls) if self.slow else []
         self.came_at: float | None = None
         # By publisher and topic, the highest number that has come.
@@ -72,6 +88,10 @@ class Subscriber(Client):
         granted = self.scenario.qos if qos is None else qos
         return [(each, granted) for each in self.scenario.routes().filters_of(self.number)]
 
+    def prefetch(self) -> int | None:
+        """See `Client.prefetch`."""
+        return self.scenario.prefetch
+
     def receive_buffer(self) -> int | None:
         """See `Client.receive_buffer`."""
         return self.scenario.receive_buffer
@@ -81,6 +101,7 @@ class Subscriber(Client):
         self._input = Packets()
         self._input.feed(rest)
         self._acks.clear()
+        self._ack_by = float("inf")
 
     def clock(self) -> float:
         """Return seconds from the beginning of the run."""
@@ -95,7 +116,15 @@ class Subscriber(Client):
                 await trio.sleep(count * self._delay)
             await self._acknowledge(sock)
             await self._stall()
-            await trio.lowlevel.wait_readable(sock)
+            if self._has_more:
+                continue
+            if self._ack_by == float("inf"):
+                await trio.lowlevel.wait_readable(sock)
+            else:
+                with trio.CancelScope(deadline=self._ack_by) as scope:
+                    await trio.lowlevel.wait_readable(sock)
+                if scope.cancelled_caught:
+                    continue
             try:
                 data = sock.recv(read_bytes)
             except BlockingIOError:
@@ -115,24 +144,31 @@ class Subscriber(Client):
             await trio.sleep(max(stall.after + stall.seconds - now, 0.0))
 
     def _take(self) -> int:
-        """Deal with what has come in full; return how many messages there were."""
+        """Deal with what has come in full, as much of it as at once; return how many messages."""
         packets = self._input
         fresh = self.fresh
         now_ns = self.now_ns()
         delay_ns = int(self._delay * 1e9)
         count = 0
         buffer = packets.buffer
+        at_once, has_properties = self._at_once, self._has_properties
+        self._has_more = False
         while (found := packets.next()) is not None:
             first, body, end = found
             if first >> 4 != PUBLISH:
                 if first >> 4 == PUBREL:
                     self._acks.append(acknowledgement(PUBCOMP, packet_id_at(buffer, body)))
+                elif first >> 4 == DISCONNECT:
+                    raise disconnected(buffer[body:end])
                 continue
             at = body + 2 + packet_id_at(buffer, body)
             if first & 6:
                 kind = PUBACK if first & 2 else PUBREC
                 self._acks.append(acknowledgement(kind, packet_id_at(buffer, at)))
                 at += 2
+            if has_properties:
+                length, at = number_at(buffer, at)
+                at += length
             if end - at < HEADER_BYTES:
                 self.foreign += 1
                 continue
@@ -143,8 +179,15 @@ class Subscriber(Client):
             self.received_bytes += end - at
             fresh.append((now_ns + count * delay_ns - due_ns) // 1_000)
             count += 1
+            if count == at_once:
+                self._has_more = packets.has_begun
+                break
         if count:
             self._note_gap(now_ns)
+        if self._acks:
+            self.most_unacknowledged = max(self.most_unacknowledged, len(self._acks))
+            if self._ack_by == float("inf") and self.scenario.ack_interval:
+                self._ack_by = trio.current_time() + self.scenario.ack_interval
         return count
 
     def _note_gap(self, now_ns: int) -> None:
@@ -177,12 +220,32 @@ class Subscriber(Client):
         self.again += 1
         return False
 
+    def received_of(self, doubtful: Iterable[tuple[int, int, int, int]]) -> int:
+        """Return how many messages have come of those whose publishers do not know of them.
+
+        Args:
+            doubtful: Publisher, topic, the number of the first message, and the one after the last.
+        """
+        count = 0
+        for publisher, topic, first, end in doubtful:
+            key = publisher, topic
+            missing = self._missing.get(key, ())
+            until = min(end, self._last.get(key, -1) + 1)
+            count += sum(number not in missing for number in range(first, until))
+        return count
+
     async def _acknowledge(self, sock: socket.socket) -> None:
-        acks = self._acks
-        if len(acks) >= self.scenario.ack_every:
-            whole = len(acks) - len(acks) % self.scenario.ack_every
+        acks, every = self._acks, self._ack_every
+        if self._ack_by <= trio.current_time():
+            whole = len(acks)
+        else:
+            whole = len(acks) - len(acks) % every if every else 0
+        if whole:
             data = b"".join(acks[:whole])
             del acks[:whole]
+            self._ack_by = float("inf")
+            if acks:  # the oldest of which came later than the one that was waited for
+                self._ack_by = trio.current_time() + (self.scenario.ack_interval or float("inf"))
             self._sending = True
             await send_all(sock, data)
             self._sending = False

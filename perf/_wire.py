@@ -16,6 +16,8 @@ PUBACK: Final = 4
 PUBREC: Final = 5
 PUBREL: Final = 6
 PUBCOMP: Final = 7
+DISCONNECT: Final = 14
+"""What a server sends with MQTT 5 only."""
 
 MAX_PACKET_IDS: Final = 65_535
 
@@ -23,7 +25,10 @@ _ID: Final = struct.Struct(">H")
 
 
 def acknowledgement(kind: int, packet_id: int) -> bytes:
-    """Encode a PUBACK, PUBREC, PUBREL or PUBCOMP."""
+    """Encode a PUBACK, PUBREC, PUBREL or PUBCOMP.
+
+    With MQTT 5, too: what says nothing but success has no reason code (section 3.4.2.1).
+    """
     return bytes((kind << 4 | (2 if kind == PUBREL else 0), 2)) + _ID.pack(packet_id)
 
 
@@ -40,6 +45,11 @@ class Packets:
         """Take what was read."""
         self.buffer = self.buffer[self.at :] + data if self.at < len(self.buffer) else data
         self.at = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something of a packet, or more."""
+        return self.at < len(self.buffer)
 
     def next(self) -> tuple[int, int, int] | None:
         """Return the first byte of the next packet, where its body begins, and where it ends.
@@ -85,13 +95,15 @@ class Publications:
     Args:
         topics: Where it publishes to, in turn.
         qos: 0, 1 or 2.
+        properties: Whether there is room for them, as MQTT 5 wants it; there are none.
     """
 
-    __slots__ = ("_first", "_names", "_qos")
+    __slots__ = ("_first", "_names", "_properties", "_qos")
 
-    def __init__(self, topics: list[str], qos: int) -> None:
+    def __init__(self, topics: list[str], qos: int, *, properties: bool = False) -> None:
         self._names = [_ID.pack(len(t)) + t for t in (topic.encode() for topic in topics)]
         self._qos = qos
+        self._properties = b"\x00" if properties else b""
         self._first = bytes((PUBLISH << 4 | qos << 1,))
 
     def frame(self, topic: int, packet_id: int, header: bytes, filler: bytes) -> bytes:
@@ -99,5 +111,6 @@ class Publications:
         name = self._names[topic]
         if self._qos:
             name += _ID.pack(packet_id)
+        name += self._properties
         length = len(name) + len(header) + len(filler)
         return b"".join((self._first, encode_remaining_length(length), name, header, filler))

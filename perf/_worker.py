@@ -2,7 +2,8 @@
 
 `main` reads a line of JSON with the scenario and whose it is, connects them and says `ready`; a
 line with the beginning of the run sets it off; `stop` ends it. Each second, and at the end, it says
-what has happened.
+what has happened; then, told which messages were half sent by any of the processes, what became of
+each client.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from ._subscriber import Subscriber
 
 INTERVAL: Final = 1.0
 """Seconds from one report to the next."""
+
+PROGRESS_SECONDS: Final = 0.1
+"""How often it is said what has arrived, once no more is published: to know when it is over."""
 
 OPENING: Final = 64
 """Connections that are opened at a time."""
@@ -68,6 +72,7 @@ class Worker:
         self._say = say
         self._now_ns = clock_of(self.scenario)
         self._epoch_ns = 0
+        self._at_end = 0.0
         self._cpu = time.process_time()
         self._looked = time.monotonic()
 
@@ -105,7 +110,7 @@ class Worker:
                 raise wrong[0]
 
     async def run(self, epoch_ns: int, stop: trio.Event) -> None:
-        """Publish and subscribe until it is told to stop."""
+        """Publish and subscribe until it is told to stop; say which messages are half sent."""
         self._epoch_ns = epoch_ns
         for subscriber in self.subscribers:
             subscriber.begin(epoch_ns)
@@ -119,14 +124,40 @@ class Worker:
             nursery.start_soon(pacemaker.run)
             await stop.wait()
             nursery.cancel_scope.cancel()
-        self._say(self.sample())
-        self._say({"end": self.result()})
+        self._at_end = self.clock()
+        self._say({**self.sample(), "last": True})
+        doubtful = [(p.number, *each) for p in self.publishers for each in p.uncertain()]
+        self._say({"doubtful": doubtful})
 
     async def _report(self) -> None:
         while True:
             whole = max(math.floor(self.clock() / INTERVAL + 0.5), 0) + 1
-            await trio.sleep(whole * INTERVAL - self.clock())
-            self._say(self.sample())
+            while (left := whole * INTERVAL - self.clock()) > 0:
+                if self.clock() < self.scenario.seconds - PROGRESS_SECONDS:
+                    await trio.sleep(left)
+                else:
+                    await trio.sleep(min(left, PROGRESS_SECONDS))
+                    self._say({"progress": self.progress()})
+            self._say({**self.sample(), "second": whole})
+
+    def progress(self) -> dict[str, Any]:
+        """Return what tells whether it is over."""
+        return {
+            "at": self.clock(),
+            "received": sum(s.received for s in self.subscribers),
+            "owed": self._owed([p.sent for p in self.publishers]),
+            # These may have been sent, and may come, or not.
+            "doubtful": sum(bool(p.half_sent) for p in self.publishers),
+            "pending": sum(p.unsent + p.unconfirmed for p in self.publishers if p.connected),
+        }
+
+    def _owed(self, sent: list[list[int]]) -> int:
+        """Return how many messages subscribers are to get of so many, by publisher and topic."""
+        return sum(
+            count * takers
+            for of_publisher, each in zip(sent, self._takers, strict=True)
+            for count, takers in zip(of_publisher, each, strict=True)
+        )
 
     def sample(self) -> dict[str, Any]:
         """Return what there is to say now; latencies since the last time."""
@@ -140,33 +171,33 @@ class Worker:
         self._cpu, self._looked = cpu, now
         at = self.clock()
         return {
-            "at": at,
+            **self.progress(),
             "published": sum(sum(p.sent) for p in self.publishers),
             "confirmed": sum(p.confirmed for p in self.publishers),
-            "received": sum(s.received for s in self.subscribers),
             "received_bytes": sum(s.received_bytes for s in self.subscribers),
-            "owed": sum(
-                sent * takers
-                for publisher, each in zip(self.publishers, self._takers, strict=True)
-                for sent, takers in zip(publisher.sent, each, strict=True)
-            ),
-            "pending": sum(p.unsent + p.unconfirmed for p in self.publishers if p.connected),
             "stalled": sum(p.stalled_until(at) for p in self.publishers),
             "connected": sum(client.connected for client in self.clients),
             "busy": busy,
-            "latencies": interval.encode() if len(interval) else None,
+            "latencies": interval.tell() if len(interval) else None,
         }
 
-    def result(self) -> dict[str, Any]:
-        """Return what became of everyone."""
+    def result(self, doubtful: list[tuple[int, int, int, int]]) -> dict[str, Any]:
+        """Return what became of everyone.
+
+        Args:
+            doubtful: Which messages were half sent, by all processes.
+        """
         measured = self._of_publishers
-        at = self.clock()
+        at = self._at_end
         return {
             "publishers": [
                 {
                     "number": p.number,
                     "sent": p.sent,
-                    "uncertain": p.uncertain + p.unsent,
+                    "uncertain": sum(end - first for _, first, end in p.uncertain()),
+                    "refused": p.refused,
+                    "refusals": p.refusals,
+                    "window": p.window,
                     "confirmed": p.confirmed,
                     "unconfirmed": p.unconfirmed,
                     "stalled": p.stalled_while_publishing(at),
@@ -179,18 +210,20 @@ class Worker:
                     "number": s.number,
                     "received": s.received,
                     "received_bytes": s.received_bytes,
+                    "uncertain": s.received_of(doubtful),
                     "again": s.again,
                     "foreign": s.foreign,
+                    "most_unacknowledged": s.most_unacknowledged,
                     "longest_gap": s.longest_gap,
                     "last": s.came_at,
-                    "latencies": s.latencies.encode(),
+                    "latencies": s.latencies.tell(),
                     **_losses(s),
                 }
                 for s in self.subscribers
             ],
-            "late": measured.late.encode(),
-            "stalls": measured.stalls.encode(),
-            "confirms": measured.confirms.encode(),
+            "late": measured.late.tell(),
+            "stalls": measured.stalls.tell(),
+            "confirms": measured.confirms.tell(),
         }
 
 
@@ -220,6 +253,9 @@ async def _main() -> int:
         nursery.start_soon(worker.run, json.loads(told)["begin"], stop)
         await lines.readline()  # `stop`, or the end of whoever would say so
         stop.set()
+    told = await lines.readline()
+    if told:
+        _say({"end": worker.result(json.loads(told)["doubtful"])})
     return 0
 
 

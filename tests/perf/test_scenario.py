@@ -37,6 +37,13 @@ from clearfunds.perf import (
         ({"in_flight": 0}, "in_flight is 0"),
         ({"seconds": 0.0}, "more than 0 seconds"),
         ({"delay": -1.0}, "below 0"),
+        ({"ack_interval": -1.0}, "below 0"),
+        ({"ack_every": 0}, "ack_every is 0"),
+        ({"prefetch": 0, "qos": 1}, "a prefetch of 0; there are 1 to 65535"),
+        ({"prefetch": 65_536, "qos": 1}, "a prefetch of 65536"),
+        ({"prefetch": 10}, "says nothing of QoS 0"),
+        ({"prefetch": 10, "qos": 1, "subscriber_qos": 0}, "and --subscriber-qos 1"),
+        ({"prefetch": 10, "qos": 1, "mqtt": "3.1.1"}, "clearfunds relay --max-inflight"),
     ],
 )
 def test_what_cannot_be(given: dict[str, Any], said: str) -> None:
@@ -102,6 +109,8 @@ def test_a_file_with_lists_is_a_run_for_each(tmp_path: Path) -> None:
     file.write_text(
         '[[scenario]]\nname = "fan-out"\nsubscribers = [1, 10]\nrate = ["100", 200]\n'
         "[[scenario]]\nslow-stalls = '1:2'\nslow = 1\nsize = '50-60'\n"
+        "[[scenario]]\nprefetch = [1, 100]\nqos = 1\nack-interval = 0.5\n"
+        '[[scenario]]\nmqtt = ["3.1.1", 5]\n'
     )
     runs = read_scenarios(file)
     assert [run.name for run in runs] == [
@@ -110,7 +119,14 @@ def test_a_file_with_lists_is_a_run_for_each(tmp_path: Path) -> None:
         "fan-out: subscribers=10, rate=100",
         "fan-out: subscribers=10, rate=200",
         "perf",
+        "perf: prefetch=1",
+        "perf: prefetch=100",
+        "perf: mqtt=3.1.1",
+        "perf: mqtt=5",
     ]
+    assert [run.version for run in runs[4:]] == ["3.1.1", "5", "5", "3.1.1", "5"]
+    assert [run.prefetch for run in runs[4:]] == [None, 1, 100, None, None]
+    assert (runs[5].ack_interval, runs[5].ack_every) == (0.5, None)
     assert runs[3].subscribers == 10
     assert runs[3].rate == Profile.parse("200")
     assert runs[4].slow_stalls == (Stall(1.0, 2.0),)
@@ -126,6 +142,8 @@ def test_a_file_with_lists_is_a_run_for_each(tmp_path: Path) -> None:
         ("[[scenario]]\n[[scenario]]\nsubscribers = 'ten'\n", "scenario 2: subscribers = 'ten'"),
         ("[[scenario]]\nqos = 3\n", "there are 0, 1 and 2"),
         ("[[scenario]]\nclock = 'sun'\n", "monotonic"),
+        ("[[scenario]]\nmqtt = '4'\n", 'there are "3.1.1" and "5"'),
+        ("[[scenario]]\nprefetch = 'all'\n", "to be a number"),
         ("[[scenario]]\nsubscribers = []\n", "a run for each of its values"),
         ("[[scenario]]\npublishers = true\n", "publishers = True"),
         ("[[scenario]]\nrate = 'fast'\n", "is not RATE:SECONDS"),

@@ -68,6 +68,12 @@ class Load:
     uri: Annotated[str, Parameter(name=["--uri", "-u"], help="The server: mqtt://HOST:PORT.")] = (
         DEFAULTS.uri
     )
+    mqtt: Annotated[
+        Literal["3.1.1", "5"] | None,
+        Parameter(
+            show_default=False, help="Which version is spoken [default: 3.1.1; 5 with --prefetch]."
+        ),
+    ] = DEFAULTS.mqtt
     publishers: Annotated[
         int, Parameter(name=["--publishers", "-x"], validator=Number(gte=0), help="How many.")
     ] = DEFAULTS.publishers
@@ -141,9 +147,27 @@ class Taking:
         Literal[0, 1, 2] | None,
         Parameter(show_default=False, help="Their QoS [default: as --qos]."),
     ] = DEFAULTS.subscriber_qos
+    prefetch: Annotated[
+        Count | None,
+        Parameter(
+            name=["--prefetch", "-p"],
+            show_default=False,
+            help="Messages a server may send to each that are not acknowledged (QoS 1 and 2): "
+            "Receive Maximum of MQTT 5 [default: as many as the server likes to].",
+        ),
+    ] = DEFAULTS.prefetch
     ack_every: Annotated[
-        Count, Parameter(name=["--ack-every", "-A"], help="They acknowledge so many at a time.")
+        Count | None,
+        Parameter(
+            name=["--ack-every", "-A"],
+            show_default=False,
+            help="They acknowledge so many at a time [default: 1; with --ack-interval any].",
+        ),
     ] = DEFAULTS.ack_every
+    ack_interval: Annotated[
+        Seconds,
+        Parameter(help="They acknowledge what they have no more than so many seconds later."),
+    ] = DEFAULTS.ack_interval
     delay: Annotated[
         Seconds, Parameter(name=["--delay", "-L"], help="Seconds each takes for each message.")
     ] = DEFAULTS.delay
