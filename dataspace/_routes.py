@@ -162,7 +162,17 @@ class Routes:
             before = granted.get(consumer)
             if before is None or subscription.rank > before.rank:
                 granted[consumer] = subscription
-        holders = [each.holder for each in granted.values() if each.holder is not None]
+        holders: list[Recipient] = []
+        unacked: list[Recipient] = []
+        acked: list[Recipient] = []
+        for subscription in granted.values():
+            holder = subscription.holder
+            if subscription.acked is not None:
+                acked.append(subscription.acked)
+            elif holder is not None:
+                unacked.append(holder)
+            if holder is not None:
+                holders.append(holder)
         run: Destinations | None
         plain = run = self.intern(holders)
         observers = self._observers(topic)
@@ -173,12 +183,8 @@ class Routes:
         return Route(
             topic,
             plain,
-            self.intern(
-                each.holder
-                for each in granted.values()
-                if each.acked is None and each.holder is not None
-            ),
-            self.intern(each.acked for each in granted.values() if each.acked is not None),
+            plain if len(unacked) == len(holders) else self.intern(unacked),
+            self.intern(acked),
             run,
         )
 
