@@ -8,9 +8,9 @@ from typing import Final
 
 from ._latency import PERCENTILES, Latencies
 from ._plot import Line, Scale, keys, linear, lines, logarithmic
-from ._result import Result, SubscriberResult
+from ._result import Result, Sample, SubscriberResult
 from ._style import STYLE
-from ._words import rate, seconds, size
+from ._words import many, rate, seconds, size
 
 SHOWN: Final = 50
 """Subscribers of a run that have a row each; of more, the worst."""
@@ -19,6 +19,9 @@ _HOW: Final = (
     '<p class="about">Latency counts from the moment at which a message was due, not from when it '
     "could be sent: what waits for a server that does not read is in it.</p>"
 )
+
+SHORT: Final = 0.5
+"""Seconds: rates of less look like nothing that was before."""
 
 CURVE: Final = (0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 """Where the curve of latencies is taken."""
@@ -64,11 +67,11 @@ def _comparison(results: Sequence[Result]) -> str:
     rows: list[list[str]] = []
     for result in results:
         found = result.latencies(slow=False)
-        clients = max(result.scenario.publishers, 1) * result.scenario.seconds
+        clients = max(result.scenario.publishers, 1) * result.span
         rows.append(
             [
                 _cell(result.scenario.name),
-                _cell(rate(result.published / result.scenario.seconds)),
+                _cell(rate(result.published / result.span)),
                 _cell(rate(result.received / result.seconds)),
                 _cell(f"{result.missing:,}", bad=result.missing > 0),
                 *(_cell(seconds(found.percentile(p))) for p in (50.0, 99.0, 99.9)),
@@ -117,7 +120,7 @@ def _curve_plot(drawn: Sequence[Line]) -> str:
 def _over_time(
     result: Result, title: str, drawn: Sequence[Line], scale: Scale, words: Callable[[float], str]
 ) -> str:
-    times = [sample.at for sample in result.samples]
+    times = [sample.at for sample in _shown(result)]
     plot = lines(
         times,
         drawn,
@@ -130,6 +133,11 @@ def _over_time(
     return f"<h3>{escape(title)}</h3>{plot}<p>{keys(drawn)}</p>"
 
 
+def _shown(result: Result) -> list[Sample]:
+    """Return the seconds of a run, without what little there may be after the last whole one."""
+    return [sample for sample in result.samples if sample.seconds > SHORT]
+
+
 def _values(drawn: Sequence[Line]) -> list[float]:
     return [value for line in drawn for value in line.values if value is not None]
 
@@ -137,41 +145,44 @@ def _values(drawn: Sequence[Line]) -> list[float]:
 def _section(result: Result) -> str:
     scenario = result.scenario
     what = [
-        f"{scenario.publishers} publishers and {scenario.subscribers} subscribers",
+        f"{many(scenario.publishers, 'publisher')} and {many(scenario.subscribers, 'subscriber')}",
         f"MQTT {scenario.version}",
         f"QoS {scenario.qos}",
         *([] if scenario.prefetch is None else [f"a prefetch of {scenario.prefetch}"]),
         f"payloads of {size(scenario.size.mean)}"
         + ("" if scenario.size.choices == (scenario.size.mean,) else " on average"),
         "as fast as they can" if scenario.rate is None else _paces(result),
-        f"{scenario.seconds:g} s",
-        f"{result.processes} of the generator's processes",
+        f"for {scenario.seconds:g} s",
+        f"from {many(result.processes, 'process', 'processes')}",
     ]
     if scenario.slow:
-        what.append(f"{scenario.slow} of the subscribers slow")
+        what.append(
+            f"{scenario.slow} of the subscribers {'is' if scenario.slow == 1 else 'are'} slow"
+        )
     parts = [
         f"<section><h2>{escape(scenario.name)}</h2>",
         f'<p class="about">{escape(", ".join(what))}; {escape(scenario.uri)}</p>',
         f"<p>{_verdict(result)}</p>",
         *(f'<p class="note">{escape(doubt)}</p>' for doubt in result.doubts()),
     ]
-    if len(result.samples) > 1:
-        rates = [Line("published", [s.published for s in result.samples])]
-        rates.append(Line("received", [s.received for s in result.samples]))
+    samples = _shown(result)
+    if len(samples) > 1:
+        rates = [Line("published", [s.published for s in samples])]
+        rates.append(Line("received", [s.received for s in samples]))
         if scenario.rate is not None:
-            due = [s.expected_published for s in result.samples]
+            due = [s.expected_published for s in samples]
             rates.append(Line("due", due, dashed=True))
         words: Callable[[float], str] = lambda value: f"{value:,.0f}"  # noqa: E731
         parts.append(_over_time(result, "Messages a second", rates, linear(_values(rates)), words))
         times = [
-            Line(f"p{percent:g}", [s.latencies.percentile(percent) for s in result.samples])
+            Line(f"p{percent:g}", [s.latencies.percentile(percent) for s in samples])
             for percent in (50.0, 99.0)
         ]
-        times.append(Line("max", [s.latencies.most() for s in result.samples]))
+        times.append(Line("max", [s.latencies.most() for s in samples]))
         if _values(times):
             scale = logarithmic(_values(times))
             parts.append(_over_time(result, "Latency", times, scale, seconds))
-        stalled = [Line("publishers that cannot send", [s.stalled for s in result.samples])]
+        stalled = [Line("publishers that cannot send", [s.stalled for s in samples])]
         if max(_values(stalled)) > 0.005:
             scale = linear(_values(stalled))
             parts.append(

@@ -23,10 +23,12 @@ loop on an idle machine makes of it."""
 
 @attrs.frozen(kw_only=True)
 class Sample:
-    """One second of a run; rates are per second of it."""
+    """One second of a run, or what there is after the last whole one; rates are per second."""
 
     at: float
     """Its end, in seconds from the beginning of the run."""
+    seconds: float
+    """How long it is: the last can be a short one."""
     published: float
     """Messages that publishers have sent."""
     expected_published: float | None
@@ -52,6 +54,7 @@ class Sample:
         """Return it as a line of a table; seconds."""
         return {
             "time_s": round(self.at, 3),
+            "seconds": round(self.seconds, 3),
             "published_per_s": round(self.published, 1),
             "expected_published_per_s": None
             if self.expected_published is None
@@ -131,6 +134,8 @@ class Result:
     seconds: float
     """From the beginning to when publishers were done and the last was received, or no more was
     waited for."""
+    interrupted: bool
+    """Whether it was stopped before that."""
     processes: int
     """How many generated the load."""
     samples: tuple[Sample, ...]
@@ -150,6 +155,11 @@ class Result:
             if slow is None or each.slow is slow:
                 found.merge(each.latencies)
         return found
+
+    @property
+    def span(self) -> float:
+        """Seconds in which was published."""
+        return max(min(self.seconds, self.scenario.seconds), 1e-3)
 
     @property
     def published(self) -> int:
@@ -186,6 +196,11 @@ class Result:
     def doubts(self) -> list[str]:
         """Say what there is to know of the figures, as that the generator may have set the pace."""
         found = list(self._of_flow())
+        if self.interrupted:
+            found.append(
+                f"it was interrupted after {self.seconds:.1f} s: what was on its way counts as "
+                "never having come"
+            )
         busy = [sample for sample in self.samples if sample.busy > BUSY]
         if len(busy) > BUSY_SHARE * len(self.samples):
             found.append(
@@ -219,7 +234,7 @@ class Result:
         for why, count in refused.items():
             yield f"{count:,} messages were refused by the server, which says: {why}"
         window = min((each.window for each in self.publishers if each.window), default=None)
-        if window is not None and window < scenario.in_flight:
+        if window is not None and window < scenario.in_flight and len(self.stalls):
             yield (
                 f"the server lets a publisher have {window} messages unacknowledged (its Receive "
                 f"Maximum), fewer than the {scenario.in_flight} of --in-flight"
@@ -251,6 +266,7 @@ class Result:
         return {
             "scenario": scenario,
             "seconds": self.seconds,
+            "interrupted": self.interrupted,
             "processes": self.processes,
             "published": self.published,
             "received": self.received,

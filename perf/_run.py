@@ -99,13 +99,14 @@ class Run:
         self._received = (0, 0.0)
         self._ended_at: float | None = None
         self._arrived = False
+        self._interrupted = False
         self._told = trio.Event()
 
     def _now(self) -> float:
         return (self._clock_ns() - self._epoch_ns) / 1e9
 
-    async def run(self, on_sample: Callable[[Sample], object]) -> None:
-        """Begin, wait for the end, and have it said what was measured.
+    async def run(self, on_sample: Callable[[Sample], object], stop: trio.Event | None) -> None:
+        """Begin, wait for the end, or to be stopped, and have it said what was measured.
 
         Raises:
             PerfError: A process ended early, or says nothing at the end.
@@ -118,7 +119,7 @@ class Run:
         async with trio.open_nursery() as nursery:
             for process in self._processes:
                 nursery.start_soon(self._listen, process, on_sample)
-            await self._until_over()
+            await self._until_over(stop)
             for process in self._processes:
                 await process.tell("stop")
             nursery.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
@@ -184,6 +185,7 @@ class Run:
         self._seen = {"at": at, **total}
         sample = Sample(
             at=at,
+            seconds=seconds,
             published=rates["published"],
             expected_published=None if due is None else rates["due"],
             confirmed=rates["confirmed"],
@@ -198,7 +200,20 @@ class Run:
         self._samples.append(sample)
         on_sample(sample)
 
-    async def _until_over(self) -> None:
+    async def _until_over(self, stop: trio.Event | None) -> None:
+        async with trio.open_nursery() as nursery:
+            if stop is not None:
+                nursery.start_soon(self._interrupt, stop, nursery.cancel_scope)
+            await self._until_done()
+            nursery.cancel_scope.cancel()
+        self._ended_at = self._now()
+
+    async def _interrupt(self, stop: trio.Event, scope: trio.CancelScope) -> None:
+        await stop.wait()
+        self._interrupted = True
+        scope.cancel()
+
+    async def _until_done(self) -> None:
         """Wait until publishers are done and subscribers have theirs, or for long enough."""
         scenario = self._scenario
         await trio.sleep(max(scenario.seconds - self._now(), 0.0))
@@ -207,7 +222,6 @@ class Run:
                 with trio.move_on_after(QUIET_SECONDS / 2):
                     await self._told.wait()
             self._arrived = True
-        self._ended_at = self._now()
 
     def _has_arrived(self) -> bool:
         last = [process.last for process in self._processes]
@@ -250,6 +264,7 @@ class Run:
         return Result(
             scenario=scenario,
             seconds=seconds,
+            interrupted=self._interrupted,
             processes=len(self._processes),
             samples=tuple(self._samples),
             publishers=tuple(
@@ -320,13 +335,16 @@ async def _started(tasks: list[dict[str, Any]]) -> AsyncGenerator[list[_Process]
 
 
 async def measure(
-    scenario: Scenario, on_sample: Callable[[Sample], object] = lambda sample: None
+    scenario: Scenario,
+    on_sample: Callable[[Sample], object] = lambda sample: None,
+    stop: trio.Event | None = None,
 ) -> Result:
     """Run a scenario, and return what was measured.
 
     Args:
         scenario: What to put on which server.
         on_sample: Called each second.
+        stop: Once it is set the run is over, and the result is of what there was until then.
 
     Cancellation: the generator's processes have ended afterwards.
 
@@ -351,5 +369,5 @@ async def measure(
     ]
     async with _started(tasks) as processes:
         run = Run(scenario, processes)
-        await run.run(on_sample)
+        await run.run(on_sample, stop)
         return run.result(takers)

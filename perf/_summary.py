@@ -22,7 +22,7 @@ def sample_line(sample: Sample) -> str:
     latencies = sample.latencies
     due = "-" if sample.expected_published is None else rate(sample.expected_published)
     return (
-        f"{sample.at:5.0f}s {rate(sample.published):>10} {due:>8} {rate(sample.received):>9} "
+        f"{sample.at:5.1f}s {rate(sample.published):>10} {due:>8} {rate(sample.received):>9} "
         f"{rate(sample.expected_received):>8} {sample.stalled:>9.2f} "
         f"{seconds(latencies.percentile(50)):>8} {seconds(latencies.percentile(99)):>8} "
         f"{seconds(latencies.most()):>8} {sample.busy:>6.0%}"
@@ -55,9 +55,9 @@ def subscriber_line(each: SubscriberResult) -> str:
 def summary(result: Result) -> Iterator[str]:
     """Yield what a result says, line by line."""
     scenario = result.scenario
-    span = scenario.seconds
+    span = result.span
     yield (
-        f"{'published':<22}{result.published:,} in {span:g} s, {rate(result.published / span)} a "
+        f"{'published':<22}{result.published:,} in {span:.4g} s, {rate(result.published / span)} a "
         "second"
     )
     of = ""

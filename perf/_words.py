@@ -26,6 +26,11 @@ def size(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def many(count: int, one: str, more: str | None = None) -> str:
+    """Return so many of something: `1 publisher`, `2 publishers`."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def _digits(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"

@@ -306,6 +306,8 @@ def perf(
                 results.append(result)
                 for line in summary(result):
                     print(line, flush=True)
+                if result.interrupted:
+                    return 130
                 if len(runs) > 1:
                     print()
     except PerfError as error:
@@ -322,9 +324,13 @@ def perf(
 
 
 async def _measure(scenario: Scenario, quiet: bool, shown: Exposition | None) -> Result | None:
-    """Return what was measured; None if it was interrupted."""
+    """Return what was measured, until it was interrupted; None if it had not begun, or twice."""
+    stop = trio.Event()
+    has_begun = False
 
     def on_sample(sample: Sample) -> None:
+        nonlocal has_begun
+        has_begun = True
         if not quiet:
             print(sample_line(sample), flush=True)
         if shown is not None:
@@ -336,11 +342,13 @@ async def _measure(scenario: Scenario, quiet: bool, shown: Exposition | None) ->
 
             async def interrupt() -> None:
                 async for _ in signals:
-                    nursery.cancel_scope.cancel()
+                    if stop.is_set() or not has_begun:
+                        nursery.cancel_scope.cancel()
+                    stop.set()
 
             nursery.start_soon(interrupt)
             if not quiet:
                 print(HEADING, flush=True)
-            result = await measure(scenario, on_sample)
+            result = await measure(scenario, on_sample, stop)
             nursery.cancel_scope.cancel()
     return result
