@@ -22,8 +22,8 @@ BOOKKEEPING_SHARE = 0.15
 # The system calls under which bytes move, and the wait for them, as libc names them.
 SYSTEM_CALLS = ("send", "recv", "sendmsg", "writev", "epoll_wait", "epoll_ctl", "accept4")
 
-# Functions of the outlet that keep books rather than send: what they cost is bookkeeping too.
-OUTLET = "transports/_outlet.py"
+# Of what hands over and sends, all that is not the system call: what it costs is bookkeeping too.
+OUTLETS = ("transports/_outlet.py", "transports/_at_once.py")
 
 
 class ProfileError(Exception):
@@ -42,7 +42,7 @@ class Place:
     @property
     def is_bookkeeping(self) -> bool:
         """Whether what is done there is the bookkeeping of debt."""
-        return self.file.startswith("accounts/") or self.file == OUTLET
+        return self.file.startswith("accounts/") or self.file in OUTLETS
 
 
 @dataclasses.dataclass(frozen=True)
