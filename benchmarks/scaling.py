@@ -229,7 +229,7 @@ class Sample:
 class Effort:
     """How much of it is measured."""
 
-    seconds: float = 0.5
+    seconds: float = 0.4
     """Of each measurement."""
     rounds: int = 2
     most: int = SIZES[-1]
@@ -428,7 +428,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=standard.rounds, help="with fresh relays (2)")
     parser.add_argument("--passes", type=int, help="of each round (3 or 2)")
     parser.add_argument(
-        "--seconds", type=float, default=standard.seconds, help="of each measurement (0.5)"
+        "--seconds", type=float, default=standard.seconds, help="of each measurement (0.4)"
     )
     parser.add_argument("--only", choices=names, action="append", help="may be repeated")
     parser.add_argument("--most", type=int, default=standard.most, help="of each (10000)")
