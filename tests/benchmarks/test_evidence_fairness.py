@@ -187,7 +187,7 @@ def test_the_section_says_what_was_found() -> None:
     assert "| 4 | 57.1% | 59.5% | +4.1% |" in shown.text
     words = [claim.word for claim in shown.claims]
     assert words == ["held", "held", "MISSED", "held", "held"]
-    assert shown.beside["fairness"]["redis"] == "96% of its rate"
+    assert shown.beside["one innocent beside greedy ones gets"]["redis"] == "96% of its rate"
     (make,) = shown.figures.values()
     assert len(make().axes) == 4
 
