@@ -32,6 +32,9 @@ DIGITS: Final = 12
 """Of the number that a payload begins with."""
 BUFFER: Final = 64 << 10
 """Of the sockets here, in bytes, so that it is what the servers do that is measured."""
+SEGMENT: Final = 1_460
+"""Bytes of a TCP segment, as over Ethernet. Loopback's own are as large as the buffers here: who
+takes little at a time would be sent next to nothing, for want of room for a whole one."""
 BURST: Final = 0.02
 """Seconds' worth of messages that are sent at once at most."""
 TICK: Final = 0.01
@@ -94,6 +97,9 @@ class Wire:
     """A protocol, as far as it is spoken here."""
 
     filter: str
+    """For all topics."""
+    topic: str
+    """The first of them, which is a filter for that one, too."""
     hello: Callable[[str, str | None], bytes]
     """What a client of that name says first, with a filter if it subscribes."""
     welcomed: Callable[[bytes, bool], bool]
@@ -110,16 +116,16 @@ class Wire:
 
 WIRES: Final[Mapping[str, Wire]] = {
     "mqtt": Wire(
-        "stuck/#", _mqtt, lambda got, sub: len(got) >= (9 if sub else 4), _mqtt_frame,
+        "stuck/#", "stuck/0", _mqtt, lambda got, sub: len(got) >= (9 if sub else 4), _mqtt_frame,
         lambda payload: len(_mqtt_frame(0, payload)),
     ),
     "nats": Wire(
-        "stuck.*", _nats, lambda got, _: got.endswith(b"PONG\r\n"), _nats_frame,
+        "stuck.*", "stuck.0", _nats, lambda got, _: got.endswith(b"PONG\r\n"), _nats_frame,
         lambda payload: len(b"MSG stuck.0 1 %d\r\n\r\n" % len(payload)) + len(payload),
         b"PING\r\n", b"PONG\r\n", 2,
     ),
     "redis": Wire(
-        "stuck/*", _redis, lambda got, sub: got.startswith(b"+OK\r\n") and (
+        "stuck/*", "stuck/0", _redis, lambda got, sub: got.startswith(b"+OK\r\n") and (
             not sub or got.endswith(b":1\r\n")
         ),
         _redis_frame,
@@ -242,6 +248,7 @@ class Pace:
         """All was taken."""
         since, self._since = self._since, None
         if since is not None:
+            self._looked = now  # what was due meanwhile is not caught up with
             self.waited += now - since
             if now - since > self.longest:
                 self.longest, self.went_on = now - since, now
@@ -264,6 +271,16 @@ def kinds_of(lines: Iterable[str]) -> tuple[str, ...]:
         if TELLS.search(line):
             found.setdefault(re.sub(r"[\d.:,]+", "0", line), line.strip())
     return tuple(found.values())
+
+
+def logs_in(scratch: Path) -> list[Path]:
+    """Return the logs that a server has there."""
+    return sorted(scratch.rglob("*.log"))
+
+
+def lines_of(path: Path, start: int) -> list[str]:
+    """Return the lines of a log from a place on."""
+    return path.read_bytes()[start:].decode(errors="replace").splitlines()
 
 
 # -- what the kernel knows ----------------------------------------------------------------------
@@ -307,6 +324,11 @@ class Ends:
     """What was published, and the server has not read."""
     open: frozenset[int] = frozenset()
     """The clients' ports of the connections that the server has not closed."""
+
+    @property
+    def total(self) -> int:
+        """All that is on its way."""
+        return self.to_send + self.to_take + self.coming
 
 
 ESTABLISHED: Final = "01"
@@ -360,6 +382,7 @@ class Scene:
         names: Of the subscribers.
         payload: Bytes of a message.
         rate: Messages a second, at most.
+        topics: On how many topics, in turn; one is subscribed to by name, several by a wildcard.
         numbered: Whether subscribers look at the numbers of what they get.
 
     Raises:
@@ -369,11 +392,13 @@ class Scene:
 
     def __init__(
         self, wire: Wire, port: int, *, names: Iterable[str], payload: int, rate: float,
-        numbered: bool = False,
+        topics: int = TOPICS, numbered: bool = False,
     ) -> None:  # fmt: skip
         self._wire = wire
         self._port = port
         self._payload = payload
+        self._topics = topics
+        filter_ = wire.topic if topics == 1 else wire.filter
         self._selector = selectors.DefaultSelector()
         self.size = wire.delivered(bytes(payload))
         at = self.size - payload - wire.after if numbered else None
@@ -381,7 +406,7 @@ class Scene:
         self.receivers: list[Receiver] = []
         try:
             for name in names:
-                self._socks.append(self._connect(name, wire.filter))
+                self._socks.append(self._connect(name, filter_))
                 self.receivers.append(Receiver(self.size, wire.ping, at))
             self._publisher = self._connect("publisher", None)
         except BaseException:
@@ -406,6 +431,7 @@ class Scene:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
             sock.settimeout(LET_IN)
             sock.connect(("127.0.0.1", self._port))
             sock.sendall(self._wire.hello(name, filter_))
@@ -510,7 +536,9 @@ class Scene:
             for _ in range(self.pace.due(now)):
                 payload = b"%0*d" % (DIGITS, self._number)
                 frames.append(
-                    self._wire.frame(self._number % TOPICS, payload.ljust(self._payload, b"."))
+                    self._wire.frame(
+                        self._number % self._topics, payload.ljust(self._payload, b".")
+                    )
                 )
                 self._number += 1
             self._unsent = b"".join(frames)
@@ -526,7 +554,12 @@ class Scene:
                 self.pace.free(now)
 
     def drain(
-        self, quiet: float, most: float = math.inf, look: Callable[[], None] | None = None
+        self,
+        quiet: float,
+        most: float = math.inf,
+        look: Callable[[], object] | None = None,
+        *,
+        empty: bool = False,
     ) -> None:
         """Take what is still to come, until nothing has come for a while.
 
@@ -534,11 +567,16 @@ class Scene:
             quiet: Seconds in which nothing comes: then all has come.
             most: Seconds after which it is given up.
             look: Called after each step.
+            empty: Go on for as long as the kernel has something on its way.
         """
         began = time.monotonic()
         until = began + quiet
         last = -1
-        while (now := time.monotonic()) < min(until, began + most):
+        while (now := time.monotonic()) < began + most:
+            if now >= until:
+                if not (empty and self.ends().total):
+                    break
+                until = now + quiet
             self.step(publish=False)
             if look is not None:
                 look()

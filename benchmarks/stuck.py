@@ -29,7 +29,7 @@ import attrs
 if not __package__:  # run as a file: the root is not yet where modules are looked for
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.clients import WIRES, Scene, family, kinds_of, resident
+from benchmarks.clients import WIRES, Scene, family, kinds_of, lines_of, logs_in, resident
 from benchmarks.servers import PEERS, AnyServer, Relay, ServerError
 
 SUBSCRIBERS: Final = 9
@@ -41,6 +41,8 @@ LOOK: Final = 0.25
 """Seconds after which it is looked again at what has come, and at the server."""
 POLICIES: Final = ("wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill")
 STUCK: Final = "the-stuck-one"
+BESIDE: Final = ("mosquitto", "nats", "redis", "rabbitmq")
+"""The servers beside the relay: those that take wildcards, and such a load."""
 
 
 @attrs.frozen
@@ -134,7 +136,7 @@ def run(
             scene.pace.begin(time.monotonic())
             while time.monotonic() < until:
                 scene.step()
-            seen = {path: path.stat().st_size for path in _logs(scratch)}
+            seen = {path: path.stat().st_size for path in logs_in(scratch)}
             pids = family(running.pid)
             before = resident(pids)
             first, sent_before = scene.receivers[stuck].messages, scene.pace.sent
@@ -163,7 +165,7 @@ def run(
             pace = attrs.evolve(scene.pace)  # as it is now
             gap = max(receiver.gap(now) for receiver in scene.receivers[:stuck])
             got = [receiver.messages for receiver in scene.receivers[:stuck]]
-            said = [line for path in _logs(scratch) for line in _lines(path, seen.get(path, 0))]
+            said = [line for path in logs_in(scratch) for line in lines_of(path, seen.get(path, 0))]
             scene.drain(terms.quiet)
             if terms.away is None:
                 scene.reads(stuck, "all")
@@ -195,14 +197,6 @@ def run(
             )
         finally:
             scene.close()
-
-
-def _logs(scratch: Path) -> list[Path]:
-    return sorted(scratch.rglob("*.log"))
-
-
-def _lines(path: Path, start: int) -> list[str]:
-    return path.read_bytes()[start:].decode(errors="replace").splitlines()
 
 
 # -- the table ----------------------------------------------------------------------------------
@@ -251,16 +245,19 @@ def table(found: Iterable[Found]) -> str:
 # -- the command --------------------------------------------------------------------------------
 
 
+AS_IT_COMES: Final = "relay, as it comes"
+
+
 def servers(scratch: Path, patience: float) -> Iterator[tuple[str, AnyServer]]:
     """Yield what is measured, with its name in the table."""
-    yield "relay, as it comes", Relay(protocols=("mqtt",))
+    yield AS_IT_COMES, Relay(protocols=("mqtt",))
     for policy in POLICIES:
         options = [f"--stuck={policy}", f"--patience={patience:g}"]
         if policy == "spill":
             options.append(f"--store={scratch / 'store'}")
         yield f"relay, {policy}", Relay(protocols=("mqtt",), options=tuple(options))
     for peer in PEERS:
-        if peer.speaks("mqtt") in WIRES:
+        if peer.name in BESIDE:
             yield peer.name, peer
 
 
