@@ -42,7 +42,7 @@ NAMES: Final = {
 
 def measure(setting: Setting) -> dict[str, Any]:
     """Measure each setting once a pass; where sweeps meet, it is one measurement for all."""
-    sweeps = {name: _some(points, setting.scale) for name, points in SWEEPS.items()}
+    sweeps = {name: some(points, setting.scale) for name, points in SWEEPS.items()}
     once: dict[tuple[int, int, int], Point] = {}
     for point in (point for points in sweeps.values() for point in points):
         once.setdefault(_knobs(point), point)
@@ -82,7 +82,7 @@ def _knobs(point: Point) -> tuple[int, int, int]:
     return point.in_flight, point.prefetch, point.every
 
 
-def _some(points: Sequence[Point], scale: float) -> list[Point]:
+def some(points: Sequence[Point], scale: float) -> list[Point]:
     """Return all points, or of a trial the first, the middle one and the last."""
     if scale >= 0.2:
         return list(points)
