@@ -59,12 +59,14 @@ INNOCENT_RATE: Final = 200.0
 """Messages a second."""
 SECONDS: Final = 4.0
 """Counted, of each run."""
-FILLED: Final = 2.0
+FILLED: Final = 2.5
 """Seconds after which what is kept for the subscriber is as much as it gets, in most servers."""
 SETTLING: Final = 8.0
 """Seconds at most until it is counted."""
 DRAIN: Final = 3.0
 """Seconds at most in which what was published is still waited for, read as fast as it comes."""
+EDGES: Final = 20
+"""How many times a stretch is moved on, of those in which what the innocent one gets is counted."""
 QUIET: Final = 0.4
 """Seconds in which nothing comes: then all has come."""
 BUFFER: Final = 64 << 10
@@ -279,6 +281,8 @@ class Incoming:
     newest: int = -1
     delays: list[float] = attrs.field(factory=list[float])
     """From when it should have been sent to when it came, of each message."""
+    arrivals: list[float] = attrs.field(factory=list[float])
+    """And when it came."""
 
 
 class Parser:
@@ -318,6 +322,7 @@ class Parser:
                 start = place + incoming.head
                 incoming.newest = int(data[start : start + DIGITS])
                 incoming.delays.append(now - incoming.due(incoming.newest))
+                incoming.arrivals.append(now)
             incoming.messages += 1
             place += incoming.size
         self._rest = data[place:]
@@ -597,6 +602,9 @@ class Found:
     delays: tuple[float, ...]
     """Seconds from when the innocent one's messages were due to when they came."""
 
+    arrivals: tuple[float, ...]
+    """And when they came, from when it was begun to count."""
+
     def of(self, kind: str) -> list[Got]:
         """Return those of a kind."""
         return [each for each in self.publishers if each.kind == kind]
@@ -605,7 +613,7 @@ class Found:
     def from_json(cls, found: Mapping[str, Any]) -> Found:
         """Read what `attrs.asdict` wrote."""
         values: dict[str, Any] = dict(found)
-        for name in ("options", "delays"):
+        for name in ("options", "delays", "arrivals"):
             values[name] = tuple(values[name])
         values["publishers"] = tuple(Got(**each) for each in values["publishers"])
         return cls(**values)
@@ -654,6 +662,7 @@ def measure(
             cpu = time.process_time() - cpu
             read, sent_then, came_then = scene.read - read, scene.sent(), scene.messages()
             delays = punctual.delays[first:] if punctual else []
+            arrivals = punctual.arrivals[first:] if punctual else []
             drained = scene.drain()
             ever = zip(scene.sent(), scene.messages(), strict=True)
             return Found(
@@ -685,7 +694,8 @@ def measure(
                         zip(publishers, ever, strict=True)
                     )
                 ),
-                delays=tuple(round(delay, 5) for delay in delays),
+                delays=tuple(round(delay, 4) for delay in delays),
+                arrivals=tuple(round(at - began, 4) for at in arrivals),
             )
         finally:
             scene.close()
@@ -733,9 +743,20 @@ def part_of(found: Found, kind: str) -> float:
 
 
 def kept(found: Found) -> float:
-    """Return which part of what was due of the innocent one was delivered meanwhile."""
+    """Return which part of what was due of the innocent one was delivered meanwhile.
+
+    It is a mean of stretches that are three quarters of the time, from its beginning on to those
+    that end with it: what is kept for the subscriber gets a little more and less all the time, and
+    it is not to matter which of it there was when it was begun to count.
+    """
     (innocent,) = found.of("innocent")
-    return innocent.delivered / innocent.wanted
+    edge = found.seconds / 4
+    length = found.seconds - edge
+    counts = [
+        sum(start <= at < start + length for at in found.arrivals)
+        for start in (edge * step / EDGES for step in range(EDGES + 1))
+    ]
+    return sum(counts) / len(counts) / (innocent.wanted * length / found.seconds)
 
 
 def off(found: Found) -> float:

@@ -100,9 +100,9 @@ def render(data: dict[str, Any]) -> Rendered:
         parts.append(_weights(weighted))
     parts.append(
         wrapped(
-            "A part is of the bytes delivered while it was counted. *Delivered of due* is above "
-            "or below 100 % by as much as what is kept for the subscriber got less or more "
-            "meanwhile, too. *p99* is from the time at which a message was due to its arrival; of "
+            "A part is of the bytes delivered while it was counted. *Delivered of due* is below "
+            "100 % also where nothing is lost, but what is kept for the subscriber gets more and "
+            "more. *p99* is from the time at which a message was due to its arrival; of "
             "what was lost there is none. One run each: parts move by a per cent or two from run "
             "to run."
         )

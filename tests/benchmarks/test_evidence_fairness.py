@@ -145,6 +145,7 @@ def found(label: str = "relay", *, each: int = 100, cuts: int = 0, **more: Any) 
             got("innocent", "innocent", 96),
         ),
         "delays": (0.25, 0.5),
+        "arrivals": tuple(number / 48 for number in range(96)),
     }
     return Found(**(made | more))
 
@@ -162,10 +163,26 @@ def test_parts() -> None:
     total = 8 * 10_000 + 100_000 + 10_000 + 960
     assert part_of(one, "many") == pytest.approx(100_000 / total)
     assert part_of(one, "equal") == pytest.approx(80_000 / total)
-    assert kept(one) == 0.96
+    assert kept(one) == pytest.approx(0.96, abs=0.01)
     assert off(by_weight(10, 20, 40)) == pytest.approx(0)
     assert off(by_weight(10, 20, 30)) == pytest.approx(1 / 6)
     assert math.isnan(off(by_weight(0, 0, 0)))
+
+
+def test_what_the_innocent_one_keeps_does_not_hang_on_when_it_is_counted() -> None:
+    """Where what is kept for the subscriber is now more, now less, and on the whole the same."""
+    for phase in range(8):
+        due = [number / 100 - 2.0 + phase / 40 for number in range(700)]
+        lag = [1.0 + 0.1 * math.sin(2 * math.pi * at / 0.25) for at in due]
+        arrivals = [at + late for at, late in zip(due, lag, strict=True)]
+        one = found(
+            seconds=4.0, arrivals=tuple(at for at in arrivals if 0 <= at < 4.0),
+            publishers=(Got("innocent", "innocent", 1.0, 1, 10, 400.0, 400, 400, 400, 400),),
+        )  # fmt: skip
+        assert kept(one) == pytest.approx(1.0, abs=0.02)
+        # And where it gets ever more, that is seen.
+        slower = [at for at in arrivals if 0 <= at < 4.0][::2]
+        assert kept(attrs.evolve(one, arrivals=tuple(slower))) == pytest.approx(0.5, abs=0.02)
 
 
 def rendered(*runs: Found) -> Any:
@@ -197,7 +214,7 @@ def test_what_is_missing_is_not_measured_and_nothing_delivered_does_not_hold() -
     assert {claim.word for claim in shown.claims} == {"not measured"}
     assert shown.figures == {}
     nothing = [attrs.evolve(each, delivered=0, delivered_ever=0) for each in found().publishers]
-    shown = rendered(found(publishers=tuple(nothing), delays=()), by_weight(0, 0, 0))
+    shown = rendered(found(publishers=tuple(nothing), delays=(), arrivals=()), by_weight(0, 0, 0))
     words = [claim.word for claim in shown.claims]
     assert words == ["MISSED", "not measured", "MISSED", "MISSED", "not measured"]
 
