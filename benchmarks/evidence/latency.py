@@ -107,8 +107,9 @@ def half(most: float) -> float:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error, as the end of a sentence."""
-    return f"{str(error).splitlines()[0].rstrip('.')}."
+    """Return the first line of an error as the end of a sentence, without the log it leads to."""
+    words = str(error).splitlines()[0].removesuffix("; the end of its log:")
+    return f"{words.rstrip('.')}."
 
 
 def _at_pace(
