@@ -234,7 +234,7 @@ class Result:
         for why, count in refused.items():
             yield f"{count:,} messages were refused by the server, which says: {why}"
         window = min((each.window for each in self.publishers if each.window), default=None)
-        if window is not None and window < scenario.in_flight and len(self.stalls):
+        if window is not None and window < scenario.in_flight and self.stalled:
             yield (
                 f"the server lets a publisher have {window} messages unacknowledged (its Receive "
                 f"Maximum), fewer than the {scenario.in_flight} of --in-flight"

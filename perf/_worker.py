@@ -125,6 +125,8 @@ class Worker:
             await stop.wait()
             nursery.cancel_scope.cancel()
         self._at_end = self.clock()
+        for publisher in self.publishers:
+            publisher.go_on(self._at_end)  # a stretch that has not ended is one, too
         self._say({**self.sample(), "last": True})
         doubtful = [(p.number, *each) for p in self.publishers for each in p.uncertain()]
         self._say({"doubtful": doubtful})

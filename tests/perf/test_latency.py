@@ -3,6 +3,7 @@
 import pytest
 
 from clearfunds.perf import Latencies
+from clearfunds.perf._latency import PERCENTILES, Marks
 
 
 def test_percentiles() -> None:
@@ -25,6 +26,31 @@ def test_handed_over_and_put_together() -> None:
     assert len(both) == 100
     assert both.percentile(10) == pytest.approx(0.001, rel=2e-3)
     assert both.percentile(11) == pytest.approx(0.009, rel=2e-3)
+
+
+def test_a_mean_is_of_what_was_added() -> None:
+    found, other = Latencies(), Latencies()
+    found.add([1, 2, 1_000_003])
+    assert found.mean() == pytest.approx(1_000_006 / 3e6, rel=1e-12)
+    other.add([9_999_999])
+    told = Latencies.told(found.tell())
+    told.merge(Latencies.told(other.tell()))
+    assert told.mean() == pytest.approx(11_000_005 / 4e6, rel=1e-12)
+    # Of others' histograms it is as good as these are.
+    assert Latencies(found.encode()).mean() == pytest.approx(1_000_006 / 3e6, rel=2e-3)
+    assert Latencies().mean() is None
+
+
+def test_marks_are_those_of_the_latencies() -> None:
+    found = Latencies()
+    found.add(range(1, 10_000))
+    marks = Marks.of(found)
+    assert len(marks) == len(found)
+    for percent in PERCENTILES:
+        assert marks.percentile(percent) == found.percentile(percent)
+    assert marks.most() == found.most()
+    none = Marks.of(Latencies())
+    assert (len(none), none.percentile(99), none.most()) == (0, None, None)
 
 
 def test_what_is_out_of_range_is_at_its_ends() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import trio
 
 pytest.importorskip("hdrh")
 
+from clearfunds._cli import run as command
 from clearfunds.perf import (
     PerfError,
     Profile,
@@ -55,11 +57,11 @@ async def run(**more: Any) -> tuple[Result, list[Sample]]:
 )
 async def test_everything_arrives_and_is_counted(qos: int) -> None:
     result, seen = await run(
-        publishers=3, subscribers=4, topics=2, topic="t/{publisher}/{topic}", qos=qos, seconds=2.0,
-        rate=Profile.parse("100:0.5,200:0.5"), size=Sizes.parse("24,100,2000"), processes=2,
+        publishers=3, subscribers=4, topics=2, topic="t/{publisher}/{topic}", qos=qos, seconds=1.2,
+        rate=Profile.parse("200:0.3,300:0.3"), size=Sizes.parse("24,100,2000"), processes=2,
     )  # fmt: skip
     assert result.processes == 2
-    assert result.published == 3 * 300 == result.scenario.due(2.0)
+    assert result.published == 3 * 300 == result.scenario.due(1.2)
     assert [each.received for each in result.subscribers] == [900] * 4
     assert (result.received, result.expected, result.missing) == (3600, 3600, 0)
     assert [each.again + each.foreign + each.losses for each in result.subscribers] == [0] * 4
@@ -68,8 +70,11 @@ async def test_everything_arrives_and_is_counted(qos: int) -> None:
     assert len(result.confirms) == (900 if qos else 0)
     seconds = [sample.at for sample in seen]
     assert seconds == sorted(seconds)
-    # In their own second, or the one after it.
-    assert sum(sample.received for sample in seen) >= 0.5 * 3600 / max(seconds)
+    assert sum(sample.seconds for sample in seen) == pytest.approx(max(seconds))
+    # The last of them is what there is after the last whole second: nothing is left out.
+    assert sum(sample.received * sample.seconds for sample in seen) == pytest.approx(3600)
+    assert sum(sample.published * sample.seconds for sample in seen) == pytest.approx(900)
+    assert sum(len(sample.latencies) for sample in seen) == 3600
 
 
 async def test_as_fast_as_it_can() -> None:
@@ -91,25 +96,47 @@ async def test_filters_say_who_is_to_get_what() -> None:
 
 async def test_publishers_and_subscribers_apart() -> None:
     results: dict[str, Result] = {}
+    seen: list[Sample] = []
+    stop = trio.Event()
 
-    async def one(name: str, scenario: Scenario) -> None:
-        results[name] = await measure(scenario)
+    def received(sample: Sample) -> None:
+        seen.append(sample)
+        if sum(len(each.latencies) for each in seen) >= 50:
+            stop.set()
+
+    async def to(scenario: Scenario) -> None:
+        results["to"] = await measure(scenario, received, stop)
 
     async with running() as relay:
         here = Scenario(
             uri=f"mqtt://127.0.0.1:{relay.port}", clock="wall", rate=Profile.parse("50"),
-            filter="perf/#", drain=1.0, seconds=2.0,
+            filter="perf/#", drain=1.0, seconds=1.0,
         )  # fmt: skip
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(one, "to", attrs.evolve(here, publishers=0, seconds=6.0))
+                nursery.start_soon(to, attrs.evolve(here, publishers=0, seconds=99.0))
                 await until(lambda: relay.relay.dataspace.statistics().subscriptions)
-                nursery.start_soon(one, "from", attrs.evolve(here, subscribers=0))
+                results["from"] = await measure(attrs.evolve(here, subscribers=0))
         relay.audit()
-    assert results["from"].published == 100 == results["to"].received
+    assert results["from"].published == 50 == results["to"].received
     assert (results["to"].expected, results["to"].missing) == (0, 0)
     assert results["to"].subscribers[0].foreign == 0
-    assert "received              100, " in "\n".join(summary(results["to"]))
+    said = "\n".join(summary(results["to"]))
+    assert "received              50, " in said
+    assert results["to"].interrupted
+    assert "note: it was interrupted after" in said
+
+
+async def test_without_publishers_it_is_over_when_nothing_comes_any_more() -> None:
+    """After `seconds`; a second after the last message, and after `drain` at the latest."""
+    async with running() as relay:
+        here = Scenario(uri=f"mqtt://127.0.0.1:{relay.port}", publishers=0, seconds=0.2)
+        with trio.fail_after(60):
+            quiet = await measure(here)
+            soon = await measure(attrs.evolve(here, drain=0.1))
+    assert (quiet.interrupted, soon.interrupted) == (False, False)
+    assert quiet.samples[-1].at >= 1.0
+    assert [len(each.samples) for each in (quiet, soon)] == [1, 0]
 
 
 async def test_a_subscriber_that_stalls_is_told_from_the_others() -> None:
@@ -154,25 +181,24 @@ async def test_clients_that_are_cut_off_come_back() -> None:
     async with running() as relay:
         uri = f"mqtt://127.0.0.1:{relay.port}"
         scenario = Scenario(
-            uri=uri, rate=Profile.parse("50"), seconds=2.5, reconnect=0.1, drain=0.5
+            uri=uri, rate=Profile.parse("100"), seconds=1.5, reconnect=0.1, drain=0.2
         )
-        cut = False
 
-        def cut_off(sample: Sample) -> None:
-            nonlocal cut
-            if not cut:
-                cut = True
-                for session in list(relay.relay.mqtt.open):
-                    session.cut("for a test")
+        async def cut_off() -> None:
+            await until(lambda: relay.relay.dataspace.statistics().deliveries > 50)
+            for session in list(relay.relay.mqtt.open):
+                session.cut("for a test")
 
         with trio.fail_after(60):
-            result = await measure(scenario, cut_off)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cut_off)
+                result = await measure(scenario)
         relay.audit()
     (publisher,), (subscriber,) = result.publishers, result.subscribers
     assert (publisher.losses, subscriber.losses) == (1, 1)
-    assert subscriber.lost[0]["at"] >= 0.5
+    assert 0.4 <= subscriber.lost[0]["at"] < 1.5
     # It went on; what came in between it did not get.
-    assert result.received > 50
+    assert result.received > 60
     assert result.published >= result.received
 
 
@@ -306,22 +332,60 @@ async def _small() -> Result:
     return result
 
 
-def test_the_command(tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "clearfunds", "perf")
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--rate", "fast"], 2, "is not RATE:SECONDS"),
+        (["--uri", "tcp://x"], 2, "is not mqtt://HOST:PORT"),
+        (["--prefetch", "10"], 2, "says nothing of QoS 0"),
+        (["--mqtt", "4"], 2, "3.1.1"),
+        (["--scenario", "FILE"], 2, "a run for each of its values"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    options: list[str],
+    status: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "load.toml"
+    file.write_text("[[scenario]]\nsubscribers = []\n")
+    assert command(["perf", *(each.replace("FILE", str(file)) for each in options)]) == status
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert told.startswith("clearfunds perf: ")
+    assert said in told
 
-    def told(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *options], capture_output=True, text=True, timeout=60, check=False
-        )
 
-    wrong = told("--rate", "fast")
-    assert wrong.returncode == 2
-    assert "is not RATE:SECONDS" in wrong.stderr
-    assert told("--uri", "tcp://x").stderr.startswith("clearfunds perf: ")
-    away = told("--uri", "mqtt://127.0.0.1:1", "--seconds", "1")
+def test_the_command() -> None:
+    away = subprocess.run(
+        (sys.executable, "-m", "clearfunds", "perf", "--uri", "mqtt://127.0.0.1:1"),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert away.returncode == 1
     assert len(away.stderr.splitlines()) == 1
     assert "is a server listening there?" in away.stderr
-    file = tmp_path / "load.toml"
-    file.write_text("[[scenario]]\nsubscribers = []\n")
-    assert told("--scenario", str(file)).returncode == 2
+
+
+async def test_interrupted_it_says_what_there_was_until_then(tmp_path: Path) -> None:
+    async with running() as relay:
+        argv = [sys.executable, "-m", "clearfunds", "perf", "--rate", "50", "--seconds", "60"]
+        argv += ["--uri", f"mqtt://127.0.0.1:{relay.port}", "--json", str(tmp_path / "all.json")]
+        process = await trio.lowlevel.open_process(argv, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        said = b""
+        with trio.fail_after(60):
+            while said.count(b"\n") < 2:  # the heading, and the first second
+                said += await process.stdout.receive_some()
+            process.send_signal(signal.SIGINT)
+            async for some in process.stdout:
+                said += some
+            assert await process.wait() == 130
+        await process.stdout.aclose()
+    assert b"never came" in said or b"all of them" in said
+    assert b"note: it was interrupted after" in said
+    (one,) = json.loads((tmp_path / "all.json").read_text())["runs"]
+    assert one["interrupted"]
+    assert 0 < one["received"] <= one["published"] <= 50 * one["seconds"] + 1 < 3000
+    assert one["missing"] == one["published"] - one["received"]
