@@ -22,7 +22,7 @@ KNEE: Final = 0.9
 """Of the best throughput: from there on there is little to gain."""
 
 LEFT_OUT: Final = (
-    "queues in memory are not swept, only those on disk; `python benchmarks/queues.py sweeps` does "
+    "Queues in memory are not swept, only those on disk; `python benchmarks/queues.py sweeps` does "
     "both, in a quarter of an hour."
 )
 FIGURE: Final = (
@@ -310,7 +310,7 @@ def _tenth(acks: Sweep) -> list[str]:
     spread = f"; so had {listed([f'{v:,}' for v in others])} in some pass" if others else ""
     sure = 50 <= best <= 100
     return [
-        "The best are 50 to 100, 5 to 10 % of the prefetch.",
+        "The best are 50 to 100, 5 to 10% of the prefetch.",
         f"The best median has {best:,}{spread}.",
         _word(sure) if sure or not within else "within the spread",
     ]
