@@ -2,9 +2,9 @@
 
 A publisher sends at a steady pace to nine subscribers; two seconds later one of them reads no
 more: for good, or for fifteen seconds. That is done to the relay as it comes, to the relay under
-each policy, and to mosquitto, NATS and Redis as they come; each server is started afresh.
+each policy, and to mosquitto, NATS, Redis and RabbitMQ as they come; each server is started afresh.
 
-    python benchmarks/stuck.py                       # everything there is: a quarter of an hour
+    python benchmarks/stuck.py                       # everything there is: 20 minutes
     python benchmarks/stuck.py --only relay,nats --away 15
 
 The publisher has a pace of its own and catches up with nothing: for as long as its server does not
@@ -77,6 +77,9 @@ class Found:
     offered: int
     """Messages that the publisher's pace comes to."""
     sent: int
+    before: float
+    """Of what was offered until then, what the others had got, in the mean: much below 1, the
+    server was too slow for this load in any case."""
     share: float
     """Of what was offered, what the worst served of the other eight got."""
     gap: float
@@ -142,6 +145,7 @@ def run(
             first, sent_before = scene.receivers[stuck].messages, scene.pace.sent
             scene.reads(stuck, "nothing")
             began = time.monotonic()
+            earlier = sum(receiver.messages for receiver in scene.receivers[:stuck]) / stuck
             for receiver in scene.receivers[:stuck]:
                 receiver.begin(began)
             scene.pace.begin(began)
@@ -181,6 +185,7 @@ def run(
                 away=terms.away,
                 offered=offered,
                 sent=pace.sent,
+                before=earlier / (terms.rate * terms.warm),
                 share=min(got) / offered,
                 gap=gap,
                 waited=pace.waited,

@@ -206,9 +206,7 @@ def found(**values: Any) -> dict[str, Any]:
         "over_time": {"t": [0.1], "mb": [1.0], "published": [10.0]},
     }
     assert made.keys() >= values.keys()
-    return attrs.asdict(Found(**(made | {"over_time": {}} | values))) | {
-        "over_time": values.get("over_time", made["over_time"])
-    }
+    return attrs.asdict(Found(**(made | values)))
 
 
 def data_of(*runs: dict[str, Any]) -> dict[str, Any]:

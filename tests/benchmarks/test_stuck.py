@@ -8,11 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from benchmarks.clients import WIRES, Pace, Receiver, kinds_of
-from benchmarks.servers import Relay
-from benchmarks.stuck import COLUMNS, Found, Terms, row, run, table
+from benchmarks.evidence import _plot
+from benchmarks.evidence._section import Setting
+from benchmarks.evidence.stuck import SECTION
+from benchmarks.fanout import Cores
+from benchmarks.servers import PEERS, Relay
+from benchmarks.stuck import AS_IT_COMES, BESIDE, COLUMNS, Found, Terms, row, run, table
 
 STUCK = Path(__file__).parents[2] / "benchmarks" / "stuck.py"
 
@@ -107,6 +112,7 @@ def found(**values: Any) -> Found:
         "away": None,
         "offered": 80_000,
         "sent": 60_000,
+        "before": 1.0,
         "share": 0.75,
         "gap": 5.25,
         "waited": 5.0,
@@ -144,11 +150,84 @@ def test_a_run_of_a_relay_says_what_became_of_everybody(tmp_path: Path) -> None:
     assert one.stuck_got + one.stuck_lost >= one.sent
     assert 0 < one.share <= 1.05
     assert len({len(column) for column in one.over_time.values()}) == 1
+    assert one.before > 0
     # By then the kernel's buffers and the publisher's limit are full: 16 MB/s come.
     assert one.cut
     assert one.stuck_lost > 0
     assert one.waited > 0
     assert any("the-stuck-one" in line for line in one.log)
+
+
+# -- the section of docs/evidence.md ------------------------------------------------------------
+
+
+def data_of(*runs: Found) -> dict[str, Any]:
+    terms = attrs.asdict(Terms(rate=2_000, watch=40.0))
+    return {"terms": terms, "patience": 2.0, "runs": [attrs.asdict(r) for r in runs], "skipped": []}
+
+
+def over(*others: float) -> dict[str, list[float]]:
+    return {
+        "t": [20.0 * place for place in range(len(others))],
+        "others": list(others),
+        "mb": [50.0] * len(others),
+    }
+
+
+def test_the_evidence_says_who_noticed_and_who_paid() -> None:
+    went_on = over(0.0, 20_000.0, 60_000.0)
+    stopped = over(0.0, 20_000.0, 20_000.0)
+    data = data_of(
+        found(server=AS_IT_COMES, over_time=went_on),
+        found(server="relay, wait", over_time=stopped, share=0.25, cut=False, cut_after=None),
+        found(server="mosquitto", over_time=went_on, share=1.0, gap=0.1, cut=False, log=()),
+        found(server="nats", over_time=went_on, gap=0.1, others_lost=7),
+        found(server="rabbitmq", over_time=went_on, gap=0.1, before=0.4, stuck_lost=0),
+    )
+    text = SECTION.render(data).text
+    assert "**The others did not notice** with mosquitto (+12 MB).\n" in text
+    assert "and then went on** with the relay as it comes (for 5.25 s).\n" in text
+    assert "never nothing for long** with NATS (75%) and RabbitMQ (75%).\n" in text
+    assert "to the end** with `wait` (25% in 40 s).\n" in text
+    assert "before anybody was stuck** was RabbitMQ (40% of it).\n" in text
+    assert "**They lost messages that were sent** with NATS (7).\n" in text
+    assert "**The stuck one lost nothing** with RabbitMQ.\n" in text
+    assert "stayed connected** by `wait` (3,000) and mosquitto (3,000).\n" in text
+    assert "**No log said anything** of mosquitto." in text
+    assert "| after 7.2 s |" in text
+
+
+def test_the_evidence_has_claims_about_the_relay_alone() -> None:
+    def words(**values: Any) -> list[str]:
+        runs = (found(server="relay, spill", **values), found(server="nats", others_lost=9))
+        return [claim.word for claim in SECTION.render(data_of(*runs)).claims]
+
+    good = {"gap": 3.4, "stuck_lost": 0}
+    assert words(**good) == ["held"] * 3
+    assert words(**good | {"gap": 3.6}) == ["MISSED", "held", "held"]
+    assert words(**good | {"others_lost": 1}) == ["held", "MISSED", "held"]
+    assert words(**good | {"stuck_lost": 1}) == ["held", "held", "MISSED"]
+    unknown = SECTION.render(data_of(found(server="nats")))
+    assert [claim.word for claim in unknown.claims] == ["not measured"] * 3
+    assert unknown.beside["one stuck of nine: silence of the others"] == {"nats": "5.2 s"}
+
+
+def test_the_picture_has_a_place_for_each_server() -> None:
+    runs = [found(server=name, over_time=over(0.0, 1.0, 2.0)) for name in "abcdef"]
+    with _plot.styled():
+        figure = SECTION.render(data_of(*runs)).figures["stuck"]()
+    assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == list("abcdef")
+
+
+@pytest.mark.long
+def test_the_evidence_is_measured_with_every_server_that_is_here() -> None:
+    here = tuple(server for server in (Relay(), *PEERS) if server.missing() is None)
+    data = SECTION.measure(Setting(here, Cores.choose(), lambda _: None, 0.1))
+    labels = {run["server"] for run in data["runs"]}
+    assert data["skipped"] == []
+    assert labels >= {AS_IT_COMES, "relay, wait", "relay, spill"}
+    assert labels & set(BESIDE) == {server.name for server in here} & set(BESIDE)
+    assert "offered" in SECTION.render(data).text
 
 
 @pytest.mark.long
