@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -318,6 +319,31 @@ def test_costs_are_shown_as_ratios_within_a_pass_and_held_against_what_is_wanted
     assert "With NATS the generator had no time left" in text
     assert rendered.beside["CPU s per M deliveries, N=9"]["relay"] == "0.20"
     assert rendered.figures.keys() == {"fanout"}
+
+
+@pytest.mark.parametrize("name", _sections.NAMES)
+def test_every_section_is_there(name: str) -> None:
+    found = _sections.load(name)
+    assert isinstance(found, Section), found
+    assert found.name == name
+    assert found.command == f"python -m benchmarks.evidence --only {name}"
+    assert found.key == name or len(found.key) == 1
+
+
+def test_all_sections_fit_into_half_an_hour() -> None:
+    found = [_sections.load(name) for name in _sections.NAMES]
+    seconds = sum(each.seconds for each in found if isinstance(each, Section))
+    assert seconds < 30 * 60 - command.WRITING_SECONDS
+    keys = [each.key for each in found if isinstance(each, Section) and len(each.key) == 1]
+    assert keys == sorted(set(keys))
+
+
+def test_a_section_that_is_not_there_or_cannot_be_loaded_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _sections.load("none") == "The section `none` has not been written yet."
+    monkeypatch.setitem(sys.modules, "benchmarks.evidence.fanout", None)
+    assert str(_sections.load("fanout")).startswith("The section `fanout` ")
 
 
 def test_the_page_is_what_the_data_give() -> None:
