@@ -30,7 +30,7 @@ BUFFER: Final = 64 << 10
 WARMUP: Final = 1.0
 BEFORE: Final = 1.5
 AWAY: Final = 3.0
-AFTER: Final = 3.0
+AFTER: Final = 2.5
 """Seconds: of all reading; of one not reading; from when it reads again."""
 
 INTERVAL: Final = 0.1
