@@ -9,7 +9,7 @@ import attrs
 
 from benchmarks.evidence._plot import decades, figure_of, style_of, thousands
 from benchmarks.evidence._section import Claim, Rendered, Section, Setting
-from benchmarks.evidence._text import label, listed, size_of, table, time_of
+from benchmarks.evidence._text import label, listed, size_of, table, time_of, wrapped
 from benchmarks.overload import LIMIT, Terms
 from benchmarks.overload import measure as measure_all
 from benchmarks.servers import pinned
@@ -147,9 +147,9 @@ def _of_the_relay(run: Run) -> str:
     return (
         f"By the relay's own books never more than {size_of(run['owed'])} were owed at once, of "
         f"{size_of(LIMIT)} that a connection may owe before it is read no more; they count a "
-        f"message once for each subscriber, while its bytes are in memory once. What is beyond "
-        f"that, {size_of(run['sockets'])}, was in the kernel's sockets, which are nobody's debt: "
-        f"Linux lets each grow to 4 MB or so by itself. The books "
+        f"message once for each subscriber, while its bytes are in memory once. Beyond that up to "
+        f"{size_of(run['sockets'])} were in the kernel's sockets, which are nobody's debt: the "
+        f"kernel makes their buffers larger by itself. The books "
         f"{'balanced' if run['balanced'] else '**did not balance**'} in the end."
     )
 
@@ -192,12 +192,16 @@ def render(data: dict[str, Any]) -> Rendered:
         f"{readers} deliveries are due for each message."
     )
     blocks = [
-        load,
+        wrapped(load),
         "![Memory above idle, and messages published, over time](evidence-overload.svg)",
         table(HEAD, [_row(run) for run in runs], right=range(1, 8)),
-        words,
+        wrapped(words),
         *(["\n".join(lines)] if (lines := _sentences(runs)) else []),
-        *([_of_the_relay(relay)] if relay is not None and relay["owed"] is not None else []),
+        *(
+            [wrapped(_of_the_relay(relay))]
+            if relay is not None and relay["owed"] is not None
+            else []
+        ),
         *([_told(runs)] if any(run["log"] for run in runs) else []),
     ]
     return Rendered(

@@ -158,6 +158,14 @@ def test_a_relay_holds_its_limit_and_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_who_takes_too_much_memory_is_killed(tmp_path: Path) -> None:
+    relay = Relay(protocols=("mqtt",))
+    found = run(relay, "relay", Terms(push=5.0, cap=-1.0), tmp_path)
+    assert (found.ended, found.drain) == ("cap", None)
+    assert found.pushed < 2
+
+
+@pytest.mark.long
 def test_every_server_found_can_be_overloaded(tmp_path: Path) -> None:
     servers = tuple(server for server in (Relay(), *PEERS) if server.missing() is None)
     said: list[str] = []
