@@ -11,6 +11,8 @@ ARGS ?=
 # pip need not look for a newer pip, nor ask anybody anything.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Tests start hundreds of processes, each of which would compile the package anew without its cache.
+export PYTHONDONTWRITEBYTECODE :=
 # The pyright wheel brings pyright and (with its nodejs extra) node: nothing is downloaded on a run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
