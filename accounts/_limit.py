@@ -4,9 +4,10 @@ from typing import Any
 
 import attrs
 
-DEFAULT_LIMIT_ITEMS = 10_000
-"""Measured: with funds looked at for each packet, a limit of 1,000 items costs three times a limit
-of 10,000 at a fan-out of 100, and a higher one gains nothing."""
+DEFAULT_LIMIT_ITEMS = 50_000
+"""What is written at a time is the limit over the fan-out. Measured: at a fan-out of 100 a limit of
+10,000 items takes a third more CPU than this one, at 1,000 three times as much; a higher one gains
+nothing, since from 168 bytes on it is the bytes that limit."""
 
 DEFAULT_LIMIT_BYTES = 8 << 20
 """8 MiB, as NATS's and Redis's per-client soft limits (8 MiB of pending output) have it."""

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from clearfunds.accounts import Ledger, Limit, Outcome, commit_run
+from clearfunds.accounts import DEFAULT_LIMIT_ITEMS, Ledger, Limit, Outcome, commit_run
 from clearfunds.pipeline._errors import MissingError, OptionError, PipelineError
 from clearfunds.pipeline.journal import TABLES, Journal, JournalSettings, open_journal
 from clearfunds.pipeline.journal._snapshot import STEP, snapshot
@@ -169,7 +169,7 @@ async def test_snapshots(tmp_path: Path, mock_clock: MockClock) -> None:
     }
     server = next(row for row in accounts if row["account"] == "server")
     assert (server["debt_items"], server["debt_bytes"]) == (6, 49)
-    assert (server["limit_items"], server["at_rest"]) == (10_000, None)
+    assert (server["limit_items"], server["at_rest"]) == (DEFAULT_LIMIT_ITEMS, None)
     loose.settle()
 
 

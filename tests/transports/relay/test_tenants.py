@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from clearfunds.accounts import Account, Ledger, Limit
+from clearfunds.accounts import DEFAULT_LIMIT_ITEMS, Account, Ledger, Limit
 from clearfunds.transports import AccountLimit, AccountRate, Tenant
 from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports._tenants import Peer
@@ -112,7 +112,7 @@ async def test_a_limit_by_account_counts_beside_the_tenants() -> None:
         connected(relay.port, "b", username="press"),
     ):
         assert relay.account("a").limit.items == 3
-        assert relay.account("b").limit.items == 10_000
+        assert relay.account("b").limit.items == DEFAULT_LIMIT_ITEMS
         assert relay.account("a").parent is relay.account("b").parent
 
 
