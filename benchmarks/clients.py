@@ -567,14 +567,14 @@ class Scene:
             quiet: Seconds in which nothing comes: then all has come.
             most: Seconds after which it is given up.
             look: Called after each step.
-            empty: Go on for as long as the kernel has something on its way.
+            empty: Go on for as long as something is on its way to the server, or from it.
         """
         began = time.monotonic()
         until = began + quiet
         last = -1
         while (now := time.monotonic()) < began + most:
             if now >= until:
-                if not (empty and self.ends().total):
+                if not (empty and (self._unsent or self.ends().total)):
                     break
                 until = now + quiet
             self.step(publish=False)

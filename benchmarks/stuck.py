@@ -39,6 +39,8 @@ PATIENCE: Final = 5.0
 """Seconds, under each policy; the relay as it comes has its own default."""
 LOOK: Final = 0.25
 """Seconds after which it is looked again at what has come, and at the server."""
+LEFT: Final = 30.0
+"""Seconds, at most, that it is given to take what is left for it."""
 POLICIES: Final = ("wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill")
 STUCK: Final = "the-stuck-one"
 BESIDE: Final = ("mosquitto", "nats", "redis", "rabbitmq")
@@ -173,7 +175,7 @@ def run(
             scene.drain(terms.quiet)
             if terms.away is None:
                 scene.reads(stuck, "all")
-                scene.drain(terms.quiet)
+                scene.drain(terms.quiet, LEFT, empty=True)
             others = min(receiver.messages for receiver in scene.receivers[:stuck])
             total = sent_before + pace.sent
             reached = scene.receivers[stuck].messages
