@@ -39,7 +39,7 @@ PATIENCE: Final = 5.0
 """Seconds, under each policy; the relay as it comes has its own default."""
 LOOK: Final = 0.25
 """Seconds after which it is looked again at what has come, and at the server."""
-LEFT: Final = 30.0
+LEFT: Final = 12.0
 """Seconds, at most, that it is given to take what is left for it."""
 POLICIES: Final = ("wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill")
 STUCK: Final = "the-stuck-one"
