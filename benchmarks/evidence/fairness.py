@@ -65,6 +65,7 @@ def measure(setting: Setting) -> dict[str, Any]:
                 what=case.what,
                 seconds=seconds,
                 cores=setting.cores,
+                pace=case.pace,
                 settling=settling,
             )
         except (ServerError, OSError) as error:
@@ -112,10 +113,16 @@ def render(data: dict[str, Any]) -> Rendered:
 
 
 def _introduction(runs: Sequence[Found]) -> str:
-    pace = runs[0].pace if runs else PACE
+    pace = max((each.pace for each in runs), default=PACE)
+    slower = [
+        f"{_name(each)} {each.pace / 1e6:g}"
+        for each in runs
+        if each.what == "greedy" and each.pace < pace
+    ]
+    less = f" (of {listed(slower)}, and publishers want as much less)" if slower else ""
     return wrapped(
-        f"One subscriber reads {pace / 1e6:g} MB/s, steadily, of publishers that together want "
-        f"{OVER:g} times as much: {EQUALS} *equals* with a connection each and messages of "
+        f"One subscriber reads {pace / 1e6:g} MB/s{less}, steadily, of publishers that together "
+        f"want {OVER:g} times as much: {EQUALS} *equals* with a connection each and messages of "
         f"{PAYLOAD:,} bytes; one that has {CONNECTIONS} connections (*many*), each as greedy as an "
         f"equal's; and one whose messages are {LARGE} times as large (*large*), as often. Beside "
         f"them an *innocent* one sends {INNOCENT_RATE:g} messages of {SMALL} bytes a second and "
@@ -138,7 +145,7 @@ def _lost(found: Found, kind: str) -> str:
 def _table(runs: Sequence[Found]) -> str:
     head = (
         "",
-        "MB/s delivered",
+        "MB/s read, of",
         "1 - Jain, equals",
         "each equal",
         "many",
@@ -156,7 +163,7 @@ def _table(runs: Sequence[Found]) -> str:
         rows.append(
             [
                 _name(found),
-                f"{found.read / 1e6:.0f}",
+                f"{found.read / 1e6:.0f}, {found.pace / 1e6:.0f}",
                 _number(_unfair(found), ".4f"),
                 _number(each, ".1%"),
                 _number(part_of(found, "many"), ".1%"),
@@ -197,7 +204,7 @@ def _remarks(runs: Sequence[Found]) -> list[str]:
             "was on its way to it was lost."
         )
     if short := [each for each in runs if each.read < SHORT * each.pace]:
-        said = [f"{_name(each)} ({each.read / 1e6:.0f} MB/s)" for each in short]
+        said = [f"{_name(each)} ({each.read / each.pace:.0%} of it)" for each in short]
         lines.append(
             f"Less than the subscriber would have read came from {listed(said)}: there it was not "
             "the subscriber alone that there was too little of."
@@ -229,7 +236,7 @@ def _weights(found: Found) -> str:
     ]
     text = (
         f"Three tenants with weights, two connections each, of which each alone wants all that is "
-        f"read ({found.read / 1e6:.0f} MB/s delivered):"
+        f"read ({found.read / 1e6:.0f} of {found.pace / 1e6:.0f} MB/s):"
     )
     head = ("weight", "part by weight", "part delivered", "off by")
     return f"{wrapped(text)}\n\n{table(head, rows, right=range(4))}"

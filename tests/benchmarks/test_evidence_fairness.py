@@ -35,7 +35,7 @@ from benchmarks.fairness import (
     weighted,
 )
 from benchmarks.fanout import Cores
-from benchmarks.servers import MOSQUITTO, Relay, ServerError
+from benchmarks.servers import MOSQUITTO, RABBITMQ, Relay, ServerError
 
 
 def test_jains_index() -> None:
@@ -67,13 +67,18 @@ def test_all_together_want_more_than_there_is_and_each_more_than_its_part() -> N
 
 
 def test_the_relay_is_measured_as_it_comes_and_with_tenants() -> None:
-    found = list(cases([Relay(options=("--log-level=error",)), MOSQUITTO]))
+    found = list(cases([Relay(options=("--log-level=error",)), MOSQUITTO, RABBITMQ]))
     assert [(case.label, case.what) for case in found] == [
         ("relay", "greedy"),
         ("relay, tenants", "greedy"),
         ("relay, weights", "weights"),
         ("mosquitto", "greedy"),
+        ("rabbitmq", "greedy"),
     ]
+    assert [case.pace / PACE for case in found] == [1, 1, 0.25, 1, 0.125]
+    for case in found:
+        wanted = sum(each.rate * each.connections * each.payload for each in case.publishers)
+        assert wanted == pytest.approx(3 * case.pace, rel=0.01)
     options = [case.server.options for case in found if isinstance(case.server, Relay)]
     assert options[0] == ("--log-level=error",)
     assert "--tenant=equal-8,client=equal-8.*,weight=1" in options[1]
@@ -196,7 +201,8 @@ def test_the_section_says_what_was_found() -> None:
     runs = (found(), found("relay, tenants"), by_weight(10, 20, 44), found("redis", cuts=3))
     shown = rendered(*runs)
     assert (
-        "| the relay | 79 | 0.0000 | 5.2% | 52.4% | 5.2% | 96.0% | 250 ms, 500 ms |" in shown.text
+        "| the relay | 79, 80 | 0.0000 | 5.2% | 52.4% | 5.2% | 96.0% | 250 ms, 500 ms |"
+        in shown.text
     )
     assert "Some of what was sent was lost by Redis." in shown.text
     assert "Nothing was lost by the relay and the relay with tenants" in shown.text
@@ -229,7 +235,7 @@ def test_a_relay_shares_out_a_slow_subscriber() -> None:
         label=case.label,
         seconds=4.0,
         cores=Cores.choose(),
-        pace=5e6,
+        pace=case.pace,
         settling=12.0,
     )
     assert one.drained
