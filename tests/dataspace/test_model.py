@@ -468,11 +468,17 @@ TURNS = st.tuples(
 )
 
 
-@settings(STEADY, max_examples=500)
-@given(st.lists(TURNS, max_size=16))
-def test_every_mailbox_gets_what_the_model_says(
-    turns: list[tuple[str, list[Action], bool]],
-) -> None:
+@pytest.mark.parametrize("examples", [150, pytest.param(3_000, marks=pytest.mark.long)])
+def test_every_mailbox_gets_what_the_model_says(examples: int) -> None:
+    @settings(STEADY, max_examples=examples)
+    @given(st.lists(TURNS, max_size=16))
+    def check(turns: list[tuple[str, list[Action], bool]]) -> None:
+        every_mailbox_gets_what_the_model_says(turns)
+
+    check()
+
+
+def every_mailbox_gets_what_the_model_says(turns: list[tuple[str, list[Action], bool]]) -> None:
     both = Both()
     for owner, actions, collect in turns:
         both.turn(owner, actions)
