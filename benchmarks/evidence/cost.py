@@ -35,7 +35,7 @@ SECONDS: Final = 1.0
 PROFILE_SECONDS: Final = 2.5
 REPEATS: Final = 3
 """Samples of operations and of ways to deliver."""
-CONNECTIONS: Final = 1_500
+CONNECTIONS: Final = 1_000
 ACCOUNTS: Final = 5_000
 LOANS: Final = 20_000
 SCRAPES: Final = ("/metrics", "/metrics/detailed")
@@ -64,7 +64,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     skipped: list[str] = []
     data: dict[str, Any] = {"profiles": [], "options": [], "idle": None}
     if isinstance(relay, Relay):
-        data["profiles"] = _profiles(relay, setting, skipped)
+        data["profiles"] = profiles(relay, setting, skipped)
         data["options"] = _options(relay, setting, skipped)
         data["idle"] = _idle(relay, setting, skipped)
     else:
@@ -82,17 +82,19 @@ def measure(setting: Setting) -> dict[str, Any]:
     return {**data, "skipped": skipped}
 
 
-def _profiles(relay: Relay, setting: Setting, skipped: list[str]) -> list[dict[str, Any]]:
+def profiles(relay: Relay, setting: Setting, skipped: list[str]) -> list[dict[str, Any]]:
     """Sample the relay under load."""
     found: list[dict[str, Any]] = []
+    try:
+        profiling.find()
+    except profiling.ProfileError:
+        skipped.append("Where the relay's time goes: py-spy is not here (pip install py-spy).")
+        return found
     for name in LOADS:
         seconds = max(1.0, PROFILE_SECONDS * setting.scale)
         try:
             profile = fanout.profile(REGIMES[name], relay, seconds, setting.cores)
-        except profiling.ProfileError as error:
-            skipped.append(f"Where the relay's time goes ({name}): {_first_line(error)}.")
-            continue
-        except (ServerError, GeneratorError) as error:
+        except (profiling.ProfileError, ServerError, GeneratorError) as error:
             skipped.append(f"The profile of {name} failed: {_first_line(error)}.")
             continue
         places = [

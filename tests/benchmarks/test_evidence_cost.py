@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from benchmarks import profiling
 from benchmarks.counterfactual import WAYS, Cost, Counter, measure
 from benchmarks.evidence import cost
 from benchmarks.evidence._section import Setting
@@ -125,6 +126,17 @@ def test_without_the_relay_the_rest_is_shown() -> None:
     shown = cost.render({**data(), "profiles": [], "options": [], "idle": None})
     assert "py-spy" not in shown.text
     assert [claim.word for claim in shown.claims] == ["not measured", "held", "not measured"]
+
+
+def test_without_py_spy_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find() -> str:
+        raise profiling.ProfileError("somewhere on this machine")
+
+    monkeypatch.setattr(profiling, "find", find)
+    skipped: list[str] = []
+    setting = Setting((), Cores.choose(), skipped.append)
+    assert cost.profiles(Relay(), setting, skipped) == []
+    assert skipped == ["Where the relay's time goes: py-spy is not here (pip install py-spy)."]
 
 
 def test_memory() -> None:
