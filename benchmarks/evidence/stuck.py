@@ -212,7 +212,7 @@ def _told(runs: Sequence[Run]) -> str:
         if run["log"] and (run["server"] in SHOWN or _server(run) != "relay")
         for line in [next((each for each in run["log"] if "WARNING" in each), run["log"][-1])]
     ]
-    return "\n".join(["What the logs say, a line of each:", "", *lines])
+    return "\n".join(["What the logs say, a line of each:", "", *lines]) if lines else ""
 
 
 # -- the section --------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def render(data: dict[str, Any]) -> Rendered:
         table(HEAD, [_row(run, rate) for run in runs], right=range(1, 7)),
         wrapped(words),
         *(["\n".join(lines)] if (lines := _sentences(runs, rate)) else []),
-        *([_told(runs)] if any(run["log"] for run in runs) else []),
+        *([told] if (told := _told(runs)) else []),
     ]
     return Rendered(
         text="\n\n".join(blocks),
