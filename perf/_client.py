@@ -15,7 +15,7 @@ import trio
 from ._connect import KEEP_ALIVE, connect
 from ._errors import PerfError
 from ._mqtt5 import Granted
-from ._scenario import Scenario, server_of
+from ._scenario import Scenario, server_of, user_of
 
 PING: Final = b"\xc0\x00"
 
@@ -91,6 +91,7 @@ class Client(abc.ABC):
             receive_buffer=self.receive_buffer(),
             version=self.scenario.version,
             prefetch=self.prefetch(),
+            user=user_of(self.scenario.uri),
         )
         self._sock, self.granted = opened.sock, opened.granted
         try:

@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from ..transports import ProtocolError
-from ._dialect import CONNACK, SUBACK, Dialect, dialect
+from ._dialect import CONNACK, SUBACK, Dialect, Hello, Mqtt5, Mqtt311
 from ._errors import PerfError
 from ._mqtt5 import Granted, disconnected
 from ._wire import DISCONNECT, PUBLISH, Packets
@@ -115,6 +115,7 @@ async def connect(
     receive_buffer: int | None = None,
     version: Literal["3.1.1", "5"] = "3.1.1",
     prefetch: int | None = None,
+    user: tuple[str | None, bytes | None] = (None, None),
 ) -> Opened:
     """Connect a client, and subscribe it.
 
@@ -131,13 +132,14 @@ async def connect(
     except OSError as error:
         msg = f"{who}: {error.strerror or error}; is a server listening there?"
         raise PerfError(msg) from error
-    speaks = dialect(version, client_id, KEEP_ALIVE, prefetch)
+    hello = Hello(client_id, KEEP_ALIVE, *user)
+    speaks = Mqtt5(hello, prefetch) if version == "5" else Mqtt311(hello)
     try:
         with trio.fail_after(TIMEOUT):
             return await _introduce(sock, speaks, filters)
     except trio.TooSlowError:
         sock.close()
-        msg = f"{who}: no answer within {TIMEOUT:g} s"
+        msg = f"{who}: no answer within {TIMEOUT:g} s{speaks.hint}"
         raise PerfError(msg) from None
     except (OSError, PerfError, ProtocolError) as error:
         sock.close()
@@ -153,7 +155,7 @@ async def _introduce(
 ) -> Opened:
     packets = Packets()
     await send_all(sock, speaks.connect())
-    kind, _, body = await _answer(packets, sock, speaks.unanswered())
+    kind, _, body = await _answer(packets, sock, f"the server closed the connection{speaks.hint}")
     if kind != CONNACK:
         msg = f"CONNECT was answered with a packet of type {kind}, which is no CONNACK"
         raise PerfError(msg)

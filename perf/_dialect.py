@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import attrs
 
@@ -39,6 +39,17 @@ NOT_5: Final = (
 """What one can do whose server does not speak MQTT 5."""
 
 
+@attrs.frozen
+class Hello:
+    """Who a client is."""
+
+    client_id: str
+    keep_alive: int
+    """Seconds."""
+    user: str | None = None
+    password: bytes | None = attrs.field(default=None, repr=False)
+
+
 class Dialect(Protocol):
     """How a client introduces itself, and what it makes of the answers."""
 
@@ -68,8 +79,9 @@ class Dialect(Protocol):
         """
         ...
 
-    def unanswered(self) -> str:
-        """Say what may be the matter with a server that ends the connection for an answer."""
+    @property
+    def hint(self) -> str:
+        """What may be the matter with a server that does not answer."""
         ...
 
 
@@ -77,12 +89,19 @@ class Dialect(Protocol):
 class Mqtt311:
     """MQTT 3.1.1."""
 
-    client_id: str
-    keep_alive: int
+    hello: Hello
 
     def connect(self) -> bytes:
         """See `Dialect.connect`."""
-        return encode(Connect(self.client_id, keep_alive=self.keep_alive))
+        hello = self.hello
+        return encode(
+            Connect(
+                hello.client_id,
+                keep_alive=hello.keep_alive,
+                username=hello.user,
+                password=hello.password,
+            )
+        )
 
     def granted(self, body: bytes) -> Granted:
         """See `Dialect.granted`."""
@@ -106,22 +125,25 @@ class Mqtt311:
         if SUBSCRIPTION_FAILED in packet.return_codes:
             raise PerfError("SUBSCRIBE was refused: the server does not grant a filter (0x80)")
 
-    def unanswered(self) -> str:
-        """See `Dialect.unanswered`."""
-        return "the server closed the connection"
+    @property
+    def hint(self) -> str:
+        """See `Dialect.hint`."""
+        return ""
 
 
 @attrs.frozen
 class Mqtt5:
     """MQTT 5; `prefetch` is the client's Receive Maximum."""
 
-    client_id: str
-    keep_alive: int
+    hello: Hello
     prefetch: int | None
 
     def connect(self) -> bytes:
         """See `Dialect.connect`."""
-        return _mqtt5.connect(self.client_id, self.keep_alive, self.prefetch)
+        hello = self.hello
+        return _mqtt5.connect(
+            hello.client_id, hello.keep_alive, self.prefetch, hello.user, hello.password
+        )
 
     def granted(self, body: bytes) -> Granted:
         """See `Dialect.granted`."""
@@ -144,15 +166,7 @@ class Mqtt5:
         """See `Dialect.subscribed`."""
         _mqtt5.subscribed(body)
 
-    def unanswered(self) -> str:
-        """See `Dialect.unanswered`."""
-        return f"the server closed the connection: it may not speak MQTT 5. {NOT_5}"
-
-
-def dialect(
-    version: Literal["3.1.1", "5"], client_id: str, keep_alive: int, prefetch: int | None
-) -> Dialect:
-    """Return a client's way to speak."""
-    if version == "5":
-        return Mqtt5(client_id, keep_alive, prefetch)
-    return Mqtt311(client_id, keep_alive)
+    @property
+    def hint(self) -> str:
+        """See `Dialect.hint`."""
+        return f": it may not speak MQTT 5. {NOT_5}"

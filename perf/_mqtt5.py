@@ -173,7 +173,13 @@ def _string(text: str) -> bytes:
     return struct.pack(">H", len(encoded)) + encoded
 
 
-def connect(client_id: str, keep_alive: int, receive_maximum: int | None) -> bytes:
+def connect(
+    client_id: str,
+    keep_alive: int,
+    receive_maximum: int | None,
+    user: str | None = None,
+    password: bytes | None = None,
+) -> bytes:
     """Encode a CONNECT.
 
     Args:
@@ -181,21 +187,25 @@ def connect(client_id: str, keep_alive: int, receive_maximum: int | None) -> byt
         keep_alive: Seconds.
         receive_maximum: How many messages with QoS 1 and 2 the server may send that are not
             acknowledged (section 3.1.2.11.3), 1 to 65,535; None: as many as it likes to.
+        user: Its user name (section 3.1.3.5); None: it has none.
+        password: Its password (section 3.1.3.6); likewise.
 
     A Session Expiry Interval that is not there is 0 (section 3.1.2.11.2), and the session is new:
     it ends with its connection, as MQTT 3.1.1's clean ones do.
     """
-    clean_start = 2
+    flags = 2 | (user is not None) << 7 | (password is not None) << 6  # 2: a clean start
     properties = (
         b"" if receive_maximum is None else struct.pack(">BH", RECEIVE_MAXIMUM, receive_maximum)
     )
     body = b"".join(
         (
             _string("MQTT"),
-            struct.pack(">BBH", LEVEL, clean_start, keep_alive),
+            struct.pack(">BBH", LEVEL, flags, keep_alive),
             encode_remaining_length(len(properties)),
             properties,
             _string(client_id),
+            b"" if user is None else _string(user),
+            b"" if password is None else struct.pack(">H", len(password)) + password,
         )
     )
     return b"\x10" + encode_remaining_length(len(body)) + body

@@ -9,6 +9,7 @@ from typing import Final
 from ._latency import PERCENTILES, Latencies
 from ._plot import Line, Scale, keys, linear, lines, logarithmic
 from ._result import Result, Sample, SubscriberResult
+from ._scenario import shown
 from ._style import STYLE
 from ._words import many, rate, seconds, size
 
@@ -161,7 +162,7 @@ def _section(result: Result) -> str:
         )
     parts = [
         f"<section><h2>{escape(scenario.name)}</h2>",
-        f'<p class="about">{escape(", ".join(what))}; {escape(scenario.uri)}</p>',
+        f'<p class="about">{escape(", ".join(what))}; {escape(shown(scenario.uri))}</p>',
         f"<p>{_verdict(result)}</p>",
         *(f'<p class="note">{escape(doubt)}</p>' for doubt in result.doubts()),
     ]

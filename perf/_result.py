@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from ._latency import Latencies, Marks
-from ._scenario import Scenario
+from ._scenario import Scenario, shown
 
 BUSY: Final = 0.9
 """Of a core: a process of the generator that is busier than this sets the pace itself."""
@@ -259,6 +259,7 @@ class Result:
         scenario = attrs.asdict(
             self.scenario, filter=lambda attribute, _: attribute.name not in ("rate", "size")
         )
+        scenario["uri"] = shown(self.scenario.uri)
         rate, size = self.scenario.rate, self.scenario.size
         scenario["rate"] = None if rate is None else attrs.asdict(rate)
         scenario["size"] = attrs.asdict(size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import attrs
 
@@ -55,7 +55,7 @@ def parse_stalls(text: str) -> tuple[Stall, ...]:
 
 
 def server_of(uri: str) -> tuple[str, int]:
-    """Return host and port of `mqtt://host:port`.
+    """Return host and port of `mqtt://user:password@host:port`, without a user or with one.
 
     Raises:
         ScenarioError: It is no such URI.
@@ -64,12 +64,28 @@ def server_of(uri: str) -> tuple[str, int]:
         parts = urlsplit(uri)
         port = parts.port
     except ValueError as error:
-        msg = f'"{uri}": {error}'
+        msg = f'"{shown(uri)}": {error}'
         raise ScenarioError(msg) from error
     if parts.scheme not in ("mqtt", "mqtt+tcp") or not parts.hostname or parts.path.strip("/"):
-        msg = f'"{uri}" is not mqtt://HOST:PORT'
+        msg = f'"{shown(uri)}" is not mqtt://HOST:PORT'
         raise ScenarioError(msg)
+    if parts.password is not None and not parts.username:
+        raise ScenarioError("a password, and no user name before it [MQTT-3.1.2-22]")
     return parts.hostname, 1883 if port is None else port
+
+
+def user_of(uri: str) -> tuple[str | None, bytes | None]:
+    """Return user name and password of `mqtt://user:password@host`, either or both of them None."""
+    parts = urlsplit(uri)
+    user = None if parts.username is None else unquote(parts.username)
+    return user, None if parts.password is None else unquote(parts.password).encode()
+
+
+def shown(uri: str) -> str:
+    """Return it without its password."""
+    user, at, rest = uri.rpartition("@")
+    name, _, password = user.rpartition(":")
+    return f"{name}:...@{rest}" if at and "//" in name and password else uri
 
 
 def _not_negative(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
@@ -95,7 +111,7 @@ class Scenario:
     name: str = "perf"
     """What it is called in what is written about it."""
     uri: str = DEFAULT_URI
-    """The server: `mqtt://host:port`."""
+    """The server: `mqtt://host:port`, or `mqtt://user:password@host:port`."""
     mqtt: Literal["3.1.1", "5"] | None = None
     """Which version is spoken; None: 3.1.1, or 5 where there is a prefetch."""
     publishers: int = attrs.field(default=1, validator=_not_negative)

@@ -212,12 +212,14 @@ async def test_mosquitto_sends_as_many_as_the_prefetch_and_no_more(mosquitto: in
 
 
 def test_our_connect_is_what_another_implementation_sends() -> None:
-    """But for who it is: paho's, with the same properties, to a socket that keeps it."""
+    """Paho's, from the same client with the same properties, to a socket that keeps it."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.ReceiveMaximum = 10
+    user = ("mül", b"\x00\xff")
     client = paho.Client(CallbackAPIVersion.VERSION2, client_id="test", protocol=paho.MQTTv5)
+    client.username_pw_set(user[0], user[1])  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
     def told() -> bytes:
         with listener.accept()[0] as sock:
@@ -229,7 +231,7 @@ def test_our_connect_is_what_another_implementation_sends() -> None:
 
         async def ours() -> None:
             with pytest.raises(PerfError):
-                await connect("127.0.0.1", port, "test", version="5", prefetch=10)
+                await connect("127.0.0.1", port, "test", version="5", prefetch=10, user=user)
 
         thread = Thread(target=trio.run, args=(ours,))
         thread.start()

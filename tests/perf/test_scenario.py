@@ -16,6 +16,7 @@ from clearfunds.perf import (
     read_scenarios,
     scenarios_of,
 )
+from clearfunds.perf._scenario import server_of, shown, user_of
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ from clearfunds.perf import (
     [
         ({"uri": "http://127.0.0.1"}, "is not mqtt://HOST:PORT"),
         ({"uri": "mqtt://127.0.0.1:x"}, "mqtt://127.0.0.1:x"),
+        ({"uri": "mqtt://:secret@127.0.0.1"}, "no user name"),
         ({"publishers": 0, "subscribers": 0}, "nothing to do"),
         ({"publishers": -1}, "publishers is -1"),
         ({"publishers": 60_000}, "more than 50000"),
@@ -50,6 +52,20 @@ def test_what_cannot_be(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         Scenario(**given)
     assert said in str(caught.value)
+
+
+def test_a_password_is_used_and_not_shown() -> None:
+    uri = "mqtt://%C3%B6:a%40b@127.0.0.1:1884"
+    assert server_of(uri) == ("127.0.0.1", 1884)
+    assert user_of(uri) == ("ö", b"a@b")
+    assert shown(uri) == "mqtt://%C3%B6:...@127.0.0.1:1884"
+    assert user_of("mqtt://me@host") == ("me", None)
+    assert user_of("mqtt://host") == (None, None)
+    for each in ("mqtt://me@host", "mqtt://host:1883", "mqtt://[::1]:1883"):
+        assert shown(each) == each
+    with pytest.raises(ScenarioError) as caught:
+        Scenario(uri="http://me:secret@host")
+    assert "secret" not in str(caught.value)
 
 
 def test_stalls() -> None:

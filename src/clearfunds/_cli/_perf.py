@@ -65,9 +65,13 @@ def _profile(text: str) -> Profile | None:
 class Load:
     """What is published."""
 
-    uri: Annotated[str, Parameter(name=["--uri", "-u"], help="The server: mqtt://HOST:PORT.")] = (
-        DEFAULTS.uri
-    )
+    uri: Annotated[
+        str,
+        Parameter(
+            name=["--uri", "-u"],
+            help="The server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT.",
+        ),
+    ] = DEFAULTS.uri
     mqtt: Annotated[
         Literal["3.1.1", "5"] | None,
         Parameter(
