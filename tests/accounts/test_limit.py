@@ -14,7 +14,7 @@ def test_the_default_limit() -> None:
     limit = Limit()
     assert (limit.items, limit.bytes) == (DEFAULT_LIMIT_ITEMS, DEFAULT_LIMIT_BYTES)
     assert (DEFAULT_LIMIT_ITEMS, DEFAULT_LIMIT_BYTES) == (50_000, 8 << 20)
-    assert limit.marks() == (10_000, 8 << 20, 5_000, 4 << 20)  # the lower mark at half
+    assert limit.marks() == (50_000, 8 << 20, 25_000, 4 << 20)  # the lower mark at half
 
 
 @pytest.mark.parametrize(
