@@ -8,6 +8,7 @@ from ._file import read_scenarios as read_scenarios
 from ._file import scenarios_of as scenarios_of
 from ._files import write as write
 from ._latency import Latencies as Latencies
+from ._latency import Marks as Marks
 from ._profile import Profile as Profile
 from ._profile import Step as Step
 from ._result import PublisherResult as PublisherResult

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clearfunds.perf import Latencies
-from clearfunds.perf._latency import PERCENTILES, Marks
+from clearfunds.perf import Latencies, Marks
+from clearfunds.perf._latency import PERCENTILES
 
 
 def test_percentiles() -> None:
