@@ -24,10 +24,12 @@ class Link:
         why: Why the connection was cut from this side, or None.
     """
 
-    __slots__ = ("_maybe_more", "closed", "peer", "scope", "sock", "why")
+    __slots__ = ("_fd", "_maybe_more", "closed", "peer", "scope", "sock", "why")
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.sock = sock
+        # Trio would ask for it each time.
+        self._fd = sock.fileno()
         self.peer = peer
         self.scope = trio.CancelScope()
         self.why: str | None = None
@@ -51,12 +53,12 @@ class Link:
             # After a full read there is likely more: reading at once spares an epoll round.
             await trio.lowlevel.checkpoint()
         else:
-            await trio.lowlevel.wait_readable(sock)
+            await trio.lowlevel.wait_readable(self._fd)
         while True:
             try:
                 data = sock.recv(READ_BYTES)
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(sock)
+                await trio.lowlevel.wait_readable(self._fd)
             else:
                 self._maybe_more = len(data) == READ_BYTES
                 return data

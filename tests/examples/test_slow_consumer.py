@@ -15,7 +15,18 @@ import trio
 from tests.transports.peers import SECONDS, fetch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "slow_consumer.py"
-OPTIONS = ("--mqtt", "0", "--http", "0", "--calm", "0.5", "--limit-items", "40", "--patience", "2.5")
+OPTIONS = (
+    "--mqtt",
+    "0",
+    "--http",
+    "0",
+    "--calm",
+    "0.5",
+    "--limit-items",
+    "40",
+    "--patience",
+    "2.5",
+)
 
 
 async def names(url: str) -> tuple[set[str], set[str]]:

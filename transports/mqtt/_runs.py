@@ -182,6 +182,33 @@ def equal_headers(buffer: bytes, position: int, header: bytes, frame: int, limit
     return limit
 
 
+@attrs.frozen(slots=True)
+class Single:
+    """What a read began with that was one whole QoS 0 PUBLISH: the next may be just like it.
+
+    As frames in a run, such a one needs no parsing: same length, same topic, valid.
+    """
+
+    size: int
+    """Of the packet."""
+    header: bytes
+    """The packet up to the end of its topic."""
+    key: bytes
+    """The topic as it stands in the packet."""
+    topic: str
+    """The topic."""
+
+    @classmethod
+    def of(cls, packet: bytes, topic: str) -> Single:
+        """Remember a packet that `find_run` has found to be whole and valid."""
+        at = 1
+        while packet[at] >= 128:
+            at += 1
+        at += 1
+        end = at + 2 + (packet[at] << 8 | packet[at + 1])
+        return cls(len(packet), packet[:end], packet[at:end], topic)
+
+
 def publications(raw: bytes) -> Iterator[Publication]:
     """Decode a run that was found here, for those who look at publications."""
     position = 0

@@ -27,6 +27,7 @@ from clearfunds.transports.mqtt._frames import encode_remaining_length, find_fra
 from clearfunds.transports.mqtt._runs import (
     PROBE,
     Run,
+    Single,
     equal_headers,
     find_run,
     publications,
@@ -300,6 +301,45 @@ def test_what_is_in_a_run_is_what_the_codec_reads(buffer: bytes) -> None:
     assert len(decoded) == run.count
     assert list(publications(buffer[: run.end])) == decoded
     assert run.topic == (decoded[0].topic if decoded else "")
+
+
+@pytest.mark.parametrize("size", [0, 1, 120, 123, 124, 200, 16_380, 16_384, 3_000_000])
+@pytest.mark.parametrize("topic", ["a", "a/\u00e4", "0" * 200])
+def test_a_single_one_is_remembered_by_its_header(topic: str, size: int) -> None:
+    packet = encode(Publish(topic, b"0" * size))
+    single = Single.of(packet, topic)
+    assert single.size == len(packet)
+    assert single.key == topic_key(packet, 0)
+    assert single.header + b"0" * size == packet
+
+
+@pytest.mark.parametrize(
+    ("more", "last"),
+    [
+        (b"", True),
+        (b"\x30", True),
+        (encode(Publish("a", b"12"))[:-1], True),
+        (encode(Publish("a", b"12")), True),  # of the same run
+        (encode(Publish("b")), False),
+        (encode(PingReq()), False),
+        (b"\x30\x02\x00\x00", False),  # nothing valid: to be refused at once
+    ],
+)
+def test_a_run_says_whether_something_whole_follows_it(more: bytes, last: bool) -> None:
+    routes = Routes()
+    for key in (b"\0\1a", b"\0\1b"):
+        routes.resolve(key)
+    run = routes.find(encode(Publish("a", b"1")) + more)
+    assert run is not None
+    assert run.last == last
+
+
+def test_a_run_that_is_cut_is_the_last() -> None:
+    routes = Routes()
+    routes.resolve(b"\0\1a")
+    run = routes.find(encode(Publish("a", b"1")) * 9, room=(4, BIG))
+    assert run is not None
+    assert (run.count, run.cut, run.last) == (2, True, True)
 
 
 # -- by hand --------------------------------------------------------------------------------------
