@@ -72,16 +72,16 @@ async def test_who_has_to_wait_waits() -> None:
         payload = bytes(500_000)
         await one_at_a_time(pub, sub, [payload] * 3)
         account = relay.account("pub")
-        for sent in range(12):
+        sent = 0
+        while account.debt_items <= 3 and sent < 12:
             await pub.publish("a", payload[: -1 - sent] + b"%02d" % sent)
-            if account.debt_items > 3:
-                break
+            sent += 1
         await until(lambda: account.debt_items > 3)
         received = relay.relay.mqtt.counters.received
         await pub.publish("a", payload)
         relay.audit()
         assert relay.relay.mqtt.counters.received == received
-        await sub.publications(sent + 2)
+        await sub.publications(sent + 1)
         await until(lambda: not account.debt_items)
 
 
