@@ -147,7 +147,7 @@ def measure(sections: Sequence[Section], arguments: argparse.Namespace) -> int:
         start, usage, alarm = time.monotonic(), Usage.now(), Alarm(left)
         try:
             with alarm:
-                data = section.measure(setting)
+                data = _measured(section, setting)
         except KeyboardInterrupt:
             if not alarm.rang:
                 setting.report(f"{section.name}: interrupted; what was measured before is kept")
@@ -166,6 +166,21 @@ def measure(sections: Sequence[Section], arguments: argparse.Namespace) -> int:
         setting.report(f"{section.name}: {message}")
         status = 1
     return status
+
+
+def _measured(section: Section, setting: Setting) -> dict[str, Any]:
+    """Measure a section; Ctrl-C is Ctrl-C, from wherever it comes.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted.
+    """
+    try:
+        return section.measure(setting)
+    except BaseExceptionGroup as group:
+        # As Trio passes it on from within a nursery.
+        if group.subgroup(KeyboardInterrupt) is not None:
+            raise KeyboardInterrupt from group
+        raise
 
 
 def find_servers() -> tuple[tuple[AnyServer, ...], list[str]]:

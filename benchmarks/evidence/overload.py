@@ -115,9 +115,17 @@ def _sentences(runs: Sequence[Run]) -> list[str]:
             lambda run: (
                 run["held_back"] <= WAITED
                 and not _cut(run)
-                and (run["ended"] in {"cap", "slow"} or run["lost"] == 0)
+                and (
+                    run["ended"] in {"cap", "slow"}
+                    or (run["lost"] == 0 and run["ended"] != "closed")
+                )
             ),
             lambda run: f"{_called(run)} (+{run['peak']:,.0f} MB)",
+        ),
+        (
+            "**The publisher was cut off** by",
+            lambda run: run["ended"] == "closed",
+            _called,
         ),
         (
             "**Killed by us**, for its memory, was",
@@ -225,6 +233,8 @@ def render(data: dict[str, Any]) -> Rendered:
 
 def _who_pays(run: Run) -> str:
     ways: list[str] = []
+    if run["ended"] == "closed":
+        ways.append("publisher cut off")
     if run["held_back"] > WAITED:
         ways.append(f"publisher held back ({run['held_back']:.0%})")
     if cut := _cut(run):

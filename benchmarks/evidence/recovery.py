@@ -322,17 +322,19 @@ def _words(runs: Sequence[dict[str, Any]], begins: float, returns: float) -> str
     """Say who made others wait, who lost, and who did neither."""
 
     def made_wait(run: dict[str, Any]) -> bool:
-        late, most = worst(run, "others", begins), bound(run, "others", begins)
         # What a busy machine makes late is below that; what waits for a subscriber is not.
-        return most is None or late > max(most, 100)
+        return worst(run, "others", begins) > 100
 
     lost = [_name(run) for run in runs if missing(run, "stalled") > 0]
     waited = [_name(run) for run in runs if made_wait(run)]
-    neither = [_name(run) for run in runs if _name(run) not in {*lost, *waited}]
+    innocent = [_name(run) for run in runs if missing(run, "others") > 0]
+    neither = [_name(run) for run in runs if _name(run) not in {*lost, *waited, *innocent}]
     said = [
         f"Messages never came to the one that stopped with {listed(lost, none='nobody')}.",
         f"The others got messages more than 100 ms late with {listed(waited, none='nobody')}.",
     ]
+    if innocent:
+        said.append(f"Messages never came to one of the others with {listed(innocent)}.")
     if neither:
         said.append(f"Neither was so with {listed(neither)}, which kept it all meanwhile.")
     never = [_name(run) for run in runs if recovered(run, "stalled", begins, returns) is None]

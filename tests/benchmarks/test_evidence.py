@@ -195,9 +195,18 @@ def test_a_section_that_does_not_end_is_stopped_when_the_time_is_up(
     assert "It was stopped: after 1" in page
 
 
-def test_ctrl_c_leaves_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        # As out of a Trio nursery within another.
+        BaseExceptionGroup("", [BaseExceptionGroup("", [KeyboardInterrupt()])]),
+    ],
+    ids=["plain", "nursery"],
+)
+def test_ctrl_c_leaves_what_was_measured(tmp_path: Path, error: BaseException) -> None:
     def interrupt(_: Setting) -> dict[str, Any]:
-        raise KeyboardInterrupt
+        raise error
 
     sections: dict[str, Section | str] = {
         "one": section("one"),

@@ -105,6 +105,19 @@ def test_who_lost_who_waited_and_who_did_neither_is_said() -> None:
     assert shown.figures["recovery"]().axes
 
 
+def test_who_gave_the_others_nothing_did_not_keep_it_all() -> None:
+    fine = [2.0] * 20
+    silent = run(fine, [*[2.0] * 5, *[None] * 15])
+    text = " ".join(recovery.render(measured(silent)).text.split())
+    assert "Messages never came to one of the others with the relay." in text
+    assert "late with nobody." in text
+    assert "Neither" not in text
+    # Late all the time is late, whether it was so before or not.
+    text = " ".join(recovery.render(measured(run(fine, [300.0] * 20))).text.split())
+    assert "more than 100 ms late with the relay." in text
+    assert "Neither" not in text
+
+
 def test_nothing_measured_is_nothing_shown() -> None:
     assert recovery.render(measured()).text == "Nothing could be measured."
 

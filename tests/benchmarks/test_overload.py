@@ -252,6 +252,13 @@ def test_who_paid_is_said_by_what_was_found() -> None:
     assert "- Redis: `a`" in text
 
 
+def test_who_cut_the_publisher_off_has_not_kept_everything() -> None:
+    shown = SECTION.render(data_of(found(ended="closed", drain=None)))
+    assert "**The publisher was cut off** by NATS." in shown.text
+    assert "Everything was kept" not in shown.text
+    assert shown.beside["who pays for an overload"] == {"nats": "publisher cut off"}
+
+
 def test_what_has_to_hold_of_the_relay() -> None:
     def words(**values: Any) -> list[str]:
         claims = SECTION.render(data_of(found(**(RELAY | values)))).claims
