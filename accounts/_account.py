@@ -808,11 +808,11 @@ class Account:
         Raises:
             ClosedAccountError: If the account was closed and has been paid off.
         """
-        if self.opens <= 0:
-            self.check_open()
         ledger = self.ledger
         if ledger.leaked:
-            ledger.drain()
+            ledger.drain()  # first: a leak may be all that is left of this account
+        if self.opens <= 0:
+            self.check_open()
         self.passed = NOBODY
         if self.rated:
             self.charge_rates(items, nbytes)

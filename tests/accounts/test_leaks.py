@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clearfunds.accounts import Account, Ledger
+from clearfunds.accounts import Account, ClosedAccountError, Ledger, commit_run
 from tests.accounts.conftest import boxes, publish
 
 
@@ -89,3 +89,20 @@ def test_many_leaks_are_one_line_in_ten_seconds(caplog: pytest.LogCaptureFixture
     ledger.drain()
     assert told(caplog) == []
     assert ledger.leaked_loans == 28
+
+
+def test_a_run_is_not_charged_to_an_account_that_only_a_leak_kept() -> None:
+    ledger = Ledger()
+    account = ledger.open("gone")
+    (box,) = boxes(ledger, 1)
+    leak(account)
+    account.close()
+    with (
+        pytest.warns(ResourceWarning, match="gone"),
+        pytest.raises(ClosedAccountError, match="gone is closed"),
+    ):
+        commit_run(account, [box], b"", 1, 10)
+    assert not box.queue
+    assert "gone" not in ledger.accounts
+    assert account.debt_items == account.debt_bytes == 0
+    ledger.audit()
