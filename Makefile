@@ -81,7 +81,7 @@ $(VENV)/.relay: pyproject.toml $(VENV)/.python
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.python
-	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --editable '.[bench,pipeline]'
 	@touch $@
 
 $(VENV)/.soak: pyproject.toml $(VENV)/.python

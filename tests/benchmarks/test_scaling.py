@@ -164,7 +164,7 @@ def test_the_section_says_whether_it_holds() -> None:
     assert "| idle connections | pipelined | 10 | 10,000 | 1 | 1.4 | 1.40 (1.40-1.40) |" in (
         rendered.text
     )
-    assert "10 messages at a time" in rendered.text
+    assert "50 messages at a time" in rendered.text
     missed = SECTION.render(data(1.6)).claims
     assert [claim.word for claim in missed if "idle" in claim.text and claim.found] == ["MISSED"]
 
