@@ -62,7 +62,7 @@ OVER: Final = 3.0
 """How many times what there is all of them want together."""
 INNOCENT_RATE: Final = 200.0
 """Messages a second."""
-SECONDS: Final = 5.0
+SECONDS: Final = 12.0
 """Counted, of each run."""
 FILLED: Final = 2.0
 """Seconds after which what is kept for the subscriber is as much as it gets, in most servers."""
@@ -835,7 +835,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="words of the servers' names, with commas")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="counted, of each run (5)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="counted, of each run (12)")
     parser.add_argument(
         "--pace", type=float, default=PACE / 1e6, help="of the subscriber, in MB a second (160)"
     )

@@ -22,6 +22,7 @@ from benchmarks.credit_flow import (
 from benchmarks.evidence._plot import MIB
 from benchmarks.evidence._section import Claim, Rendered, Section, Setting
 from benchmarks.evidence._text import listed, size_of, table, wrapped
+from clearfunds.accounts import DEFAULT_LIMIT_BYTES, DEFAULT_LIMIT_ITEMS
 
 FAN_OUTS: Final = (1, 10, 100)
 SECONDS: Final = {"keep-up": 0.5, "stall": 4.0, "queues": 3.0}
@@ -35,11 +36,17 @@ DEARER: Final = 0.15
 HEARD: Final = 0.3
 """Seconds that a silence has to be longer than another connection's to be called one."""
 
-LIMIT_MIB: Final = 8.0
+LIMIT_MIB: Final = DEFAULT_LIMIT_BYTES / MIB
 """Of a connection, by default."""
 
+ITEM_KIB: Final = 1.0
+"""What a message that waits may take besides its bytes: each of those in queues is an object."""
+
+MOST_MIB: Final = LIMIT_MIB + DEFAULT_LIMIT_ITEMS * ITEM_KIB / 1024
+"""What a connection may make the relay keep, by default."""
+
 SCHEMES: Final = {
-    "debt": "who publishes waits when it owes for 10,000 messages or 8 MiB",
+    "debt": f"who publishes waits when it owes for {DEFAULT_LIMIT_ITEMS:,} messages or 8 MiB",
     "credit": "when one of those it sends to has no credit left for it (400, 200 more each time; "
     "queues in the store 4,000, 800)",
     "nothing": "never: no limit, no patience, no alarm",
@@ -276,9 +283,10 @@ def _keep_up(data: Mapping[str, Any], found: Found) -> tuple[str, str]:
     )
     if fan_outs and ratios["debt"][-1] > 1 + DEARER:
         after += (
-            f"Debt's {ratios['debt'][-1]:.2f} at {fan_outs[-1]} is its limit: 10,000 deliveries "
-            f"are {10_000 // fan_outs[-1]:,} messages to {fan_outs[-1]} subscribers, so that the "
-            "publisher waits for them, and they are sent in smaller pieces. "
+            f"Debt's {ratios['debt'][-1]:.2f} at {fan_outs[-1]} is its limit: "
+            f"{DEFAULT_LIMIT_ITEMS:,} deliveries are "
+            f"{DEFAULT_LIMIT_ITEMS // fan_outs[-1]:,} messages to {fan_outs[-1]} subscribers, "
+            "so that the publisher waits for them, and they are sent in smaller pieces. "
         )
     after += (
         "Under `nothing` the relay keeps its books as well, only nobody waits for them: what "
@@ -422,8 +430,8 @@ def _confirms(found: Found, scheme: str) -> str:
 def _debt(found: Found) -> str:
     stuck, queued = (_memory(found, load, "debt") for load in ("stall", "queues"))
     both = [*stuck, *queued]
-    flat = bool(both) and max(both) <= 2 * LIMIT_MIB
-    kind = "memory that its limit bounds at any fan-out" if flat else "**no** bound of memory here"
+    flat = bool(both) and max(both) <= MOST_MIB
+    kind = "memory that its limits bound at any fan-out" if flat else "**no** bound of memory here"
     return (
         f"buys {kind}: {_range(both, '.1f')} MiB, whoever is slow. It costs "
         f"{_cpu(found, 'debt')} times the CPU of nothing while all keep up; "
@@ -467,9 +475,10 @@ def _claims(found: Found) -> tuple[Claim, ...]:
     return (
         Claim(
             "MiB of RSS that a publisher which has to wait costs under debt, at any fan-out: at "
-            f"most twice its limit of {LIMIT_MIB:g}",
+            f"most its limits, {LIMIT_MIB:g} MiB and {DEFAULT_LIMIT_ITEMS:,} messages with "
+            f"{ITEM_KIB:g} KiB for each",
             None if most is None else most / MIB,
-            2 * LIMIT_MIB,
+            MOST_MIB,
             ".1f",
         ),
     )

@@ -276,13 +276,13 @@ def test_each_scheme_is_shown_with_what_it_buys_and_costs() -> None:
     found = flow.render(flow_rows())
     text = " ".join(found.text.split())
     assert "debt takes 1.10 to 2.20 times the CPU, credit 2.00 times (fan-out 1 and 100)" in text
-    assert "Debt's 2.20 at 100 is its limit: 10,000 deliveries are 100 messages" in text
+    assert "Debt's 2.20 at 100 is its limit: 50,000 deliveries are 500 messages" in text
     assert "With *debt* the connection was not read any more after 2.6 s and the innocent" in text
     assert "With *nothing* nobody was stopped" in text
     # 2 MiB a second.
     assert "*Nothing* takes 2 MiB a second" in text
     assert "16 GiB of this machine are gone in 2.3 hours. Debt ends at 4 MiB" in text
-    assert "**debt** buys memory that its limit bounds at any fan-out: 4.0 MiB" in text
+    assert "**debt** buys memory that its limits bound at any fan-out: 4.0 MiB" in text
     assert "(none did)" in text
     assert "| 100 | nothing | 50 | - | 0.02 | 0.02 | 8.0 |" in text
     assert list(found.figures) == ["flow-keep-up", "flow-stall", "flow-queues"]
@@ -297,10 +297,10 @@ def test_a_stall_that_was_too_short_for_debt_says_nothing_of_its_end() -> None:
 
 
 def test_memory_that_debt_does_not_bound_is_missed() -> None:
-    found = flow.render(flow_rows(debt_mib=40.0))
+    found = flow.render(flow_rows(debt_mib=60.0))
     assert "**debt** buys **no** bound of memory here" in found.text
     (claim,) = found.claims
-    assert (claim.word, claim.found) == ("MISSED", 40.0)
+    assert (claim.word, claim.found) == ("MISSED", 60.0)
 
 
 def test_a_load_that_had_to_be_ended_is_told_of() -> None:
