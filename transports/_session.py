@@ -219,7 +219,20 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             if more:
                 await trio.lowlevel.checkpoint()
                 continue
-            self._received(await link.receive())
+            data = await link.receive()
+            while (done := self._at_once(data)) is True:
+                data = await link.receive()
+            if done is None:
+                self._received(data)
+
+    def _at_once(self, data: bytes) -> bool | None:
+        """Handle what was read in one short step, if it can be.
+
+        Returns:
+            None if it cannot: nothing has been done. Otherwise whether all is as it was before,
+            nothing unsent and the funds clear, so that the next read can follow.
+        """
+        return None
 
     def _payer(self) -> Account | None:
         """Return whose funds have to be clear before the peer is read on."""

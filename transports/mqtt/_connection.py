@@ -122,6 +122,8 @@ class Connection:
         max_packet_size: the largest packet accepted, in bytes, fixed header included.
         buffer: the input being parsed. For this package only.
         position: where in `buffer` the next packet starts. For this package only.
+        missing: bytes that the packet at `position`, or the one being collected, still lacks; 0 if
+            that is not known, or there is none. For this package only.
     """
 
     __slots__ = (
@@ -129,13 +131,13 @@ class Connection:
         "_collected",
         "_disconnected",
         "_fault",
-        "_missing",
         "_sendable",
         "_size_limit",
         "_topic_limits",
         "_welcome",
         "buffer",
         "max_packet_size",
+        "missing",
         "position",
         "role",
         "state",
@@ -162,8 +164,7 @@ class Connection:
         self.buffer = b""
         self.position = 0
         self._topic_limits = topic_limits
-        # Bytes that the packet at `position`, or the one being collected, still lacks; 0: unknown.
-        self._missing = 0
+        self.missing = 0
         self._collected: bytearray | None = None
         self._fault: RemoteProtocolError | None = None
         self._disconnected = False
@@ -192,27 +193,27 @@ class Connection:
             return
         if self._collected is not None:
             self._collected += data
-            self._missing -= len(data)
-            if self._missing > 0:
+            self.missing -= len(data)
+            if self.missing > 0:
                 return
             self.buffer = bytes(self._collected)
             self.position = 0
             self._collected = None
-            self._missing = 0
+            self.missing = 0
         elif self.position >= len(self.buffer):
             self.buffer = data
             self.position = 0
-            self._missing = 0
-        elif self._missing > len(data):
+            self.missing = 0
+        elif self.missing > len(data):
             self._collected = bytearray(memoryview(self.buffer)[self.position :])
             self._collected += data
-            self._missing -= len(data)
+            self.missing -= len(data)
             self.buffer = b""
             self.position = 0
         else:
             self.buffer = self.buffer[self.position :] + data
             self.position = 0
-            self._missing = 0
+            self.missing = 0
 
     def next_packet(self) -> Packet | NeedDataType:
         """Take the next packet out of the input.
@@ -237,7 +238,7 @@ class Connection:
                 return NEED_DATA
             start, end = frame
             if end > len(buffer):
-                self._missing = end - len(buffer)
+                self.missing = end - len(buffer)
                 return NEED_DATA
             packet = decode(buffer[position], buffer[start:end])
             if self._topic_limits is not None:
@@ -292,7 +293,7 @@ class Connection:
         self.buffer = b""
         self.position = 0
         self._collected = None
-        self._missing = 0
+        self.missing = 0
 
     def _received(self, packet: Packet) -> None:
         match packet:
