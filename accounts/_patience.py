@@ -383,12 +383,12 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     somebody_waits = trio.Event()
     ledger.on_wait = lambda: somebody_waits.set()
     try:
-        due = trio.current_time() + every
+        due = _next(every)
         while True:
             with trio.move_on_at(due) as scope:
                 await somebody_waits.wait()
             if scope.cancelled_caught:
-                due = trio.current_time() + every
+                due = _next(every)
                 await watch.look()
             else:
                 somebody_waits = trio.Event()
@@ -399,3 +399,8 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
                 await watch.look(impatient)
     finally:
         ledger.on_wait = None
+
+
+def _next(every: float) -> float:
+    """Return when it is looked next: at the clock's multiples, as others who look at something."""
+    return (trio.current_time() // every + 1) * every

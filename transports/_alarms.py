@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from ..accounts import DISK, MEMORY, Alarms, Watermark
+from ._ticks import next_tick
 
 if TYPE_CHECKING:
     from ..accounts import Account
@@ -218,4 +219,4 @@ async def _watch(
                     extra={"event": "alarm_unknown", "kind": kind, "reason": str(exc)},
                 )
             failed = True
-        await trio.sleep(seconds)
+        await next_tick(seconds)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import attrs
-import trio
 
 from ..accounts import Account
 from ..dataspace import Dataspace
@@ -16,6 +15,7 @@ from ._flusher import Flusher
 from ._link import Link
 from ._outlet import Outlet
 from ._settings import ServerSettings
+from ._ticks import next_tick
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -145,11 +145,14 @@ class Server(Generic[SettingsT, SessionT]):
     async def keep_time(self) -> None:
         """Hold every connection to its deadline, until cancelled."""
         while True:
-            await trio.sleep(TICK_SECONDS)
+            await next_tick(TICK_SECONDS)
             now = self.ledger.clock()
             for session in list(self.open):
                 session.check_deadline(now)
             self.each_tick(now)
+
+    def joined(self) -> None:
+        """Note that a connection has been added to `open`."""
 
     def each_tick(self, now: float) -> None:
         """Do what else is due at `now`, on the ledger's clock."""

@@ -154,6 +154,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         """Serve the connection until it ends. Never raises but for `trio.Cancelled`."""
         server = self._server
         server.open.add(self)
+        server.joined()
         reason = "the relay stopped"
         try:
             with self._link.scope:

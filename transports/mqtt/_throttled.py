@@ -37,6 +37,7 @@ from ...accounts import NO_LIMIT
 from ...accounts._slow_waits import SHARE_MAX, Held, add_up
 from ...accounts._waiters import CREDIT, REASONS, Waiter
 from ...dataspace import Publication
+from .._ticks import next_tick
 
 if TYPE_CHECKING:
     from ...accounts import Account
@@ -215,6 +216,6 @@ async def watch_throttled(server: MqttServer, *, after: float) -> None:
     notices = server.notices = ThrottledNotices(server, after)
     pause = 0.0
     while True:
-        await trio.sleep(max(LOOK_SECONDS, pause))
+        await next_tick(max(LOOK_SECONDS, pause))
         pause = await notices.look() / SHARE_MAX
         server.flusher.flush_now()

@@ -16,6 +16,7 @@ from .._account_tree import AccountTree
 from .._flusher import Flusher
 from .._link import Link
 from .._server import TICK_SECONDS, Admission, Server
+from .._ticks import next_tick
 from ._disk import SubscriptionDisk
 from ._runs import columns_of
 from ._session import SubscriptionSession
@@ -139,7 +140,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             if self.disk is not None:
                 nursery.start_soon(self.disk.run)
             while True:
-                await trio.sleep(TICK_SECONDS)
+                await next_tick(TICK_SECONDS)
                 self.look_for_the_lost()
                 self.writing.each_tick()
                 if self.disk is not None:

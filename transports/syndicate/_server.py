@@ -46,6 +46,8 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.vocabulary = Vocabulary() if vocabulary is None else vocabulary
+        # Whether there is anybody to look for credit for: else there is nothing to wake up for.
+        self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
         self.policies = SubscriptionPolicies(
             settings.subscription_policies, Treatment(settings.stuck, settings.patience)
@@ -83,8 +85,15 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().keep_time)
             while True:
+                if not self.open:
+                    self._somebody = trio.Event()
+                    await self._somebody.wait()
                 await trio.sleep(CREDIT_SECONDS)
                 self._give_credit()
+
+    def joined(self) -> None:
+        """See `Server.joined`."""
+        self._somebody.set()
 
     def _give_credit(self) -> None:
         waiting = {s.account: s.credit for s in self.open if s.credit.uncredited}
