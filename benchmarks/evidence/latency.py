@@ -24,9 +24,18 @@ WARMUP: Final = 0.3
 MOST_SECONDS: Final = 0.6
 """Of publishing as fast as it goes, to find out how fast that is."""
 
-PASSES: Final = 5
+PASSES: Final = 7
 FEW: Final = {"amqtt": 3, "broadcaster": 3, "channel": 3, "rabbitmq": 1}
 """Passes of those that take long to start or are not the ones it is about."""
+
+DISTURBED: Final = 20.0
+"""Microseconds that the generator is late by its own fault, at the 99th percentile: with more, it was
+the machine that stopped it, and no server's latency can be told from that."""
+
+RETRIES: Final = 2
+"""How often a disturbed run is done again; the one in which the generator was least late counts. What
+it is chosen by is not what it shows, and it is the same for every server but those that are run only
+once, which take long to start."""
 
 FAST: Final = ("relay", "mosquitto", "nats", "redis")
 """Measured at the second pace, too, if they can keep it."""
@@ -128,7 +137,7 @@ def _at_pace(
         turn = number % len(chosen)
         for server in chosen[turn:] + chosen[:turn]:
             try:
-                found = paced(server, rate, seconds, setting.cores)
+                found = _quietly(server, rate, seconds, setting.cores)
             except (GeneratorError, ServerError) as error:
                 skipped.append(f"{label(server.name)}, pass {number}: {first_line(error)}")
                 continue
@@ -138,6 +147,17 @@ def _at_pace(
                 f"{found['p50']:,.0f} µs, p99 {found['p99']:,.0f} µs"
             )
     return {"of": of, "rate": rate, "samples": samples}
+
+
+def _quietly(server: AnyServer, rate: float, seconds: float, cores: Cores) -> dict[str, Any]:
+    """As `paced`, and again if the machine has disturbed it. Raises as it."""
+    best = paced(server, rate, seconds, cores)
+    for _ in range(0 if FEW.get(server.name) == 1 else RETRIES):
+        if best["generator_late_p99"] <= DISTURBED:
+            break
+        again = paced(server, rate, seconds, cores)
+        best = min(best, again, key=lambda found: found["generator_late_p99"])
+    return best
 
 
 def paced(server: AnyServer, rate: float, seconds: float, cores: Cores) -> dict[str, Any]:
@@ -231,7 +251,9 @@ def render(data: dict[str, Any]) -> Rendered:
             f"brackets. A pass is {data['seconds']:g} s with a fresh server, and the servers take "
             "turns. *CPU* is the share of its core that the server used. *Late* is by how much the "
             "generator itself sent late, at its 99th percentile: what is not far above that says "
-            "little about a server."
+            f"little about a server. A run in which that was more than {DISTURBED:g} µs was disturbed "
+            f"by the machine and done again, {RETRIES} times at most, whichever server it was of "
+            "(RabbitMQ is run but once); the one in which the generator was least late counts."
         )
     )
     return Rendered("\n\n".join(blocks), {"latency": lambda: figure(paces)}, claims, _beside(paces))
@@ -380,7 +402,7 @@ SECTION: Final = Section(
     key="latency",
     name="latency",
     title="How late deliveries are",
-    seconds=145,
+    seconds=200,
     command="python -m benchmarks.evidence --only latency",
     measure=measure,
     render=render,
