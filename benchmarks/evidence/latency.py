@@ -29,13 +29,13 @@ FEW: Final = {"amqtt": 3, "broadcaster": 3, "channel": 3, "rabbitmq": 1}
 """Passes of those that take long to start or are not the ones it is about."""
 
 DISTURBED: Final = 20.0
-"""Microseconds that the generator is late by its own fault, at the 99th percentile: with more, it was
-the machine that stopped it, and no server's latency can be told from that."""
+"""Microseconds that the generator is late by its own fault, at the 99th percentile: with more, it
+was the machine that stopped it, and no server's latency can be told from that."""
 
 RETRIES: Final = 2
-"""How often a disturbed run is done again; the one in which the generator was least late counts. What
-it is chosen by is not what it shows, and it is the same for every server but those that are run only
-once, which take long to start."""
+"""How often a disturbed run is done again; the one in which the generator was least late counts.
+What it is chosen by is not what it shows, and it is the same for every server but those that are
+run only once, which take long to start."""
 
 FAST: Final = ("relay", "mosquitto", "nats", "redis")
 """Measured at the second pace, too, if they can keep it."""
@@ -251,9 +251,9 @@ def render(data: dict[str, Any]) -> Rendered:
             f"brackets. A pass is {data['seconds']:g} s with a fresh server, and the servers take "
             "turns. *CPU* is the share of its core that the server used. *Late* is by how much the "
             "generator itself sent late, at its 99th percentile: what is not far above that says "
-            f"little about a server. A run in which that was more than {DISTURBED:g} µs was disturbed "
-            f"by the machine and done again, {RETRIES} times at most, whichever server it was of "
-            "(RabbitMQ is run but once); the one in which the generator was least late counts."
+            f"little about a server. A run in which that was more than {DISTURBED:g} µs was "
+            f"disturbed by the machine and done again, {RETRIES} times at most, whichever server it "
+            "was of (RabbitMQ is run but once); the one in which the generator was least late counts."
         )
     )
     return Rendered("\n\n".join(blocks), {"latency": lambda: figure(paces)}, claims, _beside(paces))
