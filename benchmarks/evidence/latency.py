@@ -251,9 +251,9 @@ def render(data: dict[str, Any]) -> Rendered:
             f"brackets. A pass is {data['seconds']:g} s with a fresh server, and the servers take "
             "turns. *CPU* is the share of its core that the server used. *Late* is by how much the "
             "generator itself sent late, at its 99th percentile: what is not far above that says "
-            f"little about a server. A run in which that was more than {DISTURBED:g} µs was "
-            f"disturbed by the machine and done again, {RETRIES} times at most, whichever server it "
-            "was of (RabbitMQ is run but once); the one in which the generator was least late counts."
+            f"little about a server. A run with more than {DISTURBED:g} µs of that was disturbed by "
+            f"the machine and done again, {RETRIES} times at most, whichever server it was of "
+            "(RabbitMQ is run but once); the one in which the generator was least late counts."
         )
     )
     return Rendered("\n\n".join(blocks), {"latency": lambda: figure(paces)}, claims, _beside(paces))
