@@ -251,8 +251,8 @@ def render(data: dict[str, Any]) -> Rendered:
             f"brackets. A pass is {data['seconds']:g} s with a fresh server, and the servers take "
             "turns. *CPU* is the share of its core that the server used. *Late* is by how much the "
             "generator itself sent late, at its 99th percentile: what is not far above that says "
-            f"little about a server. A run with more than {DISTURBED:g} µs of that was disturbed by "
-            f"the machine and done again, {RETRIES} times at most, whichever server it was of "
+            f"little about a server. A run with more than {DISTURBED:g} µs of that was disturbed "
+            f"by the machine and done again, {RETRIES} times at most, whichever server it was of "
             "(RabbitMQ is run but once); the one in which the generator was least late counts."
         )
     )
