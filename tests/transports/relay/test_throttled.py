@@ -101,7 +101,7 @@ async def test_a_client_that_goes_while_it_waits_waits_no_more() -> None:
 
 async def test_a_rate_is_a_reason_without_a_culprit() -> None:
     async with (
-        running(throttled_after=0.2, rate=(AccountRate("pub", 2),)) as relay,
+        running(throttled_after=0.2, rate=(AccountRate("pub", 1),)) as relay,
         connected(relay.port, "pub") as pub,
         connected(relay.port, "watch") as watch,
     ):
