@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from ._account import Account
+from ._following import following
 from ._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from ._incidents import NAMED, GivenUp, Relieved
 from ._ledger import Ledger
@@ -383,12 +384,12 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     somebody_waits = trio.Event()
     ledger.on_wait = lambda: somebody_waits.set()
     try:
-        due = _next(every)
+        due = following(trio.current_time(), every)
         while True:
             with trio.move_on_at(due) as scope:
                 await somebody_waits.wait()
             if scope.cancelled_caught:
-                due = _next(every)
+                due = following(trio.current_time(), every)
                 await watch.look()
             else:
                 somebody_waits = trio.Event()
@@ -399,8 +400,3 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
                 await watch.look(impatient)
     finally:
         ledger.on_wait = None
-
-
-def _next(every: float) -> float:
-    """Return when it is looked next: at the clock's multiples, as others who look at something."""
-    return (trio.current_time() // every + 1) * every

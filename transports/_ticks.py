@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import trio
 
+from ..accounts._following import following
+
 
 async def next_tick(seconds: float) -> None:
     """Sleep until Trio's clock is at the next multiple of `seconds`.
@@ -14,4 +16,4 @@ async def next_tick(seconds: float) -> None:
 
     Cancellation: as `trio.sleep_until`.
     """
-    await trio.sleep_until((trio.current_time() // seconds + 1) * seconds)
+    await trio.sleep_until(following(trio.current_time(), seconds))

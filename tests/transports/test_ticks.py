@@ -33,3 +33,12 @@ async def test_those_who_began_apart_are_woken_together(
         for late in (0.01, 0.2, 0.49):
             nursery.start_soon(look, late)
     assert woken == [0.5] * 3
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.7, 1 / 3, 0.01])
+async def test_time_goes_on_where_a_float_is_no_multiple(
+    seconds: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    for tick in range(1, 300):
+        await next_tick(seconds)
+        assert trio.current_time() == pytest.approx(tick * seconds)
