@@ -9,5 +9,5 @@ def following(now: float, seconds: float) -> float:
     All that goes by the same clock is looked at at the same moments then.
     """
     tick = (now // seconds + 1) * seconds
-    # Of what a float cannot say, a tenth for example, the multiple that it is now may be found again.
+    # Of what a float cannot say, a tenth for example, the multiple that is now may be found again.
     return tick if tick - now > seconds / 1000 else tick + seconds
