@@ -607,14 +607,7 @@ class Account:
 
         For readers that may do what publishes nothing while there is one.
         """
-        for account in self.limited:
-            if (
-                account.debt_items > account.mark_items
-                or account.debt_bytes > account.mark_bytes
-                or account.gated
-            ):
-                return self._lets_through(heed_alarms=False)
-        return True
+        return self.is_open_wide() or self._lets_through(heed_alarms=False)
 
     def _lets_through(self, *, heed_alarms: bool) -> bool:
         """Whether one that comes new would not have to wait, or one that was let through."""
@@ -994,14 +987,7 @@ class Account:
 
     def funds_are_clear(self) -> bool:
         """Whether `ensure_clear_funds` would return at once."""
-        for account in self.limited:
-            if (
-                account.debt_items > account.mark_items
-                or account.debt_bytes > account.mark_bytes
-                or account.gated
-            ):
-                return self._lets_through(heed_alarms=True)
-        return True
+        return self.is_open_wide() or self._lets_through(heed_alarms=True)
 
     def is_open_wide(self) -> bool:
         """Whether no debt here or above is over its limit, and no gate is closed to anybody.
