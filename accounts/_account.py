@@ -829,6 +829,44 @@ class Account:
                 account.peak_bytes = debt + nbytes
             account = account.parent
 
+    def pass_run(self, items: int, nbytes: int, copies: int, holder: Holder | None) -> None:
+        """Do the books of a whole root turn of which nothing is left: all copies are delivered.
+
+        The same as `borrow_run` and the repayment of all that it borrowed, in one walk: what is
+        owed is the same afterwards. `holder` is one of those who delivered, to whom the copies'
+        ages are counted; None if there is no copy.
+
+        The account has to be open, and no leak be waiting (see `borrow_run`).
+        """
+        self.passed = NOBODY
+        if self.rated:
+            self.charge_rates(items, nbytes)
+        all_items = items * copies
+        all_bytes = nbytes * copies
+        ledger = self.ledger
+        ledger.router.ages.counts[0] += items
+        if holder is not None:
+            holder.ages.counts[0] += all_items
+        items += all_items
+        nbytes += all_bytes
+        self.borrowed_items += items
+        self.borrowed_bytes += nbytes
+        ledger.borrowed_items += items
+        ledger.borrowed_bytes += nbytes
+        ledger.repaid_items[0] += items  # 0 is Outcome.DELIVERED
+        ledger.repaid_bytes[0] += nbytes
+        account: Account | None = self
+        while account is not None:
+            top = account.debt_items + items
+            if top > account.peak_items:
+                account.peak_items = top
+            top = account.debt_bytes + nbytes
+            if top > account.peak_bytes:
+                account.peak_bytes = top
+            if account.gated:
+                account._repaid_while_gated(holder, self)
+            account = account.parent
+
     def repay(
         self,
         items: int,

@@ -2,12 +2,12 @@
 
 The last run of a read has nothing after it that it could be sent with, so there is no reason to
 hand it to every outlet first and to have each send afterwards: it is written to one socket after
-another. It is charged before the first of them, and repaid, for those who took all of it, after the
-last, in one sum each; nobody can look in between. Whatever is not as simple as that goes the
-ordinary way, `commit_run`: an outlet with something queued, one that is behind, another kind of
-holder, the rest of what a socket did not take.
+another, and charged and repaid in one sum after the last: nobody can look in between. What is not
+as simple as that is held as `commit_run` would have it: by an outlet with something queued, by one
+that is behind, by another kind of holder; and the rest of what a socket did not take.
 
-Measured with one message in flight to nine subscribers: 2,200 instead of 3,750 bytecodes a message.
+Measured with one message in flight to nine subscribers: 1,590 bytecodes a message, 700 of them
+Trio's, instead of 3,750.
 """
 
 from __future__ import annotations
@@ -42,28 +42,45 @@ def commit_and_send(
     ):
         commit_run(account, holders, batch, items, nbytes)
         return
+    if ledger.leaked:
+        ledger.drain()  # first: a leak may be all that is left of this account
+    if account.opens <= 0:
+        account.check_open()
+    holder: Recipient | None = None
+    queued: list[Recipient] = []
+    partly: list[tuple[Outlet, int]] = []
+    failed: list[tuple[Outlet, OSError]] = []
+    for holder in holders:
+        # Exactly this kind: others count what they are handed. Who is blocked has a queue.
+        if type(holder) is not Outlet or holder.queue or holder.diverted:
+            queued.append(holder)
+            continue
+        try:
+            sent = holder.sock.send(raw)
+        except BlockingIOError:
+            sent = 0
+        except OSError as exc:
+            failed.append((holder, exc))
+            continue
+        if sent != nbytes:
+            partly.append((holder, sent))
+    if not (queued or partly or failed):
+        last = holder if isinstance(holder, Outlet) else None
+        account.pass_run(items, nbytes, len(holders), last)
+        return
+    # Some hold it, or the rest of it.
     account.borrow_run(items, nbytes, len(holders))
-    taken = 0
-    one: Outlet | None = None
-    try:
-        for holder in holders:
-            # Exactly this kind: others count what they are handed. Who is blocked has a queue.
-            if type(holder) is Outlet and not (holder.queue or holder.diverted):
-                try:
-                    sent = holder.sock.send(raw)
-                except BlockingIOError:
-                    sent = 0
-                except OSError as exc:
-                    holder.fail(exc)
-                    sent = 0
-                if sent == nbytes:
-                    taken += 1
-                    one = holder
-                else:
-                    holder.hold_rest(account, batch, items, sent)
-            else:
-                holder.hold(account, batch, items, nbytes, ledger.clock())
-    finally:
-        if one is not None:
-            one.ages.counts[0] += taken * items  # for no time at all
-            account.repay(taken * items, taken * nbytes, Outcome.DELIVERED, one)
+    now = ledger.clock()
+    for holder in queued:
+        holder.hold(account, batch, items, nbytes, now)
+    for outlet, sent in partly:
+        outlet.hold_rest(account, batch, items, sent)
+    for outlet, error in failed:
+        outlet.fail(error)
+        outlet.hold(account, batch, items, nbytes, now)
+    # All others have a queue now, or are closed.
+    whole = [each for each in holders if type(each) is Outlet and not (each.queue or each.diverted)]
+    if whole:
+        copies = len(whole)
+        whole[0].ages.counts[0] += copies * items  # for no time at all
+        account.repay(copies * items, copies * nbytes, Outcome.DELIVERED, whole[0])

@@ -21,6 +21,7 @@ from clearfunds.accounts import (
     Limit,
     LoanedItem,
     Outcome,
+    RateLimit,
     SettledError,
     Turn,
     commit_run,
@@ -415,6 +416,44 @@ def test_a_run_has_the_same_books_as_a_turn(
         ends.append((books(ledger), held, [p.heard for p in peers]))
         for peer in peers:
             peer.close()
+        ledger.audit()
+    assert ends[0] == ends[1]
+
+
+@given(
+    before=st.integers(0, 30),
+    runs=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(0, 500)), max_size=8),
+    limit=st.sampled_from([None, 5, 20]),
+    rate=st.sampled_from([None, 7]),
+    shared=st.booleans(),
+)
+def test_a_run_that_is_delivered_at_once_has_the_same_books(
+    before: int,
+    runs: list[tuple[int, int, int]],
+    limit: int | None,
+    rate: int | None,
+    shared: bool,
+) -> None:
+    """Rule 3: debts, peaks, totals, gates, tokens and ages are those of borrowing and repaying."""
+    ends: list[Any] = []
+    for in_one_walk in (True, False):
+        ledger = Ledger(clock=lambda: 0.0)
+        server = ledger.open("server", limit=Limit(items=limit, low_items=limit and 1))
+        account = ledger.open("a", parent=server)
+        account.rate = None if rate is None else RateLimit(items_per_s=rate)
+        server.shared = shared
+        box = Box(ledger, "box")
+        with account.lend("", items=before or 1):
+            account.funds_are_clear()  # closes the gate of one that is shared, if it is over
+            for copies, items, nbytes in runs:
+                if in_one_walk:
+                    account.pass_run(items, nbytes, copies, box if copies else None)
+                else:
+                    account.borrow_run(items, nbytes, copies)
+                    if copies:
+                        box.ages.counts[0] += copies * items
+                        account.repay(copies * items, copies * nbytes, Outcome.DELIVERED, box)
+            ends.append((books(ledger), account.room(), server.state, list(box.ages.counts)))
         ledger.audit()
     assert ends[0] == ends[1]
 

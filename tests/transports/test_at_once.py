@@ -137,6 +137,29 @@ async def test_a_broken_socket_ends_its_connection_and_no_other() -> None:
         assert [f.take(0), f.take(2)] == [b"hello"] * 2
 
 
+async def test_those_who_got_it_are_told_from_those_who_did_not() -> None:
+    """One has it whole, one has a part, one is full, one is broken, one is no socket at all."""
+    raw = random.Random(2).randbytes(SEND_BYTES // 2)
+    async with fan(4) as f:
+        f.outlets[0].sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * SEND_BYTES)
+        with suppress(BlockingIOError):
+            while True:
+                f.outlets[2].sock.send(bytes(1000))
+        f.peers[3].shutdown(socket.SHUT_RDWR)
+        with Mailbox(f.ledger, "box") as box, f.flusher.corked():
+            commit_and_send(f.account, (*f.outlets, box), batch_of(raw, 2), 2, len(raw))
+            f.ledger.audit()
+            assert [len(each.queue) for each in f.outlets] == [0, 1, 1, 0]
+            assert f.account.debt_items == 6
+            assert f.account.peak_items == 12
+            assert f.ledger.repaid_items[Outcome.DELIVERED] == 4  # the input and one copy
+            assert f.ledger.repaid_items[Outcome.DROPPED] == 2
+            assert f.outlets[0].ages.counts[0] == 2
+        got = await f.take_all()
+        assert (got[0], got[1]) == (raw, raw)
+        assert got[2].endswith(raw)
+
+
 async def test_who_has_been_closed_is_passed_over() -> None:
     async with fan(2) as f:
         f.outlets[0].close()
