@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +17,9 @@ from benchmarks.queue_plots import (
     INK,
     MIB,
     ORANGE,
-    STYLE,
     figure_of,
     module,
+    save,
     thousands,
 )
 
@@ -51,20 +52,12 @@ def draw(result: dict[str, Any], to: Path) -> None:
     Raises:
         ImportError: There is no matplotlib.
     """
-    mpl = module("matplotlib")
-    to.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        for load, panels in PICTURES.items():
-            rows = [row for row in result["rows"] if row["load"] == load]
-            if rows:
-                path = to / f"credit-flow-{load}.svg"
-                picture(rows, panels).savefig(
-                    path, format="svg", metadata={"Date": None, "Creator": None}
-                )
-                # matplotlib ends some lines with blanks.
-                lines = path.read_text().splitlines()
-                path.write_text("".join(line.rstrip() + "\n" for line in lines))
-                print(path)
+    for load, panels in PICTURES.items():
+        rows = [row for row in result["rows"] if row["load"] == load]
+        if rows:
+            path = to / f"credit-flow-{load}.svg"
+            save(partial(picture, rows, panels), path)
+            print(path)
 
 
 def _unseen(value: float | None, logarithmic: bool) -> bool:

@@ -19,7 +19,6 @@ at a time. It prints, for each limit and each pace,
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import os
@@ -32,6 +31,7 @@ import tempfile
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +42,7 @@ if not __package__:  # run as a file: the root is not yet where modules are look
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.idle import ACCEPTED, utf8
+from benchmarks.queue_plots import BLUE, GREEN, INK, ORANGE, PINK, figure_of, save
 from clearfunds.transports import RelaySettings, serve_relay
 
 if TYPE_CHECKING:
@@ -358,46 +359,46 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def plot(source: Path, to: Path) -> None:
-    """Draw ages and throughput over time."""
-    from benchmarks.queue_plots import BLUE, GREEN, INK, ORANGE, PINK, STYLE
+    """Draw ages and throughput over time.
 
-    result: dict[str, Any] = json.loads(source.read_text())
-    # Only needed here.
-    mpl: Any = importlib.import_module("matplotlib")
-    figures: Any = importlib.import_module("matplotlib.figure")
-    with mpl.rc_context(STYLE):
-        figure = figures.Figure(figsize=(8.2, 6.0), layout="constrained")
-        ages, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-        colours = [BLUE, GREEN, ORANGE, PINK, INK]
-        runs: dict[str, dict[str, Any]] = result["runs"]
-        for colour, (name, seen) in zip(colours, runs.items(), strict=False):
-            ours = "latency" in name
-            label = name.replace("limit_latency=", "a latency limit of ") + " s" * ours
-            label = label.replace("limit_items=", "a limit of ") + " messages" * (not ours)
-            style: dict[str, Any] = {"color": colour, "linewidth": 2.2 if ours else 1.2}
-            rows: list[tuple[float, float | None, float]] = seen["by_second"]
-            times = [at for at, _, _ in rows]
-            # Where the kernel takes much at once, there is nothing to be seen for seconds.
-            old = [(at, max(age, 1e-3)) for at, age, _ in rows if age is not None]
-            ages.plot(*zip(*old, strict=True), label=label, marker=".", markersize=3, **style)
-            rates.plot(times, [max(speed, 1) for _, _, speed in rows], **style)
-        ages.axhline(result["target"], color=INK, dashes=(4, 3), linewidth=1)
-        ages.annotate("target", (0, result["target"]), xytext=(2, 3), textcoords="offset points")
-        ages.set_ylabel("age when settled, p99 [s]")
-        rates.set_ylabel("messages a second")
-        rates.set_xlabel("seconds")
-        for axis in (ages, rates):
-            axis.set_yscale("log")
-        changes = [number * result["seconds"] for number in range(len(result["paces"]) + 1)]
-        rates.step(
-            changes, [*result["paces"], result["paces"][-1]], where="post", color=INK,
-            linestyle=":", linewidth=1, label="the subscriber's pace",
-        )  # fmt: skip
-        ages.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
-        figure.savefig(to, format="svg", metadata={"Date": None, "Creator": None})
-    # matplotlib ends some lines with blanks.
-    to.write_text("".join(line.rstrip() + "\n" for line in to.read_text().splitlines()))
+    Raises:
+        ImportError: There is no matplotlib.
+    """
+    save(partial(picture, json.loads(source.read_text())), to)
     print(to)
+
+
+def picture(result: dict[str, Any]) -> Any:
+    """Return the figure of that."""
+    figure = figure_of(8.2, 6.0)
+    ages, rates = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    colours = [BLUE, GREEN, ORANGE, PINK, INK]
+    runs: dict[str, dict[str, Any]] = result["runs"]
+    for colour, (name, seen) in zip(colours, runs.items(), strict=False):
+        ours = "latency" in name
+        label = name.replace("limit_latency=", "a latency limit of ") + " s" * ours
+        label = label.replace("limit_items=", "a limit of ") + " messages" * (not ours)
+        style: dict[str, Any] = {"color": colour, "linewidth": 2.2 if ours else 1.2}
+        rows: list[tuple[float, float | None, float]] = seen["by_second"]
+        times = [at for at, _, _ in rows]
+        # Where the kernel takes much at once, there is nothing to be seen for seconds.
+        old = [(at, max(age, 1e-3)) for at, age, _ in rows if age is not None]
+        ages.plot(*zip(*old, strict=True), label=label, marker=".", markersize=3, **style)
+        rates.plot(times, [max(speed, 1) for _, _, speed in rows], **style)
+    ages.axhline(result["target"], color=INK, dashes=(4, 3), linewidth=1)
+    ages.annotate("target", (0, result["target"]), xytext=(2, 3), textcoords="offset points")
+    ages.set_ylabel("age when settled, p99 [s]")
+    rates.set_ylabel("messages a second")
+    rates.set_xlabel("seconds")
+    for axis in (ages, rates):
+        axis.set_yscale("log")
+    changes = [number * result["seconds"] for number in range(len(result["paces"]) + 1)]
+    rates.step(
+        changes, [*result["paces"], result["paces"][-1]], where="post", color=INK,
+        linestyle=":", linewidth=1, label="the subscriber's pace",
+    )  # fmt: skip
+    ages.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
+    return figure
 
 
 def main() -> None:

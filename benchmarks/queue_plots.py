@@ -7,9 +7,12 @@ where two mean the same of two things.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import statistics
+from collections.abc import Callable, Generator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +24,7 @@ BLUE, ORANGE, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 MIB: Final = 1 << 20
 
 STYLE: Final = {
+    "axes.axisbelow": True,  # lines of the grid behind bars
     "axes.edgecolor": INK,
     "axes.facecolor": CARD,
     "axes.grid": True,
@@ -57,27 +61,47 @@ def draw(data: Path, to: Path) -> None:
     Raises:
         ImportError: There is no matplotlib.
     """
+    for name, picture in (
+        ("backlog", backlog),
+        ("ten-million", ten_million),
+        ("sweeps", sweeps),
+    ):
+        source = data / f"{name}.json"
+        if source.exists():
+            result = json.loads(source.read_text())
+            path = to / f"queues-{name}.svg"
+            save(partial(picture, result), path)
+            print(path)
+
+
+@contextlib.contextmanager
+def styled() -> Generator[None]:
+    """Draw and save in the style of all figures.
+
+    Raises:
+        ImportError: There is no matplotlib.
+    """
     try:
         mpl = module("matplotlib")
     except ImportError as error:
-        msg = "the pictures need matplotlib: pip install 'clearfunds[bench]'"
+        msg = "the figures need matplotlib: pip install 'clearfunds[bench]'"
         raise ImportError(msg) from error
-    to.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
-        for name, picture in (
-            ("backlog", backlog),
-            ("ten-million", ten_million),
-            ("sweeps", sweeps),
-        ):
-            source = data / f"{name}.json"
-            if source.exists():
-                figure = picture(json.loads(source.read_text()))
-                path = to / f"queues-{name}.svg"
-                figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-                # matplotlib ends some lines with blanks.
-                lines = path.read_text().splitlines()
-                path.write_text("".join(line.rstrip() + "\n" for line in lines))
-                print(path)
+        yield
+
+
+def save(make: Callable[[], Any], path: Path) -> None:
+    """Make a figure and save it as SVG.
+
+    Raises:
+        ImportError: There is no matplotlib.
+    """
+    with styled():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make().savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    # matplotlib ends some lines with blanks.
+    lines = path.read_text().splitlines()
+    path.write_text("".join(line.rstrip() + "\n" for line in lines))
 
 
 def module(name: str) -> Any:

@@ -20,7 +20,7 @@ from benchmarks import fanout
 from benchmarks.evidence import _page, _plot, _sections
 from benchmarks.evidence._data import Record, read, write
 from benchmarks.evidence._section import Section, Setting
-from benchmarks.evidence._text import time_of
+from benchmarks.evidence._text import first_line, time_of
 from benchmarks.fanout import Cores
 from benchmarks.servers import PEERS, AnyServer, Relay
 
@@ -210,11 +210,6 @@ def machine() -> dict[str, str]:
     return {name: value for name, value in fanout.machine().items() if name != "load before"}
 
 
-def first_line(error: Exception) -> str:
-    """Return the beginning of what an error says, fit for a page."""
-    return (str(error).splitlines() or ["no reason given"])[0][:300].rstrip(".") + "."
-
-
 def trouble(message: str) -> dict[str, str]:
     """Return why a section could not be measured, with the date."""
     return {"date": now(), "message": message}
@@ -317,11 +312,13 @@ def write_page(sections: Mapping[str, Section | str], data: Path, out: Path) -> 
     page = _page.compose(sections, records)
     out.mkdir(parents=True, exist_ok=True)
     for name, make in page.figures.items():
+        figure = out / f"evidence-{name}.svg"
         try:
-            _plot.save(make, out / f"evidence-{name}.svg")
+            _plot.save(make, figure)
         except Exception:  # noqa: BLE001 - a figure less, not a page less
             traceback.print_exc()
-            say(f"the figure evidence-{name}.svg could not be drawn")
+            figure.unlink(missing_ok=True)  # one of other figures would be beside the page's
+            say(f"the figure {figure.name} could not be drawn")
     path = out / "evidence.md"
     path.write_text(page.text)
     say(str(path))

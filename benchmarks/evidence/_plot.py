@@ -6,9 +6,6 @@ mark and dashes of its own for each server. The same data give the same file.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -25,6 +22,8 @@ from benchmarks.queue_plots import (
     STYLE,
     figure_of,
     module,
+    save,
+    styled,
     thousands,
 )
 
@@ -105,34 +104,3 @@ def decades(axis: Any) -> None:
 
 def _plain(value: float, _: int) -> str:
     return f"{value:,.10g}"
-
-
-@contextlib.contextmanager
-def styled() -> Generator[None]:
-    """Draw and save in the style of all figures.
-
-    Raises:
-        ImportError: There is no matplotlib.
-    """
-    try:
-        mpl = module("matplotlib")
-    except ImportError as error:
-        msg = "the figures need matplotlib: pip install 'clearfunds[bench]'"
-        raise ImportError(msg) from error
-    # Lines of the grid behind bars.
-    with mpl.rc_context(STYLE | {"axes.axisbelow": True}):
-        yield
-
-
-def save(make: Callable[[], Any], path: Path) -> None:
-    """Make a figure and save it as SVG.
-
-    Raises:
-        ImportError: There is no matplotlib.
-    """
-    with styled():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        make().savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-    # matplotlib ends some lines with blanks.
-    lines = path.read_text().splitlines()
-    path.write_text("".join(line.rstrip() + "\n" for line in lines))

@@ -12,6 +12,7 @@ from benchmarks.fanout import table as _table
 __all__ = [
     "LABELS",
     "SERVERS",
+    "first_line",
     "in_order",
     "label",
     "listed",
@@ -55,6 +56,12 @@ def in_order(servers: Iterable[str]) -> list[str]:
     """Return names of servers in the order of tables: the relay first."""
     known = {name: place for place, name in enumerate(SERVERS)}
     return sorted(set(servers), key=lambda name: (known.get(name, len(known)), name))
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says first, as the end of a sentence, without the log it leads to."""
+    words = (str(error).splitlines() or ["no reason given"])[0][:300]
+    return f"{words.removesuffix('; the end of its log:').rstrip('.')}."
 
 
 def listed(words: Sequence[str], *, none: str = "nothing") -> str:

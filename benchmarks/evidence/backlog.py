@@ -11,7 +11,7 @@ from typing import Any, Final
 from benchmarks import queue_plots
 from benchmarks.evidence._plot import MIB
 from benchmarks.evidence._section import Claim, Rendered, Section, Setting
-from benchmarks.evidence._text import listed, size_of, table, wrapped
+from benchmarks.evidence._text import first_line, listed, size_of, table, wrapped
 from benchmarks.queues import (
     DATA,
     BacklogSettings,
@@ -73,7 +73,7 @@ def measure(setting: Setting) -> dict[str, Any]:
                 report=lambda text: setting.report(f"backlog: {text}"),
             )
         except (BenchmarkError, ServerError) as error:
-            skipped.append(f"{paging} paging: {str(error).splitlines()[0].rstrip('.')}.")
+            skipped.append(f"{paging} paging: {first_line(error)}")
         else:
             runs.append(run)
     return {"runs": runs, "skipped": skipped}

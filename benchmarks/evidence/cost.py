@@ -24,7 +24,7 @@ from benchmarks import fanout, idle, micro, profiling
 from benchmarks.counterfactual import CONSUMERS, SAMPLE_SECONDS, WHOLE, Cost, measure_all
 from benchmarks.evidence._plot import BLUE, GREEN, GREY, GRID, ORANGE, PINK, SKY, decades, figure_of
 from benchmarks.evidence._section import Claim, Rendered, Section, Setting
-from benchmarks.evidence._text import listed, middle, size_of, table, wrapped
+from benchmarks.evidence._text import first_line, listed, middle, size_of, table, wrapped
 from benchmarks.fanout import REGIMES
 from benchmarks.loadgen import GeneratorError, run
 from benchmarks.servers import Relay, ServerError, pinned
@@ -95,7 +95,7 @@ def profiles(relay: Relay, setting: Setting, skipped: list[str]) -> list[dict[st
         try:
             profile = fanout.profile(REGIMES[name], relay, seconds, setting.cores)
         except (profiling.ProfileError, ServerError, GeneratorError) as error:
-            skipped.append(f"The profile of {name} failed: {_first_line(error)}.")
+            skipped.append(f"The profile of {name} failed: {first_line(error)}")
             continue
         places = [
             [place.file, place.function, place.is_bookkeeping, count]
@@ -104,10 +104,6 @@ def profiles(relay: Relay, setting: Setting, skipped: list[str]) -> list[dict[st
         found.append({"regime": name, "places": places})
         setting.report(f"cost: profile of {name}: {profile.bookkeeping:.1%} is bookkeeping")
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 async def _operations(repeats: int) -> list[dict[str, Any]]:
@@ -140,7 +136,7 @@ def _options(relay: Relay, setting: Setting, skipped: list[str]) -> list[dict[st
                     cost = _with_option(relay, name, regime, seconds, setting)
                 except (ServerError, GeneratorError, OSError) as error:
                     broken.add(name)
-                    skipped.append(f"The relay with {name}, {regime}: {_first_line(error)}.")
+                    skipped.append(f"The relay with {name}, {regime}: {first_line(error)}")
                     continue
                 found.append({"pass": number, "regime": regime, "option": name, "cpu": cost})
         setting.report(f"cost: options, pass {number}")
@@ -240,7 +236,7 @@ def _idle(relay: Relay, setting: Setting, skipped: list[str]) -> dict[str, Any] 
         ):
             found = idle.measure(running, connections)
     except (ServerError, OSError) as error:
-        skipped.append(f"Idle connections: {_first_line(error)}.")
+        skipped.append(f"Idle connections: {first_line(error)}")
         return None
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))

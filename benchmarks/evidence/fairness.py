@@ -10,7 +10,7 @@ import attrs
 
 from benchmarks.evidence._plot import BLUE, GREEN, GREY, INK, ORANGE, PINK, figure_of
 from benchmarks.evidence._section import Claim, Rendered, Section, Setting
-from benchmarks.evidence._text import label, listed, size_of, table, time_of, wrapped
+from benchmarks.evidence._text import first_line, label, listed, size_of, table, time_of, wrapped
 from benchmarks.fairness import (
     CONNECTIONS,
     EQUALS,
@@ -69,7 +69,7 @@ def measure(setting: Setting) -> dict[str, Any]:
                 settling=settling,
             )
         except (ServerError, OSError) as error:
-            skipped.append(f"{case.label}: {str(error).splitlines()[0]}.")
+            skipped.append(f"{case.label}: {first_line(error)}")
             setting.report(f"fairness: {case.label} FAILED: {error}")
             continue
         runs.append(found)

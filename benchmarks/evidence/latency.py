@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.evidence._plot import decades, figure_of, style_of
 from benchmarks.evidence._section import Claim, Rendered, Section, Setting
-from benchmarks.evidence._text import in_order, label, listed, middle, table, wrapped
+from benchmarks.evidence._text import first_line, in_order, label, listed, middle, table, wrapped
 from benchmarks.fanout import BUSY, Cores, Regime
 from benchmarks.fanout import measure as measure_most
 from benchmarks.loadgen import GeneratorError, Load, run_paced
@@ -113,12 +113,6 @@ def half(most: float) -> float:
         return 0.0
     digits = 10.0 ** (math.floor(math.log10(most / 2)) - 1)
     return max(1.0, float(math.floor(most / 2 / digits) * digits))
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error as the end of a sentence, without the log it leads to."""
-    words = str(error).splitlines()[0].removesuffix("; the end of its log:")
-    return f"{words.rstrip('.')}."
 
 
 def _at_pace(

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from benchmarks.evidence._plot import BLUE, GRID, INK, ORANGE, decades, figure_of
 from benchmarks.evidence._section import Rendered, Section, Setting
-from benchmarks.evidence._text import label, listed, table, time_of, wrapped
-from benchmarks.evidence.latency import first_line
+from benchmarks.evidence._text import first_line, label, listed, table, time_of, wrapped
 from benchmarks.fanout import BUSY
 from benchmarks.loadgen import GeneratorError, Load, Stall, run_paced
 from benchmarks.servers import AnyServer, Relay, ServerError, pinned

@@ -9,7 +9,7 @@ import attrs
 
 from benchmarks.evidence._plot import BLUE, GREEN, ORANGE, Style, decades, figure_of
 from benchmarks.evidence._section import Claim, Rendered, Section, Setting
-from benchmarks.evidence._text import middle, table, wrapped
+from benchmarks.evidence._text import first_line, middle, table, wrapped
 from benchmarks.fanout import BUSY
 from benchmarks.loadgen import GeneratorError
 from benchmarks.scaling import (
@@ -82,7 +82,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             try:
                 samples += measuring.dimension(dimension)
             except (GeneratorError, ServerError) as error:
-                skipped.append(f"{dimension.name}: {str(error).splitlines()[0]}.")
+                skipped.append(f"{dimension.name}: {first_line(error)}")
     return {
         "seconds": effort.seconds,
         "rounds": effort.rounds,

@@ -306,7 +306,7 @@ def test_costs_are_shown_as_ratios_within_a_pass_and_held_against_what_is_wanted
         sample("relay", "one-9", 1, 13.0),
         sample("mosquitto", "one-9", 1, 10.0),
     ]
-    data = {"passes": 3, "seconds": 1.2, "samples": samples, "failures": []}
+    data = {"passes": 3, "passes_one": 7, "seconds": 1.2, "samples": samples, "failures": []}
     rendered = fanout.render(json.loads(json.dumps(data)))
     words: dict[str, Any] = {c.text: (c.word, c.found) for c in rendered.claims}
     text = " ".join(rendered.text.split())

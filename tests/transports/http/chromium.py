@@ -16,6 +16,8 @@ import attrs
 import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
 
+from tests.transports.peers import kill
+
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 """The browser, or None if there is none here."""
 
@@ -213,6 +215,7 @@ async def browsing() -> AsyncGenerator[Browser]:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 check=False,
+                deliver_cancel=kill,
             )
             process: trio.Process = await nursery.start(run)
             assert process.stderr is not None

@@ -21,6 +21,7 @@ from tests.transports.peers import (
     SECONDS,
     RunningRelay,
     connected,
+    kill,
     running,
     until,
 )
@@ -44,7 +45,9 @@ def at(relay: RunningRelay) -> list[str]:
 
 async def publish(relay: RunningRelay, *options: str, stdin: bytes = b"") -> None:
     """Run mosquitto_pub to its end."""
-    await trio.run_process(["mosquitto_pub", *at(relay), *options], stdin=stdin)
+    argv = ["mosquitto_pub", *at(relay), *options]
+    with trio.fail_after(SECONDS):
+        await trio.run_process(argv, stdin=stdin, deliver_cancel=kill)
 
 
 @asynccontextmanager
@@ -61,6 +64,7 @@ async def subscribed(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 check=False,
+                deliver_cancel=kill,
             )
         )
         await until(lambda: len(relay.relay.dataspace.routes) == before + filters)
@@ -118,7 +122,9 @@ async def test_mosquitto_finds_what_is_retained() -> None:
         await publish(relay, "-t", "kept/3", "-m", "3", "-r", "-q", "2")
         options = ["-t", "kept/#", "-q", "1", "-F", "%t %q %r %p", "-C", "2"]
         before = len(relay.relay.dataspace.routes)
-        done = await trio.run_process(["mosquitto_sub", *at(relay), *options], capture_stdout=True)
+        argv = ["mosquitto_sub", *at(relay), *options]
+        with trio.fail_after(SECONDS):
+            done = await trio.run_process(argv, capture_stdout=True, deliver_cancel=kill)
         assert sorted(done.stdout.splitlines()) == [b"kept/1 1 1 new", b"kept/3 1 1 3"]
         await until(lambda: len(relay.relay.dataspace.routes) == before)
         assert len(relay.relay.dataspace.retained) == 2

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from clearfunds.transports.mqtt import PingReq, PingResp, PubAck, Publish, encode
-from tests.transports.peers import connected, running, until
+from tests.transports.peers import connected, kill, running, until
 
 SUBSCRIBERS = Path(__file__).with_name("subscribers.py")
 SIZE = 300
@@ -43,7 +43,13 @@ async def fan_out(count: int, qos: int) -> None:
     ):
         argv = [str(each) for each in (sys.executable, SUBSCRIBERS, relay.port, count, qos, SIZE)]
         process: trio.Process = await nursery.start(
-            functools.partial(trio.run_process, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            functools.partial(
+                trio.run_process,
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                deliver_cancel=kill,
+            )
         )
         assert process.stdin is not None
         assert process.stdout is not None

@@ -13,7 +13,7 @@ import trio
 
 from clearfunds.transports.mqtt import PubAck, Publish, encode
 from tests.cli.conftest import RelayUnderTest
-from tests.transports.peers import SECONDS, BareClient, connected, fetch
+from tests.transports.peers import SECONDS, BareClient, connected, fetch, kill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -167,7 +167,8 @@ async def test_mosquittos_clients_do_not_wait_either() -> None:
 
         async def subscribe() -> None:
             argv = ["mosquitto_sub", *common, "-C", str(count)]
-            found.extend((await trio.run_process(argv, capture_stdout=True)).stdout.split())
+            done = await trio.run_process(argv, capture_stdout=True, deliver_cancel=kill)
+            found.extend(done.stdout.split())
 
         with trio.fail_after(SECONDS):
             nursery.start_soon(subscribe)

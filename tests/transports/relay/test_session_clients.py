@@ -15,7 +15,7 @@ import trio
 from clearfunds.transports.mqtt import ClientSession, ConnectionLostError, open_mqtt
 from tests.cli import conftest as processes
 from tests.cli.conftest import RelayUnderTest
-from tests.transports.peers import SECONDS, until
+from tests.transports.peers import SECONDS, kill, until
 from tests.transports.relay.brokers import Broker, numbered
 
 start_relay = processes.start_relay  # a fixture
@@ -41,7 +41,7 @@ async def mosquitto_sub(broker: Broker, qos: int, *options: str) -> list[bytes]:
     argv = ["mosquitto_sub", "-p", str(broker.port), "-t", broker.topic, "-q", str(qos)]
     argv += ["-i", broker.name, "-c", *options]
     with trio.fail_after(SECONDS):
-        done = await trio.run_process(argv, capture_stdout=True)
+        done = await trio.run_process(argv, capture_stdout=True, deliver_cancel=kill)
     return done.stdout.splitlines()
 
 

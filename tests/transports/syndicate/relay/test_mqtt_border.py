@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from clearfunds.transports.mqtt import MqttClient, PubAck, open_mqtt
-from tests.transports.peers import SECONDS, BareClient, connected, frames, until
+from tests.transports.peers import SECONDS, BareClient, connected, frames, kill, until
 from tests.transports.syndicate.relay.peers import (
     BIND,
     SyndicateRelay,
@@ -524,7 +524,9 @@ async def test_with_mosquittos_clients() -> None:
 
             async def subscribe() -> None:
                 with trio.fail_after(SECONDS):
-                    process = await trio.run_process(command, capture_stdout=True)
+                    process = await trio.run_process(
+                        command, capture_stdout=True, deliver_cancel=kill
+                    )
                 assert process.stdout == b"1 1 kept value\n0 0 a one\n0 1 a two\n"
 
             nursery.start_soon(subscribe)
