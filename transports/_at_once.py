@@ -78,9 +78,11 @@ def commit_and_send(
     for outlet, error in failed:
         outlet.fail(error)
         outlet.hold(account, batch, items, nbytes, now)
-    # All others have a queue now, or are closed.
-    whole = [each for each in holders if type(each) is Outlet and not (each.queue or each.diverted)]
-    if whole:
-        copies = len(whole)
-        whole[0].ages.counts[0] += copies * items  # for no time at all
-        account.repay(copies * items, copies * nbytes, Outcome.DELIVERED, whole[0])
+    copies = len(holders) - len(queued) - len(partly) - len(failed)
+    if copies:
+        # Whoever has got it whole stands for all of them; the others have a queue, or are closed.
+        whole = (o for o in holders if type(o) is Outlet and not (o.queue or o.diverted))
+        one = next(whole, None)
+        if one is not None:
+            one.ages.counts[0] += copies * items  # for no time at all
+        account.repay(copies * items, copies * nbytes, Outcome.DELIVERED, one)
