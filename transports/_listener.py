@@ -183,9 +183,14 @@ class Listener:
             await self.accept_into(nursery, handler)
 
     async def accept_into(
-        self, nursery: trio.Nursery, handler: Callable[[Link], Awaitable[object]]
+        self,
+        nursery: trio.Nursery,
+        handler: Callable[[Link], Awaitable[object]],
+        make_link: Callable[[socket.socket, str], Link] = Link,
     ) -> None:
         """Accept until it is closed; run `handler(link)` in `nursery` for each connection.
+
+        `make_link` makes the link of an accepted socket and its peer's address.
 
         Cancelling this stops accepting and leaves the connections be.
         """
@@ -220,7 +225,7 @@ class Listener:
                     peer = f"{address[0]}:{address[1]}"
                 else:
                     peer = f"{self.url.path}#{sock.fileno()}"
-                nursery.start_soon(handler, Link(sock, peer), name=f"{self.label} {peer}")
+                nursery.start_soon(handler, make_link(sock, peer), name=f"{self.label} {peer}")
 
     def close(self) -> None:
         """Stop listening; removes a Unix socket's file. Idempotent."""

@@ -45,6 +45,7 @@ from ._account_tree import AccountTree
 from ._alarms import AlarmSettings, watch_alarms
 from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
+from ._busy_poll import BusyPoll
 from ._flusher import Flusher, open_flusher
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
@@ -172,6 +173,9 @@ class RelaySettings(KeepingSettings):
     slow_wait: float | None = DEFAULT_SLOW_WAIT
     """How long a publisher may wait for its funds to clear before the log tells of it; None: it
     never does."""
+    busy_poll: float = 0.0
+    """For how long after each read the loop stays awake, whatever CPU time that takes. 0: it sleeps
+    as soon as there is nothing to do."""
     otel_every: float | None = None
     """Seconds between events that become OpenTelemetry spans; None: none does. It needs the extra
     `otel`, the SDK and an exporter, which the standard environment variables configure."""
@@ -261,6 +265,7 @@ class Relay:
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes what is published whether it can be read or not.
         credit: Who waits for whose credit; None where nobody does.
+        busy_poll: What keeps the loop awake; None: nothing does.
         pages: What it shows over HTTP, if it does.
     """
 
@@ -345,6 +350,7 @@ class Relay:
         if self.credit is not None:
             for side in self.sides:
                 use_credit(self.credit, side)
+        self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None
         # The metrics of what runs beside it.
         self.collectors: list[Collector] = []
@@ -392,9 +398,11 @@ class Relay:
 
     async def accept(self, listeners: list[Listener], connections: trio.Nursery) -> None:
         """Accept on all listeners until cancelled; the connections live in `connections`."""
+        make_link = Link if self.busy_poll is None else self.busy_poll.link
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(listener.accept_into, connections, self._handler(listener))
+                handler = self._handler(listener)
+                nursery.start_soon(listener.accept_into, connections, handler, make_link)
 
     def _handler(self, listener: Listener) -> Callable[[Link], Awaitable[object]]:
         url = listener.url
@@ -655,6 +663,8 @@ async def _run(
             background.start_soon(
                 partial(watch_throttled, relay.mqtt, after=settings.throttled_after)
             )
+        if relay.busy_poll is not None:
+            background.start_soon(relay.busy_poll.run)
         if settings.otel_every is not None:
             background.start_soon(_export_spans, relay.ledger, settings.otel_every)
         http: str | None = None

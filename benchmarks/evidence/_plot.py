@@ -78,6 +78,7 @@ class Style:
 
 STYLES: Final = {
     "relay": Style(BLUE, "o", "-", 2.0),
+    "polling": Style(BLUE, "h", (0, (2, 1)), 2.0),
     "mosquitto": Style(ORANGE, "s", (0, (5, 1.5))),
     "nats": Style(GREEN, "^", (0, (1, 1))),
     "redis": Style(PINK, "D", (0, (4, 1, 1, 1))),

@@ -25,6 +25,7 @@ __all__ = [
 
 LABELS: Final = {
     "relay": "the relay",
+    "polling": "the relay (--busy-poll 0.001)",
     "nats": "NATS",
     "redis": "Redis",
     "rabbitmq": "RabbitMQ",
@@ -36,6 +37,7 @@ LABELS: Final = {
 
 SERVERS: Final = (
     "relay",
+    "polling",
     "mosquitto",
     "nats",
     "redis",

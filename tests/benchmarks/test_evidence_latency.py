@@ -74,15 +74,20 @@ def test_the_relay_is_held_against_its_peers_pass_by_pass() -> None:
     relay = [sample("relay", number, p99) for number, p99 in ((1, 100), (2, 200), (3, 300))]
     theirs = [sample("mosquitto", number, p99) for number, p99 in ((1, 125), (2, 250), (3, 300))]
     amqtt = [sample("amqtt", 2, 100.0)]
-    shown = latency.render(measured(amqtt=[*relay, *theirs, *amqtt], mosquitto=relay))
-    mosquitto_claim, amqtt_claim = shown.claims
+    awake = [sample("polling", number, p99) for number, p99 in ((1, 25), (2, 50), (3, 90))]
+    shown = latency.render(measured(amqtt=[*relay, *awake, *theirs, *amqtt], mosquitto=relay))
+    mosquitto_claim, awake_claim, amqtt_claim = shown.claims
+    assert (awake_claim.found, awake_claim.word) == (0.2, "held")
+    assert "the relay (--busy-poll 0.001): at most mosquitto's" in awake_claim.text
+    assert "stays awake for a millisecond" in " ".join(shown.text.split())
+    assert set(shown.beside["p50 and p99 at 750 messages/s, µs"]) == {"relay", "mosquitto", "amqtt"}
     assert (mosquitto_claim.found, mosquitto_claim.word) == (0.8, "held")
     assert (amqtt_claim.found, amqtt_claim.word) == (2.0, "MISSED")
     assert "at 750 messages/s" in mosquitto_claim.text
     assert "**At 10,000 messages a second**, half of what mosquitto takes" in shown.text
     assert "| the relay | 20 (10-30) | 200 (100-300) | 400 (200-600) |" in shown.text
     assert "| 0.80 (0.80-1.00) | 25% | 0.4 | 0 | 3 |" in shown.text
-    assert "busy" not in shown.text
+    assert "machine was busy" not in shown.text
     assert shown.beside["p50 and p99 at 750 messages/s, µs"]["relay"] == "20, 200"
     assert shown.figures["latency"]().axes
 
@@ -101,9 +106,10 @@ def test_what_makes_figures_doubtful_is_said() -> None:
 
 def test_without_peers_nothing_is_claimed() -> None:
     nothing = latency.render(measured())
-    assert [claim.word for claim in nothing.claims] == ["not measured"] * 2
+    assert [claim.word for claim in nothing.claims] == ["not measured"] * 3
     alone = latency.render(measured(amqtt=[sample("relay", 1, 100.0)]))
-    assert [claim.word for claim in alone.claims] == ["not measured"] * 2
+    assert [claim.word for claim in alone.claims] == ["not measured"] * 3
+    assert "stays awake" not in alone.text
 
 
 @pytest.mark.long
@@ -118,7 +124,7 @@ def test_real_servers_are_measured() -> None:
     assert {*data["most"]} == {"relay", "mosquitto"}
     (pace,) = data["paces"]
     assert pace["of"] == "mosquitto"
-    assert len(pace["samples"]) == 2
+    assert {each["server"] for each in pace["samples"]} == {"relay", "polling", "mosquitto"}
     assert all(each["deliveries"] > 100 and each["lost"] == 0 for each in pace["samples"])
     assert all(claim.text for claim in latency.render(data).claims)
-    assert len(steps) == 4
+    assert len(steps) == 5

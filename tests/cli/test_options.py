@@ -135,6 +135,7 @@ KINDS = {
         *(Credit(2000, 500), Credit(8, 2), Credit(9, 2)),
     ),
     "grace": (["--grace", "1.5"], "0", "2", 1.5, 0.0, 2.0),
+    "busy_poll": (["--busy-poll", "0.001"], "0.002", "0.5", 0.001, 0.002, 0.5),
     "patience": (["--patience", "4"], "5.5", "6.5", 4.0, 5.5, 6.5),
     "stuck": (["--stuck", "wait"], "spill", '"conflate"', "wait", "spill", "conflate"),
     "subscription_policy": (
@@ -297,7 +298,7 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 def test_every_setting_has_an_option() -> None:
     groups = (Debt, Flow, Patience, Peers, Keeping, Syndicate)
     grouped = {field.name for group in groups for field in attrs.fields(group)}
-    ungrouped = {"listen", "http", "grace", "otel_every"}
+    ungrouped = {"listen", "http", "grace", "busy_poll", "otel_every"}
     assert grouped | ungrouped == {option(field.name) for field in attrs.fields(RelaySettings)}
 
 

@@ -82,6 +82,14 @@ def relay(
             group=_RUNNING, help="Seconds at SIGTERM or SIGINT for what is owed to be delivered."
         ),
     ] = DEFAULTS.grace,
+    busy_poll: Annotated[
+        Seconds,
+        Parameter(
+            group=_RUNNING,
+            help="Seconds for which the relay stays awake after each read: less latency, for up to "
+            "all of a core while something comes; 0: it sleeps.",
+        ),
+    ] = DEFAULTS.busy_poll,
     otel_every: Annotated[
         OptionalSeconds,
         Parameter(
@@ -118,6 +126,7 @@ def relay(
             listen=listen,
             http=http,
             grace=grace,
+            busy_poll=busy_poll,
             otel_every=otel_every,
             **attrs.asdict(debt, recurse=False),
             **attrs.asdict(flow, recurse=False),

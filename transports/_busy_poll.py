@@ -1,0 +1,73 @@
+"""Staying awake for a moment after something has come: latency, bought with CPU time.
+
+A loop that sleeps in the kernel takes time to wake up: in a virtual machine, whose idle core has
+been given back, 40 us of the 80 that a message to nine subscribers took (measured, 1,500 a second).
+Others use the core meanwhile, and the next message finds its caches empty. So for `seconds` after
+each read the loop goes round without sleeping, as the kernel does for sockets with
+`net.core.busy_poll`, and a hypervisor with `halt_poll_ns`.
+
+It costs what it takes: all of a core while messages come closer together than that.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from ._link import Link
+
+if TYPE_CHECKING:
+    import socket
+
+
+class BusyPoll:
+    """Keeps the loop awake after each `touch`.
+
+    Args:
+        seconds: For how long.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._until = -math.inf
+        self._touched = trio.Event()
+
+    def touch(self) -> None:
+        """Stay awake from now on for as long as that."""
+        self._until = trio.current_time() + self.seconds
+        self._touched.set()
+
+    async def run(self) -> None:
+        """Go round as long as something has come lately, then sleep until something comes.
+
+        Cancellation: ends it.
+        """
+        while True:
+            if trio.current_time() < self._until:
+                # Trio does not sleep while a task can run, and looks at its sockets in between.
+                await trio.lowlevel.checkpoint()
+            else:
+                self._touched = trio.Event()
+                await self._touched.wait()
+
+    def link(self, sock: socket.socket, peer: str) -> Link:
+        """Return a link for an accepted connection, of which each read is a touch."""
+        return _TouchingLink(sock, peer, self)
+
+
+class _TouchingLink(Link):
+    """A link that tells when something has come."""
+
+    __slots__ = ("_busy",)
+
+    def __init__(self, sock: socket.socket, peer: str, busy: BusyPoll) -> None:
+        super().__init__(sock, peer)
+        self._busy = busy
+
+    async def receive(self) -> bytes:
+        """See `Link.receive`."""
+        data = await super().receive()
+        self._busy.touch()
+        return data
