@@ -53,6 +53,7 @@ def drawn(tmp_path: Path, name: str) -> str:
     return (tmp_path / f"queues-{name}.svg").read_text()
 
 
+@pytest.mark.long
 def test_a_backlog_is_built_and_drained_under_both_policies(tmp_path: Path) -> None:
     result, printed = measured(
         tmp_path, "backlog", "--rate=600", "--backlog=1000", "--steady=1.2", "--after=1.2"

@@ -18,6 +18,7 @@ from tests.pipeline.sink.subscribers import Subscribers
 pytestmark = needs_spark
 
 
+@pytest.mark.long  # three JVMs on the cores of all other tests: 45 s
 @pytest.mark.relay(f"--limit-items={LIMIT}")
 def test_publishers_go_at_the_pace_of_a_slow_cluster(relay: RelayProcess, tmp_path: Path) -> None:
     count = 2 * LIMIT

@@ -204,7 +204,7 @@ async def churn(
 # -- state ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [20, None])
+@pytest.mark.parametrize("limit", [20, pytest.param(None, marks=pytest.mark.long)])
 async def test_state_that_changes_at_full_speed_is_seen_by_all_and_leaves_nothing(
     limit: int | None,
 ) -> None:
