@@ -24,6 +24,7 @@ import pytest
 
 from tests.cli.conftest import CLEARFUNDS, SECONDS
 from tests.cli.peers import connect, publish_until_it_waits, subscribe_to_all
+from tests.ports import lasting_port
 
 if TYPE_CHECKING:
     from tests.cli.conftest import RelayUnderTest
@@ -277,7 +278,8 @@ def test_live_until_a_signal(start_relay: StartRelay, number: signal.Signals) ->
 
 
 def test_live_a_relay_goes_and_comes_back(start_relay: StartRelay) -> None:
-    relay, _, url = started(start_relay)
+    pages = f"127.0.0.1:{lasting_port()}"
+    relay, _, url = started(start_relay, pages)
     with terminal(url, "--interval", "0.2") as top:
         top.read_until(r"Nobody waits\.")
         relay.process.terminate()
@@ -285,7 +287,7 @@ def test_live_a_relay_goes_and_comes_back(start_relay: StartRelay) -> None:
         # What was seen last stays there, with its age.
         gone = r"cannot reach http://.*trying again; what is below is \d+\s+s\s+old.*Nobody waits\."
         top.read_until(gone)
-        started(start_relay, url.removeprefix("http://"))
+        started(start_relay, pages)
         # What was drawn while it was gone comes first, however often that was.
         deadline = time.monotonic() + SECONDS
         while "trying again" in top.read_until(r"Nobody waits\..*Who holds"):
@@ -294,7 +296,8 @@ def test_live_a_relay_goes_and_comes_back(start_relay: StartRelay) -> None:
 
 
 def test_piped_a_relay_goes_and_comes_back(start_relay: StartRelay) -> None:
-    relay, _, url = started(start_relay)
+    pages = f"127.0.0.1:{lasting_port()}"
+    relay, _, url = started(start_relay, pages)
     with subprocess.Popen(
         [*CLEARFUNDS, "top", url, "--json", "--interval", "0.1"],
         stdout=subprocess.PIPE,
@@ -310,7 +313,7 @@ def test_piped_a_relay_goes_and_comes_back(start_relay: StartRelay) -> None:
         assert "cannot reach" in gone
         assert "trying again" in gone
         time.sleep(0.5)  # it looks again several times, and says so once
-        started(start_relay, url.removeprefix("http://"))
+        started(start_relay, pages)
         assert looking.stderr.readline() == f"clearfunds top: {url} answers again\n"
         looking.send_signal(signal.SIGINT)
         _, errors = looking.communicate(timeout=SECONDS)

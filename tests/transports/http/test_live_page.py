@@ -11,6 +11,7 @@ import trio
 
 from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
 from clearfunds.transports.http import Pages, serve_http
+from tests.ports import lasting_port
 from tests.transports.http.chromium import CHROMIUM, WHY_NOT, browsing
 from tests.transports.peers import SECONDS, BareClient, connected, frames, running, until
 from tests.transports.relay.brokers import Broker
@@ -287,14 +288,12 @@ async def test_the_page_by_keyboard_on_a_phone_and_with_names_that_are_markup() 
 
 async def test_a_page_whose_relay_goes_and_comes_back_says_so() -> None:
     ledger = Ledger()
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listeners[0].socket.getsockname()[1]
+    port = lasting_port()
     async with browsing() as browser, trio.open_nursery() as nursery:
         with trio.fail_after(2 * SECONDS):
             tab: Tab | None = None
-            for number in range(2):
-                if number:
-                    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+            for _ in range(2):
+                listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
                 async with trio.open_nursery() as serving:
                     handlers = Pages(ledger).handlers()
                     await serving.start(partial(serve_http, handlers, listeners=listeners))

@@ -13,7 +13,7 @@ import trio
 
 from clearfunds.transports.mqtt import PubAck, Publish, encode
 from tests.cli.conftest import RelayUnderTest
-from tests.transports.peers import SECONDS, BareClient, connected, fetch, kill
+from tests.transports.peers import SECONDS, BareClient, connected, fetch, kill, run_fed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -177,7 +177,7 @@ async def test_mosquittos_clients_do_not_wait_either() -> None:
             while two not in await fetch(f"{relay.http}/metrics"):  # noqa: ASYNC110
                 await trio.sleep(0.05)
             lines = b"".join(b"%d\n" % n for n in range(count))
-            await trio.run_process(["mosquitto_pub", *common, "-l"], stdin=lines)
+            await run_fed(["mosquitto_pub", *common, "-l"], lines)
             while len(found) < count:  # noqa: ASYNC110
                 await trio.sleep(0.05)
         assert found == [b"%d" % n for n in range(count)]

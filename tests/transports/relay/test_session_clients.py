@@ -15,7 +15,7 @@ import trio
 from clearfunds.transports.mqtt import ClientSession, ConnectionLostError, open_mqtt
 from tests.cli import conftest as processes
 from tests.cli.conftest import RelayUnderTest
-from tests.transports.peers import SECONDS, kill, until
+from tests.transports.peers import SECONDS, kill, run_fed, until
 from tests.transports.relay.brokers import Broker, numbered
 
 start_relay = processes.start_relay  # a fixture
@@ -32,8 +32,7 @@ needs_mosquitto = pytest.mark.skipif(
 
 async def mosquitto_pub(broker: Broker, payloads: list[bytes], qos: int) -> None:
     argv = ["mosquitto_pub", "-p", str(broker.port), "-t", broker.topic, "-q", str(qos), "-l"]
-    with trio.fail_after(SECONDS):
-        await trio.run_process(argv, stdin=b"".join(payload + b"\n" for payload in payloads))
+    await run_fed(argv, b"".join(payload + b"\n" for payload in payloads))
 
 
 async def mosquitto_sub(broker: Broker, qos: int, *options: str) -> list[bytes]:
