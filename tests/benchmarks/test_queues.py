@@ -84,6 +84,7 @@ def test_messages_are_queued_for_a_client_that_is_away_and_taken_in_order(tmp_pa
     assert result["stored"] > 28_000 * 200
 
 
+@pytest.mark.long
 def test_a_point_of_a_sweep(tmp_path: Path) -> None:
     result, printed = measured(
         tmp_path, "sweeps", "--only=in-flight", "--values=20", "--runs=1", "--seconds=0.5",

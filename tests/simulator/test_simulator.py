@@ -85,6 +85,7 @@ def test_after_each_step_of_anybody(seed: int) -> None:
     assert world.checks > world.steps > 1000
 
 
+@pytest.mark.long
 def test_a_thousand_publishers_and_a_thousand_subscribers() -> None:
     world = simulate(LARGE, every=3000)
     has_been_through_a_lot(world)
