@@ -16,6 +16,7 @@ import attrs
 import pytest
 import trio
 
+from clearfunds._cli._running import alone
 from clearfunds.transports.mqtt import PubAck, Publish
 from tests.transports.peers import (
     SECONDS,
@@ -50,7 +51,7 @@ async def publish(relay: RunningRelay, *options: str, stdin: bytes = b"") -> Non
 
 
 @asynccontextmanager
-async def alone() -> AsyncGenerator[None]:
+async def ungrouped() -> AsyncGenerator[None]:
     """Let an exception that is the only one of its group out of it.
 
     Ten of these groups, one in the other, are more than a traceback shows of them.
@@ -58,9 +59,10 @@ async def alone() -> AsyncGenerator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from group
-        raise
+        cause = alone(group)
+        if cause is None:
+            raise
+        raise cause from group
 
 
 @asynccontextmanager
@@ -69,7 +71,7 @@ async def subscribed(
 ) -> AsyncGenerator[trio.Process]:
     """Run mosquitto_sub, from when it has subscribed on."""
     before = len(relay.relay.dataspace.routes)
-    async with alone(), trio.open_nursery() as nursery:
+    async with ungrouped(), trio.open_nursery() as nursery:
         process: trio.Process = await nursery.start(
             functools.partial(
                 trio.run_process,
