@@ -75,7 +75,11 @@ class Shelf(Protocol):
         ...
 
     def mark(self, attached: bool, delivered_upto: int) -> int:
-        """Write which messages consumers may have had, see `Marks`, and return a ticket."""
+        """Write which messages consumers may have had, see `Marks`, and return a ticket.
+
+        A queue waits for it before it delivers what is older, except with the disk in trouble: what
+        it delivers then may come again after a crash as if nobody had had it.
+        """
         ...
 
     def want(self, first_seq: int, count: int, nbytes: int) -> None:

@@ -42,11 +42,19 @@ class _Unfinished:
 
 
 @attrs.define(eq=False)
+class Life:
+    """One life of the relay: where it listens, and whether its disk has begun to fail."""
+
+    port: int = 0
+    failing: bool = False
+
+
+@attrs.define(eq=False)
 class Load:
     """Publishers, subscribers, and what is to be true of what they have seen."""
 
     seed: int
-    port: int = 0
+    life: Life = attrs.field(factory=Life)
     publishing: bool = True
     over: bool = False
     publishers: list[Publisher] = attrs.field(factory=list["Publisher"])
@@ -147,7 +155,7 @@ class Publisher:
         await until(lambda: all(each.subscribed for each in self.load.subscribers))
         while not self.load.over:
             with suppress(OSError, trio.BrokenResourceError, GoneError):
-                async with dial(self.load.port) as client:
+                async with dial(self.load.life.port) as client:
                     await self._serve(client)
             await trio.sleep(PAUSE)
 
@@ -207,6 +215,7 @@ class Subscriber:
     Attributes:
         taken: What it was given, each QoS 2 message once.
         safe: What it has acknowledged, and the relay has made durable.
+        unrecorded: What it was given while the disk failed, so that the relay may not know of it.
         faults: What the relay should not have done.
     """
 
@@ -219,6 +228,7 @@ class Subscriber:
     subscribed: bool = False
     taken: list[bytes] = attrs.field(factory=list[bytes])
     seen: set[bytes] = attrs.field(factory=set[bytes])
+    unrecorded: set[bytes] = attrs.field(factory=set[bytes])
     received: set[int] = attrs.field(factory=set[int])
     acked: list[bytes] = attrs.field(factory=list[bytes])
     asked: int | None = None
@@ -231,11 +241,12 @@ class Subscriber:
         """Connect again and again, until the load is over."""
         while not self.load.over:
             with suppress(OSError, trio.BrokenResourceError, GoneError):
-                async with dial(self.load.port) as client:
-                    await self._serve(client)
+                life = self.load.life
+                async with dial(life.port) as client:
+                    await self._serve(client, life)
             await trio.sleep(self.chance.uniform(0, 5 * PAUSE))
 
-    async def _serve(self, client: BareClient) -> None:
+    async def _serve(self, client: BareClient, life: Life) -> None:
         present = await connect(client, self.name, clean=False)
         self.visits += 1
         # What was acknowledged on a connection that broke may never have arrived.
@@ -249,7 +260,7 @@ class Subscriber:
             packet = await received(client)
             match packet:
                 case Publish():
-                    self._look_at(packet)
+                    self._look_at(packet, life)
                     if self.chance.random() < 0.9:
                         await self._acknowledge(client, packet)
                     elif self.load.publishing:
@@ -276,7 +287,7 @@ class Subscriber:
         self.asked = len(self.acked)
         await client.send(Subscribe(9, (("load/#", self.qos),)))
 
-    def _look_at(self, packet: Publish) -> None:
+    def _look_at(self, packet: Publish, life: Life) -> None:
         payload = packet.payload.rstrip()
         once = self.load.sent(payload) == 1
         qos = min(self.qos, int(payload[1:2]))
@@ -284,8 +295,12 @@ class Subscriber:
             self.faults.append(f"{payload!r} has come with QoS {packet.qos}, not {qos}")
         if payload in self.safe and once:
             self.faults.append(f"{payload!r} has come again, and its ack was durable")
-        if payload in self.seen and once and not packet.dup:
+        known = payload in self.seen and payload not in self.unrecorded
+        if known and once and not packet.dup:
             self.faults.append(f"{payload!r} has come again without DUP")
+        if life.failing:
+            # It is served although the disk does not take on record that it is.
+            self.unrecorded.add(payload)
         self.again += payload in self.seen
         self.seen.add(payload)
 

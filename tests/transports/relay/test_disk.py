@@ -26,7 +26,7 @@ from clearfunds.transports.mqtt import (
 from tests.store.disk import FakeFiles, refuse
 from tests.transports.peers import SECONDS, log_of, until
 from tests.transports.relay.brokers import Broker, bodies, numbered
-from tests.transports.relay.faithful import Load, mixed
+from tests.transports.relay.faithful import Life, Load, mixed
 from tests.transports.relay.powered import powered
 from tests.transports.relay.test_kill import relay_process
 
@@ -230,9 +230,10 @@ async def test_a_disk_that_fails_now_and_then_and_then_the_power(seed: int) -> N
         load.start(nursery)
         for left in range(3, -1, -1):
             async with powered(files, fsync_interval=0.01) as relay:
-                load.port = relay.port
+                load.life = Life(relay.port)
                 await until(lambda: len(load.confirmed) > 10)
                 files.fault = fault
+                load.life.failing = True
                 await trio.sleep(chance.uniform(0.1, 0.8))
                 files.fault = None
                 if not left:

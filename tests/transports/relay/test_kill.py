@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from tests.transports.peers import SECONDS, fetch, until
-from tests.transports.relay.faithful import Load, mixed
+from tests.transports.relay.faithful import Life, Load, mixed
 
 
 def free_port() -> int:
@@ -117,7 +117,7 @@ async def rounds(directory: Path, number: int, seed: int, *options: str) -> Load
     load = Load(seed)
     mixed(load)
     async with relay_process(directory, *options) as relay, trio.open_nursery() as nursery:
-        load.port = relay.port
+        load.life = Life(relay.port)
         load.start(nursery)
         await until(lambda: load.confirmed)
         for _ in range(number):

@@ -12,7 +12,7 @@ from clearfunds.transports.mqtt import PubComp, Publish, PubRec, PubRel
 from tests.store.disk import FakeFiles, refuse
 from tests.transports.peers import until
 from tests.transports.relay.brokers import Broker
-from tests.transports.relay.faithful import Load, mixed
+from tests.transports.relay.faithful import Life, Load, mixed
 from tests.transports.relay.powered import powered
 
 
@@ -26,7 +26,7 @@ async def rounds(seed: int, number: int, **settings: object) -> Load:
         load.start(nursery)
         for number_left in range(number, -1, -1):
             async with powered(files, **settings) as relay:
-                load.port = relay.port
+                load.life = Life(relay.port)
                 if number_left == number:
                     await until(lambda: load.confirmed)
                 await trio.sleep(chance.uniform(0.0, 0.3))

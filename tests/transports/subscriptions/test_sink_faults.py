@@ -11,6 +11,7 @@ import trio
 from clearfunds import sink_client
 from tests.store.disk import FakeFiles
 from tests.transports.peers import RunningRelay, until
+from tests.transports.relay.faithful import Life
 from tests.transports.relay.powered import powered
 from tests.transports.relay.test_kill import free_port, relay_process
 from tests.transports.subscriptions.sink_load import Clients, SinkLoad
@@ -41,7 +42,7 @@ async def power_fails(seed: int, rounds: int, **settings: object) -> SinkLoad:
     mqtt, port = free_port(), free_port()
     listen = (f"mqtt+tcp://127.0.0.1:{mqtt}", f"subscribe+tcp://127.0.0.1:{port}")
     load = SinkLoad(seed, port)
-    clients = Clients(seed, mqtt)
+    clients = Clients(seed, Life(mqtt))
     for qos in (1, 2):
         clients.subscriber(f"q{qos}", qos)
     async with trio.open_nursery() as nursery:
