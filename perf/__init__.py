@@ -6,6 +6,7 @@ from ._exposition import Exposition as Exposition
 from ._exposition import exposed as exposed
 from ._file import read_scenarios as read_scenarios
 from ._file import scenarios_of as scenarios_of
+from ._files import check_files as check_files
 from ._files import write as write
 from ._latency import Latencies as Latencies
 from ._latency import Marks as Marks

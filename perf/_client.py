@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import socket
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -42,6 +43,7 @@ class Client(abc.ABC):
 
     Attributes:
         number: Which of its sort it is.
+        run_id: What the messages of this run have in them, and those of others hardly ever.
         lost: The first of the connections that it lost.
         losses: How many it lost.
         granted: What the server lets it do, on the connection that is open.
@@ -51,6 +53,7 @@ class Client(abc.ABC):
         self.scenario = scenario
         self.number = number
         self.client_id = f"{prefix}-{kind}-{number}"
+        self.run_id = zlib.crc32(prefix.encode()) & 0xFFFF
         self.now_ns = clock_of(scenario)
         self.lost: list[Loss] = []
         self.losses = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
@@ -32,18 +32,18 @@ class Exposition:
         def gauge(name: str, about: str, *more: str) -> Gauge:
             return Gauge(f"{PREFIX}_{name}", about, (*labels, *more), registry=self.registry)
 
-        self._published = gauge("published_rate", "Messages published a second.")
-        self._expected_published = gauge(
-            "expected_published_rate", "Messages that were due a second."
+        self._gauges = (
+            gauge("published_rate", "Messages published a second."),
+            gauge("expected_published_rate", "Messages that were due a second."),
+            gauge("received_rate", "Messages that subscribers got a second."),
+            gauge(
+                "expected_received_rate",
+                "Messages a second that subscribers were to get of those that were published.",
+            ),
+            gauge("confirmed_rate", "Messages acknowledged to publishers a second."),
+            gauge("publishers_stalled", "Publishers that could not send, on average."),
+            gauge("generator_busy_ratio", "CPU of the generator's busiest process."),
         )
-        self._received = gauge("received_rate", "Messages that subscribers got a second.")
-        self._expected_received = gauge(
-            "expected_received_rate",
-            "Messages a second that subscribers were to get of those that were published.",
-        )
-        self._confirmed = gauge("confirmed_rate", "Messages acknowledged to publishers a second.")
-        self._stalled = gauge("publishers_stalled", "Publishers that could not send, on average.")
-        self._busy = gauge("generator_busy_ratio", "CPU of the generator's busiest process.")
         self._latency = gauge(
             "latency_seconds", "From when a message was due to when it came.", "quantile"
         )
@@ -53,15 +53,16 @@ class Exposition:
 
     def show(self, scenario: str, sample: Sample) -> None:
         """Show one second of a run."""
-        for gauge, value in (
-            (self._published, sample.published),
-            (self._expected_published, sample.expected_published),
-            (self._received, sample.received),
-            (self._expected_received, sample.expected_received),
-            (self._confirmed, sample.confirmed),
-            (self._stalled, sample.stalled),
-            (self._busy, sample.busy),
-        ):
+        values = (
+            sample.published,
+            sample.expected_published,
+            sample.received,
+            sample.expected_received,
+            sample.confirmed,
+            sample.stalled,
+            sample.busy,
+        )
+        for gauge, value in zip(self._gauges, values, strict=True):
             if value is not None:
                 gauge.labels(scenario).set(value)
         for percent in PERCENTILES:
@@ -71,6 +72,15 @@ class Exposition:
                 math.nan if value is None else value
             )
         self._samples.labels(scenario).inc()
+
+    def over(self, scenario: str) -> None:
+        """Show nothing of a run any more but how long it was: there is no last second of it."""
+        for gauge in self._gauges:
+            with suppress(KeyError):
+                gauge.remove(scenario)
+        for percent in PERCENTILES:
+            with suppress(KeyError):
+                self._latency.remove(scenario, f"{percent / 100:g}")
 
 
 @contextmanager

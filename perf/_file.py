@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import attrs
 
+from ..transports import parse_size
 from ._errors import ScenarioError
 from ._profile import Profile
 from ._scenario import Scenario, parse_stalls
@@ -23,6 +24,7 @@ _PARSED: Final[Mapping[str, Callable[[str], Any]]] = {
     "size": Sizes.parse,
     "rate": Profile.parse,
     "slow_stalls": parse_stalls,
+    "receive_buffer": parse_size,
 }
 """What is written as text, or as the number alone."""
 
@@ -31,9 +33,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(
         ("publishers", "subscribers", "topics", "qos", "subscriber_qos", "in_flight"), (int,)
     ),
-    **dict.fromkeys(
-        ("prefetch", "ack_every", "slow", "receive_buffer", "processes", "seed"), (int,)
-    ),
+    **dict.fromkeys(("prefetch", "ack_every", "slow", "processes", "seed"), (int,)),
     **dict.fromkeys(
         ("ack_interval", "delay", "slow_delay", "ramp", "seconds", "drain", "reconnect"),
         (int, float),
@@ -52,7 +52,13 @@ def _value(name: str, given: object) -> Any:
     if given == _NONE and name in ("rate", "reconnect"):
         return None
     if name in _PARSED and isinstance(given, str | int | float) and not isinstance(given, bool):
-        return _PARSED[name](str(given))
+        try:
+            return _PARSED[name](str(given))
+        except ScenarioError:
+            raise
+        except ValueError as error:
+            msg = f"{name}: {error}"
+            raise ScenarioError(msg) from error
     if name == "mqtt" and given == 5:  # one writes it as it is: 3.1.1 is no number
         return "5"
     kinds = _KINDS.get(name, (str,))
@@ -134,9 +140,12 @@ def read_scenarios(file: Path) -> list[Scenario]:
         msg = f"{file}: no [[scenario]] in it"
         raise ScenarioError(msg)
     made: list[Scenario] = []
-    for place, table in enumerate(cast("list[dict[str, object]]", found), 1):
+    for place, table in enumerate(cast("list[object]", found), 1):
         try:
-            made += scenarios_of(table)
+            if not isinstance(table, dict):
+                msg = f"{table!r} is no table; scenarios are tables [[scenario]]"
+                raise ScenarioError(msg)
+            made += scenarios_of(cast("dict[str, object]", table))
         except ScenarioError as error:
             msg = f"{file}: scenario {place}: {error}"
             raise ScenarioError(msg) from error

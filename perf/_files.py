@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 
-from ._errors import PerfError
+from ._errors import PerfError, ScenarioError
 from ._page import page
 from ._result import Result
 
@@ -47,6 +48,30 @@ def as_json(results: Sequence[Result]) -> str:
     return json.dumps(whole, indent=1) + "\n"
 
 
+def check_files(files: Sequence[Path | None]) -> None:
+    """See that files can be written, before what is to be in them is measured.
+
+    Raises:
+        ScenarioError: One is given twice.
+        PerfError: One cannot be written.
+    """
+    wanted = [path for path in files if path is not None]
+    for place, path in enumerate(wanted):
+        if any(path.absolute() == other.absolute() for other in wanted[:place]):
+            msg = f"{path} is given twice: one would be written over the other"
+            raise ScenarioError(msg)
+        why = None
+        if path.is_dir():
+            why = errno.EISDIR
+        elif not path.exists() and not path.parent.is_dir():
+            why = errno.ENOENT
+        elif not os.access(path if path.exists() else path.parent, os.W_OK):
+            why = errno.EACCES
+        if why is not None:
+            msg = f"{path} cannot be written: {os.strerror(why)}"
+            raise PerfError(msg)
+
+
 def write(
     results: Sequence[Result],
     *,
@@ -57,9 +82,10 @@ def write(
     """Write what is asked for; return the files.
 
     Raises:
-        PerfError: One cannot be written.
+        PerfError: One cannot be written; the others are.
     """
     made: list[Path] = []
+    wrong: list[str] = []
     wanted: list[tuple[Path | None, Callable[[], str]]] = [
         (csv_file, lambda: as_csv(results)),
         (json_file, lambda: as_json(results)),
@@ -71,7 +97,9 @@ def write(
         try:
             path.write_text(content(), "utf-8")
         except OSError as error:
-            msg = f"{path} cannot be written: {error.strerror}"
-            raise PerfError(msg) from error
-        made.append(path)
+            wrong.append(f"{path} cannot be written: {error.strerror}")
+        else:
+            made.append(path)
+    if wrong:
+        raise PerfError("; ".join(wrong))
     return made

@@ -68,12 +68,12 @@ def _comparison(results: Sequence[Result]) -> str:
     rows: list[list[str]] = []
     for result in results:
         found = result.latencies(slow=False)
-        clients = max(result.scenario.publishers, 1) * result.span
+        clients = max(result.scenario.publishers, 1) * result.publishing
         rows.append(
             [
                 _cell(result.scenario.name),
-                _cell(rate(result.published / result.span)),
-                _cell(rate(result.received / result.seconds)),
+                _cell(rate(result.published / result.span), bad=result.unsent > 0),
+                _cell(rate(result.received / max(result.seconds, 1e-3))),
                 _cell(f"{result.missing:,}", bad=result.missing > 0),
                 *(_cell(seconds(found.percentile(p))) for p in (50.0, 99.0, 99.9)),
                 _cell(f"{result.stalled / clients:.1%}"),
@@ -216,8 +216,10 @@ def _verdict(result: Result) -> str:
         if longest is not None
         else ""
     )
+    due = "" if result.due is None else f" of {result.due:,} that were due"
     return escape(
-        f"{result.published:,} published, {result.received:,} of {result.expected:,} received: "
+        f"{result.published:,}{due} published in {seconds(result.span)}, "
+        f"{result.received:,} of {result.expected:,} received: "
         f"{missing}{stalled}."
     )
 

@@ -70,6 +70,7 @@ class Publisher(Client):
             are not among those that were sent.
         refusals: How many of them for which reason.
         stalled: Seconds of all stretches that are over.
+        sent_at: When the kernel last took messages, in seconds from the beginning of the run.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Publisher(Client):
         self.refused = 0
         self.refusals: dict[str, int] = {}
         self.stalled = 0.0
+        self.sent_at = 0.0
         self.told_of: Callable[[], object] = lambda: None
         self._latencies = latencies
         is_5 = scenario.version == "5"
@@ -181,21 +183,29 @@ class Publisher(Client):
         """
         sock = self._sock
         if sock is None:
-            return None
+            if self.is_due(now, until):
+                self._stall(now)  # until there is a connection again
+            at = self.due_at()
+            return at if now < at < until else None
         while True:
             if self._rest is None and not self._answers:
                 due = self._fill(now, until, epoch_ns)
                 if due is not None or self._rest is None:
                     return due
             try:
-                if not self._flush(sock):
+                if not self._flush(sock, now):
                     self._stall(now)
                     return None
             except OSError:
                 return None  # who reads hears of it, too
-            if self.scenario.rate is None:
-                # Others want to send, too.
-                return now if now < until else None
+            if self.is_due(now, until):
+                # Others want to send, too, and the clock to go on.
+                return now
+
+    def is_due(self, now: float, until: float) -> bool:
+        """Whether there is a message to be published at `now`; see `push`."""
+        due = self.due_at()
+        return due <= now and (now if self.scenario.rate is None else due) < until
 
     def _fill(self, now: float, until: float, epoch_ns: int) -> float | None:
         """Make the next write of what is due; return when something will be, if nothing is."""
@@ -218,7 +228,9 @@ class Publisher(Client):
                 late.append(int((now - max(due, self._ready)) * 1e6))
             due_ns = epoch_ns + int(at * 1e9)
             topic = self._topic
-            header = HEADER.pack(due_ns, self.number, topic, self._next_of_topic[topic])
+            header = HEADER.pack(
+                due_ns, self.run_id, self.number, topic, self._next_of_topic[topic]
+            )
             packet_id = self._take_id(due_ns, topic) if window else 0
             fill = sizes.of(self._number, self._random) - HEADER_BYTES
             filler = FILLER[:fill] if fill <= len(FILLER) else bytes(fill)
@@ -249,7 +261,7 @@ class Publisher(Client):
             self._topic_of[packet_id] = topic
         return packet_id
 
-    def _flush(self, sock: socket.socket) -> bool:
+    def _flush(self, sock: socket.socket, now: float) -> bool:
         """Send what there is; return whether the kernel has taken all of it."""
         while True:
             if self._rest is None:
@@ -266,6 +278,8 @@ class Publisher(Client):
                 self._rest = self._rest[taken:]
                 return False
             self._rest = None
+            if self._in_chunk:
+                self.sent_at = now
             for topic, count in self._in_chunk.items():
                 self.sent[topic] += count
             self._in_chunk = {}
@@ -460,5 +474,7 @@ class Pacemaker:
 
     def _go_on(self, place: int) -> None:
         now = self._clock()
-        self._publishers[place].go_on(now)
+        publisher = self._publishers[place]
+        if publisher.connected:
+            publisher.go_on(now)
         self.schedule(place, now)

@@ -86,11 +86,14 @@ class SubscriberResult:
     again: int
     """Messages that it got once more."""
     foreign: int
-    """Messages of somebody else."""
+    """Messages of somebody else, as of another load on the same topics."""
     most_unacknowledged: int
-    """Messages that it had in hand and had not acknowledged, at most."""
+    """Messages that it had been sent and had not acknowledged, at most."""
+    held_back: int
+    """Messages that it had in hand and had not acknowledged at the end."""
     longest_gap: float
-    """Seconds of the longest while in which it got nothing."""
+    """Seconds of the longest while in which it got nothing: also of the one before the end, which
+    is that of publishing for who got everything."""
     latencies: Latencies
     losses: int
     """Connections that it lost."""
@@ -122,6 +125,8 @@ class PublisherResult:
     """Messages that were sent and not acknowledged."""
     stalled: float
     """Seconds in which it had something to send and could not, while it was to publish."""
+    sent_at: float
+    """When it last sent a message, in seconds from the beginning of the run."""
     losses: int
     lost: tuple[dict[str, Any], ...]
 
@@ -157,9 +162,27 @@ class Result:
         return found
 
     @property
-    def span(self) -> float:
-        """Seconds in which was published."""
+    def publishing(self) -> float:
+        """Seconds in which was to be published."""
         return max(min(self.seconds, self.scenario.seconds), 1e-3)
+
+    @property
+    def span(self) -> float:
+        """Seconds in which was published: longer where what was due was sent only afterwards."""
+        return max([self.publishing, *(each.sent_at for each in self.publishers)])
+
+    @property
+    def due(self) -> int | None:
+        """How many messages were due; None where publishers send as fast as they can."""
+        return self.scenario.due(self.publishing)
+
+    @property
+    def unsent(self) -> int:
+        """How many messages were due and not even begun: those that nobody can have lost."""
+        if self.due is None:
+            return 0
+        begun = sum(each.sent + each.uncertain + each.refused for each in self.publishers)
+        return max(0, self.due - begun)
 
     @property
     def published(self) -> int:
@@ -201,6 +224,17 @@ class Result:
                 f"it was interrupted after {self.seconds:.1f} s: what was on its way counts as "
                 "never having come"
             )
+        if self.unsent:
+            found.append(
+                f"{self.unsent:,} messages that were due were never published: they are in no "
+                "latency, and not among what never came"
+            )
+        foreign = sum(each.foreign for each in self.subscribers)
+        if foreign:
+            found.append(
+                f"subscribers got {foreign:,} messages that are not of this run: somebody else "
+                "publishes to the same topics (--topic)"
+            )
         busy = [sample for sample in self.samples if sample.busy > BUSY]
         if len(busy) > BUSY_SHARE * len(self.samples):
             found.append(
@@ -240,6 +274,13 @@ class Result:
                 f"Maximum), fewer than the {scenario.in_flight} of --in-flight"
             )
         prefetch, every = scenario.prefetch, scenario.ack_every
+        held = max((each.held_back for each in self.subscribers), default=0)
+        if self.missing and every is not None and 0 < held < every and not scenario.ack_interval:
+            yield (
+                f"a subscriber holds {held} messages that it will acknowledge when it has "
+                f"{every} (--ack-every): if its server sends no more than {held} until then, it "
+                "gets nothing any more"
+            )
         if prefetch is None:
             return
         if every is not None and every > prefetch and not scenario.ack_interval:
@@ -269,7 +310,10 @@ class Result:
             "seconds": self.seconds,
             "interrupted": self.interrupted,
             "processes": self.processes,
+            "due": self.due,
             "published": self.published,
+            "never_published": self.unsent,
+            "publishing_seconds": self.span,
             "received": self.received,
             "expected": self.expected,
             "missing": self.missing,

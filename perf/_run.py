@@ -105,7 +105,12 @@ class Run:
     def _now(self) -> float:
         return (self._clock_ns() - self._epoch_ns) / 1e9
 
-    async def run(self, on_sample: Callable[[Sample], object], stop: trio.Event | None) -> None:
+    async def run(
+        self,
+        on_sample: Callable[[Sample], object],
+        stop: trio.Event | None,
+        on_begin: Callable[[], object],
+    ) -> None:
         """Begin, wait for the end, or to be stopped, and have it said what was measured.
 
         Raises:
@@ -116,6 +121,7 @@ class Run:
         self._epoch_ns = self._clock_ns() + int(START_SECONDS * 1e9)
         for process in self._processes:
             await process.tell({"begin": self._epoch_ns})
+        on_begin()
         async with trio.open_nursery() as nursery:
             for process in self._processes:
                 nursery.start_soon(self._listen, process, on_sample)
@@ -242,6 +248,7 @@ class Run:
             process.end for process in self._processes if process.end is not None
         ]
         publishers: list[dict[str, Any]] = [each for end in ends for each in end["publishers"]]
+        subscribers: list[dict[str, Any]] = [each for end in ends for each in end["subscribers"]]
         expected: list[int] = [0] * scenario.subscribers
         for each in publishers:
             sent_to: list[int] = each["sent"]
@@ -256,10 +263,12 @@ class Run:
             confirms.merge(Latencies.told(end["confirms"]))
         assert self._ended_at is not None
         seconds = self._ended_at
+        if self._interrupted:
+            # Until they heard of it they went on.
+            seconds = max([0.0, *(end["at"] for end in ends)])
         if self._arrived:
             # It was known only when it was told.
-            last = [each["last"] for end in ends for each in end["subscribers"]]
-            came_at = max((each for each in last if each is not None), default=0.0)
+            came_at = max((each["last"] or 0.0 for each in subscribers), default=0.0)
             seconds = min(seconds, max(scenario.seconds, came_at))
         return Result(
             scenario=scenario,
@@ -278,6 +287,7 @@ class Run:
                     confirmed=each["confirmed"],
                     unconfirmed=each["unconfirmed"],
                     stalled=each["stalled"],
+                    sent_at=each["sent_at"],
                     losses=each["losses"],
                     lost=tuple(each["lost"]),
                 )
@@ -293,19 +303,26 @@ class Run:
                     again=each["again"],
                     foreign=each["foreign"],
                     most_unacknowledged=each["most_unacknowledged"],
-                    longest_gap=each["longest_gap"],
+                    held_back=each["held_back"],
+                    longest_gap=self._longest_gap(each, expected[int(each["number"])], seconds),
                     latencies=Latencies.told(each["latencies"]),
                     losses=each["losses"],
                     lost=tuple(each["lost"]),
                 )
-                for each in sorted(
-                    (s for end in ends for s in end["subscribers"]), key=lambda s: s["number"]
-                )
+                for each in sorted(subscribers, key=lambda each: each["number"])
             ),
             late=late,
             stalls=stalls,
             confirms=confirms,
         )
+
+    def _longest_gap(self, told: dict[str, Any], expected: int, seconds: float) -> float:
+        """Return the longest while in which a subscriber got nothing, to the end."""
+        # Who has got everything waits for nothing once no more is published.
+        missing = expected > told["received"] - told["uncertain"]
+        end = seconds if missing else min(seconds, self._scenario.seconds)
+        longest: float = max(told["longest_gap"], end - (told["last"] or 0.0))
+        return longest
 
 
 @asynccontextmanager
@@ -338,6 +355,7 @@ async def measure(
     scenario: Scenario,
     on_sample: Callable[[Sample], object] = lambda sample: None,
     stop: trio.Event | None = None,
+    on_begin: Callable[[], object] = lambda: None,
 ) -> Result:
     """Run a scenario, and return what was measured.
 
@@ -345,6 +363,7 @@ async def measure(
         scenario: What to put on which server.
         on_sample: Called each second.
         stop: Once it is set the run is over, and the result is of what there was until then.
+        on_begin: Called when all are connected.
 
     Cancellation: the generator's processes have ended afterwards.
 
@@ -369,5 +388,5 @@ async def measure(
     ]
     async with _started(tasks) as processes:
         run = Run(scenario, processes)
-        await run.run(on_sample, stop)
+        await run.run(on_sample, stop, on_begin)
         return run.result(takers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlsplit
@@ -17,6 +18,9 @@ DEFAULT_URI: Final = "mqtt://127.0.0.1:1883"
 
 MAX_PREFETCH: Final = 65_535
 """As large as MQTT 5's Receive Maximum can be (section 3.1.2.11.3)."""
+
+MAX_RECEIVE_BUFFER: Final = (1 << 31) - 1
+"""SO_RCVBUF is an int of C's (socket(7)); the kernel has a limit of its own."""
 
 MAX_CLIENTS: Final = 50_000
 """Of each sort: a process has some 28,000 ports to one address, and several processes as many."""
@@ -91,6 +95,9 @@ def shown(uri: str) -> str:
 def _not_negative(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
     if value is not None and value < 0:
         msg = f"{attribute.name} is {value:g}; it cannot be below 0"
+        raise ScenarioError(msg)
+    if value is not None and not math.isfinite(value):
+        msg = f"{attribute.name} is {value:g}; it is to be a number"
         raise ScenarioError(msg)
 
 
@@ -191,6 +198,9 @@ class Scenario:
             msg = f"ack_every is {self.ack_every}; at least 1"
             raise ScenarioError(msg)
         self._check_prefetch()
+        if self.receive_buffer is not None and not 1 <= self.receive_buffer <= MAX_RECEIVE_BUFFER:
+            msg = f"a receive_buffer of {self.receive_buffer}; there are 1 to {MAX_RECEIVE_BUFFER}"
+            raise ScenarioError(msg)
         if self.processes is not None and self.processes < 1:
             raise ScenarioError("at least one process")
         if not self.seconds > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -34,6 +35,10 @@ SLEEP_SECONDS: Final = 0.002
 """The least that one sleeps who takes his time: event loops wake up by the millisecond."""
 
 
+IDLE_SECONDS: Final = 0.0005
+"""Who waits for longer than this had nothing to do; less is a round of the event loop."""
+
+
 class Subscriber(Client):
     """One subscriber.
 
@@ -41,10 +46,11 @@ class Subscriber(Client):
         received: Messages of publishers of this run, each counted once.
         received_bytes: Their payloads.
         again: Messages that came once more.
-        foreign: Messages that nobody of this generator has published.
+        foreign: Messages that nobody of this run has published.
         latencies: From when a message was due to when this one had it in hand.
         fresh: The same since somebody last looked.
-        most_unacknowledged: Messages that it had in hand and had not acknowledged, at most.
+        most_unacknowledged: Messages that it had been sent and had not acknowledged, at most: what
+            it had in hand and, with a prefetch, what its kernel still had for it.
         longest_gap: Seconds of the longest while in which nothing came.
         came_at: When the last came, in seconds from the beginning of the run.
     """
@@ -61,6 +67,8 @@ class Subscriber(Client):
         self.longest_gap = 0.0
         self.most_unacknowledged = 0
         self._delay = scenario.slow_delay if self.slow else scenario.delay
+        # When it is done with what it has taken, on the event loop's clock.
+        self._done_at = 0.0
         # Messages that it takes before it sleeps for all of them, and acknowledges them.
         self._at_once = max(1, round(SLEEP_SECONDS / self._delay)) if self._delay else None
         self._has_more = False
@@ -71,7 +79,7 @@ class Subscriber(Client):
         self._has_properties = scenario.version == "5"
         self._stalls = list(scenario.slow_stalls) if self.slow else []
         self.came_at: float | None = None
-        # By publisher and topic, the highest number that has come.
+        # By run and publisher, and topic, the highest number that has come.
         self._last: dict[tuple[int, int], int] = {}
         self._missing: dict[tuple[int, int], set[int]] = {}
         self._input = Packets()
@@ -113,11 +121,17 @@ class Subscriber(Client):
         while True:
             count = self._take()
             if count and self._delay:
-                await trio.sleep(count * self._delay)
+                if self.scenario.prefetch is not None:
+                    self._look_ahead(sock)
+                # From when it was done with those before: what sleeps take too long would add up.
+                begun = max(self._done_at, trio.current_time() - SLEEP_SECONDS)
+                self._done_at = begun + count * self._delay
+                await trio.sleep_until(self._done_at)
             await self._acknowledge(sock)
             await self._stall()
             if self._has_more:
                 continue
+            idle_since = trio.current_time()
             if self._ack_by == float("inf"):
                 await trio.lowlevel.wait_readable(sock)
             else:
@@ -125,6 +139,8 @@ class Subscriber(Client):
                     await trio.lowlevel.wait_readable(sock)
                 if scope.cancelled_caught:
                     continue
+            if trio.current_time() - idle_since > IDLE_SECONDS:
+                self._done_at = trio.current_time()
             try:
                 data = sock.recv(read_bytes)
             except BlockingIOError:
@@ -152,6 +168,7 @@ class Subscriber(Client):
         count = 0
         buffer = packets.buffer
         at_once, has_properties = self._at_once, self._has_properties
+        publishers, topics = self.scenario.publishers, self.scenario.topics
         self._has_more = False
         while (found := packets.next()) is not None:
             first, body, end = found
@@ -172,8 +189,13 @@ class Subscriber(Client):
             if end - at < HEADER_BYTES:
                 self.foreign += 1
                 continue
-            due_ns, publisher, topic, number = HEADER.unpack_from(buffer, at)
-            if due_ns < self._began_ns or not self._is_new(publisher, topic, number):
+            due_ns, run_id, publisher, topic, number = HEADER.unpack_from(buffer, at)
+            # Where there are no publishers here, they are on another machine, in a run of theirs.
+            if publishers and (run_id != self.run_id or publisher >= publishers or topic >= topics):
+                self.foreign += 1
+                continue
+            key = run_id << 16 | publisher, topic
+            if due_ns < self._began_ns or not self._is_new(key, number):
                 continue
             self.received += 1
             self.received_bytes += end - at
@@ -196,18 +218,28 @@ class Subscriber(Client):
             self.longest_gap = now - self.came_at
         self.came_at = now
 
-    def _is_new(self, publisher: int, topic: int, number: int) -> bool:
-        """Whether this message has not come before."""
-        key = publisher, topic
+    def _look_ahead(self, sock: socket.socket) -> None:
+        """Note what has been sent to it that it has not even read."""
+        waiting = Packets()
+        waiting.feed(self._input.buffer[self._input.at :])
+        with suppress(BlockingIOError):
+            waiting.feed(sock.recv(READ_BYTES, socket.MSG_PEEK))
+        count = len(self._acks)
+        while (found := waiting.next()) is not None:
+            count += found[0] >> 4 == PUBLISH and found[0] & 6 != 0
+        self.most_unacknowledged = max(self.most_unacknowledged, count)
+
+    @property
+    def held_back(self) -> int:
+        """How many messages it has in hand and has not acknowledged."""
+        return len(self._acks)
+
+    def _is_new(self, key: tuple[int, int], number: int) -> bool:
+        """Whether this message, with this publisher and topic, has not come before."""
         last = self._last.get(key, -1)
         if number == last + 1:
             self._last[key] = number
             return True
-        scenario = self.scenario
-        # Where there are none here, they are on another machine, and may be any.
-        if scenario.publishers and (publisher >= scenario.publishers or topic >= scenario.topics):
-            self.foreign += 1
-            return False
         missing = self._missing.setdefault(key, set())
         if number > last:
             if number - last < 1 << 20:
@@ -228,7 +260,7 @@ class Subscriber(Client):
         """
         count = 0
         for publisher, topic, first, end in doubtful:
-            key = publisher, topic
+            key = self.run_id << 16 | publisher, topic
             missing = self._missing.get(key, ())
             until = min(end, self._last.get(key, -1) + 1)
             count += sum(number not in missing for number in range(first, until))

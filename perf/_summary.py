@@ -47,7 +47,7 @@ def subscriber_line(each: SubscriberResult) -> str:
     if each.again:
         parts.append(f"{each.again:,} twice")
     if each.losses:
-        parts.append(f"cut off {each.losses} times")
+        parts.append("cut off once" if each.losses == 1 else f"cut off {each.losses} times")
     slow = " (slow)" if each.slow else ""
     return f"  subscriber {each.number}{slow}: {', '.join(parts)}"
 
@@ -56,9 +56,10 @@ def summary(result: Result) -> Iterator[str]:
     """Yield what a result says, line by line."""
     scenario = result.scenario
     span = result.span
+    due = "" if result.due is None else f" of {result.due:,} that were due"
     yield (
-        f"{'published':<22}{result.published:,} in {span:.4g} s, {rate(result.published / span)} a "
-        "second"
+        f"{'published':<22}{result.published:,}{due}, in {span:.4g} s, "
+        f"{rate(result.published / span)} a second"
     )
     of = ""
     if result.expected:
@@ -66,7 +67,7 @@ def summary(result: Result) -> Iterator[str]:
         of = f" of {result.expected:,}, {missing}"
     yield (
         f"{'received':<22}{result.received:,}{of}, "
-        f"{rate(result.received / result.seconds)} a second"
+        f"{rate(result.received / max(result.seconds, 1e-3))} a second"
     )
     if len(result.latencies()):
         if scenario.slow:
@@ -77,13 +78,13 @@ def summary(result: Result) -> Iterator[str]:
     if len(result.confirms):
         yield _latency_line("until acknowledged", result.confirms)
     if scenario.publishers:
-        share = result.stalled / (span * scenario.publishers)
+        share = result.stalled / (result.publishing * scenario.publishers)
         yield (
             f"{'publishers stalled':<22}{share:.1%} of their time; "
             f"longest stretch {seconds(result.stalls.most() if len(result.stalls) else None)}"
         )
     every = result.worst_first()
-    if len(every) > 1:
+    if len(every) > 1 or any(each.again or each.losses for each in every):
         for each in every[:SHOWN]:
             yield subscriber_line(each)
         if len(every) > SHOWN:

@@ -150,8 +150,18 @@ class Worker:
             "owed": self._owed([p.sent for p in self.publishers]),
             # These may have been sent, and may come, or not.
             "doubtful": sum(bool(p.half_sent) for p in self.publishers),
-            "pending": sum(p.unsent + p.unconfirmed for p in self.publishers if p.connected),
+            "pending": sum(self._pending(p) for p in self.publishers),
         }
+
+    def _pending(self, publisher: Publisher) -> int:
+        """Return how many of its messages are not with the server; of those to be sent, one."""
+        if publisher.connected:
+            known = publisher.unsent + publisher.unconfirmed
+        elif self.scenario.reconnect is not None:
+            known = 0
+        else:
+            return 0
+        return known + publisher.is_due(self.clock(), self.scenario.seconds)
 
     def _owed(self, sent: list[list[int]]) -> int:
         """Return how many messages subscribers are to get of so many, by publisher and topic."""
@@ -203,6 +213,7 @@ class Worker:
                     "confirmed": p.confirmed,
                     "unconfirmed": p.unconfirmed,
                     "stalled": p.stalled_while_publishing(at),
+                    "sent_at": p.sent_at,
                     **_losses(p),
                 }
                 for p in self.publishers
@@ -216,6 +227,7 @@ class Worker:
                     "again": s.again,
                     "foreign": s.foreign,
                     "most_unacknowledged": s.most_unacknowledged,
+                    "held_back": s.held_back,
                     "longest_gap": s.longest_gap,
                     "last": s.came_at,
                     "latencies": s.latencies.tell(),
@@ -223,6 +235,7 @@ class Worker:
                 }
                 for s in self.subscribers
             ],
+            "at": at,
             "late": measured.late.tell(),
             "stalls": measured.stalls.tell(),
             "confirms": measured.confirms.tell(),

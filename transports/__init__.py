@@ -26,6 +26,7 @@ from ._relay import RelaySettings as RelaySettings
 from ._relay import parse_address as parse_address
 from ._relay import serve_relay as serve_relay
 from ._server import Counters as Counters
+from ._sizes import parse_size as parse_size
 from ._subscription_policies import StuckWord as StuckWord
 from ._subscription_policies import SubscriptionPolicy as SubscriptionPolicy
 from ._tenants import Tenant as Tenant

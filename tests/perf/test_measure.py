@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,7 @@ from urllib.request import urlopen
 import attrs
 import pytest
 import trio
+from prometheus_client import generate_latest
 
 pytest.importorskip("hdrh")
 
@@ -35,7 +37,9 @@ from clearfunds.perf import (
     summary,
     write,
 )
+from clearfunds.perf._header import HEADER_BYTES
 from clearfunds.perf._result import LATE_SECONDS
+from clearfunds.perf._wire import Publications
 from tests.transports.peers import running, until
 
 
@@ -340,6 +344,9 @@ async def _small() -> Result:
         (["--prefetch", "10"], 2, "says nothing of QoS 0"),
         (["--mqtt", "4"], 2, "3.1.1"),
         (["--scenario", "FILE"], 2, "a run for each of its values"),
+        (["--ramp", "inf"], 2, "ramp is inf"),
+        (["--receive-buffer", "99999999999"], 2, "receive_buffer of 99999999999"),
+        (["--rate", "50", "--rate", "90"], 2, "more than once"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -356,6 +363,21 @@ def test_a_mistake_is_one_line(
     assert told.count("\n") == 1
     assert told.startswith("clearfunds perf: ")
     assert said in told
+
+
+def test_an_address_that_is_given_is_that_of_all_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it is the one that is meant when none is."""
+    file = tmp_path / "load.toml"
+    file.write_text('[[scenario]]\nuri = "mqtt://127.0.0.1:1"\n')
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        uri = f"mqtt://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("clearfunds._cli._perf.DEFAULTS", Scenario(uri=uri))
+            assert command(["perf", "--scenario", str(file), "--uri", uri]) == 1
+    assert uri.removeprefix("mqtt://") in capsys.readouterr().err
 
 
 def test_the_command() -> None:
@@ -389,3 +411,167 @@ async def test_interrupted_it_says_what_there_was_until_then(tmp_path: Path) -> 
     assert one["interrupted"]
     assert 0 < one["received"] <= one["published"] <= 50 * one["seconds"] + 1 < 3000
     assert one["missing"] == one["published"] - one["received"]
+
+
+async def test_what_was_due_and_never_sent_is_told() -> None:
+    """A server that goes away must not look perfect to who counts only what was sent."""
+    with trio.fail_after(60):
+        async with running() as relay, trio.open_nursery() as nursery:
+            uri = f"mqtt://127.0.0.1:{relay.port}"
+            scenario = Scenario(
+                uri=uri, rate=Profile.parse("100"), seconds=2.0, drain=0.2, reconnect=None
+            )
+
+            async def cut_off() -> None:
+                await until(lambda: relay.relay.dataspace.statistics().deliveries > 50)
+                for session in list(relay.relay.mqtt.open):
+                    session.cut("for a test")
+
+            nursery.start_soon(cut_off)
+            result = await measure(scenario)
+            relay.audit()
+    (publisher,), (subscriber,) = result.publishers, result.subscribers
+    assert result.due == 200
+    assert 50 <= result.published <= 190
+    assert result.unsent == result.due - result.published - publisher.uncertain
+    assert result.as_json()["never_published"] == result.unsent
+    # What it could not send for want of a connection counts as such, to the end.
+    silence = 2.0 - publisher.sent_at
+    assert silence > 0.05
+    assert publisher.stalled == pytest.approx(silence, abs=0.05)
+    assert subscriber.longest_gap >= 0.9 * silence
+    lines = list(summary(result))
+    assert f"{result.published:,} of 200 that were due" in lines[0]
+    assert any(f"{result.unsent:,} messages that were due were never" in line for line in lines)
+    # One subscriber alone has a line, too, where there is something to say of it.
+    assert any("cut off once" in line for line in lines)
+
+
+async def test_two_loads_on_the_same_topics_are_told_apart() -> None:
+    found: dict[str, Result] = {}
+    async with running() as relay:
+        uri = f"mqtt://127.0.0.1:{relay.port}"
+
+        async def one(name: str, rate: str) -> None:
+            scenario = Scenario(uri=uri, rate=Profile.parse(rate), seconds=1.5)
+            found[name] = await measure(scenario)
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one, "slow", "40")
+                nursery.start_soon(one, "fast", "80")
+        relay.audit()
+    for name, count in (("slow", 60), ("fast", 120)):
+        (subscriber,) = found[name].subscribers
+        assert (subscriber.received, subscriber.expected) == (count, count)
+        assert subscriber.again == 0
+        assert subscriber.foreign > 0
+        assert any("not of this run" in doubt for doubt in found[name].doubts())
+
+
+async def test_the_window_is_looked_at_behind_a_subscriber_that_takes_its_time() -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def flood(stream: trio.SocketStream) -> None:
+            """Let them in, and pay no heed to the window of who subscribes."""
+            said = b""
+            with suppress(trio.BrokenResourceError):
+                while not said.startswith(b"\x82"):
+                    said = await stream.receive_some()
+                    if said.startswith(b"\x10"):
+                        await stream.send_all(b"\x20\x03\x00\x00\x00")
+                await stream.send_all(b"\x90\x04" + said[2:4] + b"\x00\x01")
+                some = Publications(["perf/0"], 1, properties=True)
+                filler = bytes(HEADER_BYTES)
+                await stream.send_all(b"".join(some.frame(0, n, filler, b"") for n in range(1, 41)))
+                while await stream.receive_some():
+                    pass
+
+        serve = partial(trio.serve_tcp, host="127.0.0.1")
+        (listener,) = await nursery.start(serve, flood, 0)
+        uri = f"mqtt://127.0.0.1:{listener.socket.getsockname()[1]}"
+        scenario = Scenario(
+            uri=uri, publishers=0, subscriber_qos=1, prefetch=10, delay=0.02, filter="#",
+            seconds=0.5, drain=0.0,
+        )  # fmt: skip
+        with trio.fail_after(60):
+            result = await measure(scenario)
+        nursery.cancel_scope.cancel()
+    (subscriber,) = result.subscribers
+    assert subscriber.most_unacknowledged == 40
+    assert any("its prefetch, 10" in doubt for doubt in result.doubts())
+
+
+async def test_who_takes_its_time_takes_no_more_of_it() -> None:
+    """What the event loop oversleeps is made up for: each message has its delay, and no more."""
+    result, _ = await run(
+        rate=Profile.parse("1000"), delay=0.005, seconds=1.0, drain=2.0, processes=1
+    )
+    # 200 a second for three seconds; each millisecond overslept and kept would be a sixth less.
+    assert 560 <= result.received <= 605
+
+
+async def test_acknowledgements_held_back_for_ever_are_told_of() -> None:
+    result, _ = await run(qos=1, ack_every=50, rate=Profile.parse("200"), seconds=0.6, drain=0.5)
+    assert result.subscribers[0].held_back == 32
+    assert result.missing == 120 - 32
+    assert any("holds 32 messages that it will acknowledge" in each for each in result.doubts())
+
+
+async def test_a_run_that_is_over_shows_no_last_second() -> None:
+    result, seen = await run(rate=Profile.parse("40"), seconds=1.0)
+    assert result.published == 40
+    with exposed("127.0.0.1", 0) as shown:
+        shown.show("one", seen[0])
+        shown.over("one")
+        shown.over("never shown")
+        told = generate_latest(shown.registry).decode()
+    assert 'samples_total{scenario="one"} 1.0' in told
+    assert "rate{" not in told
+    assert "quantile" not in told
+
+
+async def test_a_backlog_is_published_at_the_pace_at_which_it_was(tmp_path: Path) -> None:
+    """More than the generator can: it says how many a second there were, and can be stopped."""
+    async with running() as relay:
+        argv = [sys.executable, "-m", "clearfunds", "perf", "--rate", "5000000", "--seconds", "1"]
+        argv += ["--uri", f"mqtt://127.0.0.1:{relay.port}", "--json", str(tmp_path / "all.json")]
+        argv += ["--subscribers", "0", "--drain", "60"]
+        process = await trio.lowlevel.open_process(argv, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        said = b""
+        with trio.fail_after(60):
+            while said.count(b"\n") < 4:  # the heading, and three seconds
+                said += await process.stdout.receive_some()
+            process.send_signal(signal.SIGINT)
+            async for some in process.stdout:
+                said += some
+            assert await process.wait() == 130
+        await process.stdout.aclose()
+    (one,) = json.loads((tmp_path / "all.json").read_text())["runs"]
+    assert one["interrupted"]
+    assert one["due"] == pytest.approx(5_000_000, rel=1e-5)
+    assert one["publishing_seconds"] > 2.0
+    assert one["never_published"] > 0
+
+
+def test_files_are_looked_at_before_the_load_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "there.json"
+    for files, status, said in (
+        ([f"--csv={tmp_path}/no/x", f"--json={there}"], 1, "x cannot be written: No such file"),
+        ([f"--html={tmp_path}"], 1, "cannot be written: Is a directory"),
+        ([f"--json={there}", f"--csv={there}"], 2, "is given twice"),
+    ):
+        # Nobody listens there: it does not get as far as that.
+        assert command(["perf", "--uri", "mqtt://127.0.0.1:1", *files]) == status
+        assert said in capsys.readouterr().err
+    assert not there.exists()
+
+
+def test_one_file_that_cannot_be_written_does_not_cost_the_others(tmp_path: Path) -> None:
+    result = trio.run(_small)
+    with pytest.raises(PerfError, match=r"none/x\.csv cannot be written"):
+        write([result], csv_file=tmp_path / "none" / "x.csv", json_file=tmp_path / "all.json")
+    assert json.loads((tmp_path / "all.json").read_text())["runs"]

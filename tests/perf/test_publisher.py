@@ -125,7 +125,7 @@ def test_what_was_half_sent_makes_up_for_nothing_that_is_missing() -> None:
     packets = Publications(["t/0"], 0)
     subscriber.opened(
         b"".join(
-            packets.frame(0, 0, HEADER.pack(1, 0, 0, number), b"")
+            packets.frame(0, 0, HEADER.pack(1, subscriber.run_id, 0, 0, number), b"")
             for number in range(sent + 10)
             if number not in (5, sent + 3)
         )

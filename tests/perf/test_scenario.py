@@ -39,6 +39,10 @@ from clearfunds.perf._scenario import server_of, shown, user_of
         ({"in_flight": 0}, "in_flight is 0"),
         ({"seconds": 0.0}, "more than 0 seconds"),
         ({"delay": -1.0}, "below 0"),
+        ({"drain": float("nan")}, "drain is nan"),
+        ({"ramp": float("inf")}, "ramp is inf"),
+        ({"receive_buffer": 0}, "a receive_buffer of 0"),
+        ({"receive_buffer": 1 << 31}, "there are 1 to 2147483647"),
         ({"ack_interval": -1.0}, "below 0"),
         ({"ack_every": 0}, "ack_every is 0"),
         ({"prefetch": 0, "qos": 1}, "a prefetch of 0; there are 1 to 65535"),
@@ -124,7 +128,7 @@ def test_a_file_with_lists_is_a_run_for_each(tmp_path: Path) -> None:
     file = tmp_path / "load.toml"
     file.write_text(
         '[[scenario]]\nname = "fan-out"\nsubscribers = [1, 10]\nrate = ["100", 200]\n'
-        "[[scenario]]\nslow-stalls = '1:2'\nslow = 1\nsize = '50-60'\n"
+        "[[scenario]]\nslow-stalls = '1:2'\nslow = 1\nsize = '50-60'\nreceive-buffer = '8KiB'\n"
         "[[scenario]]\nprefetch = [1, 100]\nqos = 1\nack-interval = 0.5\n"
         '[[scenario]]\nmqtt = ["3.1.1", 5]\n'
     )
@@ -146,6 +150,7 @@ def test_a_file_with_lists_is_a_run_for_each(tmp_path: Path) -> None:
     assert runs[3].subscribers == 10
     assert runs[3].rate == Profile.parse("200")
     assert runs[4].slow_stalls == (Stall(1.0, 2.0),)
+    assert runs[4].receive_buffer == 8192
 
 
 @pytest.mark.parametrize(
@@ -163,6 +168,9 @@ def test_a_file_with_lists_is_a_run_for_each(tmp_path: Path) -> None:
         ("[[scenario]]\nsubscribers = []\n", "a run for each of its values"),
         ("[[scenario]]\npublishers = true\n", "publishers = True"),
         ("[[scenario]]\nrate = 'fast'\n", "is not RATE:SECONDS"),
+        ("[[scenario]]\nreceive_buffer = 'large'\n", "receive_buffer: "),
+        ("[[scenario]]\nreceive_buffer = -8\n", "is not a size"),
+        ("scenario = [1]\n", "1 is no table"),
     ],
 )
 def test_what_is_no_file_of_scenarios(tmp_path: Path, text: str, said: str) -> None:

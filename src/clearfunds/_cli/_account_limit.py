@@ -6,9 +6,7 @@ from typing import Annotated
 
 from cyclopts import CoercionError, Parameter, Token
 
-from clearfunds.transports import AccountLimit
-
-from ._types import SIZE, UNITS
+from clearfunds.transports import AccountLimit, parse_size
 
 
 def _account_limit(text: str) -> AccountLimit:
@@ -16,23 +14,24 @@ def _account_limit(text: str) -> AccountLimit:
     pattern, equals, amounts = text.rpartition("=")
     items, comma, nbytes = amounts.partition(",")
     items, nbytes = items.strip(), nbytes.strip()
-    size = SIZE.fullmatch(nbytes)
-    if (
-        not (pattern and equals)
-        or not (items.lower() == "none" or re.fullmatch(r"[0-9][0-9_]*", items))
-        or (comma and nbytes.lower() != "none" and size is None)
-    ):
+    try:
+        if not (pattern and equals):
+            raise ValueError(text)
+        count = None if items.lower() == "none" else _number(items)
+        size = None if not comma or nbytes.lower() == "none" else parse_size(nbytes)
+    except ValueError:
         msg = (
             f'"{text}" is not PATTERN=ITEMS or PATTERN=ITEMS,BYTES, with a number of events and '
             'a size, or none for no limit ("press/*=500,2MiB").'
         )
-        raise ValueError(msg)
-    count = None if items.lower() == "none" else int(items)
-    if not comma:
-        return AccountLimit(pattern, count)
-    return AccountLimit(
-        pattern, count, None if size is None else int(size[1]) * UNITS[size[2].upper()]
-    )
+        raise ValueError(msg) from None
+    return AccountLimit(pattern, count, size) if comma else AccountLimit(pattern, count)
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[0-9][0-9_]*", text):
+        raise ValueError(text)
+    return int(text)
 
 
 def _account_limits(_: object, tokens: Sequence[Token]) -> tuple[AccountLimit, ...]:

@@ -1,6 +1,7 @@
 """`clearfunds perf`: put a load on an MQTT server, and say what came of it."""
 
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ from clearfunds.perf import (
     ScenarioError,
     Sizes,
     Stall,
+    check_files,
     exposed,
     measure,
     parse_stalls,
@@ -48,6 +50,8 @@ Value = TypeVar("Value")
 
 def _reads(parse: Callable[[str], Value]) -> Callable[[object, Sequence[Token]], Value]:
     def convert(_: object, tokens: Sequence[Token]) -> Value:
+        if len(tokens) > 1:
+            raise ValueError("It was given more than once.")
         try:
             return parse(tokens[0].value)
         except ScenarioError as error:
@@ -66,12 +70,14 @@ class Load:
     """What is published."""
 
     uri: Annotated[
-        str,
+        str | None,
         Parameter(
             name=["--uri", "-u"],
-            help="The server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT.",
+            show_default=False,
+            help="The server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT [default: "
+            f"{DEFAULTS.uri}].",
         ),
-    ] = DEFAULTS.uri
+    ] = None
     mqtt: Annotated[
         Literal["3.1.1", "5"] | None,
         Parameter(
@@ -165,7 +171,9 @@ class Taking:
         Parameter(
             name=["--ack-every", "-A"],
             show_default=False,
-            help="They acknowledge so many at a time [default: 1; with --ack-interval any].",
+            help="They acknowledge so many at a time, which is to be no more than the server sends "
+            "unacknowledged (20 with mosquitto, 32 with clearfunds relay) [default: 1; with "
+            "--ack-interval any].",
         ),
     ] = DEFAULTS.ack_every
     ack_interval: Annotated[
@@ -277,19 +285,25 @@ def perf(
     """
     try:
         if scenario is None:
+            published = attrs.asdict(
+                attrs.evolve(load, uri=load.uri or DEFAULTS.uri), recurse=False
+            )
             runs = [
                 Scenario(
-                    **attrs.asdict(load, recurse=False),
+                    **published,
                     **attrs.asdict(taking, recurse=False),
                     **attrs.asdict(running, recurse=False),
                 )
             ]
         else:
             runs = read_scenarios(scenario)
-            if load.uri != DEFAULTS.uri:
+            if load.uri is not None:
                 runs = [attrs.evolve(each, uri=load.uri) for each in runs]
+        check_files((csv, json, html))
     except ScenarioError as error:
         raise UsageError(str(error)) from error
+    except PerfError as error:
+        raise CommandFailedError(str(error)) from error
     address = None
     if prometheus is not None:
         try:
@@ -306,7 +320,10 @@ def perf(
                     print(f"{each.name}", flush=True)
                 result = run_async(_measure, each, quiet, shown)
                 if result is None:
+                    print("interrupted before it began", file=sys.stderr)
                     return 130
+                if shown is not None:
+                    shown.over(each.name)
                 results.append(result)
                 for line in summary(result):
                     print(line, flush=True)
@@ -332,9 +349,11 @@ async def _measure(scenario: Scenario, quiet: bool, shown: Exposition | None) ->
     stop = trio.Event()
     has_begun = False
 
-    def on_sample(sample: Sample) -> None:
+    def on_begin() -> None:
         nonlocal has_begun
         has_begun = True
+
+    def on_sample(sample: Sample) -> None:
         if not quiet:
             print(sample_line(sample), flush=True)
         if shown is not None:
@@ -353,6 +372,6 @@ async def _measure(scenario: Scenario, quiet: bool, shown: Exposition | None) ->
             nursery.start_soon(interrupt)
             if not quiet:
                 print(HEADING, flush=True)
-            result = await measure(scenario, on_sample, stop)
+            result = await measure(scenario, on_sample, stop, on_begin)
             nursery.cancel_scope.cancel()
     return result

@@ -16,9 +16,7 @@ from typing import Annotated, Any, Final, TypeVar, cast
 
 from cyclopts import CoercionError, Parameter, Token
 
-from clearfunds.transports import AccountRate, Tenant
-
-from ._types import SIZE, UNITS
+from clearfunds.transports import AccountRate, Tenant, parse_size
 
 PATTERNS: Final = ("user", "client", "listener", "topic")
 FLAGS: Final = ("default", "users")
@@ -122,11 +120,11 @@ def _amount(what: str, key: str, text: str) -> float | None:
 
 
 def _size(what: str, text: str) -> int:
-    size = SIZE.fullmatch(text)
-    if size is None:
+    try:
+        return parse_size(text)
+    except ValueError:
         msg = f'{what} is "{text}", which is not a size ("8MiB").'
-        raise ValueError(msg)
-    return int(size[1]) * UNITS[size[2].upper()]
+        raise ValueError(msg) from None
 
 
 def _number(what: str, text: str) -> float:

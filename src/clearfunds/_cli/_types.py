@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final, TypeVar
+from contextlib import suppress
+from typing import Annotated, TypeVar
 
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-UNITS: Final = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-SIZE: Final = re.compile(r"([0-9][0-9_]*) ?([KMG]iB|)", re.IGNORECASE)
-
+from clearfunds.transports import parse_size
 
 Value = TypeVar("Value", int, float, str)
 
@@ -24,12 +23,10 @@ def _count(_: object, tokens: Sequence[Token]) -> int:
 
 
 def _size(_: object, tokens: Sequence[Token]) -> int:
-    text = tokens[0].value
-    match = SIZE.fullmatch(text)
-    if match is None:
-        msg = f'"{text}" is not a size: a whole number of bytes, or of KiB, MiB or GiB ("8MiB").'
-        raise ValueError(msg)
-    return int(match[1]) * UNITS[match[2].upper()]
+    try:
+        return parse_size(tokens[0].value)
+    except ValueError as error:
+        raise ValueError(f"{error}.") from None
 
 
 def _seconds(_: object, tokens: Sequence[Token]) -> float:
@@ -48,11 +45,12 @@ def _share_or_size(_: object, tokens: Sequence[Token]) -> float:
     text = tokens[0].value
     if re.fullmatch(r"0?\.[0-9]+|1(\.0*)?", text):
         return float(text)
-    match = SIZE.fullmatch(text)
-    if match is None or int(match[1]) < 2:
-        msg = f'"{text}" is neither a share of what there is ("0.6") nor a size ("512MiB").'
-        raise ValueError(msg)
-    return int(match[1]) * UNITS[match[2].upper()]
+    with suppress(ValueError):
+        size = parse_size(text)
+        if size > 1:
+            return size
+    msg = f'"{text}" is neither a share of what there is ("0.6") nor a size ("512MiB").'
+    raise ValueError(msg)
 
 
 def _or_none(
