@@ -92,6 +92,7 @@ from ._tracer import Tracer as Tracer
 from ._turn import Router as Router
 from ._turn import Turn as Turn
 from ._turn import commit_run as commit_run
+from ._turn import hold_all as hold_all
 from ._waits_for import RING_SECONDS as RING_SECONDS
 from ._waits_for import Ring as Ring
 from ._waits_for import Wait as Wait

@@ -83,8 +83,9 @@ class Recipient(abc.ABC):
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """Take custody of one `item`, for which `account` has just been charged.
 
-        Called by a commit, for each delivery; must not raise. What arrives after the holder has
-        been closed is repaid at once as `dropped`.
+        Called by a commit, for each delivery; must not raise. If it does nevertheless, it has taken
+        nothing, and whoever commits hears of it when the others have theirs. What arrives after the
+        holder has been closed is repaid at once as `dropped`.
         """
 
     def gathered(self) -> None:  # noqa: B027 (most have nothing to do then)

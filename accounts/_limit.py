@@ -17,7 +17,7 @@ UNLIMITED = 1 << 62
 
 
 def _positive(_: object, attribute: "attrs.Attribute[Any]", value: int | None) -> None:
-    if value is not None and value < 0:
+    if value is not None and not value >= 0:
         msg = f"{attribute.name} must be at least 0, or None for no limit, not {value}"
         raise ValueError(msg)
 

@@ -65,7 +65,7 @@ class LoanedItem(Generic[T_co]):
         # `charged` is for the commit of a turn, which borrows for all its deliveries at once.
         self.items = 0
         if not charged:
-            if items < 1 or nbytes < 0:
+            if not (items >= 1 and nbytes >= 0):
                 msg = (
                     f"a loan covers at least one item and no negative bytes, not {items}, {nbytes}"
                 )
@@ -112,10 +112,17 @@ class LoanedItem(Generic[T_co]):
 
         Raises:
             SettledError: If fewer than `n` items (or `nbytes` bytes) are outstanding.
+            TypeError: If `outcome` is none.
         """
         items = self.items
         if n is None:
             n = items
+            if not n:
+                msg = f"{self!r} has ended; it cannot be settled again"
+                raise SettledError(msg)
+        if outcome.__class__ is not Outcome:
+            msg = f"an outcome is one of Outcome's (Outcome.DELIVERED), not {outcome!r}"
+            raise TypeError(msg)
         if n < 1 or n > items:
             msg = f"cannot settle {n} of {items} outstanding items of a loan of {self.account.name}"
             raise SettledError(msg)
@@ -175,7 +182,15 @@ class LoanedItem(Generic[T_co]):
 
         Raises:
             SettledError: If nothing is left.
+            TypeError: If `outcome` is none.
+            ValueError: If `account` is of another ledger.
         """
+        if outcome.__class__ is not Outcome:
+            msg = f"an outcome is one of Outcome's (Outcome.STORED), not {outcome!r}"
+            raise TypeError(msg)
+        if account.ledger is not self.account.ledger:
+            msg = f"{account!r} is of another ledger"
+            raise ValueError(msg)
         items, nbytes = self.items, self.bytes
         if not items:
             msg = f"{self!r} has ended; nobody owes for it"

@@ -129,8 +129,11 @@ class TokenBucket:
     def take_over(self, before: TokenBucket, now: float) -> None:
         """Begin with what is left in the one before: a new limit is no new burst."""
         before.fill(now)
-        self.items = min(self.items, before.items)
-        self.bytes = min(self.bytes, before.bytes)
+        # Only of what has a rate: what has none is never filled, and would stay empty.
+        if self.limit.items_per_s is not None:
+            self.items = min(self.items, before.items)
+        if self.limit.bytes_per_s is not None:
+            self.bytes = min(self.bytes, before.bytes)
 
 
 def _burst(rate: float | None, burst: float | None, least: float) -> float:

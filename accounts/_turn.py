@@ -57,7 +57,7 @@ class Turn:
     """
 
     __slots__ = (
-        "__weakref__", "_about", "_actions", "_deliveries", "_state", "_undo",
+        "__weakref__", "_about", "_actions", "_deliveries", "_failed", "_state", "_undo",
         "account", "confirm", "input_bytes", "input_items", "max_deliveries", "opened",
     )  # fmt: skip
 
@@ -71,6 +71,8 @@ class Turn:
         self._actions: list[Callable[[Turn], None]] = []
         self._deliveries: list[tuple[Recipient, Any, int, int]] = []
         self._undo: list[Callable[[], object]] = []
+        # What holders have raised that were to take something.
+        self._failed: list[Exception] | None = None
         # What it publishes, the first of it; for the ledger's recorder.
         self._about: object = None
         self._state = "new"
@@ -117,6 +119,8 @@ class Turn:
             self._end(Outcome.DELIVERED)
         for holder in touched:
             holder.ready()
+        if self._failed is not None:
+            raise _one_of(self._failed)
 
     # -- noting ---------------------------------------------------------------------------------
 
@@ -128,7 +132,11 @@ class Turn:
 
         Raises:
             SettledError: If the turn is not open.
+            ValueError: If `nbytes` is negative.
         """
+        if nbytes is not None and nbytes < 0:
+            msg = f"an event costs no negative bytes, not {nbytes}"
+            raise ValueError(msg)
         self.act(lambda turn: router.route(turn, event, nbytes))
         if self._about is None:
             self._about = event
@@ -140,8 +148,16 @@ class Turn:
 
         Raises:
             SettledError: If the turn is not open.
+            TypeError: If `holder` is none.
+            ValueError: If it would cost less than one item, or negative bytes.
         """
+        if not hasattr(holder, "hold"):
+            msg = f"{holder!r} holds no loans; send to a mailbox, an outlet, or the like"
+            raise TypeError(msg)
         size = measure(item) if nbytes is None else nbytes
+        if not (items >= 1 and size >= 0):
+            msg = f"what is sent costs at least one item and no negative bytes, not {items}, {size}"
+            raise ValueError(msg)
         self.act(lambda turn: turn.deliver(holder, item, items, size))
 
     def act(self, action: Callable[[Turn], None]) -> None:
@@ -212,8 +228,12 @@ class Turn:
         try:
             for holder, item, items, nbytes in self._deliveries:
                 account.borrow(items, nbytes)
-                holder.hold(account, item, items, nbytes, now)
-                touched[holder] = None
+                try:
+                    holder.hold(account, item, items, nbytes, now)
+                except Exception as exc:  # noqa: BLE001 (raised again when all have theirs)
+                    self._failed = _not_held(account, items, nbytes, exc, self._failed)
+                else:
+                    touched[holder] = None
             for holder in touched:
                 if holder.gathers:
                     holder.gathered()
@@ -274,6 +294,38 @@ def commit_run(
     if ledger.recorder is not None:
         copies = len(holders)
         ledger.recorder.published(account, item, items, nbytes, items * copies, nbytes * copies)
-    now = ledger.clock()
+    hold_all(account, holders, item, items, nbytes)
+
+
+def hold_all(
+    account: Account, holders: Iterable[Recipient], item: Any, items: int, nbytes: int
+) -> None:
+    """Hand to each of `holders` what `account` has been charged for it. For `commit_run`'s like."""
+    now = account.ledger.clock()
+    failed: list[Exception] | None = None
     for holder in holders:
-        holder.hold(account, item, items, nbytes, now)
+        try:
+            holder.hold(account, item, items, nbytes, now)
+        except Exception as exc:  # noqa: BLE001 (raised again when all have theirs)
+            failed = _not_held(account, items, nbytes, exc, failed)
+    if failed is not None:
+        raise _one_of(failed)
+
+
+def _not_held(
+    account: Account, items: int, nbytes: int, exc: Exception, before: list[Exception] | None
+) -> list[Exception]:
+    """Take back what was charged for a holder that has raised: it has not taken it (rule 4).
+
+    It is at fault, and not who publishes, nor the others that are to have it: they get theirs, and
+    then it is raised. Returned is what there was `before`, and that.
+    """
+    account.repay(items, nbytes, Outcome.REJECTED)
+    return [exc] if before is None else [*before, exc]
+
+
+def _one_of(failed: list[Exception]) -> Exception:
+    """Return what to raise for all of them."""
+    if len(failed) == 1:
+        return failed[0]
+    return ExceptionGroup("several holders could not take what was sent to them", failed)

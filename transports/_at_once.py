@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..accounts import Outcome, commit_run
+from ..accounts import Outcome, commit_run, hold_all
 from ._flusher import OUTLETS_A_STEP
 from ._outlet import SEND_BYTES, Outlet
 
@@ -30,7 +30,8 @@ def commit_and_send(
     """Do a whole root turn as `commit_run` does, and send what can be sent at once.
 
     For who has nothing more to hand over before it calls `Flusher.flush`, which sees to the rest.
-    Never raises: what goes wrong with an outlet's connection ends that connection.
+    What goes wrong with an outlet's connection ends that connection; what another holder raises,
+    which it must not, is raised when all have theirs.
     """
     ledger = account.ledger
     raw = batch.raw
@@ -71,8 +72,6 @@ def commit_and_send(
     # Some hold it, or the rest of it.
     account.borrow_run(items, nbytes, len(holders))
     now = ledger.clock()
-    for holder in queued:
-        holder.hold(account, batch, items, nbytes, now)
     for outlet, sent in partly:
         outlet.hold_rest(account, batch, items, sent)
     for outlet, error in failed:
@@ -86,3 +85,5 @@ def commit_and_send(
         if one is not None:
             one.ages.counts[0] += copies * items  # for no time at all
         account.repay(copies * items, copies * nbytes, Outcome.DELIVERED, one)
+    if queued:
+        hold_all(account, queued, batch, items, nbytes)

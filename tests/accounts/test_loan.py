@@ -71,7 +71,7 @@ def test_no_more_is_repaid_than_is_owed(ledger: Ledger) -> None:
             loan.settle(1, nbytes=nbytes)
     assert owed(account) == (3, 10)
     loan.settle()
-    with pytest.raises(SettledError, match="cannot settle 0 of 0"):
+    with pytest.raises(SettledError, match="has ended; it cannot be settled again"):
         loan.settle()
     with pytest.raises(SettledError, match="cannot settle 1 of 0"):
         loan.settle(1)
@@ -365,3 +365,36 @@ async def test_a_leak_does_not_keep_readers_waiting(ledger: Ledger) -> None:
         with pytest.warns(ResourceWarning), bystander.turn():
             pass
     assert went_on
+
+
+def test_an_outcome_that_is_none_repays_nothing(ledger: Ledger) -> None:
+    account = ledger.open("a")
+    loan = account.lend("", items=2, nbytes=10)
+    for outcome in ("delivered", 0, None):
+        with pytest.raises(TypeError, match="is one of Outcome's"):
+            loan.settle(outcome=outcome)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="is one of Outcome's"):
+            loan.transfer(ledger.open("b"), outcome)  # type: ignore[arg-type]
+    assert (loan.items, loan.bytes) == owed(account) == (2, 10)
+    ledger.audit()
+    loan.settle()
+
+
+def test_a_loan_stays_in_its_ledger(ledger: Ledger) -> None:
+    account = ledger.open("a")
+    loan = account.lend("", items=2, nbytes=10)
+    other = Ledger()
+    with pytest.raises(ValueError, match="of another ledger"):
+        loan.transfer(other.open("b"))
+    assert owed(account) == (2, 10)
+    ledger.audit()
+    other.audit()
+    loan.settle()
+
+
+@pytest.mark.parametrize("amounts", [(float("nan"), 1), (1, float("nan")), (0, 1), (1, -1)])
+def test_what_no_loan_can_cover(ledger: Ledger, amounts: tuple[int, int]) -> None:
+    account = ledger.open("a")
+    with pytest.raises(ValueError, match="at least one item"):
+        account.lend("", items=amounts[0], nbytes=amounts[1])
+    assert owed(account) == (0, 0)

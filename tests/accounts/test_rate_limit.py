@@ -229,3 +229,26 @@ async def test_debt_and_rate_are_waited_for_together(autojump_clock: MockClock) 
     assert waited(account) == pytest.approx({"account": 3.0, "rate": 7.0}, abs=0.01)
     blame = account.statistics().blame
     assert blame == pytest.approx({"box": 3.0, "(rate limit)": 7.0}, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (RateLimit(items_per_s=10), RateLimit(bytes_per_s=1000)),
+        (RateLimit(bytes_per_s=10), RateLimit(items_per_s=100)),
+        (RateLimit(items_per_s=10, bytes_per_s=10), RateLimit(bytes_per_s=1000)),
+    ],
+)
+async def test_what_has_no_rate_any_more_is_not_waited_for(
+    before: RateLimit, after: RateLimit, autojump_clock: MockClock
+) -> None:
+    """What was left over of the other unit would never be filled again."""
+    ledger = Ledger(clock=trio.current_time)
+    account = ledger.open("account", limit=NO_LIMIT)
+    account.rate = before
+    commit_run(account, [], b"", 50, 5000)
+    account.rate = after
+    with trio.fail_after(20):
+        for _ in range(100):
+            await account.ensure_clear_funds()
+            commit_run(account, [], b"", 1, 10)

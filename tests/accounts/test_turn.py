@@ -265,19 +265,48 @@ async def test_a_turn_whose_account_is_gone_by_its_end_sends_nothing(ledger: Led
 
 
 async def test_a_holder_that_breaks_its_word_leaves_no_turn_open(ledger: Ledger) -> None:
-    """`Holder.hold` must not raise. If it does, its sender is not inside that turn for ever."""
+    """`Holder.hold` must not raise. If it does, nothing is owed for it, and others have theirs."""
 
     class Broken(Box):
         def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-            account.repay(items, nbytes, Outcome.DROPPED)
             raise NotImplementedError
 
-    account = ledger.open("a")
+    account = ledger.open("a", limit=Limit(items=1))
+    broken, box = Broken(ledger, "broken"), Box(ledger, "box")
     with pytest.raises(NotImplementedError):
-        publish(account, [Broken(ledger, "broken")])
-    assert owed(account) == (0, 0)
+        publish(account, [broken, box])
+    assert owed(account) == (1, len(box.queue[0].item[0]))
     assert not ledger.turns
+    with pytest.raises(NotImplementedError):
+        commit_run(account, [broken, box], b"run", 1, 3)
+    with pytest.raises(ExceptionGroup, match="several holders"):
+        commit_run(account, [broken, broken], b"run", 1, 3)
+    ledger.audit()
+    assert sum(loan.items for loan in box.queue) == account.debt_items == 2
+    while box.queue:
+        box.take().settle()
+    assert owed(account) == (0, 0)
     await account.ensure_clear_funds()
+
+
+def test_what_cannot_be_sent_is_refused_and_nothing_is_owed(ledger: Ledger) -> None:
+    account, box = ledger.open("a"), Box(ledger, "box")
+    for holder, amounts, error in (
+        (print, {}, TypeError),
+        ("box", {}, TypeError),
+        (box, {"items": 0}, ValueError),
+        (box, {"items": -3}, ValueError),
+        (box, {"nbytes": -1}, ValueError),
+        (box, {"nbytes": float("nan")}, ValueError),
+    ):
+        with pytest.raises(error), account.turn() as turn:
+            turn.send(holder, b"x", **amounts)  # type: ignore[arg-type]
+        assert owed(account) == (0, 0)
+    with pytest.raises(ValueError, match="not -1"), account.turn() as turn:
+        turn.publish(None, b"x", nbytes=-1)  # type: ignore[arg-type]
+    assert owed(account) == (0, 0)
+    assert not box.queue
+    ledger.audit()
 
 
 def test_a_malformed_57th_leaves_the_56_before_it(ledger: Ledger) -> None:

@@ -276,6 +276,7 @@ class Machine(RuleBasedStateMachine):
     def everything_settles(self) -> None:
         self.have_all()
         self.sync(None)
+        self.sync(None)  # what had to wait for room until what was thrown away was erased
         for name, expected in self.expected().items():
             assert self.disk.now.taken.get(name, []) == expected
         assert self.sink.statistics().staged_items == self.sink.statistics().rest_items
