@@ -12,8 +12,8 @@ Ctrl-C ends it; every connection's account is printed when it closes.
 
 from __future__ import annotations
 
+import argparse
 import struct
-import sys
 from collections.abc import AsyncGenerator
 
 import trio
@@ -111,7 +111,11 @@ async def main(host: str, port: int) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("host")
+    parser.add_argument("port", type=int, help="0: any")
+    options = parser.parse_args()
     try:
-        trio.run(main, sys.argv[1], int(sys.argv[2]))
+        trio.run(main, options.host, options.port)
     except* KeyboardInterrupt:
         print("stopped")

@@ -1,11 +1,12 @@
 """A work queue over TCP: on disk, confirmed, shared among workers; from the public API alone.
 
-    python examples/work_queue.py serve 127.0.0.1:7001 --directory jobs
+    python examples/work_queue.py serve 127.0.0.1:7001 --directory jobs --queue resize=jobs/resize
     seq 100 | python examples/work_queue.py put 127.0.0.1:7001 jobs/resize
-    python examples/work_queue.py work 127.0.0.1:7001 resize --filter jobs/resize --prefetch 10
+    python examples/work_queue.py work 127.0.0.1:7001 resize --prefetch 10
 
 A queue has a name and gets what is published under topics that match its filter; each job goes to
-one of its workers, in turn, as long as their prefetch has room. With a directory, jobs are
+one of its workers, in turn, as long as their prefetch has room. A job that no queue is there for is
+refused; `work --filter` declares a queue, too. With a directory, jobs are
 confirmed when they are on disk, and survive a crash of the server. Without one they stay in memory,
 on the account of whoever published them: a publisher who is too far ahead of the workers is not
 read. What a worker has not acked when its connection ends goes to others; a job to which that has
@@ -119,6 +120,8 @@ class Options:
     """Bytes of memory that the classic policy aims below: it pages from half of them on."""
     disk_limit: int = 1 << 30
     """Bytes of jobs on disk; beyond, jobs are on their publishers' accounts again."""
+    queues: tuple[tuple[str, str], ...] = ()
+    """Queues that are declared at the start, each with its name and its topic filter."""
     limit: Limit = attrs.field(factory=lambda: Limit(items=10_000, bytes=8 << 20))
     """What one connection may owe before it is read no more."""
 
@@ -144,6 +147,11 @@ class Server:
         if shelves is not None:
             for key, text in shelves.store.values(KEPT).items():
                 self.make_queue(key.removeprefix(KEPT), text.decode())
+        for name, wanted in options.queues:
+            try:
+                self.declare(name, wanted, lambda: None)
+            except ValueError as exc:
+                raise RefusedError(str(exc)) from exc
 
     def declare(self, name: str, text: str, done: Callable[[], object]) -> None:
         """See to it that there is a queue; `done` is called when there will be after a crash, too.
@@ -327,14 +335,21 @@ class Connection:
         if not text or "+" in text or "#" in text:
             raise ValueError(f"{text!r} is no topic: it has wildcards, or nothing")
         with self.confirms.begin() as confirm, self.account.turn(body, confirm=confirm) as turn:
-            turn.publish(self.server.dataspace, Publication(text, payload, qos=1))
+            if self.server.dataspace.routes.of(text).acked.holders:
+                turn.publish(self.server.dataspace, Publication(text, payload, qos=1))
+            else:  # nobody would have it: who is told that it is confirmed takes it for done
+                confirm.expect()
+                confirm.refused(f"no queue takes {text}; declare one first")
 
     def say_confirms(self) -> None:
         """Say what can be said with few words."""
         self.server.to_confirm.discard(self)
         for answer in self.confirms.flush():
-            kind = b"N" if answer.refused else b"K"
-            self.send(kind, NUMBER.pack(answer.number, answer.multiple))
+            said = NUMBER.pack(answer.number, answer.multiple)
+            if answer.refused:  # with why the last of them was
+                self.send(b"N", said, (self.confirms.reason or "").encode())
+            else:
+                self.send(b"K", said)
 
     def consume(self, prefetch: int, name: str) -> None:
         """Take jobs of a queue, `prefetch` at a time."""
@@ -405,6 +420,10 @@ class ServerSaidNoError(Exception):
     """The server has ended the connection; the message is its own."""
 
 
+class RefusedError(Exception):
+    """The server does not take what it was given; the message says why."""
+
+
 @attrs.frozen
 class Job:
     """What a worker gets."""
@@ -422,12 +441,14 @@ class Client:
         window: What was published and not confirmed; it bounds how much that may be.
         on_answer: Called with numbers of publications and whether they were refused.
         refused: How many were.
+        reason: Why the last one was that was refused; empty while none has been.
     """
 
     def __init__(self, stream: trio.SocketStream, in_flight: int) -> None:
         self.window = InflightWindow(in_flight)
         self.on_answer: Callable[[list[int], bool], object] | None = None
         self.refused = 0
+        self.reason = ""
         self._stream = stream
         self._out = bytearray()
         self._sending = False
@@ -514,6 +535,7 @@ class Client:
             numbers = self.window.answered(*NUMBER.unpack_from(body, 1))
             if kind == b"N":
                 self.refused += len(numbers)
+                self.reason = body[1 + NUMBER.size :].decode()
             if self.on_answer is not None:
                 self.on_answer(numbers, kind == b"N")
         elif kind == b"E":
@@ -538,12 +560,18 @@ async def connect(host: str, port: int, *, in_flight: int = 200) -> AsyncGenerat
 
 
 async def put(host: str, port: int, topic: str) -> None:
-    """Publish each line of stdin, and wait until all are confirmed."""
+    """Publish each line of stdin, and wait until all are confirmed.
+
+    Raises:
+        RefusedError: If any of them were refused.
+    """
     async with connect(host, port, in_flight=5_000) as client:
         async for line in trio.wrap_file(sys.stdin.buffer):
             await client.publish(topic, line.rstrip(b"\n"))
         await client.window.wait_answered()
         print(f"{client.window.last - client.refused} confirmed, {client.refused} refused")
+        if client.refused:
+            raise RefusedError(client.reason)
 
 
 async def work(
@@ -564,22 +592,50 @@ async def work(
                 await trio.lowlevel.checkpoint()
 
 
+def address(text: str) -> tuple[str, int]:
+    """Take HOST:PORT apart."""
+    host, _, port = text.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
+    return host, int(port)
+
+
+def named_filter(text: str) -> tuple[str, str]:
+    """Take NAME=FILTER apart."""
+    name, _, wanted = text.partition("=")
+    if not (name and wanted):
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=FILTER")
+    try:
+        TopicFilter(wanted)
+    except DataspaceError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+    return name, wanted
+
+
 def arguments() -> argparse.ArgumentParser:
     """Say what may be written on the command line."""
     parser = argparse.ArgumentParser(description="A work queue over TCP.")
     commands = parser.add_subparsers(dest="command", required=True)
     server = commands.add_parser("serve", help="run a server until Ctrl-C")
-    server.add_argument("address", help="HOST:PORT")
+    server.add_argument("address", type=address, help="HOST:PORT")
     server.add_argument("--directory", type=Path, help="where jobs are kept")
+    server.add_argument(
+        "--queue",
+        type=named_filter,
+        action="append",
+        default=[],
+        metavar="NAME=FILTER",
+        help="declare a queue, with this topic filter; may be given several times",
+    )
     server.add_argument("--fsync-interval", type=float, default=Options().fsync_interval)
     server.add_argument("--paging", choices=("steady", "classic"), default="steady")
     server.add_argument("--memory", type=int, default=Options().memory)
     server.add_argument("--disk-limit", type=int, default=Options().disk_limit)
     publisher = commands.add_parser("put", help="publish the lines of stdin")
-    publisher.add_argument("address")
+    publisher.add_argument("address", type=address, help="HOST:PORT")
     publisher.add_argument("topic")
     worker = commands.add_parser("work", help="print jobs until Ctrl-C")
-    worker.add_argument("address")
+    worker.add_argument("address", type=address, help="HOST:PORT")
     worker.add_argument("queue")
     worker.add_argument("--filter", help="declare the queue, with this topic filter")
     worker.add_argument("--prefetch", type=int, default=10)
@@ -589,16 +645,21 @@ def arguments() -> argparse.ArgumentParser:
 
 async def main(given: argparse.Namespace) -> None:
     """Do what was asked for."""
-    host, _, port = given.address.rpartition(":")
+    host, port = given.address
     if given.command == "serve":
         options = Options(
-            given.directory, given.fsync_interval, given.paging, given.memory, given.disk_limit
+            directory=given.directory,
+            fsync_interval=given.fsync_interval,
+            paging=given.paging,
+            memory=given.memory,
+            disk_limit=given.disk_limit,
+            queues=tuple(given.queue),
         )
-        await serve(host, int(port), options)
+        await serve(host, port, options)
     elif given.command == "put":
-        await put(host, int(port), given.topic)
+        await put(host, port, given.topic)
     else:
-        await work(host, int(port), given.queue, given.filter, given.prefetch, given.ack_every)
+        await work(host, port, given.queue, given.filter, given.prefetch, given.ack_every)
 
 
 def first_of(group: BaseExceptionGroup[Exception]) -> Exception:
@@ -613,7 +674,9 @@ if __name__ == "__main__":
         trio.run(main, arguments().parse_args())
     except* KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-    except* (OSError, trio.BrokenResourceError, StoreError, ServerSaidNoError) as failures:
+    except* (
+        OSError, trio.BrokenResourceError, StoreError, ServerSaidNoError, RefusedError
+    ) as failures:  # fmt: skip
         failure = first_of(failures)
     if failure is not None:
         sys.exit(f"work_queue: {failure}")

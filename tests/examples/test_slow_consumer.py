@@ -76,3 +76,17 @@ async def test_all_publishers_wait_for_the_one_that_stopped_until_it_is_given_up
     assert log.count(b"/shop/archive made no progress for") == 2  # given up, and why it left
     assert b"Traceback" not in log
     assert b" ERROR " not in log
+
+
+def test_a_relay_that_does_not_start_is_said_in_a_sentence() -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLE), "--mqtt", "0", "--http", "0", "--nope"],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert run.returncode == 1
+    reason, sentence = run.stderr.splitlines()
+    assert "--nope" in reason  # the relay's own
+    assert sentence == "slow_consumer: the relay did not start"

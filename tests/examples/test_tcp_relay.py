@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tcp_relay.py"
@@ -134,3 +135,12 @@ async def test_a_bad_frame_ends_its_connection_and_no_other() -> None:
             await good.send_all(frame(b"Sa") + frame(b"Pa\0still here"))
             assert await read_frame(good, good_in) == b"Pa\0still here"
     assert any("a frame of 1073741824 bytes" in line for line in printed), printed
+
+
+@pytest.mark.parametrize("given", [[], ["127.0.0.1"], ["127.0.0.1", "here"]])
+def test_where_to_listen_has_to_be_said(given: list[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLE), *given], capture_output=True, check=False, text=True
+    )
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1].startswith("tcp_relay.py: error: ")

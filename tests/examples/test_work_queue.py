@@ -370,3 +370,85 @@ async def test_the_commands(tmp_path: Path) -> None:
             await worker.wait()
             await worker.stdout.aclose()
             await worker.stderr.aclose()
+
+
+async def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run one of the commands to its end."""
+    with trio.fail_after(60):
+        return await trio.run_process(
+            [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
+            stdin=stdin,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+
+
+JOBS = b"".join(b"%d\n" % n for n in range(100))
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+async def test_the_commands_in_the_order_of_the_docstring(tmp_path: Path, on_disk: bool) -> None:
+    where = tmp_path / "jobs" if on_disk else None
+    async with running(where, "--queue=resize=jobs/resize") as server:
+        address = f"{HOST}:{server.port}"
+        put = await command("put", address, "jobs/resize", stdin=JOBS)
+        assert (put.returncode, put.stdout) == (0, b"100 confirmed, 0 refused\n"), put.stderr
+        worker = await trio.lowlevel.open_process(
+            [sys.executable, str(EXAMPLE), "work", address, "resize", "--prefetch=10"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert worker.stdout is not None
+        try:
+            printed = b""
+            with trio.fail_after(60):
+                while printed.count(b"\n") < 100:
+                    data = await worker.stdout.receive_some()
+                    assert data, "the worker has ended"
+                    printed += data
+            assert printed.decode().splitlines() == [f"jobs/resize {n}" for n in range(100)]
+        finally:
+            worker.kill()
+            await worker.wait()
+            await worker.stdout.aclose()
+
+
+async def test_what_no_queue_is_there_for_is_not_confirmed(tmp_path: Path) -> None:
+    async with running(tmp_path / "jobs", "--queue=resize=jobs/resize") as server:
+        put = await command("put", f"{HOST}:{server.port}", "jobs/other", stdin=JOBS)
+        assert (put.returncode, put.stdout) == (1, b"0 confirmed, 100 refused\n")
+        assert put.stderr == b"work_queue: no queue takes jobs/other; declare one first\n"
+        async with connect(HOST, server.port) as client:
+            # Those that are taken are confirmed nevertheless.
+            for topic in ("jobs/resize", "jobs/other", "jobs/resize"):
+                await client.publish(topic, b"")
+            await client.window.wait_answered()
+            assert (client.refused, client.window.last) == (1, 3)
+            assert (await client.statistics())["resize"]["ready"] == 2
+
+
+async def test_a_queue_that_is_there_with_another_filter_is_not_bound_anew(tmp_path: Path) -> None:
+    async with running(tmp_path / "jobs", "--queue=q=jobs/a"):
+        pass
+    where = f"--directory={tmp_path / 'jobs'}"
+    run = await command("serve", f"{HOST}:0", where, "--queue=q=jobs/b")
+    assert run.returncode == 1
+    assert run.stderr == b"work_queue: queue q is bound to jobs/a, not to jobs/b\n"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("put", "localhost", "jobs/x"),
+        ("work", "localhost:", "q"),
+        ("serve", ":7001"),
+        ("serve", "localhost:70000"),
+        ("serve", f"{HOST}:0", "--queue=jobs"),
+        ("serve", f"{HOST}:0", "--queue=q=a/#/b"),
+    ],
+)
+async def test_what_cannot_be_meant_is_said_in_a_line(given: tuple[str, ...]) -> None:
+    run = await command(*given)
+    assert run.returncode == 2
+    assert run.stderr.decode().splitlines()[-1].startswith(f"work_queue.py {given[0]}: error: ")
