@@ -6,8 +6,9 @@
 It starts `clearfunds relay` and three publishers, each of which would send `--rate` messages a
 second, and a query that takes `--work` seconds a batch, whatever is in it. Each publisher may owe
 for `--limit-items`; so once that many of its messages wait for Spark, it is not read any more, and
-sends as many as Spark gets done. A batch has half of what all may owe for: while Spark is at one
-half, they send the other. At the end the publishers stop, the query takes the rest, and nothing is
+sends as many as Spark gets done. It goes on when it owes for half of that. A batch has a third of
+what all may owe for, so they go on at every second one, and what is printed is what they sent a
+second during the last two. At the end the publishers stop, the query takes the rest, and nothing is
 owed. docs/spark.md says why.
 """
 
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -63,13 +64,14 @@ def relay(limit_items: int) -> Generator[tuple[int, int]]:
         process.wait()
 
 
-async def publish(port: int, hall: str, rate: int, sent: Counter[str]) -> None:
-    """Publish twenty times a second, or as fast as the relay lets it."""
+async def publish(port: int, hall: str, rate: int, until: float, sent: Counter[str]) -> None:
+    """Publish twenty times a second, or as fast as the relay lets it; until then."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with open_mqtt(stream, client_id=hall, keep_alive=0) as client:
-        while True:
+        while trio.current_time() < until:
             for _ in range(rate // 20):
-                # Until the relay has acknowledged it: here it is held up.
+                # Until the relay has acknowledged it: here it is held up. It is not cancelled: of
+                # what was sent and not acknowledged nobody here would know whether it came.
                 await client.publish(f"plant/{hall}", PAYLOAD, qos=1)
                 sent[hall] += 1
             await trio.sleep(1 / 20)
@@ -77,10 +79,10 @@ async def publish(port: int, hall: str, rate: int, sent: Counter[str]) -> None:
 
 async def publish_all(port: int, rate: int, seconds: float, sent: Counter[str]) -> None:
     """Let all of them publish for so long."""
-    with trio.move_on_after(seconds):
-        async with trio.open_nursery() as nursery:
-            for hall in HALLS:
-                nursery.start_soon(publish, port, hall, rate, sent)
+    until = trio.current_time() + seconds
+    async with trio.open_nursery() as nursery:
+        for hall in HALLS:
+            nursery.start_soon(publish, port, hall, rate, until, sent)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -98,23 +100,23 @@ def main(options: argparse.Namespace) -> None:
             .option("relay", f"127.0.0.1:{ranges}")
             .option("subscription", "halls")
             .option("subscribe", "plant/#")
-            .option("maxOffsetsPerTrigger", options.limit_items * len(HALLS) // 2)
+            .option("maxOffsetsPerTrigger", options.limit_items * len(HALLS) // 3)
             .load()
         )
-        began = time.monotonic()
-        before: Counter[str] = Counter()
+        # When each of the last two batches began, and what had been sent by then.
+        begun = deque([(time.monotonic(), sent.copy())], maxlen=2)
 
         def work(batch: DataFrame, number: int) -> None:
-            nonlocal began, before
             for row in batch.groupBy("topic").count().collect():
                 received[row["topic"]] += row["count"]
             time.sleep(options.work)
             with RangeReader.join("127.0.0.1", ranges, Ticket("halls")) as onlooker:
                 owed = onlooker.owed()
+            began, before = begun[0]
             now, seconds = sent.copy(), time.monotonic() - began
             rates = ", ".join(f"{h} {(now[h] - before[h]) / seconds:4.0f}" for h in HALLS)
             print(f"batch {number:2}: sent a second: {rates}; owed: {owed.items}", flush=True)
-            began, before = time.monotonic(), now
+            begun.append((time.monotonic(), now))
 
         query = (
             readings.writeStream.foreachBatch(work)
