@@ -1,4 +1,10 @@
-"""Alice publishes photos faster than the album takes them. Who waits, and for whom?"""
+"""Alice publishes photos faster than the album takes them. Who waits, and for whom?
+
+That nobody waits for ever on a mailbox that takes nothing holds only where it is watched:
+`nursery.start_soon(clearfunds.accounts.watch_patience, ledger)`, which is left out here.
+Accounts, dataspaces and mailboxes belong to one Trio thread; from another one use
+`trio.from_thread.run_sync`.
+"""
 
 import attrs
 import trio

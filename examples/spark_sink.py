@@ -5,6 +5,9 @@
     mosquitto_sub -t 'alarms/#' -v
     mosquitto_pub -t readings/kiln -m '{"celsius": 96.5}'
 
+Publish when the relay has logged that the query has `attached` to the subscription hot-readings,
+which takes it some seconds: what was published before the first time is not seen.
+
 Everything between them owes: who publishes readings waits when Spark is slow, and Spark waits when
 whoever reads the alarms is. Kill it, start it again with the same checkpoint, and each alarm has
 been published once.
