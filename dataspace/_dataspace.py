@@ -416,7 +416,11 @@ class Dataspace:
         Raises:
             PatternError: If `pattern` cannot be one; at the commit, `TooManyShapesError`, and as
                 `assert_`.
+            TypeError: If `holder` is none.
         """
+        if holder is not None and not hasattr(holder, "hold"):
+            msg = f"{holder!r} holds no loans; what observes is a mailbox, an outlet, or the like"
+            raise TypeError(msg)
         compiled = pattern if isinstance(pattern, TopicFilter) else compile_pattern(pattern)
         if value is None:
             value = Observe(compiled)

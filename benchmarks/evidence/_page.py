@@ -20,7 +20,8 @@ MARK: Final = (
 INTRODUCTION: Final = """
 What the relay costs, how late it is, what it keeps in memory and whom it stops, measured on one
 machine beside the other servers that were found there. All of this page was written by one command,
-its sentences about results included: on another machine it says what is so there. What was measured
+its sentences about results included: on another machine it says what is so there. (One table, of a
+backlog of full size, takes longer than that, and says which command it is of.) What was measured
 in every single pass is in [data/evidence/](data/evidence/); what it is good for is said
 [at the end](#what-to-distrust).
 """

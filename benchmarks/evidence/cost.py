@@ -381,7 +381,9 @@ def _profile_part(profiles: list[Shares], options: list[dict[str, Any]]) -> list
     text = (
         "**In the relay.** Where its time goes under load, by py-spy (`python benchmarks/fanout.py "
         "--profile`); the time in which it waits for something to do is left out. Bookkeeping is "
-        "all of `accounts/`, and all of what hands over and sends but the system calls."
+        "all of `accounts/`, and all of what hands over and sends but the system calls. py-spy "
+        "stops the process to look at it, which in a virtual machine is mostly where it enters or "
+        "leaves the kernel: what lies between looks smaller here than it is."
     )
     said: list[str] = []
     for each in profiles:
@@ -393,7 +395,7 @@ def _profile_part(profiles: list[Shares], options: list[dict[str, Any]]) -> list
     if said:
         # As if waiting took no CPU at all.
         parts.append(
-            wrapped(f"Of the CPU that a delivery takes (below) that is at most {listed(said)}.")
+            wrapped(f"By these samples, of the CPU that a delivery takes (below): {listed(said)}.")
         )
     return parts
 

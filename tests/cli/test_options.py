@@ -264,6 +264,22 @@ def test_what_is_wrong_with_a_tenant_is_said_in_one_line(
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--max-inflight", "65536"], "Must be <= 65535"),
+        (["--disk-limit", "20KiB"], "--disk-limit is of a store: give --store"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(
+    options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["relay", *options]) == 2
+    error = capsys.readouterr().err
+    assert why in error
+    assert len(error.splitlines()) == 1
+
+
 def test_credit_is_shown_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["relay", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.replace("│", " ").split())

@@ -215,6 +215,8 @@ def test_what_cannot_be_a_pattern_is_refused_at_once(
     with account.turn() as turn:
         with pytest.raises(PatternError):
             dataspace.observe(turn, [1], mailbox)
+        with pytest.raises(TypeError, match="holds no loans"):
+            dataspace.observe(turn, Reading, print)  # type: ignore[arg-type]
         dataspace.observe(turn, Reading, mailbox)
     assert dataspace.statistics().observations == 1
 

@@ -13,6 +13,7 @@ from ._connection import Role as Role
 from ._connection import State as State
 from ._frames import DEFAULT_MAX_PACKET_SIZE as DEFAULT_MAX_PACKET_SIZE
 from ._frames import encode_remaining_length as encode_remaining_length
+from ._identifiers import MAX_PACKET_ID as MAX_PACKET_ID
 from ._identifiers import AwaitingRelease as AwaitingRelease
 from ._identifiers import PacketIds as PacketIds
 from ._open import open_mqtt as open_mqtt

@@ -16,7 +16,7 @@ from .._server import Admission, Server
 from .._settings import ServerSettings
 from ._dealings import Dealings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
-from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE
+from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
 from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
 from ._kept import KeptSessions
 from ._session import SERVER_TOPICS, MqttSession
@@ -37,8 +37,12 @@ class MqttSettings(ServerSettings):
     """Bytes of a client identifier: it names an account, and is kept as long as it owes."""
     topics: TopicLimits = attrs.field(factory=TopicLimits)
     """How long and how deep a topic may be."""
-    max_inflight: int = DEFAULT_MAX_INFLIGHT
-    """QoS 1 publications on their way to one subscriber and not acknowledged."""
+    max_inflight: int = attrs.field(
+        default=DEFAULT_MAX_INFLIGHT,
+        validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
+    )
+    """Publications of QoS 1 and 2 on their way to one subscriber and not acknowledged: no more than
+    there are packet identifiers [MQTT-2.3.1-1]."""
     max_awaiting_release: int = DEFAULT_MAX_AWAITING_RELEASE
     """QoS 2 publications of one client whose PUBREL has not come."""
 

@@ -121,6 +121,8 @@ def relay(
     kept = attrs.asdict(keeping)
     if keeping.store is not None:
         kept["store"] = str(keeping.store)
+    elif keeping.disk_limit != DEFAULTS.disk_limit:
+        raise UsageError("--disk-limit is of a store: give --store DIRECTORY, or --kept-limit")
     try:
         settings = RelaySettings(
             listen=listen,

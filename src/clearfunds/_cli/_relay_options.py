@@ -5,8 +5,10 @@ from typing import Annotated, Final, Literal
 
 import attrs
 from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 
 from clearfunds.transports import RelaySettings, StuckWord
+from clearfunds.transports.mqtt import MAX_PACKET_ID
 
 from ._account_limit import AccountLimits
 from ._subscription_policy import SubscriptionPolicies
@@ -165,7 +167,11 @@ class Peers:
         DEFAULTS.max_topic_levels
     )
     max_inflight: Annotated[
-        Count, Parameter(help="QoS 1 and 2 messages sent to one client and not acknowledged.")
+        Count,
+        Parameter(
+            validator=Number(gte=1, lte=MAX_PACKET_ID),
+            help="QoS 1 and 2 messages sent to one client and not acknowledged.",
+        ),
     ] = DEFAULTS.max_inflight
     max_awaiting_release: Annotated[
         Count, Parameter(help="QoS 2 messages of one client whose PUBREL has not come.")
