@@ -111,7 +111,7 @@ def test_the_section_says_what_was_found() -> None:
     pytest.importorskip("matplotlib")
     shown = cost.render(json.loads(json.dumps(data())))
     assert "| one-9 | 10.0% | 50.0% | 40.0% |" in shown.text
-    assert "at most 10 ns with pipelined-9 and 10 ns with one-9" in shown.text
+    assert "(below): 10 ns with pipelined-9 and 10 ns with one-9" in shown.text
     assert "costs 4.0 to 4.0 times what a plain queue does" in shown.text
     assert "| 50 | 9 | 4.00 (4.00-8.00) | 1.00 (1.00-2.00) |" in shown.text
     assert "| 0.120 | 1.20 | 0.120 | 1.20 |" in shown.text
