@@ -10,6 +10,7 @@ from ._files import check_files as check_files
 from ._files import write as write
 from ._latency import Latencies as Latencies
 from ._latency import Marks as Marks
+from ._latency import check_histogram as check_histogram
 from ._profile import Profile as Profile
 from ._profile import Step as Step
 from ._result import PublisherResult as PublisherResult

@@ -78,6 +78,8 @@ class ListenURL:
         try:
             parts = urlsplit(url)
             return cls._from_parts(url, parts, protocols)
+        except ListenURLError:
+            raise
         except ValueError as exc:
             raise ListenURLError(f"cannot listen on {url!r}: {exc}") from exc
 

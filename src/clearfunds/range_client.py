@@ -11,6 +11,9 @@ the protocol in its own words; `transports/subscriptions/_frames.py` has it writ
             for block in reader.fetch(at, end):
                 for row in block.rows():
                     ...
+            if at == end:
+                time.sleep(0.1)  # nothing has come since: who asks at once asks all the time
+                continue
             at = end
             reader.ack(at)  # repaid: the publishers may go on
 

@@ -105,6 +105,7 @@ def test_what_is_no_url_says_what_to_write(url: str, message: str) -> None:
     with pytest.raises(ListenURLError, match=message) as caught:
         ListenURL.parse(url, PROTOCOLS)
     assert repr(url) in str(caught.value)
+    assert str(caught.value).count("cannot listen on") == 1
 
 
 # -- opening --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from clearfunds.perf import (
     Sizes,
     Stall,
     check_files,
+    check_histogram,
     exposed,
     measure,
     parse_stalls,
@@ -300,6 +301,7 @@ def perf(
             if load.uri is not None:
                 runs = [attrs.evolve(each, uri=load.uri) for each in runs]
         check_files((csv, json, html))
+        check_histogram()
     except ScenarioError as error:
         raise UsageError(str(error)) from error
     except PerfError as error:
