@@ -168,8 +168,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             return
         established = websocket.established
         for message in websocket.receive_data(data):
-            self._messages.append(message)
-            self._messages_bytes += len(message)
+            if message:  # one without a packet would be held, and counts for no bytes
+                self._messages.append(message)
+                self._messages_bytes += len(message)
         self._answer_websocket()
         if websocket.established and not established:
             self.credit.ask()

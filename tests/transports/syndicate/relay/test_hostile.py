@@ -555,6 +555,23 @@ async def test_a_ping_that_came_while_nothing_could_be_sent_is_answered_afterwar
                 last = last[-1:] + await peer.stream.receive_some(1 << 20)
 
 
+async def test_empty_messages_are_not_held_while_their_connection_waits() -> None:
+    """They are no bytes, of which a connection that waits may have so many."""
+    async with blocked() as (served, _), web(served) as peer:
+        await peer.send_raw(frame(wire("[[0 <S #:[0 5]>]]")))
+        assert b"\x05" in await peer.stream.receive_some()
+        (empty,) = [s for s in served.side.open if inside(s, "_websocket") is not None]
+        await peer.send_raw(frame(wire(ENOUGH_TO_WAIT)))
+        await until(lambda: empty.account.waiting)
+        data = frame(b"") * 1_000
+        goal = served.side.counters.received_bytes + len(data)
+        await peer.send_raw(data + frame(wire("[[0 <S #:[0 6]>]]")))
+        await until(lambda: served.side.counters.received_bytes > goal)
+        await until(lambda: len(inside(empty, "_messages")) == 1)
+        assert empty.account.waiting
+        served.audit()
+
+
 # -- references that have been taken back ---------------------------------------------------------
 
 
