@@ -26,7 +26,7 @@ from .._session import LOOK_AHEAD_PAUSE_SECONDS, Session
 from .._tenants import NO_USER, Peer
 from ..websocket import WebSocket
 from ._connection import Connection, Frame, State
-from ._credit import Credited
+from ._credit import DO, Credited
 from ._crediting import Crediting
 from ._droppable import ABLE, Messages
 from ._entities import Answer, Attenuated, Entity, Inert, Proxy
@@ -329,7 +329,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             # From the new ones, in order; each goes back behind those that wait.
             frame = self._ahead[before]
             packet = frame.packet
-            if isinstance(packet, Extension) and self.credit.handle(packet):
+            # Not who asks for credit: that is for the turns behind it, and has to be answered.
+            if isinstance(packet, Extension) and packet != DO and self.credit.handle(packet):
                 del self._ahead[before]
                 self._ahead_bytes -= frame.end - frame.start
             else:

@@ -561,6 +561,36 @@ async def test_credit_passes_what_waits(unix: str) -> None:
         await until(lambda: not account.debt_items)
 
 
+async def test_who_asks_for_credit_while_it_waits_is_answered_in_its_turn(unix: str) -> None:
+    """Or it could have any number of answers kept for it; and what waits has not been taken yet."""
+    async with (
+        relay(listen=(TCP, unix), credit="request", limit_items=3, patience=60) as served,
+        served.peer(1) as stuck,
+        served.peer() as both,
+        served.peer() as other,
+    ):
+        await stuck.expect(DO)
+        await observing(stuck)
+        await agreeing(both, rec("Hears", BIND))
+        await other.expect(DO)
+        await other.send("[[0 <M <Hears 1>>]]")
+        assert await both.lines(1) == ["1 ! [1]"]
+        account, third = served.account(both), served.account(other)
+        packets = packets_of("different", 60, LARGE)
+        packets[50:50] = [*[DO] * 20, gives(1)]
+        async with listening(both) as (ear,), trio.open_nursery() as nursery:
+            nursery.start_soon(both.send_raw, wire(*packets))
+            await until(lambda: not third.debt_items)  # the credit behind them has been taken
+            assert account.waiting
+            assert held(served, account, "outlet") == account.debt_items < 10
+            assert ear.others == []
+            await stuck.lines(60)
+            await until(lambda: ear.credit >= 10)
+            assert ear.credit == 10  # for the turns behind them
+            assert ear.others == [WILL] * 20
+        served.audit()
+
+
 async def test_two_who_wait_for_each_others_credit_go_on() -> None:
     """Each publishes what the other observes, over its limit; credit is behind publications."""
     count = 300
