@@ -215,6 +215,14 @@ class Connection:
             self.position = 0
             self.missing = 0
 
+    def take_unparsed(self) -> bytes:
+        """Take back what has been received and not parsed. For this package only."""
+        data = self.buffer[self.position :]
+        if self._collected is not None:
+            data = bytes(self._collected)
+        self._drop_input()
+        return data
+
     def next_packet(self) -> Packet | NeedDataType:
         """Take the next packet out of the input.
 

@@ -245,7 +245,12 @@ def topic_key(buffer: bytes, position: int) -> bytes | None:
 
 
 def take_acknowledgements(
-    buffer: bytes, start: int, passed: set[int] | None = None
+    buffer: bytes,
+    start: int = 0,
+    passed: dict[int, int] | None = None,
+    *,
+    origin: int = 0,
+    handled: int = 0,
 ) -> tuple[list[tuple[int, int]], bytes, int]:
     """Take what reduces debt, and pings, out of a connection's unparsed input (rule 10).
 
@@ -256,7 +261,10 @@ def take_acknowledgements(
     Args:
         buffer: Unparsed input, beginning with a packet.
         start: From where on it has not been looked at before.
-        passed: The packet identifiers of the QoS 2 publications before that; it is added to.
+        passed: Where the QoS 2 publications before that begin in all that was ever kept, by packet
+            identifier; it is added to.
+        origin: Where `buffer` begins in that.
+        handled: How much of that has been handled, so that it is not waited for any more.
 
     Returns:
         (first byte, packet identifier or 0) of each packet taken, the buffer without them, and
@@ -264,7 +272,8 @@ def take_acknowledgements(
     """
     taken: list[tuple[int, int]] = []
     kept: list[bytes] = []
-    passed = set[int]() if passed is None else passed
+    passed = {} if passed is None else passed
+    removed = 0
     end = len(buffer)
     position = keep_from = start
     while end - position >= 2:
@@ -283,7 +292,7 @@ def take_acknowledgements(
         stop = at + length
         if first in ACKNOWLEDGEMENTS and length == 2 and (buffer[at] or buffer[at + 1]):
             packet_id = buffer[at] << 8 | buffer[at + 1]
-            if first == PUBREL and packet_id in passed:
+            if first == PUBREL and passed.get(packet_id, -1) >= handled:
                 position = stop
                 continue
             taken.append((first, packet_id))
@@ -294,10 +303,12 @@ def take_acknowledgements(
         else:
             if first & ~DUP_RETAIN == PUBLISH_QOS_2 and length > 4:
                 at += 2 + (buffer[at] << 8 | buffer[at + 1])
-                passed.add(int.from_bytes(buffer[at : at + 2], "big"))
+                packet_id = int.from_bytes(buffer[at : at + 2], "big")
+                passed[packet_id] = origin + position - removed
             position = stop
             continue
         kept.append(buffer[keep_from:position])
+        removed += stop - position
         position = keep_from = stop
     if not taken:
         return taken, buffer, position

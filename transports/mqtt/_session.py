@@ -32,6 +32,7 @@ from .._session import (
     Session,
 )
 from .._tenants import NO_USER, Peer, printable
+from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._identifiers import AwaitingRelease
@@ -70,7 +71,6 @@ from ._runs import (
     Single,
     find_run,
     publications,
-    take_acknowledgements,
     topic_key,
 )
 
@@ -95,6 +95,9 @@ CACHED_PAYERS = 1_024
 
 REPLAY_STEP = 256
 """Retained publications sent before anything else of this connection is looked at."""
+
+ACKNOWLEDGED_AT_ONCE = 1_000
+"""Packets taken out of the input of a connection that waits before others run."""
 
 OVERTAKING: dict[int, Callable[[int], Packet]] = {
     PUBACK: PubAck,
@@ -124,7 +127,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_answers", "_at_least_once", "_awaiting", "_connection", "_inflight", "_kept",
+        "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_inflight", "_kept",
         "_listener", "_membership", "_observations", "_payer_by_key", "_payers", "_peer",
         "_replay", "_replays", "_short", "_single", "_single_topic", "_will", "client_id",
     )  # fmt: skip
@@ -139,6 +142,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._connection = Connection(
             Role.SERVER, max_packet_size=settings.max_packet_size, topic_limits=settings.topics
         )
+        # What came while it waited, until all that is whole of it has been taken up.
+        self._ahead: Ahead | None = None
         self.client_id = ""
         self.account = None
         self._inflight: Inflight | KeptInflight | None = None
@@ -201,7 +206,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._last = self._server.ledger.clock()
 
     def _cut_off(self) -> str:
-        left = self._connection.unparsed_bytes
+        left = self._unparsed()
         if left:
             return f"the client closed the connection within a packet ({left} bytes of it came)"
         return "the client closed the connection without DISCONNECT"
@@ -276,6 +281,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _close(self) -> None:
         self._connection.close()
+        self._ahead = None
         if self._answers is not None:
             self._answers.close()
         self._short = self._payer_by_key = None
@@ -389,26 +395,33 @@ class MqttSession(Session["MqttServer", Account | None]):
         the client has left, it ends the wait.
         """
         connection = self._connection
-        looked_at = connection.position
+        ahead = self._ahead
+        data = b""
+        if ahead is None:
+            ahead = self._ahead = Ahead()
+            data = connection.take_unparsed()
         allowance = LOOK_AHEAD_BYTES
-        passed: set[int] = set()
         while True:
-            taken, connection.buffer, looked_at = take_acknowledgements(
-                connection.buffer, looked_at, passed
-            )
+            taken = ahead.add(data, connection.unparsed_bytes) if data else ()
+            data = b""
             if taken:
-                for first, packet_id in taken:
+                for done, (first, packet_id) in enumerate(taken, 1):
                     self._acknowledge(first, packet_id)
+                    if not done % ACKNOWLEDGED_AT_ONCE:
+                        # Shielded: the others have been taken out of the input.
+                        await trio.lowlevel.cancel_shielded_checkpoint()
+                        if self._retired:
+                            return
                 self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
                 self._inflight.close()  # nothing more will be acknowledged
-            if looked_at == connection.position:  # nothing whole is kept
+            if not ahead.has_whole_packets and not connection.unparsed_bytes:
                 self._left = self._eof
-                if self._eof or connection.buffer.startswith(DISCONNECT, connection.position):
+                if self._eof or ahead.begins_with(DISCONNECT):
                     self._replays.clear()  # who leaves is told nothing more
                     self._replay = None
                     wait.cancel()
-            unparsed = connection.unparsed_bytes
+            unparsed = self._unparsed()
             if self._eof or (self._inflight is None and unparsed >= LOOK_AHEAD_BYTES):
                 return
             # A client that reads nothing must not fill its outlet with answers to its pings; but
@@ -416,16 +429,39 @@ class MqttSession(Session["MqttServer", Account | None]):
             if (self.outlet.blocked and allowance <= 0) or unparsed >= self._stretch():
                 await trio.sleep(LOOK_AHEAD_PAUSE_SECONDS)
                 continue
-            before = connection.position
             try:
                 data = await self._link.receive()
             except OSError:
                 data = b""  # it will be found again when its turn comes
-            self._received(data)
+            self._received_ahead(data)
             if self.outlet.blocked:
                 allowance -= len(data)
-            # Joining the new input to the old moves the old to the front of the buffer.
-            looked_at -= before - connection.position
+
+    def _received_ahead(self, data: bytes) -> None:
+        """Note that something came while it waits; as `_received`, which hands it on, too."""
+        if not data:
+            self._eof = True
+            return
+        self._server.counters.received_bytes += len(data)
+        if len(data) >= PROGRESS_BYTES and self.account is not None:
+            self._last = self._server.ledger.clock()
+
+    def _unparsed(self) -> int:
+        """How much input is held."""
+        ahead = self._ahead
+        return self._connection.unparsed_bytes + (0 if ahead is None else ahead.size)
+
+    def _take_up(self) -> bool:
+        """Parse what came while it waited, if that is not done; whether there was any of it."""
+        ahead = self._ahead
+        assert ahead is not None
+        data = ahead.take_up()
+        if not data:
+            # What is not whole yet is joined to what comes next, as ever.
+            data = ahead.take_rest()
+            self._ahead = None
+        self._connection.receive_data(data)
+        return bool(data)
 
     def _acknowledge(self, first: int, packet_id: int) -> None:
         try:
@@ -454,9 +490,10 @@ class MqttSession(Session["MqttServer", Account | None]):
             buffer = connection.buffer
             position = connection.position
             if position >= len(buffer):
-                if connection.state is State.CONNECTED:
+                if self._ahead is None or not self._take_up():
                     return False
-            elif buffer[position] == PLAIN_PUBLISH:
+                continue
+            if buffer[position] == PLAIN_PUBLISH:
                 account = self._payer_at(buffer, position) if payer_of else self.account
                 if account is not None:
                     run = find_run(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from clearfunds.accounts import Account
+from clearfunds.transports import AccountRate
 from clearfunds.transports.mqtt import (
     PingReq,
     PingResp,
@@ -20,10 +23,19 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     encode,
 )
+from clearfunds.transports.mqtt._runs import take_acknowledgements
+from clearfunds.transports.mqtt._session import ACKNOWLEDGED_AT_ONCE, MqttSession
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
+
+LOOK = "clearfunds.transports.mqtt._ahead.take_acknowledgements"
 
 LITTLE = 4096
 """A receive buffer so small that what a client does not read stays in the relay, soon."""
+
+
+def inside(thing: object, name: str) -> Any:
+    """Look at what is nobody's business but a test's."""
+    return getattr(thing, name)
 
 
 async def waiting(relay: RunningRelay, client_id: str) -> None:
@@ -321,6 +333,129 @@ async def test_a_client_that_pings_without_end_and_reads_nothing_is_bounded(tmp_
             raise AssertionError("all of it was read")
         # Two bytes for each, of what two reads and one more can hold.
         assert relay.account("pub").debt_items < 110_000
+        relay.audit()
+
+
+async def test_what_waits_is_looked_at_once_however_often_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or whoever keeps it waiting for each publication, as a rate does, pays for all of them."""
+    looked_at = waits = 0
+    wait = Account.ensure_clear_funds
+
+    def counted(buffer: bytes, start: int = 0, *args: Any, **kwargs: Any) -> Any:
+        nonlocal looked_at
+        looked_at += len(buffer) - start
+        return take_acknowledgements(buffer, start, *args, **kwargs)
+
+    async def waited(account: Account) -> None:
+        nonlocal waits
+        waits += 1
+        await wait(account)
+
+    monkeypatch.setattr(LOOK, counted)
+    monkeypatch.setattr(Account, "ensure_clear_funds", waited)
+    rate = (AccountRate(pattern="*", items=100, bytes=None),)
+    async with running(rate=rate) as relay, connected(relay.port, "pub") as pub:
+        counters = relay.relay.mqtt.counters
+        await pub.stream.send_all(encode(Publish("a")) * 10_000)
+        await until(lambda: waits > 50)
+        assert counters.received < 2_000
+        assert looked_at <= 2 * counters.received_bytes
+        relay.audit()
+
+
+async def test_a_ping_behind_much_that_waits_touches_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    touched = 0
+
+    def counted(buffer: bytes, *args: Any, **kwargs: Any) -> Any:
+        nonlocal touched
+        touched += len(buffer)
+        return take_acknowledgements(buffer, *args, **kwargs)
+
+    async with (
+        running(limit_items=2, patience=60) as relay,
+        connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
+        connected(relay.port, "other") as other,
+        connected(relay.port, "pub") as pub,
+    ):
+        await stuck.subscribe("t")
+        await pub.subscribe("for/pub", qos=1)
+        await other.publish("for/pub", b"to be acked", 1)
+        packet = await pub.publication()
+        packets = [encode(Publish("t", b"%02d" % n + bytes(500_000))) for n in range(12)]
+        counters = relay.relay.mqtt.counters
+        goal = counters.received_bytes + sum(map(len, packets))
+        await pub.stream.send_all(b"".join(packets))
+        await until(lambda: counters.received_bytes >= goal)
+        monkeypatch.setattr(LOOK, counted)
+        for _ in range(100):
+            await pub.send(PingReq())
+            await pub.expect(PingResp())
+        assert touched == 200
+        assert relay.account("pub").waiting
+        await pub.send(PubAck(packet.packet_id))
+        await until(lambda: not relay.account("other").debt_items)
+        assert relay.account("pub").waiting
+        got = [p.payload[:2] for p in await stuck.publications(12)]
+        assert got == [b"%02d" % n for n in range(12)]
+        relay.audit()
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_others_run_between_very_many_pings(
+    taken_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read may be 32,768 of them; and their connection may be taken over meanwhile."""
+    count = in_a_row = most = 0
+    acknowledge = inside(MqttSession, "_acknowledge")
+
+    def counted(self: MqttSession, *args: int) -> None:
+        nonlocal count, in_a_row
+        count += 1
+        in_a_row += 1
+        acknowledge(self, *args)
+
+    async with (
+        running(limit_items=2, patience=60) as relay,
+        connected(relay.port, "stuck", receive_buffer=LITTLE) as stuck,
+        connected(relay.port, "pub") as pub,
+    ):
+        await stuck.subscribe("t")
+        while not relay.account("pub").waiting:
+            await pub.publish("t", bytes(500_000))
+            await trio.sleep(0.1)
+        session = relay.relay.mqtt.sessions["pub"]
+        monkeypatch.setattr(MqttSession, "_acknowledge", counted)
+        answered = 0
+
+        async def read() -> None:
+            nonlocal answered
+            with suppress(trio.BrokenResourceError):
+                while data := await pub.stream.receive_some():
+                    answered += len(data) // 2
+
+        async def ping() -> None:
+            with suppress(trio.BrokenResourceError):
+                await pub.stream.send_all(encode(PingReq()) * 20_000)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            nursery.start_soon(ping)
+            while count < (1_000 if taken_over else 20_000):
+                await trio.lowlevel.checkpoint()
+                most, in_a_row = max(most, in_a_row), 0
+            if taken_over:
+                session.cut("another connection came")
+                inside(session, "_retire")("another connection came")
+                await until(lambda: session not in relay.relay.mqtt.open)
+            else:
+                await until(lambda: answered >= 19_990)  # a length may be odd
+            nursery.cancel_scope.cancel()
+        assert most <= 2 * ACKNOWLEDGED_AT_ONCE  # Trio runs a round of tasks in any order
+        assert relay.relay.mqtt.counters.internal_errors == 0
         relay.audit()
 
 

@@ -1,0 +1,132 @@
+"""What came while a connection waited: looked through once, and kept until its turn (rule 10).
+
+What overtakes is taken out as it comes. The rest is kept in pieces that end where a packet ends, so
+that neither a read nor a wait touches again what was kept before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .._errors import RemoteProtocolError
+from ._frames import find_frame
+from ._runs import take_acknowledgements
+
+PIECE_BYTES = 32 << 10
+"""Smaller pieces are joined: each read may be one packet of a few bytes."""
+
+
+class Ahead:
+    """The unparsed input of a connection that waits, or has waited.
+
+    Attributes:
+        size: how much of it is kept here, in bytes.
+    """
+
+    __slots__ = (
+        "_missing", "_passed", "_pieces", "_stopped", "_tail", "_taken_up", "_whole", "size",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.size = 0
+        # Whole packets; then some more of them, `_whole` bytes, and what has not been looked at.
+        self._pieces: deque[bytes] = deque()
+        self._tail = bytearray()
+        self._whole = 0
+        # What the packet that has not been looked at still lacks, as far as that is known; and
+        # whether it is one that nothing may overtake.
+        self._missing = 0
+        self._stopped = False
+        # How many bytes have been handed on; and where, counted from the first byte that was ever
+        # kept, the QoS 2 publications begin, by packet identifier.
+        self._taken_up = 0
+        self._passed: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Ahead: {self.size} bytes>"
+
+    @property
+    def has_whole_packets(self) -> bool:
+        """Whether something is kept that is whole and may be handled."""
+        return bool(self._pieces or self._whole)
+
+    def begins_with(self, packet: bytes) -> bool:
+        """Whether nothing comes before `packet`, which nothing overtakes."""
+        return not self.has_whole_packets and self._tail.startswith(packet)
+
+    def add(self, data: bytes, unhandled: int = 0) -> list[tuple[int, int]]:
+        """Keep what came, but for what overtakes.
+
+        Takes time in proportion to `data`; and, once, to a packet that it completes.
+
+        Args:
+            data: what came.
+            unhandled: how much of what was handed on has not been handled yet, in bytes.
+
+        Returns:
+            (first byte, packet identifier or 0) of each packet that overtakes.
+        """
+        tail = self._tail
+        if self._stopped or self._missing > len(data):
+            tail += data
+            self._missing -= len(data)
+            self.size += len(data)
+            return []
+        begun = bytes(tail[self._whole :])
+        del tail[self._whole :]
+        self.size -= len(begun)
+        taken, kept, looked_at = take_acknowledgements(
+            begun + data,
+            passed=self._passed,
+            origin=self._taken_up + self.size,
+            handled=self._taken_up - unhandled,
+        )
+        self.size += len(kept)
+        self._look_at_next(kept, looked_at)
+        if looked_at >= PIECE_BYTES:
+            self._cut()
+            self._pieces.append(kept[:looked_at])
+            self._tail += kept[looked_at:]
+        else:
+            tail += kept
+            self._whole += looked_at
+            if self._whole >= PIECE_BYTES:
+                self._cut()
+        return taken
+
+    def take_up(self) -> bytes:
+        """Hand on what is to be parsed next: whole packets; b"" if none are left."""
+        if not self._pieces:
+            self._cut()
+        if not self._pieces:
+            return b""
+        piece = self._pieces.popleft()
+        self.size -= len(piece)
+        self._taken_up += len(piece)
+        return piece
+
+    def take_rest(self) -> bytes:
+        """Hand on what is not whole, or to be refused, when nothing else is left."""
+        rest = bytes(self._tail)
+        self._tail = bytearray()
+        self.size = 0
+        return rest
+
+    def _look_at_next(self, kept: bytes, position: int) -> None:
+        """Note why the packet at `position` was not looked at."""
+        self._missing = 0
+        try:
+            frame = find_frame(kept, position)
+        except RemoteProtocolError:
+            self._stopped = True  # it is said in its turn
+            return
+        if frame is not None:
+            self._missing = max(0, frame[1] - len(kept))
+            self._stopped = not self._missing
+
+    def _cut(self) -> None:
+        """Make a piece of the whole packets at the end."""
+        if self._whole:
+            self._pieces.append(bytes(memoryview(self._tail)[: self._whole]))
+            self._tail = self._tail[self._whole :]
+            self._whole = 0
