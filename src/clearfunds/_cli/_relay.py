@@ -121,7 +121,7 @@ def relay(
     kept = attrs.asdict(keeping)
     if keeping.store is not None:
         kept["store"] = str(keeping.store)
-    elif keeping.disk_limit != DEFAULTS.disk_limit:
+    elif keeping.disk_limit not in (None, DEFAULTS.disk_limit):
         raise UsageError("--disk-limit is of a store: give --store DIRECTORY, or --kept-limit")
     try:
         settings = RelaySettings(
