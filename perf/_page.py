@@ -11,6 +11,7 @@ from ._plot import Line, Scale, keys, linear, lines, logarithmic
 from ._result import Result, Sample, SubscriberResult
 from ._scenario import shown
 from ._style import STYLE
+from ._summary import of_those_due
 from ._words import many, rate, seconds, size
 
 SHOWN: Final = 50
@@ -72,8 +73,8 @@ def _comparison(results: Sequence[Result]) -> str:
         rows.append(
             [
                 _cell(result.scenario.name),
-                _cell(rate(result.published / result.span), bad=result.unsent > 0),
-                _cell(rate(result.received / max(result.seconds, 1e-3))),
+                _cell(rate(result.published_rate), bad=result.unsent > 0),
+                _cell(rate(result.received_rate)),
                 _cell(f"{result.missing:,}", bad=result.missing > 0),
                 *(_cell(seconds(found.percentile(p))) for p in (50.0, 99.0, 99.9)),
                 _cell(f"{result.stalled / clients:.1%}"),
@@ -216,9 +217,8 @@ def _verdict(result: Result) -> str:
         if longest is not None
         else ""
     )
-    due = "" if result.due is None else f" of {result.due:,} that were due"
     return escape(
-        f"{result.published:,}{due} published in {seconds(result.span)}, "
+        f"{of_those_due(result)} published in {seconds(result.span)}, "
         f"{result.received:,} of {result.expected:,} received: "
         f"{missing}{stalled}."
     )

@@ -16,6 +16,7 @@ from typing import Final
 import attrs
 import trio
 
+from ..transports.mqtt import MAX_PACKET_ID
 from ._client import Client
 from ._connect import receive
 from ._errors import PerfError
@@ -25,7 +26,6 @@ from ._mqtt5 import FAILED, disconnected, reason
 from ._scenario import Scenario
 from ._wire import (
     DISCONNECT,
-    MAX_PACKET_IDS,
     PUBACK,
     PUBCOMP,
     PUBREC,
@@ -151,7 +151,7 @@ class Publisher(Client):
         """
         if not self.scenario.qos:
             return 0
-        return min(self.scenario.in_flight, self.granted.receive_maximum, MAX_PACKET_IDS)
+        return min(self.scenario.in_flight, self.granted.receive_maximum, MAX_PACKET_ID)
 
     def uncertain(self) -> list[tuple[int, int, int]]:
         """Return what was half sent, with what would be if the connection ended now."""
@@ -252,7 +252,7 @@ class Publisher(Client):
     def _take_id(self, due_ns: int, topic: int) -> int:
         packet_id = self._packet_id
         while True:
-            packet_id = packet_id % MAX_PACKET_IDS + 1
+            packet_id = packet_id % MAX_PACKET_ID + 1
             if packet_id not in self._due_of:
                 break
         self._packet_id = packet_id

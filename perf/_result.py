@@ -190,9 +190,19 @@ class Result:
         return sum(each.sent for each in self.publishers)
 
     @property
+    def published_rate(self) -> float:
+        """How many that was a second."""
+        return self.published / self.span
+
+    @property
     def received(self) -> int:
         """How many messages subscribers got."""
         return sum(each.received for each in self.subscribers)
+
+    @property
+    def received_rate(self) -> float:
+        """How many that was a second."""
+        return self.received / max(self.seconds, 1e-3)
 
     @property
     def expected(self) -> int:

@@ -52,23 +52,24 @@ def subscriber_line(each: SubscriberResult) -> str:
     return f"  subscriber {each.number}{slow}: {', '.join(parts)}"
 
 
+def of_those_due(result: Result) -> str:
+    """Return how many messages were published, of how many if that is known."""
+    due = "" if result.due is None else f" of {result.due:,} that were due"
+    return f"{result.published:,}{due}"
+
+
 def summary(result: Result) -> Iterator[str]:
     """Yield what a result says, line by line."""
     scenario = result.scenario
-    span = result.span
-    due = "" if result.due is None else f" of {result.due:,} that were due"
     yield (
-        f"{'published':<22}{result.published:,}{due}, in {span:.4g} s, "
-        f"{rate(result.published / span)} a second"
+        f"{'published':<22}{of_those_due(result)}, in {result.span:.4g} s, "
+        f"{rate(result.published_rate)} a second"
     )
     of = ""
     if result.expected:
         missing = f"{result.missing:,} never came" if result.missing else "all of them"
         of = f" of {result.expected:,}, {missing}"
-    yield (
-        f"{'received':<22}{result.received:,}{of}, "
-        f"{rate(result.received / max(result.seconds, 1e-3))} a second"
-    )
+    yield (f"{'received':<22}{result.received:,}{of}, {rate(result.received_rate)} a second")
     if len(result.latencies()):
         if scenario.slow:
             yield _latency_line("latency, slow ones", result.latencies(slow=True))

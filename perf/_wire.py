@@ -19,8 +19,6 @@ PUBCOMP: Final = 7
 DISCONNECT: Final = 14
 """What a server sends with MQTT 5 only."""
 
-MAX_PACKET_IDS: Final = 65_535
-
 _ID: Final = struct.Struct(">H")
 
 

@@ -390,24 +390,34 @@ def test_the_command() -> None:
     assert "is a server listening there?" in away.stderr
 
 
+async def interrupted(
+    port: int, folder: Path, lines: int, *options: str
+) -> tuple[bytes, dict[str, Any]]:
+    """Run the command, and interrupt it after so many lines; return what it said, and its JSON."""
+    file = folder / "all.json"
+    argv = [sys.executable, "-m", "clearfunds", "perf", "--uri", f"mqtt://127.0.0.1:{port}"]
+    process = await trio.lowlevel.open_process(
+        [*argv, "--json", str(file), *options], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    said = b""
+    with trio.fail_after(60):
+        while said.count(b"\n") < lines:  # the heading, and seconds
+            said += await process.stdout.receive_some()
+        process.send_signal(signal.SIGINT)
+        async for some in process.stdout:
+            said += some
+        assert await process.wait() == 130
+    await process.stdout.aclose()
+    (one,) = json.loads(file.read_text())["runs"]
+    return said, one
+
+
 async def test_interrupted_it_says_what_there_was_until_then(tmp_path: Path) -> None:
     async with running() as relay:
-        argv = [sys.executable, "-m", "clearfunds", "perf", "--rate", "50", "--seconds", "60"]
-        argv += ["--uri", f"mqtt://127.0.0.1:{relay.port}", "--json", str(tmp_path / "all.json")]
-        process = await trio.lowlevel.open_process(argv, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        said = b""
-        with trio.fail_after(60):
-            while said.count(b"\n") < 2:  # the heading, and the first second
-                said += await process.stdout.receive_some()
-            process.send_signal(signal.SIGINT)
-            async for some in process.stdout:
-                said += some
-            assert await process.wait() == 130
-        await process.stdout.aclose()
+        said, one = await interrupted(relay.port, tmp_path, 2, "--rate=50", "--seconds=60")
     assert b"never came" in said or b"all of them" in said
     assert b"note: it was interrupted after" in said
-    (one,) = json.loads((tmp_path / "all.json").read_text())["runs"]
     assert one["interrupted"]
     assert 0 < one["received"] <= one["published"] <= 50 * one["seconds"] + 1 < 3000
     assert one["missing"] == one["published"] - one["received"]
@@ -534,21 +544,8 @@ async def test_a_run_that_is_over_shows_no_last_second() -> None:
 async def test_a_backlog_is_published_at_the_pace_at_which_it_was(tmp_path: Path) -> None:
     """More than the generator can: it says how many a second there were, and can be stopped."""
     async with running() as relay:
-        argv = [sys.executable, "-m", "clearfunds", "perf", "--rate", "5000000", "--seconds", "1"]
-        argv += ["--uri", f"mqtt://127.0.0.1:{relay.port}", "--json", str(tmp_path / "all.json")]
-        argv += ["--subscribers", "0", "--drain", "60"]
-        process = await trio.lowlevel.open_process(argv, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        said = b""
-        with trio.fail_after(60):
-            while said.count(b"\n") < 4:  # the heading, and three seconds
-                said += await process.stdout.receive_some()
-            process.send_signal(signal.SIGINT)
-            async for some in process.stdout:
-                said += some
-            assert await process.wait() == 130
-        await process.stdout.aclose()
-    (one,) = json.loads((tmp_path / "all.json").read_text())["runs"]
+        options = ("--rate=5000000", "--seconds=1", "--subscribers=0", "--drain=60")
+        _, one = await interrupted(relay.port, tmp_path, 4, *options)
     assert one["interrupted"]
     assert one["due"] == pytest.approx(5_000_000, rel=1e-5)
     assert one["publishing_seconds"] > 2.0

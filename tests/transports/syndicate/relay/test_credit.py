@@ -527,8 +527,11 @@ async def test_a_publisher_waits_for_credit_not_for_buffers() -> None:
             assert other.lines == [f'1 ! [[{n}] ""]' for n in range(100)]
 
 
-async def test_credit_passes_what_waits(unix: str) -> None:
-    """Rule 10: it would reduce a debt; the publications around it stay in order."""
+@asynccontextmanager
+async def three_of_whom_one_is_stuck(
+    unix: str,
+) -> AsyncGenerator[tuple[SyndicateRelay, Peer, Peer, Peer]]:
+    """Run a relay with credit on request; give it, who is stuck, who hears others, and another."""
     async with (
         relay(listen=(TCP, unix), credit="request", limit_items=3, patience=60) as served,
         served.peer(1) as stuck,
@@ -539,6 +542,12 @@ async def test_credit_passes_what_waits(unix: str) -> None:
         await observing(stuck)
         await agreeing(both, rec("Hears", BIND))
         await other.expect(DO)
+        yield served, stuck, both, other
+
+
+async def test_credit_passes_what_waits(unix: str) -> None:
+    """Rule 10: it would reduce a debt; the publications around it stay in order."""
+    async with three_of_whom_one_is_stuck(unix) as (served, stuck, both, other):
         await other.send("[[0 <M <Hears 1>>]]", "[[0 <M <Hears 2>>]]")
         assert await both.lines(2) == ["1 ! [1]", "1 ! [2]"]
         account, third = served.account(both), served.account(other)
@@ -563,16 +572,7 @@ async def test_credit_passes_what_waits(unix: str) -> None:
 
 async def test_who_asks_for_credit_while_it_waits_is_answered_in_its_turn(unix: str) -> None:
     """Or it could have any number of answers kept for it; and what waits has not been taken yet."""
-    async with (
-        relay(listen=(TCP, unix), credit="request", limit_items=3, patience=60) as served,
-        served.peer(1) as stuck,
-        served.peer() as both,
-        served.peer() as other,
-    ):
-        await stuck.expect(DO)
-        await observing(stuck)
-        await agreeing(both, rec("Hears", BIND))
-        await other.expect(DO)
+    async with three_of_whom_one_is_stuck(unix) as (served, stuck, both, other):
         await other.send("[[0 <M <Hears 1>>]]")
         assert await both.lines(1) == ["1 ! [1]"]
         account, third = served.account(both), served.account(other)
