@@ -1,26 +1,27 @@
-"""Where the relay's time goes, by py-spy: how much of it is the bookkeeping of debt.
+"""Where the relay's CPU time goes: how much of it is the bookkeeping of debt.
 
-Each sample is put down to one place: the system call it was in, if it was in one of those that move
-bytes; otherwise the innermost Python function, with all the interpreter's work for it.
+User time is sampled by the process itself (`sampled.py`), and each sample is put down to the
+innermost Python function, with all the interpreter's work for it. The kernel's time is one sum:
+nearly all of it is to send and to receive.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import shutil
-import subprocess
+import json
+import os
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-RATE = 250
-"""Samples a second: enough for one in a hundred after three seconds, and py-spy keeps up."""
+from benchmarks.servers import AnyServer, Relay
 
 BOOKKEEPING_SHARE = 0.15
-"""What the bookkeeping of debt may take of the profile."""
+"""What the bookkeeping of debt may take of the relay's CPU time."""
 
-# The system calls under which bytes move, and the wait for them, as libc names them.
-SYSTEM_CALLS = ("send", "recv", "sendmsg", "writev", "epoll_wait", "epoll_ctl", "accept4")
+PROGRAM = Path(__file__).with_name("sampled.py")
 
 # Of what hands over and sends, all that is not the system call: what it costs is bookkeeping too.
 OUTLETS = ("transports/_outlet.py", "transports/_at_once.py")
@@ -35,7 +36,7 @@ class Place:
     """Where a sample was taken."""
 
     file: str
-    """From the package's folder on, as in ``accounts/_loan.py``; ``(system)`` for a system call."""
+    """From the package's folder on, as in ``accounts/_loan.py``."""
 
     function: str
 
@@ -50,89 +51,65 @@ class Profile:
     """How many samples were taken where."""
 
     samples: collections.Counter[Place]
+    user: float
+    """The part of the CPU time that the samples are of; the rest is the kernel's."""
 
     @property
     def bookkeeping(self) -> float:
-        """The share of the samples that were taken in the bookkeeping of debt."""
-        total = self.samples.total()
-        return sum(n for place, n in self.samples.items() if place.is_bookkeeping) / total
+        """The share of the CPU time that goes into the bookkeeping of debt."""
+        return sum(self.share(place) for place in self.samples if place.is_bookkeeping)
+
+    def share(self, place: Place) -> float:
+        """Return which share of the CPU time is spent there."""
+        return self.user * self.samples[place] / self.samples.total()
 
     def rows(self, most: int = 20) -> list[list[str]]:
         """Return the places with most samples: share, function, file, whether it keeps books."""
-        total = self.samples.total()
         return [
             [
-                f"{count / total:.1%}",
+                f"{self.share(place):.1%}",
                 place.function,
                 place.file,
                 "yes" if place.is_bookkeeping else "",
             ]
-            for place, count in self.samples.most_common(most)
+            for place, _ in self.samples.most_common(most)
         ]
 
 
-def find() -> str:
-    """Return where py-spy is: beside this Python, or on the PATH.
+def sampled(server: AnyServer, output: Path) -> Relay:
+    """Return the relay as it is with the sampler in it, which writes there what it finds.
 
     Raises:
-        ProfileError: It is nowhere.
+        ProfileError: It is not the relay of this checkout, or this is no system for it.
     """
-    beside = Path(sys.executable).with_name("py-spy")
-    found = str(beside) if beside.exists() else shutil.which("py-spy")
-    if found is None:
-        raise ProfileError(f"--profile needs py-spy: {sys.executable} -m pip install py-spy")
-    return found
+    if not isinstance(server, Relay):
+        raise ProfileError(f"only the relay of this checkout has a sampler, not {server.name}")
+    if sys.platform != "linux":
+        raise ProfileError("a timer for a process's user time is looked for on Linux only")
+    return dataclasses.replace(server, program=(str(PROGRAM), str(output)))
 
 
-def start(program: str, pid: int, seconds: float, output: Path) -> subprocess.Popen[bytes]:
-    """Begin to sample a process; the output is there when py-spy has ended by itself."""
-    options = {
-        "--pid": pid,
-        "--duration": max(1, round(seconds)),
-        "--rate": RATE,
-        "--format": "raw",
-        "--output": output,
-    }
-    command = [program, "record", "--native", "--full-filenames"]
-    command += [str(word) for pair in options.items() for word in pair]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def begin(pid: int) -> None:
+    """Let a sampled relay begin to count."""
+    os.kill(pid, signal.SIGUSR2)
 
 
-def finish(process: subprocess.Popen[bytes], output: Path) -> Profile:
-    """Wait for py-spy and read what it wrote.
+def read(output: Path) -> Profile:
+    """Read what a sampled relay, which has ended, has written.
 
     Raises:
-        ProfileError: It failed (it needs the right to trace the process), or took no samples.
+        ProfileError: It has written nothing, or took no samples.
     """
-    said, _ = process.communicate(timeout=60)
-    if process.returncode != 0:
-        raise ProfileError(f"py-spy failed: {said.decode(errors='replace').strip()}")
-    profile = Profile(read(output.read_text()))
-    if not profile.samples:
-        raise ProfileError("py-spy took no samples: the relay was idle")
-    return profile
-
-
-def read(raw: str) -> collections.Counter[Place]:
-    """Read py-spy's raw format: a stack, outermost frame first, and a count on each line."""
+    try:
+        found: dict[str, Any] = json.loads(output.read_text())
+    except FileNotFoundError as error:
+        raise ProfileError("the relay has left no samples") from error
     samples: collections.Counter[Place] = collections.Counter()
-    for line in raw.splitlines():
-        stack, _, count = line.rpartition(" ")
-        samples[place_of(stack.split(";"))] += int(count)
-    return samples
-
-
-def place_of(frames: list[str]) -> Place:
-    """Return what a stack is put down to. A frame reads ``function (file:line)``."""
-    innermost = frames[-1].partition(" (")[0].removeprefix("__libc_").lstrip("_")
-    if innermost in SYSTEM_CALLS:
-        return Place("(system)", innermost)
-    for frame in reversed(frames):
-        function, _, where = frame.rpartition(" (")
-        file, _, _line = where.rstrip(")").rpartition(":")
-        if file.endswith(".py"):
-            return Place(shortened(file), function)
-    return Place("(interpreter)", frames[-1].partition(" (")[0])
+    for file, function, count in found["samples"]:
+        samples[Place(shortened(file), function)] += count
+    if not samples:
+        raise ProfileError("no samples were taken: the relay was idle")
+    return Profile(samples, found["user"] / (found["user"] + found["system"]))
 
 
 def shortened(file: str) -> str:

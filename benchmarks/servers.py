@@ -319,6 +319,9 @@ class Relay:
     options: tuple[str, ...] = ()
     """Further options of ``clearfunds relay``."""
 
+    program: tuple[str, ...] = ("-m", "clearfunds")
+    """What the interpreter runs."""
+
     wildcards: bool = True
 
     def speaks(self, protocol: str) -> str | None:
@@ -346,7 +349,7 @@ class Relay:
             ServerError: It did not become ready, did not end, or ended with a status but 0.
         """
         listen = [f"--listen={protocol}+tcp://127.0.0.1:0" for protocol in self.protocols]
-        command = [sys.executable, "-m", "clearfunds", "relay", *listen]
+        command = [sys.executable, *self.program, "relay", *listen]
         command += ["--http=127.0.0.1:0", *self.options]
         with started(self.name, command, scratch, core, piped=True) as process:
             assert process.stdout is not None

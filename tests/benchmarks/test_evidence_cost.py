@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from benchmarks import profiling
+from benchmarks import fanout, profiling
 from benchmarks.counterfactual import WAYS, Cost, Counter, measure
 from benchmarks.evidence import cost
 from benchmarks.evidence._section import Setting
@@ -44,25 +44,27 @@ def test_what_hands_over_and_sends_at_once_keeps_books() -> None:
     assert Place("transports/_at_once.py", "commit_and_send").is_bookkeeping
     assert Place("transports/_outlet.py", "Outlet.hold").is_bookkeeping
     assert not Place("transports/mqtt/_session.py", "MqttSession.run").is_bookkeeping
-    assert not Place("(system)", "send").is_bookkeeping
 
 
 def profile(regime: str) -> dict[str, Any]:
     places = [
-        ["(system)", "epoll_wait", False, 100],
-        ["(system)", "send", False, 50],
-        ["trio/_core/_run.py", "unrolled_run", False, 40],
-        ["accounts/_account.py", "Account.repay", True, 7],
-        ["transports/_outlet.py", "Outlet.hold", True, 3],
+        ["trio/_core/_run.py", "unrolled_run", False, 80],
+        ["transports/mqtt/_runs.py", "find_run", False, 100],
+        ["accounts/_account.py", "Account.repay", True, 14],
+        ["transports/_outlet.py", "Outlet.hold", True, 6],
     ]
-    return {"regime": regime, "places": places}
+    return {"regime": regime, "user": 0.5, "places": places}
 
 
-def test_a_profile_is_of_the_time_in_which_there_was_something_to_do() -> None:
+def test_a_profile_is_of_the_relays_cpu_time() -> None:
     found = cost.shares_of(profile("one-9"))
-    assert (found.samples, found.waiting) == (200, 0.5)
-    assert (found.system, found.bookkeeping, found.rest) == pytest.approx((0.5, 0.1, 0.4))
-    assert found.places[0] == ("`Account.repay` (accounts/_account.py)", 0.07)
+    assert found.samples == 200
+    assert (found.kernel, found.bookkeeping, found.rest) == pytest.approx((0.5, 0.05, 0.45))
+    assert [name for name, _ in found.places] == [
+        "`Account.repay` (accounts/_account.py)",
+        "`Outlet.hold` (transports/_outlet.py)",
+    ]
+    assert [part for _, part in found.others] == pytest.approx([0.25, 0.2])
 
 
 def test_ratios_are_within_a_pass() -> None:
@@ -110,8 +112,8 @@ def data() -> dict[str, Any]:
 def test_the_section_says_what_was_found() -> None:
     pytest.importorskip("matplotlib")
     shown = cost.render(json.loads(json.dumps(data())))
-    assert "| one-9 | 10.0% | 50.0% | 40.0% |" in shown.text
-    assert "(below): 10 ns with pipelined-9 and 10 ns with one-9" in shown.text
+    assert "| one-9 | 5.0% | 50.0% | 45.0% |" in shown.text
+    assert "bookkeeping is 5 ns with pipelined-9 and 5 ns with one-9" in shown.text
     assert "costs 4.0 to 4.0 times what a plain queue does" in shown.text
     assert "| 50 | 9 | 4.00 (4.00-8.00) | 1.00 (1.00-2.00) |" in shown.text
     assert "| 0.120 | 1.20 | 0.120 | 1.20 |" in shown.text
@@ -124,19 +126,22 @@ def test_the_section_says_what_was_found() -> None:
 
 def test_without_the_relay_the_rest_is_shown() -> None:
     shown = cost.render({**data(), "profiles": [], "options": [], "idle": None})
-    assert "py-spy" not in shown.text
+    assert "--profile" not in shown.text
     assert [claim.word for claim in shown.claims] == ["not measured", "held", "not measured"]
 
 
-def test_without_py_spy_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find() -> str:
-        raise profiling.ProfileError("somewhere on this machine")
+def test_a_profile_that_fails_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def profile(*_: object) -> profiling.Profile:
+        raise profiling.ProfileError("no samples were taken")
 
-    monkeypatch.setattr(profiling, "find", find)
+    monkeypatch.setattr(fanout, "profile", profile)
     skipped: list[str] = []
     setting = Setting((), Cores.choose(), skipped.append)
     assert cost.profiles(Relay(), setting, skipped) == []
-    assert skipped == ["Where the relay's time goes: py-spy is not here (pip install py-spy)."]
+    assert skipped == [
+        "The profile of pipelined-9 failed: no samples were taken.",
+        "The profile of one-9 failed: no samples were taken.",
+    ]
 
 
 def test_memory() -> None:

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import profiling
+from benchmarks.servers import CommandServer
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
@@ -152,39 +155,44 @@ def test_a_wrong_option_is_refused(option: str, complaint: str) -> None:
     assert complaint in said
 
 
-# What py-spy writes: a line for each stack, outermost frame first, and how often it was seen.
-STACKS = """\
-<module> (/env/bin/clearfunds:8);Session.run (/src/clearfunds/transports/_relay.py:88);\
-Outlet.flush (/src/clearfunds/transports/_outlet.py:190);sock_send (/build/socketmodule.c:4213);\
-send (/usr/lib/libc.so.6) 60
-<module> (/env/bin/clearfunds:8);commit_run (/src/clearfunds/accounts/_turn.py:240);\
-Account.borrow (/src/clearfunds/accounts/_account.py:196) 8
-<module> (/env/bin/clearfunds:8);Outlet.hold (/src/clearfunds/transports/_outlet.py:120);\
-list_append (/usr/lib/libpython3.11.so.1.0) 2
-<module> (/env/bin/clearfunds:8);run (/env/lib/site-packages/trio/_core/_run.py:2535) 10
-"""
-
-
-def test_a_profile_is_put_down_to_the_innermost_python_function_or_the_system_call() -> None:
-    script = (
-        "import json, sys; sys.path.insert(0, sys.argv[1]);"
-        "from benchmarks.profiling import Profile, read;"
-        "profile = Profile(read(sys.stdin.read()));"
-        "print(json.dumps([profile.bookkeeping, profile.rows()]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(FOLDER.parent)],
-        input=STACKS,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout) == [
-        0.125,
-        [
-            ["75.0%", "send", "(system)", ""],
-            ["12.5%", "run", "trio/_core/_run.py", ""],
-            ["10.0%", "Account.borrow", "accounts/_account.py", "yes"],
-            ["2.5%", "Outlet.hold", "transports/_outlet.py", "yes"],
-        ],
+def test_a_profile_is_of_the_relays_user_time(tmp_path: Path) -> None:
+    env = "/env/lib/site-packages/"
+    samples = [
+        ["/src/clearfunds/transports/mqtt/_runs.py", "find_run", 50],
+        ["/src/clearfunds/accounts/_account.py", "Account.borrow", 30],
+        ["/src/clearfunds/transports/_outlet.py", "Outlet.hold", 10],
+        [env + "trio/_core/_run.py", "unrolled_run", 6],
+        [env + "clearfunds/accounts/_account.py", "Account.borrow", 4],
     ]
+    output = tmp_path / "samples.json"
+    output.write_text(json.dumps({"user": 1.0, "system": 3.0, "samples": samples}))
+    found = profiling.read(output)
+    assert found.user == 0.25
+    assert found.bookkeeping == pytest.approx(0.11)
+    assert found.rows() == [
+        ["12.5%", "find_run", "transports/mqtt/_runs.py", ""],
+        ["8.5%", "Account.borrow", "accounts/_account.py", "yes"],
+        ["2.5%", "Outlet.hold", "transports/_outlet.py", "yes"],
+        ["1.5%", "unrolled_run", "trio/_core/_run.py", ""],
+    ]
+
+
+def test_what_has_no_sampler_is_not_profiled(tmp_path: Path) -> None:
+    with pytest.raises(profiling.ProfileError, match="not the channel"):
+        profiling.sampled(CommandServer("server {port}", name="the channel"), tmp_path / "samples")
+    with pytest.raises(profiling.ProfileError, match="has left no samples"):
+        profiling.read(tmp_path / "samples")
+    (tmp_path / "samples").write_text('{"user": 0.0, "system": 0.1, "samples": []}')
+    with pytest.raises(profiling.ProfileError, match="was idle"):
+        profiling.read(tmp_path / "samples")
+
+
+@needs_compiler
+def test_the_relay_samples_itself() -> None:
+    """Nearly all of its time goes where a fan-out goes; how much exactly is the machine's."""
+    status, out, said = fanout("--profile", "--seconds=1")
+    assert status == 0, said
+    assert "## relay, pipelined-9:" in out
+    assert "| find_run | transports/mqtt/_runs.py |" in out
+    assert "| commit_and_send | transports/_at_once.py | yes |" in out
+    assert "Bookkeeping of debt: " in out
