@@ -160,10 +160,13 @@ class Holder(Recipient):
             msg = f"{self.kind} {self.name} cannot have a patience of {seconds:g} s; 0 is the least"
             raise ValueError(msg)
         self._patience = seconds
+        ledger = self.ledger
         if seconds < IMPATIENT_SECONDS:
-            self.ledger.impatient.add(self)
+            ledger.impatient.add(self)
+            if ledger.waiters and ledger.on_wait is not None:
+                ledger.on_wait()  # somebody may wait on it already
         else:
-            self.ledger.impatient.discard(self)
+            ledger.impatient.discard(self)
 
     @property
     def policy(self) -> StuckPolicy:

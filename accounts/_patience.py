@@ -11,6 +11,7 @@ them go on, usually one: the others are stuck because of it, and may all go on a
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from time import perf_counter
 from weakref import WeakKeyDictionary
@@ -31,6 +32,12 @@ logger = logging.getLogger("clearfunds.accounts")
 
 WATCH_SECONDS = IMPATIENT_SECONDS
 """How often holders are looked at: a fortieth of the default patience."""
+
+PAUSE_SECONDS = 0.05
+"""How often at most those are looked at again that have little patience, while somebody waits."""
+
+TICK_SECONDS = 0.001
+"""So much later it is looked, and not a float's rounding too early."""
 
 STRETCH_SECONDS = 0.002
 """How long rings are looked for before others may go on."""
@@ -383,20 +390,26 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
     watch = _Watch(ledger)
     somebody_waits = trio.Event()
     ledger.on_wait = lambda: somebody_waits.set()
+    if ledger.waiters:
+        somebody_waits.set()  # they have begun to before
     try:
         due = following(trio.current_time(), every)
+        soon = math.inf  # when those with little patience are looked at
         while True:
-            with trio.move_on_at(due) as scope:
+            with trio.move_on_at(min(due, soon)):
                 await somebody_waits.wait()
-            if scope.cancelled_caught:
-                due = following(trio.current_time(), every)
+            now = trio.current_time()
+            impatient = list(ledger.impatient)
+            shortest = min([each.patience for each in impatient if each.patience], default=math.inf)
+            if now >= soon:
+                soon = now + max(shortest, PAUSE_SECONDS) if ledger.waiters else math.inf
+            if somebody_waits.is_set():
+                somebody_waits = trio.Event()
+                soon = min(soon, now + shortest + TICK_SECONDS)
+            if now >= due:
+                due = following(now, every)
                 await watch.look()
             else:
-                somebody_waits = trio.Event()
-                impatient = list(ledger.impatient)
-                shortest = min([each.patience for each in impatient], default=every)
-                if shortest > 0:
-                    due = min(due, trio.current_time() + shortest)
                 await watch.look(impatient)
     finally:
         ledger.on_wait = None

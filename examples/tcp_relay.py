@@ -1,13 +1,14 @@
 """A relay for a protocol of one's own, from the public API alone.
 
-    python examples/tcp_relay.py 127.0.0.1 7000
+    python examples/tcp_relay.py 127.0.0.1 7000 --http 9100
 
 A frame is a length (4 bytes, big-endian) and that many bytes: `S` and a topic filter to subscribe,
 or `P`, the topic, a zero byte and the payload to publish. What is published arrives, as the same
 frame, at every connection with a matching filter, the publisher's own included.
 
 Whoever publishes faster than its subscribers read is not read while its debt is above its limit.
-Ctrl-C ends it; every connection's account is printed when it closes.
+With `--http`, http://127.0.0.1:9100/ shows who waits on whom (this needs the extra `relay`). Ctrl-C
+ends it; every connection's account is printed when it closes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from clearfunds.transports import Flusher, Link, ListenURL, Outlet, open_flusher
 
 LENGTH = struct.Struct(">I")
 MAX_FRAME = 1 << 20
+LIMIT = Limit(items=1_000, bytes=4 << 20)
 
 
 class Relay:
@@ -36,7 +38,7 @@ class Relay:
 
     async def handle(self, link: Link) -> None:
         """Serve one connection: its account pays for whatever it causes."""
-        account = self.ledger.open(f"tcp/{link.peer}", limit=Limit(items=1_000, bytes=4 << 20))
+        account = self.ledger.open(f"tcp/{link.peer}", limit=LIMIT)
         outlet = Outlet(
             self.ledger, self.flusher, link.sock, account.name, frame=frame, on_broken=link.cut
         )
@@ -99,13 +101,25 @@ def frame(event: Publication) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-async def main(host: str, port: int) -> None:
+async def show(ledger: Ledger, port: int, nursery: trio.Nursery) -> None:
+    """Serve the pages: the live one, /metrics for Prometheus, /ledger.json."""
+    from clearfunds.transports.http import Pages, serve_pages
+
+    pages = Pages(ledger, limits={"connection": LIMIT})
+    (url,) = await nursery.start(serve_pages, pages, "127.0.0.1", port)
+    pages.set_ready()
+    print(f"who waits on whom: {url}/", flush=True)
+
+
+async def main(host: str, port: int, http: int | None) -> None:
     """Serve until cancelled."""
     (listener,) = await open_listeners(ListenURL("relay", "tcp", host, port))
     with listener:
         async with open_flusher() as flusher, trio.open_nursery() as nursery:
             relay = Relay(flusher)
             nursery.start_soon(watch_patience, relay.ledger)  # nobody waits for ever in silence
+            if http is not None:
+                await show(relay.ledger, http, nursery)
             print(f"listening on {listener.url}", flush=True)
             await listener.serve(relay.handle)
 
@@ -114,8 +128,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("host")
     parser.add_argument("port", type=int, help="0: any")
+    parser.add_argument("--http", type=int, metavar="PORT", help="serve pages there, for people")
     options = parser.parse_args()
     try:
-        trio.run(main, options.host, options.port)
+        trio.run(main, options.host, options.port, options.http)
     except* KeyboardInterrupt:
         print("stopped")

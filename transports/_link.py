@@ -7,8 +7,12 @@ and twice the memory of an idle connection (`_flusher.py` has the figures).
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING, ClassVar
 
 import trio
+
+if TYPE_CHECKING:
+    from ._errors import RemoteProtocolError
 
 READ_BYTES = 64 << 10
 """The most that one read takes; four times as much gained nothing."""
@@ -22,9 +26,14 @@ class Link:
         peer: The other side's address, for people.
         scope: Cancelling it ends the connection's task; see `cut`.
         why: Why the connection was cut from this side, or None.
+        fault: How the peer broke what its bytes are wrapped in, if they are in anything; nothing
+            more is received then.
     """
 
-    __slots__ = ("_fd", "_maybe_more", "closed", "peer", "scope", "sock", "why")
+    __slots__ = ("_fd", "_maybe_more", "closed", "fault", "peer", "scope", "sock", "why")
+
+    says_goodbye: ClassVar[bool] = False
+    """Whether a connection's end is something that both sides say, below what they speak."""
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.sock = sock
@@ -33,6 +42,7 @@ class Link:
         self.peer = peer
         self.scope = trio.CancelScope()
         self.why: str | None = None
+        self.fault: RemoteProtocolError | None = None
         self.closed = False
         self._maybe_more = True
 
@@ -68,6 +78,27 @@ class Link:
         if self.why is None:
             self.why = why
             self.scope.cancel()
+
+    def end(self, *, faulty: bool = False) -> None:
+        """Tell the peer that nothing more is sent from here, after all that has been sent.
+
+        Args:
+            faulty: Whether that is for what the peer has done wrong (`why`, or `fault`), where that
+                can be told.
+
+        Raises:
+            OSError: As the socket has it.
+        """
+        self.sock.shutdown(socket.SHUT_WR)
+
+    async def pass_over(self) -> None:
+        """Read on to the end of the stream, whatever comes, and forget it.
+
+        Raises:
+            OSError: As the socket has it.
+        """
+        while await self.receive():
+            pass
 
     def close(self) -> None:
         """Close the socket. Idempotent; never raises."""

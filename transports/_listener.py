@@ -36,7 +36,7 @@ what web servers have set for HTTP/2 (net.ipv4.tcp_notsent_lowat)."""
 TRANSPORTS = ("tcp", "unix", "ws")
 """What a listener accepts on; to the listener, `ws` is TCP, and the session does the handshake."""
 
-WEBSOCKET_PROTOCOLS = ("syndicate",)
+WEBSOCKET_PROTOCOLS = ("mqtt", "syndicate")
 """The protocols that can be spoken over WebSocket."""
 
 GATEKEEPER_PROTOCOLS = ("syndicate",)

@@ -77,6 +77,8 @@ from .mqtt._throttled import watch_throttled
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
+    import socket
+
     from prometheus_client.registry import Collector
 
     from .http import Pages, TransportCounts
@@ -89,7 +91,10 @@ logger = logging.getLogger("clearfunds.relay")
 PROTOCOLS = ("mqtt", "syndicate", "subscribe")
 
 _EXTRA: Final = ("h11", "preserves", "wsproto")
-"""What the Syndicate side needs; only the [relay] extra brings it."""
+"""What Syndicate and WebSocket need; only the [relay] extra brings it."""
+
+MQTT_SUBPROTOCOL: Final = "mqtt"
+"""[MQTT-6.0.0-4]."""
 
 SERVER_ACCOUNT = "server"
 """The account above all connections' accounts."""
@@ -115,9 +120,10 @@ class RelaySettings(KeepingSettings):
     """
 
     listen: tuple[str, ...] = ("mqtt+tcp://127.0.0.1:1883",)
-    """URLs: `mqtt+tcp://host:port` (port 0: any free), `mqtt+unix:///path`, and `syndicate+tcp`,
-    `syndicate+unix` and `syndicate+ws` in the same way. Who connects to one of the latter meets the
-    dataspace, or a gatekeeper if `?gatekeeper` stands at the URL's end; that needs `sturdy_key`.
+    """URLs: `mqtt+tcp://host:port` (port 0: any free), `mqtt+unix:///path`, `mqtt+ws` for MQTT over
+    WebSocket, and `syndicate+tcp`, `syndicate+unix` and `syndicate+ws` in the same way. Who
+    connects to one of the latter meets the dataspace, or a gatekeeper if `?gatekeeper` stands at
+    the URL's end; that needs `sturdy_key`.
     `subscribe+tcp` is for readers that take ranges (`clearfunds.range_client`)."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, or None for none."""
@@ -398,11 +404,24 @@ class Relay:
 
     async def accept(self, listeners: list[Listener], connections: trio.Nursery) -> None:
         """Accept on all listeners until cancelled; the connections live in `connections`."""
-        make_link = Link if self.busy_poll is None else self.busy_poll.link
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                handler = self._handler(listener)
+                handler, make_link = self._handler(listener), self._link_maker(listener)
                 nursery.start_soon(listener.accept_into, connections, handler, make_link)
+
+    def _link_maker(self, listener: Listener) -> Callable[[socket.socket, str], Link]:
+        busy = self.busy_poll
+        if listener.url.protocol == "mqtt" and listener.url.transport == "ws":
+            # Imported here: it needs what only the [relay] extra brings.
+            from .websocket import WebSocketLink
+
+            return partial(
+                WebSocketLink,
+                max_message_size=self.settings.max_packet_size,
+                subprotocol=MQTT_SUBPROTOCOL,
+                touch=None if busy is None else busy.touch,
+            )
+        return Link if busy is None else busy.link
 
     def _handler(self, listener: Listener) -> Callable[[Link], Awaitable[object]]:
         url = listener.url
@@ -534,16 +553,27 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
     _check_flow(settings)
     if settings.otel_every is not None:
         check_exporter()
+    if any(url.transport == "ws" for url in urls):
+        _check_extra("WebSocket", ".websocket")
     if _wants_syndicate(urls):
-        try:
-            import_module(".syndicate._server", __package__)
-        except ModuleNotFoundError as exc:
-            package = (exc.name or "").partition(".")[0]
-            if package not in _EXTRA:
-                raise
-            msg = f'Syndicate needs {package}, which is not here: pip install "clearfunds[relay]"'
-            raise ListenError(msg) from exc
+        _check_extra("Syndicate", ".syndicate._server")
         _check_syndicate_policy(settings)
+
+
+def _check_extra(what: str, module: str) -> None:
+    """See whether there is what a module needs that only the [relay] extra brings.
+
+    Raises:
+        ListenError: If not.
+    """
+    try:
+        import_module(module, __package__)
+    except ModuleNotFoundError as exc:
+        package = (exc.name or "").partition(".")[0]
+        if package not in _EXTRA:
+            raise
+        msg = f'{what} needs {package}, which is not here: pip install "clearfunds[relay]"'
+        raise ListenError(msg) from exc
 
 
 _TENANTS_LIMITS: Final = ("items", "bytes", "user_items", "user_bytes", "latency")
@@ -669,7 +699,7 @@ async def _run(
             background.start_soon(_export_spans, relay.ledger, settings.otel_every)
         http: str | None = None
         if settings.http is not None:
-            http = await background.start(_serve_pages, relay, settings.http)
+            (http, *_) = await background.start(_serve_pages, relay, settings.http)
         async with trio.open_nursery() as connections:
             accepting = trio.CancelScope()
 
@@ -710,9 +740,11 @@ async def _export_spans(ledger: Ledger, every: float) -> None:
         await sample_traces(ledger, tracer, every=every)
 
 
-async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStatus[str]) -> None:
+async def _serve_pages(
+    relay: Relay, address: str, *, task_status: trio.TaskStatus[list[str]]
+) -> None:
     # Imported here: the pages need h11, which only the [relay] extra brings.
-    from .http import KeptCollector, Pages, RelayCollector, serve_http
+    from .http import KeptCollector, Pages, RelayCollector, serve_pages
 
     host, port = parse_address(address)
     limits: dict[str, Limit | Account] = {
@@ -736,13 +768,10 @@ async def _serve_pages(relay: Relay, address: str, *, task_status: trio.TaskStat
         flow=None if relay.credit is None else CreditPage(relay.credit),
     )
     relay.pages = pages
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pages.watch)
-        try:
-            urls: list[str] = await nursery.start(serve_http, pages.handlers(), host, port)
-        except OSError as exc:
-            raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
-        task_status.started(urls[0])
+    try:
+        await serve_pages(pages, host, port, task_status=task_status)
+    except OSError as exc:
+        raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
 
 
 def _sink_collectors(relay: Relay) -> list[Collector]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -321,7 +320,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 await trio.sleep(FLUSH_POLL_SECONDS)
             if self.outlet.closed:
                 return
-            self._link.sock.shutdown(socket.SHUT_WR)
+            self._link.end()
             while not self._eof and (data := await self._link.receive()):
                 self._passed_over(data)
 

@@ -51,6 +51,11 @@ FAST_PASSES: Final = 3
 SECOND: Final = "mosquitto"
 """Half of what it does at most is the second pace."""
 
+COMPARED: Final = "mosquitto"
+"""Whose 99th percentile is compared with so many passes that it can be said how far to trust it."""
+
+CONFIDENCE: Final = 0.95
+
 STEPS: Final = 5
 """Points of a curve for each halving of what is left above."""
 
@@ -261,7 +266,7 @@ def render(data: dict[str, Any]) -> Rendered:
             )
         )
     for pace in paces:
-        blocks += [wrapped(_heading(pace)), _table(pace), *_remarks(pace)]
+        blocks += [wrapped(_heading(pace)), _table(pace), *_doubt(pace), *_remarks(pace)]
     blocks.append(
         wrapped(
             "Microseconds; the median of the passes, with the least and the most of them in "
@@ -307,6 +312,36 @@ def ratios(pace: dict[str, Any], peer: str, relay: str = "relay") -> list[float]
         for sample in _of(pace, relay)
         if theirs.get(sample["pass"], 0.0) > 0
     ]
+
+
+def bounds(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Return between what the median lies of all passes that there could be; None: too few to tell.
+
+    By order: however they are spread, how many of `n` lie below that median is binomial.
+    """
+    ordered = sorted(samples)
+    n = len(ordered)
+    k, outside = 0, 0.0
+    while 2 * (outside := outside + math.comb(n, k) / 2**n) <= 1 - confidence:
+        k += 1
+    return (ordered[k - 1], ordered[n - k]) if k else None
+
+
+def _doubt(pace: dict[str, Any]) -> list[str]:
+    """Say how far the ratios that are claimed can be trusted."""
+    said: list[str] = []
+    for relay in ("relay", POLLING):
+        found = ratios(pace, COMPARED, relay)
+        between = bounds(found)
+        if between is not None:
+            said.append(
+                f"{label(relay)} {statistics.median(found):.2f} in the median of {len(found)} "
+                f"passes, and between {between[0]:.2f} and {between[1]:.2f} with a confidence of "
+                f"{CONFIDENCE:.0%}"
+            )
+    if not said:
+        return []
+    return [wrapped(f"The 99th percentile over {label(COMPARED)}'s, pass by pass: {listed(said)}.")]
 
 
 def _table(pace: dict[str, Any]) -> str:

@@ -266,6 +266,62 @@ async def test_patience_begins_when_somebody_begins_to_wait(
         box.work()
 
 
+@pytest.mark.parametrize("watches_first", [True, False])
+@pytest.mark.parametrize("begins", [0.0, 0.38, 0.42, 0.48])
+async def test_little_patience_is_over_when_it_is(
+    begins: float, watches_first: bool, autojump_clock: MockClock, timed: Ledger
+) -> None:
+    """Whenever the others are looked at, which is every half second."""
+    account = timed.open("publisher", limit=Limit(items=0))
+    (stuck,) = boxes(timed, 1)
+    stuck.patience = 0.1
+    async with trio.open_nursery() as nursery:
+        if watches_first:
+            nursery.start_soon(watch_patience, timed)
+        await trio.sleep(begins)
+        publish(account, [stuck])
+        if not watches_first:
+            nursery.start_soon(watch_patience, timed)
+        await account.ensure_clear_funds()
+        assert trio.current_time() == pytest.approx(begins + 0.1, abs=0.002)
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_moved_is_looked_at_again_as_soon_as_its_patience_is_over(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    account = timed.open("publisher", limit=Limit(items=0))
+    (slow,) = boxes(timed, 1)
+    slow.patience = 0.1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        publish(account, [slow], items=3)
+        nursery.start_soon(account.ensure_clear_funds)
+        for _ in range(2):
+            await trio.sleep(0.09)
+            slow.work()
+        await account.ensure_clear_funds()
+        # It last moved at 0.18.
+        assert 0.28 <= trio.current_time() < 0.4
+        nursery.cancel_scope.cancel()
+
+
+async def test_patience_that_is_lost_while_somebody_waits(
+    autojump_clock: MockClock, timed: Ledger
+) -> None:
+    account = timed.open("publisher", limit=Limit(items=0))
+    (stuck,) = boxes(timed, 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        publish(account, [stuck])
+        nursery.start_soon(account.ensure_clear_funds)
+        await trio.sleep(1.02)
+        stuck.patience = 0.1  # it was over long ago
+        await account.ensure_clear_funds()
+        assert trio.current_time() == pytest.approx(1.02)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_holder_that_makes_progress_may_take_its_time(
     autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,6 +52,26 @@ def measured(**paces: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def test_where_the_median_lies_is_known_by_order_from_six_passes_on() -> None:
+    assert latency.bounds([5.0, 1.0, 4.0, 2.0, 3.0]) is None
+    assert latency.bounds([6.0, 5.0, 1.0, 4.0, 2.0, 3.0]) == (1.0, 6.0)
+    # 13: with two outside on either side 2 x (1 + 13 + 78) / 8192 = 2.2 % is left, with three 9 %.
+    assert latency.bounds([float(n) for n in range(1, 14)]) == (3.0, 11.0)
+
+
+def test_how_far_the_ratio_can_be_trusted_is_said() -> None:
+    pytest.importorskip("matplotlib")
+    passes = [
+        sample(server, number, p99)
+        for number in range(1, 8)
+        for server, p99 in (("relay", 100.0 * number), ("mosquitto", 400.0))
+    ]
+    shown = latency.render(measured(amqtt=passes)).text.replace("\n", " ")
+    assert "the relay 1.00 in the median of 7 passes, and between 0.25 and 1.75" in shown
+    few = latency.render(measured(amqtt=passes[:10])).text
+    assert "passes, and between" not in few.replace("\n", " ")
+
+
 def test_half_of_the_most_has_two_digits_and_is_never_more() -> None:
     assert [latency.half(most) for most in (1_500, 1_234, 25_900, 30, 1.0, 0.0)] == [
         750, 610, 12_000, 15, 1.0, 0.0,

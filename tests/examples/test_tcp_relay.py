@@ -1,5 +1,6 @@
 """The example relay, run as a process, as a reader of the README would run it."""
 
+import json
 import re
 import signal
 import struct
@@ -8,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import trio
@@ -34,18 +36,20 @@ async def read_frame(stream: trio.SocketStream, buffer: bytearray) -> bytes:
 
 
 @asynccontextmanager
-async def running() -> AsyncGenerator[tuple[int, list[str]]]:
-    """Run the example on a free port; give the port and, at the end, what it printed."""
+async def running(*options: str) -> AsyncGenerator[tuple[int, list[str]]]:
+    """Run the example on a free port; give the port and what it prints, all of it at the end."""
     printed: list[str] = []
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-W", "error", str(EXAMPLE), "127.0.0.1", "0"], stdout=subprocess.PIPE
+        [sys.executable, "-W", "error", str(EXAMPLE), "127.0.0.1", "0", *options],
+        stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
     try:
         with trio.fail_after(30):
             first = b""
-            while b"\n" not in first:
+            while not first.endswith(b"\n") or b"relay+tcp" not in first:
                 first += await process.stdout.receive_some()
+        printed += first.decode().splitlines()
         found = re.search(rb"relay\+tcp://127\.0\.0\.1:(\d+)", first)
         assert found, first
         yield int(found[1]), printed
@@ -135,6 +139,31 @@ async def test_a_bad_frame_ends_its_connection_and_no_other() -> None:
             await good.send_all(frame(b"Sa") + frame(b"Pa\0still here"))
             assert await read_frame(good, good_in) == b"Pa\0still here"
     assert any("a frame of 1073741824 bytes" in line for line in printed), printed
+
+
+async def test_its_pages_say_who_owes_what() -> None:
+    pytest.importorskip("h11")
+    async with running("--http", "0") as (port, printed), AsyncExitStack() as stack:
+        url = printed[0].removeprefix("who waits on whom: ")
+        with trio.fail_after(30):
+            some = await connect(port, stack)
+            await some.send_all(frame(b"Sa") + frame(b"Pa\0hello"))
+            assert await read_frame(some, bytearray()) == b"Pa\0hello"
+            ready, metrics, ledger = [
+                await trio.to_thread.run_sync(get, url + page)
+                for page in ("readyz", "metrics", "ledger.json")
+            ]
+    assert ready == "The relay is ready.\n"
+    assert 'clearfunds_debt_limit_items{level="connection"} 1000.0' in metrics.splitlines()
+    (account,) = json.loads(ledger)["accounts"]
+    assert account["name"].startswith("tcp/127.0.0.1:")
+    assert account["borrowed"]["items"] == 3  # what came in, twice, and what went out
+
+
+def get(url: str) -> str:
+    with urlopen(url, timeout=10) as answer:
+        text: bytes = answer.read()
+    return text.decode()
 
 
 @pytest.mark.parametrize("given", [[], ["127.0.0.1"], ["127.0.0.1", "here"]])

@@ -64,7 +64,7 @@ def test_a_slash_before_the_query_is_no_matter() -> None:
 
 
 KNOWN = (
-    r"must begin with one of mqtt\+tcp://, mqtt\+unix://, "
+    r"must begin with one of mqtt\+tcp://, mqtt\+unix://, mqtt\+ws://, "
     r"syndicate\+tcp://, syndicate\+unix://, syndicate\+ws://$"
 )
 SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing more"
@@ -75,7 +75,10 @@ SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing
     [
         ("tcp://127.0.0.1:1883", KNOWN),
         ("syndicate+wss://127.0.0.1:1883", KNOWN),
-        ("mqtt+ws://127.0.0.1:8083", r"mqtt is not spoken over WebSocket here; write mqtt\+tcp:"),
+        (
+            "subscribe+ws://127.0.0.1:8083",
+            r"subscribe is not spoken over WebSocket here; write sub",
+        ),
         ("mqtt+tcp://127.0.0.1:1883?gatekeeper", r"mqtt\+tcp://host:port and nothing more"),
         ("mqtt+unix:///run/a?b", r"mqtt\+unix:///absolute/path and nothing more"),
         ("mqtt+unix:///run/a#b", r"mqtt\+unix:///absolute/path and nothing more"),
@@ -392,3 +395,8 @@ async def test_closing_while_a_connection_comes_in_is_no_error() -> None:
                 await wait_all_tasks_blocked()
                 accept.cancel()
         os.close(alarm)
+
+
+def test_what_is_not_spoken_over_websocket() -> None:
+    with pytest.raises(ListenURLError, match=r"subscribe is not spoken over WebSocket here; write"):
+        ListenURL.parse("subscribe+ws://127.0.0.1:8083", ("mqtt", "subscribe"))

@@ -9,6 +9,7 @@ from ._messages import Request as Request
 from ._messages import Response as Response
 from ._name_pattern import NamePattern as NamePattern
 from ._pages import Pages as Pages
+from ._pages import serve_pages as serve_pages
 from ._relay_collector import RelayCollector as RelayCollector
 from ._relay_collector import TransportCounts as TransportCounts
 from ._server import HttpLimits as HttpLimits

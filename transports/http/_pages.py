@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Self
 
@@ -19,6 +20,7 @@ from ._loop_lag import LoopLag
 from ._messages import Handler, Request, Response
 from ._pace import Pace
 from ._process import ProcessFigures
+from ._server import HttpLimits, serve_http
 from ._top_json import TopQuery, write_top
 from ._trace_page import TracePage
 
@@ -178,6 +180,31 @@ class Pages:
     def count_long_page(self, change: int) -> None:
         """Note that a long page has begun or ended."""
         self._long_pages += change
+
+
+async def serve_pages(
+    pages: Pages,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    limits: HttpLimits | None = None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve `pages` until cancelled; `await nursery.start(serve_pages, ...)` gives their addresses.
+
+    To be run in the loop that the ledger's accounts are used in. `/readyz` says 503 until
+    `Pages.set_ready` has been called. Arguments, errors and cancellation are those of `serve_http`.
+    """
+    listeners = await trio.open_tcp_listeners(port, host=host)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pages.watch)
+            serve = partial(serve_http, pages.handlers(), listeners=listeners, limits=limits)
+            urls: list[str] = await nursery.start(serve)
+            task_status.started(urls)
+    finally:
+        for listener in listeners:
+            listener.socket.close()
 
 
 class _LongPage:

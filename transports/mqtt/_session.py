@@ -27,6 +27,7 @@ from .._link import Link
 from .._need_data import NEED_DATA
 from .._session import (
     FLUSH_POLL_SECONDS,
+    LINGER_SECONDS,
     LOOK_AHEAD_BYTES,
     LOOK_AHEAD_PAUSE_SECONDS,
     Session,
@@ -206,6 +207,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._last = self._server.ledger.clock()
 
     def _cut_off(self) -> str:
+        if self._link.fault is not None:
+            raise self._link.fault
         left = self._unparsed()
         if left:
             return f"the client closed the connection within a packet ({left} bytes of it came)"
@@ -239,8 +242,21 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; who has left already has read what it wanted to."""
-        if not self._eof:
+        if self._eof:
+            return
+        if self._link.says_goodbye:
+            await self._linger()
+        else:
             await super()._take_leave(why)
+
+    async def _say_why(self, fault: RemoteProtocolError) -> None:
+        """See `Session._say_why`: MQTT 3.1.1 has no word for it, but what is below it may have."""
+        link = self._link
+        if link.says_goodbye:
+            link.why = str(fault)
+            with trio.move_on_after(LINGER_SECONDS), contextlib.suppress(OSError):
+                link.end(faulty=True)
+                await link.pass_over()
 
     def _unacknowledged(self) -> Inflight | KeptInflight | None:
         return self._inflight

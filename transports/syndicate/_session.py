@@ -24,7 +24,7 @@ from .._link import Link
 from .._need_data import NEED_DATA, NeedData
 from .._session import LOOK_AHEAD_PAUSE_SECONDS, Session
 from .._tenants import NO_USER, Peer
-from ..websocket import WebSocket
+from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
 from ._connection import Connection, Frame, State
 from ._credit import DO, Credited
 from ._crediting import Crediting
@@ -47,11 +47,6 @@ if TYPE_CHECKING:
 MAX_AHEAD = 10_000
 """How many packets are cut from the input of a connection that waits, to look for credit: as many
 as its limit in items, by default."""
-
-NORMAL_CLOSURE = 1000
-GOING_AWAY = 1001
-PROTOCOL_ERROR = 1002
-"""What a WebSocket is closed with [RFC 6455 section 7.4.1]."""
 
 
 class SyndicateSession(Session["SyndicateServer", Account]):

@@ -273,12 +273,16 @@ def may_be_sent(code: int) -> bool:
 
 def binary_frame(payload: bytes) -> bytes:
     """Make a message in one frame, with a header of 2, 4 or 10 bytes."""
-    size = len(payload)
+    return binary_header(len(payload)) + payload
+
+
+def binary_header(size: int) -> bytes:
+    """Make what stands before a message of `size` bytes in one frame."""
     if size < _TWO_BYTES:
-        return _SHORT_HEADERS[size] + payload
+        return _SHORT_HEADERS[size]
     if size < 1 << 16:
-        return _pack_medium_header(_WHOLE_BINARY, _TWO_BYTES, size) + payload
-    return _pack_long_header(_WHOLE_BINARY, _EIGHT_BYTES, size) + payload
+        return _pack_medium_header(_WHOLE_BINARY, _TWO_BYTES, size)
+    return _pack_long_header(_WHOLE_BINARY, _EIGHT_BYTES, size)
 
 
 def pong_frame(payload: bytes) -> bytes:

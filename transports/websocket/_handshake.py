@@ -53,14 +53,16 @@ class Handshake:
 
     Args:
         max_size: The largest request accepted, in bytes.
+        subprotocol: What is chosen of what the client offers, if it is among that.
     """
 
-    __slots__ = ("_h11", "_max_size", "_taken")
+    __slots__ = ("_h11", "_max_size", "_subprotocol", "_taken")
 
-    def __init__(self, *, max_size: int) -> None:
+    def __init__(self, *, max_size: int, subprotocol: str | None = None) -> None:
         # h11 is never given more than this, so that the limit is the same however it comes.
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=max_size)
         self._max_size = max_size
+        self._subprotocol = subprotocol
         self._taken = 0
 
     def receive_data(self, data: bytes) -> tuple[bytes, bytes] | None:
@@ -84,7 +86,7 @@ class Handshake:
         room = self._max_size - self._taken
         request = self._read(data[:room]) if room else None
         if request is not None:
-            return _accept(request), self._h11.trailing_data[0] + data[room:]
+            return _accept(request, self._subprotocol), self._h11.trailing_data[0] + data[room:]
         if len(data) > room:
             raise RefusedError(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -109,11 +111,11 @@ class Handshake:
         return event
 
 
-def _accept(request: h11.Request) -> bytes:
+def _accept(request: h11.Request, subprotocol: str | None) -> bytes:
     """Make the answer that switches protocols.
 
-    Whatever is offered beyond the protocol itself, extensions and subprotocols, is not taken up,
-    by not being mentioned.
+    Whatever else is offered beyond the protocol itself, extensions and other subprotocols, is not
+    taken up, by not being mentioned. Who offers none gets none.
     """
     headers = list(request.headers)
     if request.method != b"GET":
@@ -145,9 +147,12 @@ def _accept(request: h11.Request) -> bytes:
     ):
         # Or it could not be told from the first frames.
         raise RefusedError(HTTPStatus.BAD_REQUEST, "it must have no body")
+    chosen = b""
+    if subprotocol is not None and subprotocol in _members(headers, b"sec-websocket-protocol"):
+        chosen = b"Sec-WebSocket-Protocol: %b\r\n" % subprotocol.encode()
     return (
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: %b\r\n\r\n" % generate_accept_token(keys[0])
+        b"Sec-WebSocket-Accept: %b\r\n%b\r\n" % (generate_accept_token(keys[0]), chosen)
     )
 
 
@@ -155,14 +160,19 @@ def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [value for key, value in headers if key == name]
 
 
-def _tokens(headers: list[tuple[bytes, bytes]], name: bytes) -> set[str]:
-    """Return the members of a list field, in lower case."""
+def _members(headers: list[tuple[bytes, bytes]], name: bytes) -> set[str]:
+    """Return the members of a list field."""
 
     def pieces() -> Iterator[bytes]:
         for value in _values(headers, name):
             yield from value.split(b",")
 
-    return {piece.strip().lower().decode("latin-1") for piece in pieces()}
+    return {piece.strip().decode("latin-1") for piece in pieces()}
+
+
+def _tokens(headers: list[tuple[bytes, bytes]], name: bytes) -> set[str]:
+    """Return the members of a list field, in lower case."""
+    return {member.lower() for member in _members(headers, name)}
 
 
 def _is_nonce(key: bytes) -> bool:

@@ -24,7 +24,9 @@ DEFAULT_MAX_HANDSHAKE_SIZE: Final = 16 << 10
 """As h11's limit for a request's head; nginx has 4 pieces of 8 KiB."""
 
 NORMAL_CLOSURE: Final = 1000
-"""[RFC 6455 section 7.4.1]."""
+GOING_AWAY: Final = 1001
+PROTOCOL_ERROR: Final = 1002
+"""What a connection is closed with [RFC 6455 section 7.4.1]."""
 
 
 class WebSocket:
@@ -47,14 +49,15 @@ class WebSocket:
     that is sent is charged to somebody, pongs too; but while the connection takes nothing,
     `outgoing` may be left alone, and what waits there does not grow.
 
-    Any path is served. No subprotocol and no extension is chosen, permessage-deflate neither (a
-    browser's script must ask for no subprotocol). Origin is not checked: a script on any web page
-    may connect from wherever its reader sits; who must not let that happen serves only a
-    gatekeeper, or puts a proxy in front that checks. Nor is there TLS.
+    Any path is served. No extension is chosen, permessage-deflate neither, and no subprotocol but
+    the one that is given here (a browser's script must ask for no other). Origin is not checked: a
+    script on any web page may connect from wherever its reader sits; who must not let that happen
+    serves only a gatekeeper, or puts a proxy in front that checks. Nor is there TLS.
 
     Args:
         max_message_size: The largest message accepted, in bytes.
         max_handshake_size: The largest HTTP request accepted, in bytes.
+        subprotocol: What is chosen of the subprotocols that the client offers, if it is among them.
 
     Attributes:
         established: Whether the opening handshake has succeeded. It stays so.
@@ -78,12 +81,18 @@ class WebSocket:
     )
 
     def __init__(
-        self, *, max_message_size: int, max_handshake_size: int = DEFAULT_MAX_HANDSHAKE_SIZE
+        self,
+        *,
+        max_message_size: int,
+        max_handshake_size: int = DEFAULT_MAX_HANDSHAKE_SIZE,
+        subprotocol: str | None = None,
     ) -> None:
         self.established = False
         self.closed = False
         self.fault: RemoteProtocolError | None = None
-        self._handshake: Handshake | None = Handshake(max_size=max_handshake_size)
+        self._handshake: Handshake | None = Handshake(
+            max_size=max_handshake_size, subprotocol=subprotocol
+        )
         self._reader = FrameReader(max_message_size)
         # The handshake's, until it is taken out.
         self._answer = b""

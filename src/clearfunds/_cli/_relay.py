@@ -57,9 +57,10 @@ def relay(
             group=_LISTENERS,
             negative=(),
             help="Where to listen: mqtt+tcp://HOST:PORT (port 0: any that is free), "
-            "mqtt+unix:///PATH; syndicate+tcp, syndicate+unix and, for WebSocket, syndicate+ws in "
-            "the same way, with ?gatekeeper at the end for clients with a sturdyref only; "
-            "subscribe+tcp for readers that take ranges. May be given several times.",
+            "mqtt+unix:///PATH, mqtt+ws://HOST:PORT for browsers (WebSocket); syndicate+tcp, "
+            "syndicate+unix and syndicate+ws in the same way, with ?gatekeeper at the end for "
+            "clients with a sturdyref only; subscribe+tcp for readers that take ranges. May be "
+            "given several times.",
         ),
     ] = DEFAULTS.listen,
     http: Annotated[

@@ -35,6 +35,7 @@ from clearfunds.transports.http import (
     Response,
     TransportCounts,
     serve_http,
+    serve_pages,
 )
 from clearfunds.transports.http._audit import audit
 from clearfunds.transports.http._exposition import Family, format_labels
@@ -789,6 +790,35 @@ async def test_the_pages_over_http() -> None:
             assert f"\r\nContent-Type: {kind}\r\n" in head
             assert says in body
         nursery.cancel_scope.cancel()
+
+
+async def test_the_pages_of_a_server_of_ones_own() -> None:
+    ledger = Ledger()
+    with ledger.open("alice") as alice, alice.lend("hello", nbytes=5):
+        async with trio.open_nursery() as nursery:
+            pages = Pages(ledger, limits={"connection": Limit(items=7)})
+            (url,) = await nursery.start(serve_pages, pages)
+            assert (await get(url, "/readyz"))[0] == 503
+            pages.set_ready()
+            assert (await get(url, "/readyz"))[0] == 200
+            status, text = await get(url, "/metrics")
+            assert status == 200
+            assert 'clearfunds_debt_limit_items{level="connection"} 7.0' in text.splitlines()
+            assert "clearfunds_debt_bytes 5.0" in text.splitlines()
+            assert "clearfunds_event_loop_lag_seconds_count" in text
+            with pytest.raises(OSError, match="in use"):
+                await serve_pages(pages, "127.0.0.1", int(url.rpartition(":")[2]))
+            nursery.cancel_scope.cancel()
+
+
+async def get(url: str, target: str) -> tuple[int, str]:
+    """Fetch a page as a plain client would; return its status and what is on it."""
+    port = int(url.rpartition(":")[2])
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(f"GET {target} HTTP/1.0\r\n\r\n".encode())
+        text = b"".join([piece async for piece in stream]).decode()
+    head, _, body = text.partition("\r\n\r\n")
+    return int(head.split(" ")[1]), body
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

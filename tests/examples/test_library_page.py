@@ -1,0 +1,51 @@
+"""docs/library.md: its programs run, and print what stands below them."""
+
+import re
+import runpy
+from pathlib import Path
+
+import attrs
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "library.md"
+
+
+@attrs.frozen
+class Block:
+    """Code on the page."""
+
+    heading: str
+    code: str
+    printed: str
+    """What stands below it, indented; "" for nothing."""
+
+
+def blocks() -> list[Block]:
+    found: list[Block] = []
+    for section in PAGE.read_text().split("\n## ")[1:]:
+        heading = section.partition("\n")[0]
+        for each in re.finditer(
+            r"```python\n((?:(?!```).*\n)+)```\n(?:\n((?:    .*\n)+))?", section
+        ):
+            printed = "".join(line[4:] for line in (each[2] or "").splitlines(keepends=True))
+            found.append(Block(heading, each[1], printed))
+    return found
+
+
+BLOCKS = blocks()
+PROGRAMS = [block for block in BLOCKS if "import " in block.code]
+
+
+def test_all_but_one_are_programs() -> None:
+    assert len(PROGRAMS) >= 8
+    assert [block.heading for block in BLOCKS if block not in PROGRAMS] == ["Sockets"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[block.heading for block in PROGRAMS])
+def test_a_program_prints_what_the_page_says(
+    program: Block, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program.code)
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr() == (program.printed, "")

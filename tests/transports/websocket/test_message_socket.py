@@ -1,0 +1,140 @@
+"""A stream in binary messages: whatever the kernel takes of a send, and what comes in between."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wsproto.events import BytesMessage, Event, Pong
+
+from clearfunds.transports.websocket import MessageSocket
+from clearfunds.transports.websocket._frames import pong_frame
+from tests.transports.websocket.frames import client
+
+
+@contextmanager
+def grudging(takes: list[int]) -> Generator[tuple[MessageSocket, bytearray]]:
+    """Give a socket of which the kernel takes so much with each send, and everything afterwards.
+
+    And what it has taken. 0: it would block.
+    """
+    taken = bytearray()
+
+    def send(_: socket.socket, data: bytes, flags: int = 0, /) -> int:
+        much = takes.pop(0) if takes else len(data)
+        if not much:
+            raise BlockingIOError
+        taken.extend(data[:much])
+        return min(much, len(data))
+
+    near, far = socket.socketpair()
+    with pytest.MonkeyPatch.context() as patch, MessageSocket(near) as sock, far:
+        patch.setattr(socket.socket, "send", send)
+        yield sock, taken
+
+
+def heard(data: bytes) -> list[Event]:
+    peer = client()
+    peer.receive_data(data)
+    return list(peer.events())
+
+
+Step = tuple[bytes, bytes]
+"""What is to be sent next, and what a ping was answered with before."""
+
+steps = st.lists(
+    st.tuples(
+        st.integers(1, 300).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
+        st.one_of(st.just(b""), st.binary(min_size=1, max_size=9)),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(steps, st.lists(st.integers(0, 12), max_size=60), st.booleans())
+def test_the_stream_arrives_whole_in_whole_messages(
+    script: list[Step], takes: list[int], joins: bool
+) -> None:
+    """As an outlet sends: what has not been taken is given again, alone or with what follows."""
+    pongs: list[bytes] = []
+    rest = b""
+    with grudging(takes) as (sock, taken):
+        for data, pong in script:
+            if pong:
+                pongs.append(pong)
+                sock.send_control(pong_frame(pong))
+            rest += data
+            while rest:
+                try:
+                    rest = rest[sock.send(rest) :]
+                except BlockingIOError:
+                    if joins:
+                        break  # what comes next is given with it
+        while rest:
+            with suppress(BlockingIOError):
+                rest = rest[sock.send(memoryview(rest)) :]
+        takes.clear()
+        sock.send_control()
+        assert sock.between_messages
+        events = heard(bytes(taken))
+    messages = [event for event in events if isinstance(event, BytesMessage)]
+    assert b"".join(bytes(m.data) for m in messages) == b"".join(data for data, _ in script)
+    assert all(m.message_finished for m in messages[-1:])
+    answered = [bytes(event.payload) for event in events if isinstance(event, Pong)]
+    # Some were replaced by those after them; the last was not.
+    remaining = iter(pongs)
+    assert all(pong in remaining for pong in answered)
+    assert answered[-1:] == pongs[-1:]
+
+
+@pytest.mark.parametrize("size", [125, 126, 65_535, 65_536, 1 << 20])
+def test_a_message_of_any_size(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    with grudging([1, 1, 1, 7]) as (sock, taken):
+        with pytest.raises(BlockingIOError):
+            sock.send(data)  # a byte of the header
+        sent = 0
+        while sent < size:
+            with suppress(BlockingIOError):
+                sent += sock.send(memoryview(data)[sent:])
+        assert sock.between_messages
+    (*_, last) = events = heard(bytes(taken))
+    assert b"".join(bytes(e.data) for e in events if isinstance(e, BytesMessage)) == data
+    assert isinstance(last, BytesMessage)
+    assert last.message_finished
+
+
+def test_a_message_that_has_begun_is_filled_by_what_comes() -> None:
+    """Of what was offered nothing was taken: the one who offered it may have dropped it since."""
+    with grudging([1]) as (sock, taken):
+        with pytest.raises(BlockingIOError):
+            sock.send(b"dropped")  # a byte of the header, which says 7
+        sock.send_control(pong_frame(b"!"))
+        assert sock.send(b"four") == 4
+        assert not sock.between_messages
+        assert sock.send(b"more of it") == 3
+        assert sock.between_messages
+        assert sock.send(b"e of it") == 7
+    first, pong, second = heard(bytes(taken))
+    assert isinstance(first, BytesMessage)
+    assert isinstance(pong, Pong)
+    assert isinstance(second, BytesMessage)
+    assert (first.data, pong.payload, second.data) == (b"fourmor", b"!", b"e of it")
+
+
+def test_what_waits_does_not_grow() -> None:
+    with grudging([3, *[0] * 1_000]) as (sock, taken):
+        for n in range(1_000):
+            sock.send_control(pong_frame(b"%03d" % n))
+        sock.send_control()
+        sock.send_control()
+    assert [bytes(e.payload) for e in heard(bytes(taken)) if isinstance(e, Pong)] == [
+        b"000",
+        b"999",
+    ]

@@ -1,0 +1,102 @@
+"""A socket of which all that is sent goes out in binary messages [RFC 6455 section 5].
+
+For a protocol that is a stream of bytes to its ends, wherever messages begin and end (MQTT 3.1.1,
+section 6). Who sends does so as over any non-blocking socket: each `send` says how much of what it
+was given has been taken, and what has not is given again.
+
+Rules of this file:
+1. A message has as many bytes as the `send` was given that began it. Those come before anything
+   else, out of whatever is given later: of what has been taken nothing is given again.
+2. A control frame goes out between two messages; of those that wait for that, the last.
+3. What waits here is at most a header and two control frames, some 270 bytes: nobody owes for them,
+   and a peer that does not read cannot make them more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import suppress
+from typing import Any
+
+from ._frames import binary_header
+
+
+class MessageSocket(socket.socket):
+    """See this file's docstring.
+
+    Args:
+        sock: A connected, non-blocking socket; taken over, and of no use to anybody else.
+    """
+
+    __slots__ = ("_begun", "_control", "_left")
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        self.setblocking(False)
+        # What goes out before anything else: the rest of a control frame, or of a header.
+        self._begun = b""
+        # How much of the message that has begun has still to be given.
+        self._left = 0
+        # What goes out before the next message begins.
+        self._control = b""
+
+    @property
+    def between_messages(self) -> bool:
+        """Whether nothing has begun that is not complete."""
+        return not (self._left or self._begun)
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        """Send some of `data`, in a message that has begun or one of its own; return how much.
+
+        Raises:
+            BlockingIOError: Nothing of it has been taken.
+            OSError: As the socket has it.
+        """
+        if self._left:
+            control = b""
+            before = self._begun
+            size = self._left
+            given = data if len(data) <= size else memoryview(data)[:size]
+        else:
+            control = self._begun + self._control
+            size = len(data)
+            before = control + binary_header(size)
+            given = data
+        sent = super().send(before + given if before else given, flags)
+        if not self._left:
+            self._control = b""
+            if sent <= len(control):  # no message has begun
+                self._begun = control[sent:]
+                raise _nothing_taken()
+        self._begun = before[sent:]
+        taken = max(0, sent - len(before))
+        self._left = size - taken
+        if not taken:
+            raise _nothing_taken()
+        if self._control and not self._left:
+            self.send_control()
+        return taken
+
+    def send_control(self, frame: bytes = b"") -> None:
+        """Send a control frame as soon as it may be, in place of one that waits; or try again.
+
+        What cannot go out now does with the next message, or the next time that this is called.
+
+        Raises:
+            OSError: As the socket has it, but for BlockingIOError.
+        """
+        if frame:
+            self._control = frame
+        if self._left:
+            return
+        waiting = self._begun + self._control
+        if waiting:
+            with suppress(BlockingIOError):
+                sent = super().send(waiting)
+                self._begun, self._control = waiting[sent:], b""
+
+
+def _nothing_taken() -> BlockingIOError:
+    return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
