@@ -20,6 +20,9 @@ class Block:
     """What stands below it, indented; "" for nothing."""
 
 
+CODE = re.compile(r"```python\n((?:(?!```).*\n)+)```\n(?:\n((?:    .*\n)+))?")
+
+
 def blocks() -> list[Block]:
     found: list[Block] = []
     for section in PAGE.read_text().split("\n## ")[1:]:

@@ -9,9 +9,11 @@ from clearfunds.transports.websocket import DEFAULT_MAX_HANDSHAKE_SIZE, WebSocke
 from tests.transports.websocket.frames import ACCEPT, BINARY, KEY, bytewise, feed, frame, request
 
 
-def answer_to(data: bytes, **limits: int) -> tuple[WebSocket, h11.Response, str]:
+def answer_to(
+    data: bytes, max_handshake_size: int = DEFAULT_MAX_HANDSHAKE_SIZE
+) -> tuple[WebSocket, h11.Response, str]:
     """Return who refused the request, and its answer as an HTTP client reads it."""
-    ws = WebSocket(max_message_size=100, **limits)
+    ws = WebSocket(max_message_size=100, max_handshake_size=max_handshake_size)
     assert ws.receive_data(data) == []
     assert not ws.established
     assert ws.fault is not None
@@ -195,3 +197,25 @@ def test_its_repr_says_how_far_it_is() -> None:
     assert "closed from this side" in repr(ws)
     ws.receive_data(frame(8))
     assert "closed by the peer" in repr(ws)
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        (None, None),
+        ("mqtt", b"mqtt"),
+        ("other , mqtt", b"mqtt"),
+        ("MQTT", None),
+        ("mqttv3.1", None),
+    ],
+)
+def test_a_subprotocol_is_chosen_if_it_is_offered(
+    offered: str | None, chosen: bytes | None
+) -> None:
+    """[RFC 6455 section 4.2.2]; its name is compared as it stands."""
+    ws = WebSocket(max_message_size=100, subprotocol="mqtt")
+    ws.receive_data(request(Sec_WebSocket_Protocol=offered))
+    assert ws.established
+    head = ws.outgoing().split(b"\r\n")
+    named = [line for line in head if line.lower().startswith(b"sec-websocket-protocol")]
+    assert named == ([] if chosen is None else [b"Sec-WebSocket-Protocol: " + chosen])
