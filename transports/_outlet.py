@@ -254,8 +254,18 @@ class Outlet(LoanQueue):
     # -- a holder -------------------------------------------------------------------------------
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Holder.hold`. This is the hottest path of all."""
-        chunk = item.raw if type(item) is Batch else self._frame(item)
+        """See `Holder.hold`. This is the hottest path of all.
+
+        Raises:
+            TypeError: If `frame` has not made bytes of it.
+        """
+        if type(item) is Batch:
+            chunk = item.raw
+        else:
+            chunk = self._frame(item)
+            if chunk.__class__ is not bytes:
+                # It would be found when it is sent: by whoever happens to send then.
+                chunk = self._bytes_of(chunk)
         queue = self.queue
         # What is being sent is not joined: it is repaid as it stands.
         if len(queue) > self._sending:
@@ -287,6 +297,13 @@ class Outlet(LoanQueue):
         if not self._dirty:
             self._dirty = True
             self._flusher.dirty.append(self)
+
+    def _bytes_of(self, chunk: Any) -> bytes:
+        try:
+            return bytes(memoryview(chunk))
+        except TypeError:
+            msg = f"the frame of outlet {self.name} must make bytes of an event, not {chunk!r:.100}"
+            raise TypeError(msg) from None
 
     def ready(self) -> None:
         """See `Holder.ready`."""

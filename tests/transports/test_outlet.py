@@ -97,6 +97,30 @@ async def way() -> AsyncGenerator[Way]:
     assert ledger.statistics().debt_items == ledger.statistics().debt_bytes == 0
 
 
+async def test_what_is_not_bytes_is_not_held() -> None:
+    """It would be found by whoever sends it: in another turn, or in nobody's."""
+
+    def frame(item: object) -> Any:
+        return {"text": "no bytes", "array": bytearray(b"array"), "view": memoryview(b"view")}[
+            str(item)
+        ]
+
+    def send(account: Account, *items: tuple[Outlet, object]) -> None:
+        with account.turn() as turn:
+            for outlet, item in items:
+                turn.send(outlet, item)
+
+    async with way() as each:
+        odd = Outlet(each.ledger, each.flusher, each.ours, "odd", frame=frame, on_broken=print)
+        with pytest.raises(TypeError, match="outlet odd must make bytes of an event, not 'no byt"):
+            send(each.a, (odd, "text"), (each.outlet, b"for who is there"))
+        assert each.take() == b"for who is there"
+        send(each.a, (odd, "array"), (odd, "view"))
+        assert each.take() == b"arrayview"
+        assert each.a.debt_items == 0
+        odd.close()
+
+
 # -- holding --------------------------------------------------------------------------------------
 
 
