@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -112,6 +112,20 @@ def _above_nothing(_: object, attribute: attrs.Attribute[Any], value: float | No
         raise ValueError(msg)
 
 
+def _origins(given: Iterable[str]) -> tuple[str, ...]:
+    """Return origins as browsers write them."""
+    origins = tuple(each.lower() for each in given)
+    for origin in origins:
+        parts = urlsplit(origin)
+        if not parts.scheme or origin != f"{parts.scheme}://{parts.netloc}" or not parts.netloc:
+            msg = (
+                f"{origin!r} is no origin: write https://HOST, with :PORT unless it is the usual "
+                "one, and nothing more"
+            )
+            raise ListenURLError(msg)
+    return origins
+
+
 @attrs.frozen(kw_only=True)
 class RelaySettings(KeepingSettings):
     """Everything that can be said about a relay. Times are in seconds.
@@ -125,6 +139,8 @@ class RelaySettings(KeepingSettings):
     connects to one of the latter meets the dataspace, or a gatekeeper if `?gatekeeper` stands at
     the URL's end; that needs `sturdy_key`.
     `subscribe+tcp` is for readers that take ranges (`clearfunds.range_client`)."""
+    origin: tuple[str, ...] = attrs.field(default=(), converter=_origins)
+    """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, or None for none."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS
@@ -419,6 +435,7 @@ class Relay:
                 WebSocketLink,
                 max_message_size=self.settings.max_packet_size,
                 subprotocol=MQTT_SUBPROTOCOL,
+                origins=self.settings.origin,
                 touch=None if busy is None else busy.touch,
             )
         return Link if busy is None else busy.link
@@ -528,6 +545,7 @@ def _syndicate_server(
             credit=settings.credit,
             oid=settings.sturdy_oid,
             key=settings.sturdy_key,
+            origins=settings.origin,
         ),
         admission=admission,
         tree=tree,

@@ -62,6 +62,14 @@ KINDS = {
         ("mqtt+tcp://127.0.0.1:3", "mqtt+tcp://127.0.0.1:4"),
         ("mqtt+tcp://127.0.0.1:5", "mqtt+unix:///tmp/with space"),
     ),
+    "origin": (
+        ["--origin", "https://a.example", "--origin", "http://B.example:81"],
+        "https://c.example https://d.example",
+        '["https://e.example"]',
+        ("https://a.example", "http://b.example:81"),
+        ("https://c.example", "https://d.example"),
+        ("https://e.example",),
+    ),
     "http": (
         *(["--http", "none"], "127.0.0.1:2", '"127.0.0.1:3"'),
         *(None, "127.0.0.1:2", "127.0.0.1:3"),
@@ -314,7 +322,7 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 def test_every_setting_has_an_option() -> None:
     groups = (Debt, Flow, Patience, Peers, Keeping, Syndicate)
     grouped = {field.name for group in groups for field in attrs.fields(group)}
-    ungrouped = {"listen", "http", "grace", "busy_poll", "otel_every"}
+    ungrouped = {"listen", "origin", "http", "grace", "busy_poll", "otel_every"}
     assert grouped | ungrouped == {option(field.name) for field in attrs.fields(RelaySettings)}
 
 

@@ -184,7 +184,7 @@ def test_a_websocket_listener_shakes_hands(start_relay: StartRelay) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["gopher://127.0.0.1:70", "mqtt+tcp://127.0.0.1:x", "mqtt+ws://127.0.0.1:1", "here"]
+    "address", ["gopher://127.0.0.1:70", "mqtt+tcp://127.0.0.1:x", "mqtt+wss://127.0.0.1:1", "here"]
 )
 def test_an_address_that_is_none_is_a_usage_error(clearfunds: Clearfunds, address: str) -> None:
     run = clearfunds("relay", "--listen", address)

@@ -75,10 +75,6 @@ SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing
     [
         ("tcp://127.0.0.1:1883", KNOWN),
         ("syndicate+wss://127.0.0.1:1883", KNOWN),
-        (
-            "subscribe+ws://127.0.0.1:8083",
-            r"subscribe is not spoken over WebSocket here; write sub",
-        ),
         ("mqtt+tcp://127.0.0.1:1883?gatekeeper", r"mqtt\+tcp://host:port and nothing more"),
         ("mqtt+unix:///run/a?b", r"mqtt\+unix:///absolute/path and nothing more"),
         ("mqtt+unix:///run/a#b", r"mqtt\+unix:///absolute/path and nothing more"),

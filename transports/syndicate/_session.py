@@ -93,7 +93,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         )
         self._websocket: WebSocket | None = None
         if websocket:
-            self._websocket = WebSocket(max_message_size=settings.max_packet_size)
+            self._websocket = WebSocket(
+                max_message_size=settings.max_packet_size, origins=settings.origins
+            )
         # WebSocket messages that are to be parsed one by one.
         self._messages: deque[bytes] = deque()
         self._messages_bytes = 0

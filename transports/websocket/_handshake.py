@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
@@ -54,15 +54,19 @@ class Handshake:
     Args:
         max_size: The largest request accepted, in bytes.
         subprotocol: What is chosen of what the client offers, if it is among that.
+        origins: Whose pages may connect, as browsers name them; none: anybody's.
     """
 
-    __slots__ = ("_h11", "_max_size", "_subprotocol", "_taken")
+    __slots__ = ("_h11", "_max_size", "_origins", "_subprotocol", "_taken")
 
-    def __init__(self, *, max_size: int, subprotocol: str | None = None) -> None:
+    def __init__(
+        self, *, max_size: int, subprotocol: str | None = None, origins: Collection[str] = ()
+    ) -> None:
         # h11 is never given more than this, so that the limit is the same however it comes.
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=max_size)
         self._max_size = max_size
         self._subprotocol = subprotocol
+        self._origins = origins
         self._taken = 0
 
     def receive_data(self, data: bytes) -> tuple[bytes, bytes] | None:
@@ -86,6 +90,8 @@ class Handshake:
         room = self._max_size - self._taken
         request = self._read(data[:room]) if room else None
         if request is not None:
+            if self._origins:
+                _check_origin(request, self._origins)
             return _accept(request, self._subprotocol), self._h11.trailing_data[0] + data[room:]
         if len(data) > room:
             raise RefusedError(
@@ -154,6 +160,17 @@ def _accept(request: h11.Request, subprotocol: str | None) -> bytes:
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Accept: %b\r\n%b\r\n" % (generate_accept_token(keys[0]), chosen)
     )
+
+
+def _check_origin(request: h11.Request, origins: Collection[str]) -> None:
+    """Refuse who comes by a page of somebody else [RFC 6455 section 10.2]."""
+    for value in _values(list(request.headers), b"origin"):
+        origin = value.decode("latin-1")
+        if origin.lower() not in origins:
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN,
+                f"pages of {origin!r:.200} may not connect here; --origin says whose may",
+            )
 
 
 def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:

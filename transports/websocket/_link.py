@@ -13,7 +13,7 @@ from ._websocket import NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 
 class WebSocketLink(Link):
@@ -29,6 +29,7 @@ class WebSocketLink(Link):
         max_message_size: The largest message accepted, in bytes; that much is held of one which is
             not complete.
         subprotocol: What is chosen of the subprotocols that the client offers.
+        origins: Whose pages may connect; none: anybody's.
         touch: Is called for each read, if it is given.
     """
 
@@ -43,11 +44,14 @@ class WebSocketLink(Link):
         *,
         max_message_size: int,
         subprotocol: str | None = None,
+        origins: Collection[str] = (),
         touch: Callable[[], object] | None = None,
     ) -> None:
         self._messages = MessageSocket(sock)
         super().__init__(self._messages, peer)
-        self._websocket = WebSocket(max_message_size=max_message_size, subprotocol=subprotocol)
+        self._websocket = WebSocket(
+            max_message_size=max_message_size, subprotocol=subprotocol, origins=origins
+        )
         self._touch = touch
 
     async def receive(self) -> bytes:

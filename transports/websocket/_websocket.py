@@ -14,6 +14,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from .._errors import LocalProtocolError, RemoteProtocolError
@@ -50,14 +51,15 @@ class WebSocket:
     `outgoing` may be left alone, and what waits there does not grow.
 
     Any path is served. No extension is chosen, permessage-deflate neither, and no subprotocol but
-    the one that is given here (a browser's script must ask for no other). Origin is not checked: a
-    script on any web page may connect from wherever its reader sits; who must not let that happen
-    serves only a gatekeeper, or puts a proxy in front that checks. Nor is there TLS.
+    the one that is given here (a browser's script must ask for no other). Unless `origins` says
+    whose, a script on any web page may connect from wherever its reader sits. There is no TLS.
 
     Args:
         max_message_size: The largest message accepted, in bytes.
         max_handshake_size: The largest HTTP request accepted, in bytes.
         subprotocol: What is chosen of the subprotocols that the client offers, if it is among them.
+        origins: Whose pages may connect, as browsers name them in `Origin`, in lower case; none:
+            anybody's. Who does not say where it comes from is no page's script, and may.
 
     Attributes:
         established: Whether the opening handshake has succeeded. It stays so.
@@ -86,12 +88,13 @@ class WebSocket:
         max_message_size: int,
         max_handshake_size: int = DEFAULT_MAX_HANDSHAKE_SIZE,
         subprotocol: str | None = None,
+        origins: Collection[str] = (),
     ) -> None:
         self.established = False
         self.closed = False
         self.fault: RemoteProtocolError | None = None
         self._handshake: Handshake | None = Handshake(
-            max_size=max_handshake_size, subprotocol=subprotocol
+            max_size=max_handshake_size, subprotocol=subprotocol, origins=origins
         )
         self._reader = FrameReader(max_message_size)
         # The handshake's, until it is taken out.

@@ -63,6 +63,15 @@ def relay(
             "given several times.",
         ),
     ] = DEFAULTS.listen,
+    origin: Annotated[
+        tuple[str, ...],
+        Parameter(
+            group=_LISTENERS,
+            negative=(),
+            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; none: "
+            "anybody's. May be given several times.",
+        ),
+    ] = DEFAULTS.origin,
     http: Annotated[
         OptionalText,
         Parameter(
@@ -127,6 +136,7 @@ def relay(
     try:
         settings = RelaySettings(
             listen=listen,
+            origin=origin,
             http=http,
             grace=grace,
             busy_poll=busy_poll,

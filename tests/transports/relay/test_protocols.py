@@ -38,6 +38,7 @@ NAMES: dict[str, str] = {
     "max_observations": "max_subscriptions",
     "oid": "sturdy_oid",
     "key": "sturdy_key",
+    "origins": "origin",
     "subscription_policies": "subscription_policy",
 }
 
@@ -106,6 +107,7 @@ async def test_every_setting_reaches_the_protocol() -> None:
         "credit": "off",
         "oid": "x",
         "key": KEY,
+        "origins": ("https://here.example",),
     }
     settings = {NAMES.get(name, name): value for name, value in told.items()}
     expected: dict[str, Any] = {**told, "stuck": StuckPolicy.WAIT}

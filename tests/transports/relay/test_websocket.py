@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
+from clearfunds.transports import ListenURLError, RelaySettings
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,
@@ -245,6 +246,26 @@ async def test_who_speaks_no_websocket_is_told_so(
         assert got.startswith(answer)
         await relay.deserted()
     assert log_of(caplog, "no WebSocket handshake")
+
+
+@pytest.mark.parametrize("protocol", ["mqtt", "syndicate"])
+async def test_whose_pages_may_connect(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    listen = ("mqtt+tcp://127.0.0.1:0", f"{protocol}+ws://127.0.0.1:0")
+    async with running(listen=listen, origin=("https://Here.example",)) as relay:
+        for origin, answer in (("https://here.example", 101), ("https://there.example", 403)):
+            async with dial(web_port(relay)) as client:
+                page = b"Host: here\r\nOrigin: %b\r\n" % origin.encode()
+                await client.stream.send_all(HANDSHAKE.replace(b"Host: here\r\n", page))
+                with trio.fail_after(SECONDS):
+                    head = await client.stream.receive_some()
+                assert head.startswith(b"HTTP/1.1 %d " % answer)
+    assert log_of(caplog, "pages of 'https://there.example' may not connect here")
+
+
+@pytest.mark.parametrize("origin", ["here.example", "https://here.example/", "https://", "*"])
+def test_what_is_no_origin(origin: str) -> None:
+    with pytest.raises(ListenURLError, match="is no origin: write https://HOST, with :PORT"):
+        RelaySettings(origin=(origin,))
 
 
 async def test_half_a_handshake_is_not_waited_for() -> None:

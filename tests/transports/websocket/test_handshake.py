@@ -219,3 +219,22 @@ def test_a_subprotocol_is_chosen_if_it_is_offered(
     head = ws.outgoing().split(b"\r\n")
     named = [line for line in head if line.lower().startswith(b"sec-websocket-protocol")]
     assert named == ([] if chosen is None else [b"Sec-WebSocket-Protocol: " + chosen])
+
+
+@pytest.mark.parametrize("origin", [None, "https://here.example", "HTTPS://Here.example"])
+def test_who_comes_from_where_it_may_is_let_in(origin: str | None) -> None:
+    ws = WebSocket(max_message_size=100, origins=("https://here.example", "http://localhost:8000"))
+    ws.receive_data(request(Origin=origin))
+    assert ws.established
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://there.example", "http://here.example", "https://here.example:8443", "null"]
+)
+def test_pages_of_somebody_else_are_refused(origin: str) -> None:
+    """[RFC 6455 section 4.2.2]."""
+    ws = WebSocket(max_message_size=100, origins=("https://here.example",))
+    ws.receive_data(request(Origin=origin))
+    assert not ws.established
+    assert ws.close().startswith(b"HTTP/1.1 403 ")
+    assert origin in str(ws.fault)
