@@ -114,7 +114,7 @@ def read(output: Path) -> Profile:
 
 def shortened(file: str) -> str:
     """Leave out where a package is installed."""
-    for folder in ("/clearfunds/", "/site-packages/"):
+    for folder in ("/site-packages/clearfunds/", "/site-packages/", "/clearfunds/"):
         if folder in file:
             return file.rpartition(folder)[2]
     return Path(file).name

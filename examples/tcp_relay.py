@@ -38,6 +38,7 @@ class Relay:
 
     async def handle(self, link: Link) -> None:
         """Serve one connection: its account pays for whatever it causes."""
+        # By its address, port included: the protocol has no better name. Who connects anew is new.
         account = self.ledger.open(f"tcp/{link.peer}", limit=LIMIT)
         outlet = Outlet(
             self.ledger, self.flusher, link.sock, account.name, frame=frame, on_broken=link.cut
@@ -106,7 +107,7 @@ async def show(ledger: Ledger, port: int, nursery: trio.Nursery) -> None:
     from clearfunds.transports.http import Pages, serve_pages
 
     pages = Pages(ledger, limits={"connection": LIMIT})
-    (url,) = await nursery.start(serve_pages, pages, "127.0.0.1", port)
+    (url, *_) = await nursery.start(serve_pages, pages, "127.0.0.1", port)
     pages.set_ready()
     print(f"who waits on whom: {url}/", flush=True)
 

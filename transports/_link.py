@@ -79,26 +79,17 @@ class Link:
             self.why = why
             self.scope.cancel()
 
-    def end(self, *, faulty: bool = False) -> None:
-        """Tell the peer that nothing more is sent from here, after all that has been sent.
+    async def say_goodbye(self, *, faulty: bool) -> None:
+        """Say to the peer that this is the end, and why, and read on until it has said so, too.
+
+        For links whose `says_goodbye` is set. The caller says for how long at most.
 
         Args:
-            faulty: Whether that is for what the peer has done wrong (`why`, or `fault`), where that
-                can be told.
+            faulty: Whether it is for what the peer has done wrong.
 
         Raises:
             OSError: As the socket has it.
         """
-        self.sock.shutdown(socket.SHUT_WR)
-
-    async def pass_over(self) -> None:
-        """Read on to the end of the stream, whatever comes, and forget it.
-
-        Raises:
-            OSError: As the socket has it.
-        """
-        while await self.receive():
-            pass
 
     def close(self) -> None:
         """Close the socket. Idempotent; never raises."""

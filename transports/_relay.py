@@ -433,7 +433,6 @@ class Relay:
 
             return partial(
                 WebSocketLink,
-                max_message_size=self.settings.max_packet_size,
                 subprotocol=MQTT_SUBPROTOCOL,
                 origins=self.settings.origin,
                 touch=None if busy is None else busy.touch,

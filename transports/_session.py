@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -152,8 +153,26 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     async def run(self) -> None:
         """Serve the connection until it ends. Never raises but for `trio.Cancelled`."""
         server = self._server
+        link = self._link
         server.open.add(self)
         server.joined()
+        try:
+            faulty = await self._live()
+            if link.says_goodbye and not link.closed:
+                # Nothing waits for it: what the peer stood for has been taken back.
+                with (
+                    trio.move_on_after(LINGER_SECONDS),
+                    contextlib.suppress(OSError, trio.ClosedResourceError),
+                ):
+                    await link.say_goodbye(faulty=faulty)
+        finally:
+            server.open.discard(self)
+            link.close()
+
+    async def _live(self) -> bool:
+        """Serve the connection until nothing is left of it but the link; whether by a fault."""
+        server = self._server
+        faulty = False
         reason = "the relay stopped"
         try:
             with self._link.scope:
@@ -165,7 +184,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 await self._take_leave(reason)
         except RemoteProtocolError as exc:
             server.counters.protocol_errors += 1
+            faulty = True
             reason = str(exc)
+            self._link.why = self._link.why or reason
             # Not the exception itself, which would keep this session in whoever keeps log records.
             server.logger.warning(
                 "%s closed: %s", self._who, reason, extra=self._fields("closed", reason)
@@ -183,8 +204,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 extra=self._fields("closed", reason),
             )
         finally:
-            server.open.discard(self)
-            self._retire(reason)
+            self._retire(reason, closing=not self._link.says_goodbye)
+        return faulty
 
     async def _serve(self) -> str:
         """Read and handle until the peer leaves; return why it ended."""
@@ -320,7 +341,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 await trio.sleep(FLUSH_POLL_SECONDS)
             if self.outlet.closed:
                 return
-            self._link.end()
+            self._link.sock.shutdown(socket.SHUT_WR)
             while not self._eof and (data := await self._link.receive()):
                 self._passed_over(data)
 
@@ -344,8 +365,13 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             f"{self._unacknowledged_are}"
         )
 
-    def _retire(self, reason: str) -> None:
-        """Take back all that this connection stands for (rule 4 of this file). Idempotent."""
+    def _retire(self, reason: str, *, closing: bool = True) -> None:
+        """Take back all that this connection stands for (rule 4 of this file). Idempotent.
+
+        Args:
+            reason: Why, for the log.
+            closing: Whether its link is closed, too.
+        """
         if self._retired:
             return
         self._retired = True
@@ -364,7 +390,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if account is not None:
             server.tree.close(account)
         self._close()
-        self._link.close()
+        if closing:
+            self._link.close()
         server.flusher.flush_now()
 
     @abc.abstractmethod
@@ -397,7 +424,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     def check_deadline(self, now: float) -> None:
         """End the connection if the peer has been silent for too long."""
         allowed = self._deadline_after
-        if self._waiting or allowed is None:
+        if self._waiting or allowed is None or self._retired:
             return  # while it is not read, its clock stands still (rule 10)
         silent = now - self._last
         if silent > allowed:

@@ -27,7 +27,6 @@ from .._link import Link
 from .._need_data import NEED_DATA
 from .._session import (
     FLUSH_POLL_SECONDS,
-    LINGER_SECONDS,
     LOOK_AHEAD_BYTES,
     LOOK_AHEAD_PAUSE_SECONDS,
     Session,
@@ -242,21 +241,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; who has left already has read what it wanted to."""
-        if self._eof:
-            return
-        if self._link.says_goodbye:
-            await self._linger()
-        else:
+        if not (self._eof or self._link.says_goodbye):
             await super()._take_leave(why)
-
-    async def _say_why(self, fault: RemoteProtocolError) -> None:
-        """See `Session._say_why`: MQTT 3.1.1 has no word for it, but what is below it may have."""
-        link = self._link
-        if link.says_goodbye:
-            link.why = str(fault)
-            with trio.move_on_after(LINGER_SECONDS), contextlib.suppress(OSError):
-                link.end(faulty=True)
-                await link.pass_over()
 
     def _unacknowledged(self) -> Inflight | KeptInflight | None:
         return self._inflight

@@ -4,8 +4,8 @@ Rules of this file:
 1. No garbage makes `FrameReader.receive_data` raise anything but `FrameError`.
 2. How the input was cut into pieces changes neither what comes of it nor the error.
 3. What will be refused is refused at its header; nothing of it is collected.
-4. What is held is at most one incomplete message of `max_message_size` bytes, and a header or a
-   control frame that is incomplete.
+4. What is held is at most one incomplete message of `max_message_size` bytes (nothing of a stream),
+   and a header or a control frame that is incomplete.
 
 wsproto's own reading of frames takes 10 us for each, however short: a read full of empty pings, or
 of one-byte fragments, kept the loop for a tenth of a second. Its unmasking of long payloads is the
@@ -68,7 +68,8 @@ class FrameReader:
     """What a client sends after the handshake.
 
     Args:
-        max_message_size: The largest message accepted, in bytes.
+        max_message_size: The largest message accepted, in bytes. None: there is no such limit, and
+            no message is put together: what has come of one is given away at once.
 
     Attributes:
         ping: What the last ping had in it that was read, for the owner to answer and take out.
@@ -81,7 +82,7 @@ class FrameReader:
         "close_code", "ping",
     )  # fmt: skip
 
-    def __init__(self, max_message_size: int) -> None:
+    def __init__(self, max_message_size: int | None) -> None:
         self.ping: bytes | None = None
         self.close_code: int | None = None
         self._max_message_size = max_message_size
@@ -134,7 +135,7 @@ class FrameReader:
                 elif first & _CONTROL:
                     self._take_control(first & _OPCODE, payload)
                 else:
-                    self._message += payload
+                    self._take(payload, messages)
                     self._end_frame(first & _FINAL != 0, messages)
                 position = end
             elif first & _CONTROL:
@@ -173,11 +174,12 @@ class FrameReader:
                 )
         elif start > len(data):
             return start, 0
-        if not first & _CONTROL and length + len(self._message) > self._max_message_size:
+        most = self._max_message_size
+        if most is not None and not first & _CONTROL and length + len(self._message) > most:
             raise FrameError(
                 CloseReason.MESSAGE_TOO_BIG,
                 f"a message of {length + len(self._message)} bytes or more came; the limit is "
-                f"{self._max_message_size}",
+                f"{most}",
             )
         return start, start + length
 
@@ -214,16 +216,22 @@ class FrameReader:
     ) -> int:
         """Take what there is of a long frame; return where it ends."""
         end = min(position + self._left, len(data))
-        self._message += masker.process(bytearray(data[position:end]))
+        self._take(masker.process(bytearray(data[position:end])), messages)
         self._left -= end - position
         if not self._left:
             self._masker = None
             self._end_frame(self._final, messages)
         return end
 
+    def _take(self, payload: bytes | bytearray, messages: list[bytes]) -> None:
+        if self._max_message_size is None:
+            messages.append(bytes(payload))
+        else:
+            self._message += payload
+
     def _end_frame(self, final: bool, messages: list[bytes]) -> None:
         self._assembling = not final
-        if final:
+        if final and self._max_message_size is not None:
             messages.append(bytes(self._message))
             self._message = bytearray()
 

@@ -55,7 +55,8 @@ class WebSocket:
     whose, a script on any web page may connect from wherever its reader sits. There is no TLS.
 
     Args:
-        max_message_size: The largest message accepted, in bytes.
+        max_message_size: The largest message accepted, in bytes. None: messages are of any size,
+            since they are taken as a stream, piece by piece as it comes, of which nothing is held.
         max_handshake_size: The largest HTTP request accepted, in bytes.
         subprotocol: What is chosen of the subprotocols that the client offers, if it is among them.
         origins: Whose pages may connect, as browsers name them in `Origin`, in lower case; none:
@@ -85,7 +86,7 @@ class WebSocket:
     def __init__(
         self,
         *,
-        max_message_size: int,
+        max_message_size: int | None,
         max_handshake_size: int = DEFAULT_MAX_HANDSHAKE_SIZE,
         subprotocol: str | None = None,
         origins: Collection[str] = (),
@@ -121,7 +122,7 @@ class WebSocket:
         messages are dropped and only the peer's close frame is looked for.
 
         Returns:
-            The binary messages that are whole now, in order.
+            The binary messages that are whole now, in order; or what there is of the stream.
         """
         messages: list[bytes] = []
         if self.fault is not None or self.closed or (self._said and not self.established):

@@ -23,6 +23,7 @@ from clearfunds.transports.mqtt import (
     Publish,
     SubAck,
     Subscribe,
+    Will,
     encode,
 )
 from tests.transports.http.chromium import CHROMIUM, WHY_NOT, browsing
@@ -218,11 +219,77 @@ async def test_text_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert log_of(caplog, "a text frame came")
 
 
-async def test_a_message_that_is_too_large_is_refused() -> None:
+async def test_a_packet_that_is_too_large_is_refused() -> None:
     async with running(listen=BOTH, max_packet_size=1_000) as relay, web(relay, "large") as client:
-        await client.stream.send_all(bytes(1_001))
+        await client.publish("t", bytes(1_000))
         assert await client.gone() == []
-        assert client.closed[0] == 1009
+        assert client.closed[0] == 1002
+
+
+async def test_a_message_of_many_packets_may_be_larger() -> None:
+    """[MQTT-6.0.0-2]; and it is taken piece by piece, as if it came over TCP."""
+    async with running(listen=BOTH, max_packet_size=1_000) as relay:
+        async with connected(relay.port) as subscriber, web(relay, "many") as client:
+            await subscriber.subscribe("t")
+            packets = [encode(Publish("t", b"%06d" % n + bytes(800))) for n in range(5_000)]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.stream.send_all, b"".join(packets))
+                for n in range(5_000):
+                    assert (await subscriber.publication()).payload[:6] == b"%06d" % n
+        await relay.deserted()
+
+
+@pytest.mark.parametrize("leaves", ["by a fault", "in order"])
+async def test_its_name_is_free_at_once(leaves: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be slow to close: nothing of it is in the way of who comes by the same name."""
+    will = Will("will", b"by a fault")
+    async with running(listen=BOTH) as relay, connected(relay.port, "watcher") as watcher:
+        await watcher.subscribe("#")
+        async with dial(web_port(relay)) as old:
+            await old.stream.send_all(HANDSHAKE + masked(encode(Connect("twin", will=will))))
+            await until(lambda: "twin" in relay.relay.mqtt.sessions)
+            await old.stream.send_all(masked(encode(Subscribe(1, (("t", 0),)))))
+            await until(lambda: len(relay.relay.dataspace.routes) == 2)
+            last = b"\xff\x00" if leaves == "by a fault" else encode(Disconnect())
+            with trio.fail_after(0.8):
+                await old.stream.send_all(masked(last))
+                if leaves == "by a fault":
+                    await watcher.expect(Publish("will", b"by a fault"))
+                await until(lambda: len(relay.relay.dataspace.routes) == 1)
+                assert len(relay.relay.mqtt.open) == 2  # it has still to close
+                async with connected(relay.port, "twin") as new:
+                    await new.publish("t", b"here")
+                    await watcher.expect(Publish("t", b"here"))
+        await until(lambda: len(relay.relay.mqtt.open) == 1)
+        relay.audit()
+    assert not log_of(caplog, "another connection came")
+
+
+async def test_silence_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(listen=BOTH) as relay:
+        async with dial(web_port(relay)) as client:
+            connect = encode(Connect("silent", keep_alive=1))
+            await client.stream.send_all(HANDSHAKE + masked(connect))
+            await until(lambda: relay.relay.mqtt.sessions)
+            await until(lambda: not relay.relay.mqtt.open)
+        assert relay.relay.mqtt.counters.timeouts == 1
+    assert len(log_of(caplog, "keep-alive is over")) == 1
+
+
+async def test_a_large_packet_on_a_slow_line_is_a_sign_of_life() -> None:
+    """Within one message there can be no PINGREQ."""
+    payload = bytes(70_000)
+    async with running(listen=BOTH) as relay, connected(relay.port) as subscriber:
+        await subscriber.subscribe("t")
+        async with dial(web_port(relay)) as slow:
+            await slow.stream.send_all(HANDSHAKE + masked(encode(Connect("slow", keep_alive=1))))
+            packet = encode(Publish("t", payload))
+            message = b"\x82\xff" + len(packet).to_bytes(8) + bytes(4) + packet
+            for at in range(0, len(message), 9_000):
+                await slow.stream.send_all(message[at : at + 9_000])
+                await trio.sleep(0.25)
+            await subscriber.expect(Publish("t", payload))
+        assert relay.relay.mqtt.counters.timeouts == 0
 
 
 @pytest.mark.parametrize(

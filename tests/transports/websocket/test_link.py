@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from wsproto.events import BytesMessage, CloseConnection
 
 from clearfunds.transports import RemoteProtocolError
+from clearfunds.transports._link import READ_BYTES
 from clearfunds.transports.websocket import WebSocketLink
 from tests.transports.websocket.frames import BINARY, CLOSE, PING, TEXT, client, frame, request
 
@@ -22,7 +26,7 @@ def linked(touches: list[None] | None = None) -> Generator[tuple[WebSocketLink, 
     near.setblocking(False)
     far.settimeout(5)
     touch = None if touches is None else lambda: touches.append(None)
-    link = WebSocketLink(near, "peer", max_message_size=1_000, subprotocol="mqtt", touch=touch)
+    link = WebSocketLink(near, "peer", subprotocol="mqtt", touch=touch)
     with far:
         yield link, far
         link.close()
@@ -46,10 +50,9 @@ async def test_it_receives_what_was_in_the_messages() -> None:
             pytest.fail("there was nothing in these")
         # Nothing is lost by the cancellation.
         far.sendall(frame(BINARY, b"thr")[:-1])
-        with trio.move_on_after(0.05):
-            await link.receive()
+        assert await link.receive() == b"th"
         far.sendall(frame(BINARY, b"thr")[-1:] + frame(BINARY, b"ee"))
-        assert await link.receive() == b"three"
+        assert await link.receive() == b"ree"
         assert answered(far) == b"\x8a\x01!"
         assert len(touches) == 4
 
@@ -71,12 +74,51 @@ async def test_after_a_fault_comes_the_end() -> None:
         assert await link.receive() == b"good"
         assert isinstance(link.fault, RemoteProtocolError)
         assert await link.receive() == b""
-        link.end(faulty=True)
+        far.shutdown(socket.SHUT_WR)
+        await link.say_goodbye(faulty=True)
         peer = client()
         peer.receive_data(answered(far))
         (closed,) = peer.events()
         assert isinstance(closed, CloseConnection)
         assert (closed.code, closed.reason) == (1003, str(link.fault))
+
+
+async def test_what_was_read_counts_though_a_ping_cannot_be_answered() -> None:
+    with linked() as (link, far):
+        far.sendall(request())
+        with trio.move_on_after(0.05):
+            await link.receive()
+        answered(far)
+        far.sendall(frame(PING, b"!") + frame(BINARY, b"the last"))
+        far.close()
+        assert await link.receive() == b"the last"
+
+
+async def test_a_message_may_be_of_any_size_and_nothing_of_it_is_held() -> None:
+    payload = random.randbytes(3 << 20)
+    got = bytearray()
+    with linked() as (link, far):
+        far.setblocking(True)
+        sent = partial(far.sendall, request() + frame(BINARY, payload))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, sent)
+            while len(got) < len(payload):
+                piece = await link.receive()
+                assert 0 < len(piece) <= READ_BYTES
+                got += piece
+    assert got == payload
+
+
+async def test_it_says_goodbye_and_hears_it() -> None:
+    with linked() as (link, far):
+        far.sendall(request() + frame(BINARY, b"x"))
+        await link.receive()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(link.say_goodbye, faulty=False))
+            await trio.testing.wait_all_tasks_blocked()
+            assert answered(far) == b"\x88\x02\x03\xe8"
+            far.sendall(frame(BINARY, b"on its way") + frame(CLOSE, b"\x03\xe8"))
+        assert await link.receive() == b""
 
 
 async def test_it_ends_with_the_reason_it_was_cut_for() -> None:

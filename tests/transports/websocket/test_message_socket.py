@@ -14,6 +14,7 @@ from wsproto.events import BytesMessage, Event, Pong
 
 from clearfunds.transports.websocket import MessageSocket
 from clearfunds.transports.websocket._frames import pong_frame
+from clearfunds.transports.websocket._message_socket import MESSAGE_BYTES
 from tests.transports.websocket.frames import client
 
 
@@ -44,12 +45,17 @@ def heard(data: bytes) -> list[Event]:
     return list(peer.events())
 
 
+def pattern(size: int) -> bytes:
+    """So many bytes, of which each says where it stands."""
+    return (b"%07d," * (size // 8 + 1) % tuple(range(size // 8 + 1)))[:size]
+
+
 Step = tuple[bytes, bytes]
 """What is to be sent next, and what a ping was answered with before."""
 
 steps = st.lists(
     st.tuples(
-        st.integers(1, 300).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
+        st.one_of(st.integers(1, 300), st.integers(16_380, 50_000)).map(pattern),
         st.one_of(st.just(b""), st.binary(min_size=1, max_size=9)),
     ),
     max_size=8,
@@ -57,7 +63,11 @@ steps = st.lists(
 
 
 @settings(deadline=None, max_examples=400)
-@given(steps, st.lists(st.integers(0, 12), max_size=60), st.booleans())
+@given(
+    steps,
+    st.lists(st.one_of(st.integers(0, 12), st.integers(0, 20_000)), max_size=60),
+    st.booleans(),
+)
 def test_the_stream_arrives_whole_in_whole_messages(
     script: list[Step], takes: list[int], joins: bool
 ) -> None:
@@ -93,8 +103,8 @@ def test_the_stream_arrives_whole_in_whole_messages(
     assert answered[-1:] == pongs[-1:]
 
 
-@pytest.mark.parametrize("size", [125, 126, 65_535, 65_536, 1 << 20])
-def test_a_message_of_any_size(size: int) -> None:
+@pytest.mark.parametrize("size", [125, 126, 16_384, 16_385, 65_536, 1 << 20])
+def test_sends_of_any_size(size: int) -> None:
     data = random.Random(size).randbytes(size)
     with grudging([1, 1, 1, 7]) as (sock, taken):
         with pytest.raises(BlockingIOError):
@@ -104,10 +114,10 @@ def test_a_message_of_any_size(size: int) -> None:
             with suppress(BlockingIOError):
                 sent += sock.send(memoryview(data)[sent:])
         assert sock.between_messages
-    (*_, last) = events = heard(bytes(taken))
-    assert b"".join(bytes(e.data) for e in events if isinstance(e, BytesMessage)) == data
-    assert isinstance(last, BytesMessage)
-    assert last.message_finished
+    messages = [event for event in heard(bytes(taken)) if isinstance(event, BytesMessage)]
+    assert b"".join(bytes(message.data) for message in messages) == data
+    assert messages[-1].message_finished
+    assert max(len(message.data) for message in messages) <= MESSAGE_BYTES
 
 
 def test_a_message_that_has_begun_is_filled_by_what_comes() -> None:
