@@ -20,9 +20,9 @@ class WebSocketLink(Link):
     """A connection as any other to a session whose protocol does not mind where messages end.
 
     What it receives is what is in the peer's messages, however long these are: nothing is held of
-    one that is not complete. What is sent on `sock` goes out in messages, too. A
-    handshake is answered, and pings are, without the session; nobody owes for that. Who breaks the
-    protocol is at the end of its stream, and `fault` says why.
+    one that is not complete. What is sent on `sock` goes out in messages, too. The handshake is
+    answered, and pings are, without the session; nobody owes for that. Who breaks the protocol is
+    at the end of its stream, and `fault` says why.
 
     Args:
         sock: The accepted socket; taken over.
