@@ -820,7 +820,8 @@ async def test_while_many_are_dealt_with_others_go_on(
             super().give_up(why)
             began.set()
 
-    holders: list[Box] = [Telling(timed, f"O{n}") for n in range(3 * DEALT_A_STEP)]
+    # In four steps: whoever is spared, there are two between which others have a turn.
+    holders: list[Box] = [Telling(timed, f"O{n}") for n in range(4 * DEALT_A_STEP)]
     rounds = 0
     spared: list[Box] = []
 
