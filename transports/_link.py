@@ -6,6 +6,7 @@ and twice the memory of an idle connection (`_flusher.py` has the figures).
 
 from __future__ import annotations
 
+import enum
 import socket
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,6 +19,16 @@ READ_BYTES = 64 << 10
 """The most that one read takes; four times as much gained nothing."""
 
 
+class Ending(enum.Enum):
+    """Why a connection ends, for who can tell its peer."""
+
+    LEFT = "the peer has left"
+    STOPS = "this side stops"
+    FAULT = "the peer has done something wrong"
+    CUT = "this side has cut it"
+    ERROR = "something has gone wrong on this side"
+
+
 class Link:
     """One accepted connection.
 
@@ -26,11 +37,12 @@ class Link:
         peer: The other side's address, for people.
         scope: Cancelling it ends the connection's task; see `cut`.
         why: Why the connection was cut from this side, or None.
+        ending: What sort of an end it comes to, as things stand.
         fault: How the peer broke what its bytes are wrapped in, if they are in anything; nothing
             more is received then.
     """
 
-    __slots__ = ("_fd", "_maybe_more", "closed", "fault", "peer", "scope", "sock", "why")
+    __slots__ = ("_fd", "_maybe_more", "closed", "ending", "fault", "peer", "scope", "sock", "why")
 
     says_goodbye: ClassVar[bool] = False
     """Whether a connection's end is something that both sides say, below what they speak."""
@@ -42,6 +54,7 @@ class Link:
         self.peer = peer
         self.scope = trio.CancelScope()
         self.why: str | None = None
+        self.ending = Ending.STOPS
         self.fault: RemoteProtocolError | None = None
         self.closed = False
         self._maybe_more = True
@@ -79,13 +92,10 @@ class Link:
             self.why = why
             self.scope.cancel()
 
-    async def say_goodbye(self, *, faulty: bool) -> None:
-        """Say to the peer that this is the end, and why, and read on until it has said so, too.
+    async def say_goodbye(self) -> None:
+        """Say to the peer that this is the end, and why (`ending`, `why`); hear it say so, too.
 
         For links whose `says_goodbye` is set. The caller says for how long at most.
-
-        Args:
-            faulty: Whether it is for what the peer has done wrong.
 
         Raises:
             OSError: As the socket has it.

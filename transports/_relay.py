@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -112,12 +113,21 @@ def _above_nothing(_: object, attribute: attrs.Attribute[Any], value: float | No
         raise ValueError(msg)
 
 
+_ORIGIN: Final = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{1,5}))?"
+)
+"""As browsers write them [RFC 6454 section 6.2]: names that are not ASCII in punycode."""
+
+_USUAL_PORTS: Final = {"http": "80", "https": "443"}
+"""Browsers leave them out."""
+
+
 def _origins(given: Iterable[str]) -> tuple[str, ...]:
     """Return origins as browsers write them."""
     origins = tuple(each.lower() for each in given)
     for origin in origins:
-        parts = urlsplit(origin)
-        if not parts.scheme or origin != f"{parts.scheme}://{parts.netloc}" or not parts.netloc:
+        found = _ORIGIN.fullmatch(origin)
+        if found is None or found["port"] == _USUAL_PORTS.get(found["scheme"], "none"):
             msg = (
                 f"{origin!r} is no origin: write https://HOST, with :PORT unless it is the usual "
                 "one, and nothing more"

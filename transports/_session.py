@@ -26,7 +26,7 @@ import trio
 from ..accounts import DEFAULT_LIMIT_BYTES, Account, LoanedItem
 from ._errors import RemoteProtocolError
 from ._flusher import OUTLETS_A_STEP
-from ._link import Link
+from ._link import Ending, Link
 from ._outlet import as_bytes
 
 if TYPE_CHECKING:
@@ -154,58 +154,64 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         """Serve the connection until it ends. Never raises but for `trio.Cancelled`."""
         server = self._server
         link = self._link
-        server.open.add(self)
-        server.joined()
         try:
-            faulty = await self._live()
+            server.open.add(self)
+            server.joined()
+            await self._live()
             if link.says_goodbye and not link.closed:
                 # Nothing waits for it: what the peer stood for has been taken back.
                 with (
                     trio.move_on_after(LINGER_SECONDS),
                     contextlib.suppress(OSError, trio.ClosedResourceError),
                 ):
-                    await link.say_goodbye(faulty=faulty)
+                    await link.say_goodbye()
         finally:
             server.open.discard(self)
             link.close()
 
-    async def _live(self) -> bool:
-        """Serve the connection until nothing is left of it but the link; whether by a fault."""
+    async def _live(self) -> None:
+        """Serve the connection until nothing but the link is left of it, which knows why."""
         server = self._server
-        faulty = False
+        link = self._link
         reason = "the relay stopped"
         try:
-            with self._link.scope:
+            with link.scope:
                 reason = await self._serve()
-            reason = self._link.why or reason
+            reason = link.why or reason
+            if not server.stopping:
+                link.ending = Ending.LEFT if link.why is None else Ending.CUT
             if server.stopping:
                 await self._flush_out()
             else:
                 await self._take_leave(reason)
         except RemoteProtocolError as exc:
             server.counters.protocol_errors += 1
-            faulty = True
             reason = str(exc)
-            self._link.why = self._link.why or reason
+            link.ending = Ending.FAULT
+            link.why = link.why or reason
             # Not the exception itself, which would keep this session in whoever keeps log records.
             server.logger.warning(
                 "%s closed: %s", self._who, reason, extra=self._fields("closed", reason)
             )
             await self._say_why(exc)
+            # Where it was raised leads back here: kept, only the garbage collector could free this.
+            exc.__traceback__ = None
         except OSError as exc:
+            link.ending = Ending.LEFT
             reason = f"the connection broke: {exc.strerror or exc}"
         except Exception as exc:
             # A fault of ours ends the connection that met it, not the others.
             server.counters.internal_errors += 1
             reason = f"internal error: {exc!r}"
+            link.ending = Ending.ERROR
+            link.why = link.why or "internal error"
             server.logger.exception(
                 "%s closed for an error of the relay's",
                 self._who,
                 extra=self._fields("closed", reason),
             )
         finally:
-            self._retire(reason, closing=not self._link.says_goodbye)
-        return faulty
+            self._retire(reason, closing=not link.says_goodbye)
 
     async def _serve(self) -> str:
         """Read and handle until the peer leaves; return why it ended."""
@@ -336,7 +342,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
 
         Closed with input unread, the kernel would drop what the peer has not taken yet.
         """
-        with trio.move_on_after(LINGER_SECONDS), contextlib.suppress(OSError):
+        with (
+            trio.move_on_after(LINGER_SECONDS),
+            contextlib.suppress(OSError, trio.ClosedResourceError),
+        ):
             while self.outlet.unsent and not self.outlet.closed:  # noqa: ASYNC110 (as above)
                 await trio.sleep(FLUSH_POLL_SECONDS)
             if self.outlet.closed:

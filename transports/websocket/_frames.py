@@ -166,6 +166,11 @@ class FrameReader:
             if start > len(data):
                 return start, 0
             length = int.from_bytes(data[position + 2 : start - 4])
+            if length >> 63:
+                raise FrameError(
+                    CloseReason.PROTOCOL_ERROR,
+                    "a frame's length has its first bit set [RFC 6455 section 5.2]",
+                )
             if length < shortest:
                 raise FrameError(
                     CloseReason.PROTOCOL_ERROR,

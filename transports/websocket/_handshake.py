@@ -169,7 +169,7 @@ def _check_origin(request: h11.Request, origins: Collection[str]) -> None:
         if origin.lower() not in origins:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN,
-                f"pages of {origin!r:.200} may not connect here; --origin says whose may",
+                f"pages of {origin!r:.200} may not connect here",
             )
 
 

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from .._link import Link
+from .._link import Ending, Link
 from ._message_socket import MessageSocket
-from ._websocket import NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
+from ._websocket import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    NORMAL_CLOSURE,
+    POLICY_VIOLATION,
+    PROTOCOL_ERROR,
+    WebSocket,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+
+CODES: Final = {
+    Ending.LEFT: NORMAL_CLOSURE,
+    Ending.STOPS: GOING_AWAY,
+    Ending.FAULT: PROTOCOL_ERROR,
+    Ending.CUT: POLICY_VIOLATION,
+    Ending.ERROR: INTERNAL_ERROR,
+}
+"""What a connection is closed with [RFC 6455 section 7.4.1]."""
 
 
 class WebSocketLink(Link):
@@ -57,8 +74,8 @@ class WebSocketLink(Link):
             data = await super().receive()
             if self._touch is not None:
                 self._touch()
-            if not data:
-                return b""
+            if not data or self.why is not None:
+                return b""  # what is read of one that has been cut is nobody's any more
             pieces = websocket.receive_data(data)
             # Where it cannot be sent to, what it has said still counts; the next read will tell.
             with suppress(OSError):
@@ -69,10 +86,10 @@ class WebSocketLink(Link):
         await trio.lowlevel.checkpoint()
         return b""
 
-    async def say_goodbye(self, *, faulty: bool) -> None:
+    async def say_goodbye(self) -> None:
         """See `Link.say_goodbye`: by a close frame, or the answer to a bad handshake."""
         websocket = self._websocket
-        self._say_why(PROTOCOL_ERROR if faulty else NORMAL_CLOSURE)
+        self._say_why()
         self.sock.shutdown(socket.SHUT_WR)
         while not websocket.closed and (data := await super().receive()):
             websocket.receive_data(data)
@@ -81,10 +98,11 @@ class WebSocketLink(Link):
         """See `Link.close`; says the last word if that has not been said and can be sent."""
         if not self.closed:
             with suppress(OSError):
-                self._say_why(NORMAL_CLOSURE)
+                self._say_why()
         super().close()
 
-    def _say_why(self, code: int) -> None:
+    def _say_why(self) -> None:
         # Within a message it would be a part of that.
         if self._messages.between_messages:
-            self._messages.send_control(self._websocket.close(code, self.why or ""))
+            last_word = self._websocket.close(CODES[self.ending], self.why or "")
+            self._messages.send_control(last_word)

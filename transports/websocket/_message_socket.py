@@ -5,11 +5,13 @@ section 6). Who sends does so as over any non-blocking socket: each `send` says 
 was given has been taken, and what has not is given again.
 
 Rules of this file:
-1. A message has as many bytes as there were to be sent when it began. Those come before anything
-   else, out of whatever is given later: of what has been taken nothing is given again.
+1. A message has as many bytes as there were to be sent when it began, at most `MESSAGE_BYTES`.
+   Those come before anything else, out of whatever is given later: of what has been taken nothing
+   is given again.
 2. A control frame goes out between two messages; of those that wait for that, the last.
-3. What waits here is at most a header and two control frames, some 270 bytes: nobody owes for them,
-   and a peer that does not read cannot make them more.
+3. What waits here is at most the rest of a header or of a control frame that has begun, and one
+   control frame (or the answer to a handshake, with a pong): 400 bytes, for which nobody owes. A
+   peer that does not read cannot make them more.
 """
 
 from __future__ import annotations
@@ -90,10 +92,11 @@ class MessageSocket(socket.socket):
             given = data
         sent = super().send(before + given if before else given, flags)
         if not self._left:
-            self._control = b""
-            if sent <= len(control):  # no message has begun
-                self._begun = control[sent:]
+            if sent <= len(control):
+                # No message has begun.
+                self._note_control(sent)
                 raise _nothing_taken()
+            self._control = b""
         self._begun = before[sent:]
         taken = max(0, sent - len(before))
         self._left = size - taken
@@ -118,8 +121,15 @@ class MessageSocket(socket.socket):
         waiting = self._begun + self._control
         if waiting:
             with suppress(BlockingIOError):
-                sent = super().send(waiting)
-                self._begun, self._control = waiting[sent:], b""
+                self._note_control(super().send(waiting))
+
+    def _note_control(self, sent: int) -> None:
+        """Note that so much has been sent of what waits between two messages."""
+        begun = len(self._begun)
+        if sent > begun:
+            self._begun, self._control = self._control[sent - begun :], b""
+        else:
+            self._begun = self._begun[sent:]
 
 
 def _nothing_taken() -> BlockingIOError:

@@ -27,6 +27,8 @@ DEFAULT_MAX_HANDSHAKE_SIZE: Final = 16 << 10
 NORMAL_CLOSURE: Final = 1000
 GOING_AWAY: Final = 1001
 PROTOCOL_ERROR: Final = 1002
+POLICY_VIOLATION: Final = 1008
+INTERNAL_ERROR: Final = 1011
 """What a connection is closed with [RFC 6455 section 7.4.1]."""
 
 

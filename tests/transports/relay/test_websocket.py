@@ -186,7 +186,7 @@ async def test_what_is_owed_is_sent_before_the_relay_stops() -> None:
         relay.stop.set()
         await client.expect(Publish("t", b"the last"))
         assert await client.gone() == []
-        assert client.closed[0] == 1000
+        assert client.closed[0] == 1001
 
 
 # -- faults ---------------------------------------------------------------------------------------
@@ -265,6 +265,19 @@ async def test_its_name_is_free_at_once(leaves: str, caplog: pytest.LogCaptureFi
     assert not log_of(caplog, "another connection came")
 
 
+async def test_who_is_taken_over_is_told_so() -> None:
+    """Also with input that has not been read: closed at once, the reason might be lost to it."""
+    async with running(listen=BOTH) as relay, web(relay, "twin") as old:
+        await old.subscribe("t")
+        async with web(relay, "twin") as new:
+            await old.publish("t", bytes(100_000))
+            assert await old.gone() == []
+            assert old.closed == (1008, "another connection came with the same client identifier")
+            await new.send(PingReq())
+            await new.expect(PingResp())
+            assert relay.relay.mqtt.counters.internal_errors == 0
+
+
 async def test_silence_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
     async with running(listen=BOTH) as relay:
         async with dial(web_port(relay)) as client:
@@ -329,7 +342,19 @@ async def test_whose_pages_may_connect(protocol: str, caplog: pytest.LogCaptureF
     assert log_of(caplog, "pages of 'https://there.example' may not connect here")
 
 
-@pytest.mark.parametrize("origin", ["here.example", "https://here.example/", "https://", "*"])
+def test_origins() -> None:
+    given = ("http://[::1]:8000", "https://Here.example", "http://here.example:443", "app://x")
+    assert RelaySettings(origin=given).origin == tuple(each.lower() for each in given)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("here.example", "https://here.example/", "https://", "*", "https://*", "http://[::1"),
+        *("https://here.example:443", "http://here.example:80", "https://me@here.example"),
+        *("https://here.example:port", "https://bücher.example", "https://here example"),
+    ],
+)
 def test_what_is_no_origin(origin: str) -> None:
     with pytest.raises(ListenURLError, match="is no origin: write https://HOST, with :PORT"):
         RelaySettings(origin=(origin,))

@@ -14,7 +14,7 @@ import trio.testing
 from wsproto.events import BytesMessage, CloseConnection
 
 from clearfunds.transports import RemoteProtocolError
-from clearfunds.transports._link import READ_BYTES
+from clearfunds.transports._link import READ_BYTES, Ending
 from clearfunds.transports.websocket import WebSocketLink
 from tests.transports.websocket.frames import BINARY, CLOSE, PING, TEXT, client, frame, request
 
@@ -75,7 +75,8 @@ async def test_after_a_fault_comes_the_end() -> None:
         assert isinstance(link.fault, RemoteProtocolError)
         assert await link.receive() == b""
         far.shutdown(socket.SHUT_WR)
-        await link.say_goodbye(faulty=True)
+        link.ending = Ending.FAULT
+        await link.say_goodbye()
         peer = client()
         peer.receive_data(answered(far))
         (closed,) = peer.events()
@@ -114,10 +115,10 @@ async def test_it_says_goodbye_and_hears_it() -> None:
         far.sendall(request() + frame(BINARY, b"x"))
         await link.receive()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(link.say_goodbye, faulty=False))
+            nursery.start_soon(link.say_goodbye)
             await trio.testing.wait_all_tasks_blocked()
-            assert answered(far) == b"\x88\x02\x03\xe8"
-            far.sendall(frame(BINARY, b"on its way") + frame(CLOSE, b"\x03\xe8"))
+            assert answered(far) == b"\x88\x02\x03\xe9"  # this side stops
+            far.sendall(frame(BINARY, b"on its way") + frame(CLOSE, b"\x03\xe9"))
         assert await link.receive() == b""
 
 
@@ -126,8 +127,11 @@ async def test_it_ends_with_the_reason_it_was_cut_for() -> None:
         far.sendall(request() + frame(BINARY, b"x"))
         await link.receive()
         link.cut("nobody reads it")
+        link.ending = Ending.CUT
+        far.sendall(frame(BINARY, b"too late"))
+        assert await link.receive() == b""
         link.close()
-        assert answered(far) == b"\x88\x11\x03\xe8nobody reads it"
+        assert answered(far) == b"\x88\x11\x03\xf0nobody reads it"
 
 
 async def test_within_a_message_there_is_no_last_word() -> None:

@@ -522,3 +522,39 @@ def test_a_connection_that_broke_is_freed_at_once(established: bool, wrong: byte
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("most", [None, 1_000])
+def test_a_length_with_its_first_bit_set_is_a_fault(most: int | None) -> None:
+    """[RFC 6455 section 5.2]; as wsproto has it."""
+    ws = WebSocket(max_message_size=most)
+    ws.receive_data(request())
+    ws.receive_data(frame(BINARY, b"x", length=b"\xff" + b"\xff" * 8))
+    assert "first bit" in str(ws.fault)
+    ws.outgoing()
+    assert close_of(ws.close())[0] == 1002
+
+
+@thorough
+@given(st.binary(max_size=40_000), st.lists(st.integers(1, 9_000), max_size=20), st.randoms())
+def test_a_stream_is_whatever_the_messages_were(
+    data: bytes, sizes: list[int], rng: random.Random
+) -> None:
+    """Nothing of it is held, wherever frames and reads end."""
+    sent = b""
+    at = 0
+    for size in [*sizes, len(data)]:
+        piece, at = data[at : at + size], at + size
+        final = rng.random() < 0.5
+        sent += frame(BINARY, piece, final=final, key=rng.randbytes(4))
+        if not final:
+            sent += frame(PING, b"in between") + frame(CONTINUATION, key=rng.randbytes(4))
+    ws = WebSocket(max_message_size=None)
+    ws.receive_data(request())
+    got = b""
+    while sent:
+        cut = rng.choice((1, 7, 200, 9_000, 65_536))
+        got += b"".join(ws.receive_data(sent[:cut]))
+        sent = sent[cut:]
+    assert ws.fault is None
+    assert got == data
