@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -51,6 +50,7 @@ from ._flusher import Flusher, open_flusher
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from ._origins import origins_of
 from ._otel_export import check_exporter, open_provider
 from ._server import Admission, Server
 from ._settings import KeepingSettings
@@ -113,29 +113,6 @@ def _above_nothing(_: object, attribute: attrs.Attribute[Any], value: float | No
         raise ValueError(msg)
 
 
-_ORIGIN: Final = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{1,5}))?"
-)
-"""As browsers write them [RFC 6454 section 6.2]: names that are not ASCII in punycode."""
-
-_USUAL_PORTS: Final = {"http": "80", "https": "443"}
-"""Browsers leave them out."""
-
-
-def _origins(given: Iterable[str]) -> tuple[str, ...]:
-    """Return origins as browsers write them."""
-    origins = tuple(each.lower() for each in given)
-    for origin in origins:
-        found = _ORIGIN.fullmatch(origin)
-        if found is None or found["port"] == _USUAL_PORTS.get(found["scheme"], "none"):
-            msg = (
-                f"{origin!r} is no origin: write https://HOST, with :PORT unless it is the usual "
-                "one, and nothing more"
-            )
-            raise ListenURLError(msg)
-    return origins
-
-
 @attrs.frozen(kw_only=True)
 class RelaySettings(KeepingSettings):
     """Everything that can be said about a relay. Times are in seconds.
@@ -149,7 +126,7 @@ class RelaySettings(KeepingSettings):
     connects to one of the latter meets the dataspace, or a gatekeeper if `?gatekeeper` stands at
     the URL's end; that needs `sturdy_key`.
     `subscribe+tcp` is for readers that take ranges (`clearfunds.range_client`)."""
-    origin: tuple[str, ...] = attrs.field(default=(), converter=_origins)
+    origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
     """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, or None for none."""
