@@ -178,11 +178,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             with link.scope:
                 reason = await self._serve()
             reason = link.why or reason
-            if not server.stopping:
-                link.ending = Ending.LEFT if link.why is None else Ending.CUT
             if server.stopping:
                 await self._flush_out()
             else:
+                link.ending = Ending.LEFT if link.why is None else Ending.CUT
                 await self._take_leave(reason)
         except RemoteProtocolError as exc:
             server.counters.protocol_errors += 1
@@ -211,7 +210,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 extra=self._fields("closed", reason),
             )
         finally:
-            self._retire(reason, closing=not link.says_goodbye)
+            self._retire(reason)
 
     async def _serve(self) -> str:
         """Read and handle until the peer leaves; return why it ended."""
@@ -374,12 +373,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             f"{self._unacknowledged_are}"
         )
 
-    def _retire(self, reason: str, *, closing: bool = True) -> None:
+    def _retire(self, reason: str) -> None:
         """Take back all that this connection stands for (rule 4 of this file). Idempotent.
 
-        Args:
-            reason: Why, for the log.
-            closing: Whether its link is closed, too.
+        Its link is closed, too, unless it has still to say goodbye: `run` sees to that.
         """
         if self._retired:
             return
@@ -399,7 +396,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if account is not None:
             server.tree.close(account)
         self._close()
-        if closing:
+        if not self._link.says_goodbye:
             self._link.close()
         server.flusher.flush_now()
 

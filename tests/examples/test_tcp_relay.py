@@ -9,10 +9,11 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 import trio
+
+from tests.transports.peers import fetch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tcp_relay.py"
 LENGTH = struct.Struct(">I")
@@ -150,20 +151,13 @@ async def test_its_pages_say_who_owes_what() -> None:
             await some.send_all(frame(b"Sa") + frame(b"Pa\0hello"))
             assert await read_frame(some, bytearray()) == b"Pa\0hello"
             ready, metrics, ledger = [
-                await trio.to_thread.run_sync(get, url + page)
-                for page in ("readyz", "metrics", "ledger.json")
+                await fetch(url + page) for page in ("readyz", "metrics", "ledger.json")
             ]
     assert ready == "The relay is ready.\n"
     assert 'clearfunds_debt_limit_items{level="connection"} 1000.0' in metrics.splitlines()
     (account,) = json.loads(ledger)["accounts"]
     assert account["name"].startswith("tcp/127.0.0.1:")
     assert account["borrowed"]["items"] == 3  # what came in, twice, and what went out
-
-
-def get(url: str) -> str:
-    with urlopen(url, timeout=10) as answer:
-        text: bytes = answer.read()
-    return text.decode()
 
 
 @pytest.mark.parametrize("given", [[], ["127.0.0.1"], ["127.0.0.1", "here"]])

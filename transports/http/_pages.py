@@ -203,6 +203,7 @@ async def serve_pages(
             urls: list[str] = await nursery.start(serve)
             task_status.started(urls)
     finally:
+        # As `serve_http` does, if it has come so far.
         for listener in listeners:
             listener.socket.close()
 

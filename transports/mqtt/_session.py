@@ -680,10 +680,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if old is not None:
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
             old.cut("another connection came with the same client identifier")
-            old._retire(
-                "another connection came with the same client identifier",
-                closing=not old._link.says_goodbye,
-            )
+            old._retire("another connection came with the same client identifier")
         user = printable(packet.username) if packet.username else NO_USER
         peer = self._peer = Peer(self._listener, user, printable(self.client_id))
         name = peer.name
