@@ -19,7 +19,7 @@ import trio
 from ._link import Link
 
 if TYPE_CHECKING:
-    import socket
+    from ._layer import Connected
 
 
 class BusyPoll:
@@ -52,7 +52,7 @@ class BusyPoll:
                 self._touched = trio.Event()
                 await self._touched.wait()
 
-    def link(self, sock: socket.socket, peer: str) -> Link:
+    def link(self, sock: Connected, peer: str) -> Link:
         """Return a link for an accepted connection, of which each read is a touch."""
         return _TouchingLink(sock, peer, self)
 
@@ -62,7 +62,7 @@ class _TouchingLink(Link):
 
     __slots__ = ("_busy",)
 
-    def __init__(self, sock: socket.socket, peer: str, busy: BusyPoll) -> None:
+    def __init__(self, sock: Connected, peer: str, busy: BusyPoll) -> None:
         super().__init__(sock, peer)
         self._busy = busy
 

@@ -7,13 +7,17 @@ and twice the memory of an idle connection (`_flusher.py` has the figures).
 from __future__ import annotations
 
 import enum
-import socket
+import ssl
 from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
+from ._errors import RemoteProtocolError
+from .tls import common_name, said
+
 if TYPE_CHECKING:
-    from ._errors import RemoteProtocolError
+    from ._layer import Connected
+    from .tls import TlsSocket
 
 READ_BYTES = 64 << 10
 """The most that one read takes; four times as much gained nothing."""
@@ -33,21 +37,26 @@ class Link:
     """One accepted connection.
 
     Attributes:
-        sock: The socket; non-blocking.
+        sock: The socket, or what is on top of it; non-blocking.
         peer: The other side's address, for people.
         scope: Cancelling it ends the connection's task; see `cut`.
         why: Why the connection was cut from this side, or None.
         ending: What sort of an end it comes to, as things stand.
         fault: How the peer broke what its bytes are wrapped in, if they are in anything; nothing
             more is received then.
+        secure: What encrypts it; None: nothing does.
+        user: Who the peer is, by its certificate, once it is open; None: it has shown none.
     """
 
-    __slots__ = ("_fd", "_maybe_more", "closed", "ending", "fault", "peer", "scope", "sock", "why")
+    __slots__ = (
+        "_fd", "_maybe_more", "closed", "ending", "fault", "peer", "scope", "secure", "sock",
+        "user", "why",
+    )  # fmt: skip
 
     says_goodbye: ClassVar[bool] = False
     """Whether a connection's end is something that both sides say, below what they speak."""
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    def __init__(self, sock: Connected, peer: str) -> None:
         self.sock = sock
         # Trio would ask for it each time.
         self._fd = sock.fileno()
@@ -56,11 +65,39 @@ class Link:
         self.why: str | None = None
         self.ending = Ending.STOPS
         self.fault: RemoteProtocolError | None = None
+        self.secure: TlsSocket | None = None
+        self.user: str | None = None
         self.closed = False
         self._maybe_more = True
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer}>"
+
+    async def open(self) -> None:
+        """Do what comes before anything can be received or sent: TLS's handshake, if there is any.
+
+        Cancellation: the connection is of no use any more.
+
+        Raises:
+            RemoteProtocolError: There is no agreement; the peer has been told.
+            OSError: As the socket has it.
+        """
+        secure = self.secure
+        if secure is None:
+            return
+        try:
+            while not secure.shake_hands():
+                if secure.unsent:
+                    await trio.lowlevel.wait_writable(self._fd)
+                else:
+                    await trio.lowlevel.wait_readable(self._fd)
+        except ssl.SSLError as exc:
+            raise RemoteProtocolError(f"the TLS handshake failed: {said(exc)}") from exc
+        certificate = secure.peer_certificate
+        if certificate is not None:
+            self.user = common_name(certificate)
+            if self.user is None:
+                raise RemoteProtocolError("the client's certificate has no common name")
 
     async def receive(self) -> bytes:
         """Read what there is, at most `READ_BYTES`; b"" at the end of the stream. A checkpoint.
@@ -84,6 +121,8 @@ class Link:
                 await trio.lowlevel.wait_readable(self._fd)
             else:
                 self._maybe_more = len(data) == READ_BYTES
+                if self.secure is not None and self.secure.is_at_end:
+                    self._maybe_more = True  # the socket itself need not become readable for that
                 return data
 
     def cut(self, why: str) -> None:

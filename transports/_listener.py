@@ -1,4 +1,4 @@
-"""Where connections come in: TCP, Unix and WebSocket listeners by URL."""
+"""Where connections come in: TCP, TLS, Unix and WebSocket listeners by URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import SplitResult, urlsplit
 
 import attrs
@@ -17,6 +17,9 @@ import trio
 
 from ._errors import TransportError
 from ._link import Link
+
+if TYPE_CHECKING:
+    from ._layer import Connected
 
 logger = logging.getLogger("clearfunds.transports")
 
@@ -33,8 +36,9 @@ UNSENT_BYTES = 16 << 10
 """What the kernel may keep of a slow peer's that it cannot send yet, where little is to lie there:
 what web servers have set for HTTP/2 (net.ipv4.tcp_notsent_lowat)."""
 
-TRANSPORTS = ("tcp", "unix", "ws")
-"""What a listener accepts on; to the listener, `ws` is TCP, and the session does the handshake."""
+TRANSPORTS = ("tcp", "tls", "unix", "ws", "wss")
+"""What a listener accepts on; to the listener all but `unix` are TCP: handshakes are the link's, or
+the session's."""
 
 WEBSOCKET_PROTOCOLS = ("mqtt", "syndicate")
 """The protocols that can be spoken over WebSocket."""
@@ -55,7 +59,7 @@ class ListenURLError(TransportError, ValueError):
 
 @attrs.frozen(slots=True)
 class ListenURL:
-    """`protocol+tcp://host:port`, `protocol+ws://host:port` or `protocol+unix:///path`, apart.
+    """`protocol+tcp://host:port`, with tls, ws or wss for tcp, or `protocol+unix:///path`, apart.
 
     `?gatekeeper` at the end of it: who connects meets a gatekeeper, and with a sturdyref passes it.
     """
@@ -66,6 +70,16 @@ class ListenURL:
     port: int = 0
     path: str = ""
     gatekeeper: bool = False
+
+    @property
+    def is_websocket(self) -> bool:
+        """Whether what is spoken is in the messages of a WebSocket."""
+        return self.transport in ("ws", "wss")
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether it is encrypted, by TLS."""
+        return self.transport in ("tls", "wss")
 
     @classmethod
     def parse(cls, url: str, protocols: tuple[str, ...]) -> ListenURL:
@@ -135,7 +149,7 @@ class ListenURL:
 
 
 def _can_speak(protocol: str, transport: str) -> bool:
-    return transport != "ws" or protocol in WEBSOCKET_PROTOCOLS
+    return transport not in ("ws", "wss") or protocol in WEBSOCKET_PROTOCOLS
 
 
 class Listener:
@@ -188,7 +202,7 @@ class Listener:
         self,
         nursery: trio.Nursery,
         handler: Callable[[Link], Awaitable[object]],
-        make_link: Callable[[socket.socket, str], Link] = Link,
+        make_link: Callable[[Connected, str], Link] = Link,
     ) -> None:
         """Accept until it is closed; run `handler(link)` in `nursery` for each connection.
 

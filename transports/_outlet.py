@@ -13,7 +13,6 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
@@ -33,6 +32,7 @@ from ..accounts import (
 from ..dataspace import Batch
 from ._behind import STAYS, Dealing, Found, OutletBacklog, treatments_of
 from ._flusher import Flusher
+from ._layer import Connected
 from ._subscription_policies import Treatment
 
 logger = logging.getLogger("clearfunds.transports")
@@ -83,7 +83,7 @@ class Outlet(LoanQueue):
         self,
         ledger: Ledger,
         flusher: Flusher,
-        sock: socket.socket,
+        sock: Connected,
         name: str,
         *,
         frame: Callable[[Any], bytes] = as_bytes,

@@ -78,14 +78,14 @@ from .mqtt._throttled import watch_throttled
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
-    import socket
-
     from prometheus_client.registry import Collector
 
+    from ._layer import Connected
     from .http import Pages, TransportCounts
     from .queues import RamShelves, Shelves
     from .subscriptions import SubscriptionServer
     from .syndicate._server import SyndicateServer
+    from .tls import ServerTls
 
 logger = logging.getLogger("clearfunds.relay")
 
@@ -122,10 +122,13 @@ class RelaySettings(KeepingSettings):
 
     listen: tuple[str, ...] = ("mqtt+tcp://127.0.0.1:1883",)
     """URLs: `mqtt+tcp://host:port` (port 0: any free), `mqtt+unix:///path`, `mqtt+ws` for MQTT over
-    WebSocket, and `syndicate+tcp`, `syndicate+unix` and `syndicate+ws` in the same way. Who
-    connects to one of the latter meets the dataspace, or a gatekeeper if `?gatekeeper` stands at
-    the URL's end; that needs `sturdy_key`.
+    WebSocket, `mqtt+tls` and `mqtt+wss` for these with TLS (see `tls`); and `syndicate+tcp` and so
+    on in the same way. Who connects to one of the latter meets the dataspace, or a gatekeeper if
+    `?gatekeeper` stands at the URL's end; that needs `sturdy_key`.
     `subscribe+tcp` is for readers that take ranges (`clearfunds.range_client`)."""
+    tls: ServerTls | None = attrs.field(default=None, repr=False)
+    """What `tls` and `wss` are encrypted with. Where it wants certificates of clients, a client's
+    user is who its certificate is for, whatever it says itself."""
     origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
     """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
     http: str | None = None
@@ -412,9 +415,23 @@ class Relay:
                 handler, make_link = self._handler(listener), self._link_maker(listener)
                 nursery.start_soon(listener.accept_into, connections, handler, make_link)
 
-    def _link_maker(self, listener: Listener) -> Callable[[socket.socket, str], Link]:
+    def _link_maker(self, listener: Listener) -> Callable[[Connected, str], Link]:
+        make, tls = self._plain_link_maker(listener), self.settings.tls
+        if not listener.url.is_secure:
+            return make
+        assert tls is not None
+
+        def make_secure(sock: Connected, peer: str) -> Link:
+            secure = tls.secure(sock)
+            link = make(secure, peer)
+            link.secure = secure
+            return link
+
+        return make_secure
+
+    def _plain_link_maker(self, listener: Listener) -> Callable[[Connected, str], Link]:
         busy = self.busy_poll
-        if listener.url.protocol == "mqtt" and listener.url.transport == "ws":
+        if listener.url.protocol == "mqtt" and listener.url.is_websocket:
             # Imported here: it needs what only the [relay] extra brings.
             from .websocket import WebSocketLink
 
@@ -438,7 +455,7 @@ class Relay:
             self.syndicate.handle,
             listener=listener.label,
             gatekeeper=url.gatekeeper,
-            websocket=url.transport == "ws",
+            websocket=url.is_websocket,
         )
 
     def hearing(self) -> AbstractContextManager[None]:
@@ -554,10 +571,16 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 "?gatekeeper out"
             )
             raise ListenURLError(msg)
+        if url.is_secure and settings.tls is None:
+            msg = (
+                f"cannot listen on {str(url)!r}: there is no certificate; give one "
+                "(--tls-certificate, --tls-key)"
+            )
+            raise ListenURLError(msg)
     _check_flow(settings)
     if settings.otel_every is not None:
         check_exporter()
-    if any(url.transport == "ws" for url in urls):
+    if any(url.is_websocket for url in urls):
         _check_extra("WebSocket", ".websocket")
     if _wants_syndicate(urls):
         _check_extra("Syndicate", ".syndicate._server")

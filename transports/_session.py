@@ -176,6 +176,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         reason = "the relay stopped"
         try:
             with link.scope:
+                await link.open()
                 reason = await self._serve()
             reason = link.why or reason
             if server.stopping:

@@ -39,6 +39,8 @@ ANY_PORT = ListenURL("mqtt", "tcp", "127.0.0.1")
         ("mqtt+unix:///run/relay.sock", ListenURL("mqtt", "unix", path="/run/relay.sock")),
         ("syndicate+ws://127.0.0.1:8002", ListenURL("syndicate", "ws", "127.0.0.1", 8002)),
         ("syndicate+ws://[::]:0", ListenURL("syndicate", "ws", "::", 0)),
+        ("mqtt+tls://127.0.0.1:8883", ListenURL("mqtt", "tls", "127.0.0.1", 8883)),
+        ("mqtt+wss://[::]:8884", ListenURL("mqtt", "wss", "::", 8884)),
         (
             "syndicate+tcp://127.0.0.1:8001?gatekeeper",
             ListenURL("syndicate", "tcp", "127.0.0.1", 8001, gatekeeper=True),
@@ -64,8 +66,9 @@ def test_a_slash_before_the_query_is_no_matter() -> None:
 
 
 KNOWN = (
-    r"must begin with one of mqtt\+tcp://, mqtt\+unix://, mqtt\+ws://, "
-    r"syndicate\+tcp://, syndicate\+unix://, syndicate\+ws://$"
+    r"must begin with one of "
+    r"mqtt\+tcp://, mqtt\+tls://, mqtt\+unix://, mqtt\+ws://, mqtt\+wss://, syndicate\+tcp://, "
+    r"syndicate\+tls://, syndicate\+unix://, syndicate\+ws://, syndicate\+wss://$"
 )
 SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing more"
 
@@ -74,7 +77,7 @@ SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing
     ("url", "message"),
     [
         ("tcp://127.0.0.1:1883", KNOWN),
-        ("syndicate+wss://127.0.0.1:1883", KNOWN),
+        ("syndicate+quic://127.0.0.1:1883", KNOWN),
         ("mqtt+tcp://127.0.0.1:1883?gatekeeper", r"mqtt\+tcp://host:port and nothing more"),
         ("mqtt+unix:///run/a?b", r"mqtt\+unix:///absolute/path and nothing more"),
         ("mqtt+unix:///run/a#b", r"mqtt\+unix:///absolute/path and nothing more"),
@@ -86,7 +89,8 @@ SYNDICATE_TCP = r"write syndicate\+tcp://host:port, with \?gatekeeper or nothing
         ("syndicate+ws://127.0.0.1", r"syndicate\+ws://host:port \(port 0: any free\)"),
         ("syndicate+unix:///run/a?b", r"unix:///absolute/path, with \?gatekeeper or nothing more"),
         ("amqp+tcp://127.0.0.1:5672", "must begin with one of"),
-        ("mqtt+tls://127.0.0.1:8883", "must begin with one of"),
+        ("mqtts://127.0.0.1:8883", "must begin with one of"),
+        ("mqtt+tls://127.0.0.1", r"mqtt\+tls://host:port \(port 0: any free\)"),
         ("127.0.0.1:1883", "must begin with one of"),
         ("mqtt+tcp://127.0.0.1", r"host:port \(port 0: any free\)"),
         ("mqtt+tcp://:1883", "host:port"),
@@ -130,7 +134,9 @@ async def test_a_websocket_listener_is_one_for_tcp() -> None:
         with socket.create_connection(("127.0.0.1", port), 10) as client:
             await until(lambda: links)
             assert links[0].peer == f"127.0.0.1:{client.getsockname()[1]}"
-            assert links[0].sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            sock = links[0].sock
+            assert isinstance(sock, socket.socket)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_the_query_is_no_part_of_a_unix_socket(tmp_path: Path) -> None:
@@ -263,6 +269,7 @@ async def test_a_handler_runs_for_each_connection() -> None:
         named = {f"127.0.0.1:{client.getsockname()[1]}" for client in clients}
         assert {link.peer for link in links} == named
         for link in links:
+            assert isinstance(link.sock, socket.socket)
             assert not link.sock.getblocking()
             assert link.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         for client in clients:

@@ -681,8 +681,10 @@ class MqttSession(Session["MqttServer", Account | None]):
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
-        user = printable(packet.username) if packet.username else NO_USER
-        peer = self._peer = Peer(self._listener, user, printable(self.client_id))
+        user = self._link.user or packet.username
+        peer = self._peer = Peer(
+            self._listener, printable(user) if user else NO_USER, printable(self.client_id)
+        )
         name = peer.name
         kept, present = self._find_session(packet, name)
         server.sessions[self.client_id] = self

@@ -22,6 +22,8 @@ from ._websocket import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from .._layer import Connected
+
 
 CODES: Final = {
     Ending.LEFT: NORMAL_CLOSURE,
@@ -55,7 +57,7 @@ class WebSocketLink(Link):
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: Connected,
         peer: str,
         *,
         subprotocol: str | None = None,

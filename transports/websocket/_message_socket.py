@@ -18,29 +18,31 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from .._layer import Layer
 from ._frames import binary_header
+
+if TYPE_CHECKING:
+    from .._layer import Connected
 
 MESSAGE_BYTES: Final = 16 << 10
 """The most that goes into one message. Who takes whole messages only, as a browser's script does,
 should not have to wait for much on a slow line: at 100 kB a second a sixth of a second."""
 
 
-class MessageSocket(socket.socket):
+class MessageSocket(Layer):
     """See this file's docstring.
 
     Args:
-        sock: A connected, non-blocking socket; taken over, and of no use to anybody else.
+        below: A connected, non-blocking socket; taken over, and of no use to anybody else.
     """
 
     __slots__ = ("_begun", "_control", "_left")
 
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
-        self.setblocking(False)
+    def __init__(self, below: Connected) -> None:
+        super().__init__(below)
         # What goes out before anything else: the rest of a control frame, or of a header.
         self._begun = b""
         # How much of the message that has begun has still to be given.
@@ -53,7 +55,7 @@ class MessageSocket(socket.socket):
         """Whether nothing has begun that is not complete."""
         return not (self._left or self._begun)
 
-    def send(self, data: Any, flags: int = 0, /) -> int:
+    def send(self, data: Any, /) -> int:
         """Send some of `data`, in a message that has begun or in messages of its own.
 
         Returns:
@@ -65,12 +67,12 @@ class MessageSocket(socket.socket):
         """
         size = len(data)
         if size <= MESSAGE_BYTES:
-            return self._send_some(data, flags)
+            return self._send_some(data)
         rest = memoryview(data)
         taken = 0
         while taken < size:
             try:
-                taken += self._send_some(rest[taken : taken + MESSAGE_BYTES], flags)
+                taken += self._send_some(rest[taken : taken + MESSAGE_BYTES])
             except BlockingIOError:
                 if not taken:
                     raise
@@ -79,7 +81,7 @@ class MessageSocket(socket.socket):
                 break
         return taken
 
-    def _send_some(self, data: Any, flags: int) -> int:
+    def _send_some(self, data: Any) -> int:
         if self._left:
             control = b""
             before = self._begun
@@ -90,7 +92,7 @@ class MessageSocket(socket.socket):
             size = len(data)
             before = control + binary_header(size)
             given = data
-        sent = super().send(before + given if before else given, flags)
+        sent = self._below.send(before + given if before else given)
         if not self._left:
             if sent <= len(control):
                 # No message has begun.
@@ -121,7 +123,7 @@ class MessageSocket(socket.socket):
         waiting = self._begun + self._control
         if waiting:
             with suppress(BlockingIOError):
-                self._note_control(super().send(waiting))
+                self._note_control(self._below.send(waiting))
 
     def _note_control(self, sent: int) -> None:
         """Note that so much has been sent of what waits between two messages."""

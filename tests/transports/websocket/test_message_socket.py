@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
@@ -15,6 +14,7 @@ from wsproto.events import BytesMessage, Event, Pong
 from clearfunds.transports.websocket import MessageSocket
 from clearfunds.transports.websocket._frames import pong_frame
 from clearfunds.transports.websocket._message_socket import MESSAGE_BYTES
+from tests.transports.sockets import GrudgingSocket
 from tests.transports.websocket.frames import client
 
 
@@ -24,19 +24,9 @@ def grudging(takes: list[int]) -> Generator[tuple[MessageSocket, bytearray]]:
 
     And what it has taken. 0: it would block.
     """
-    taken = bytearray()
-
-    def send(_: socket.socket, data: bytes, flags: int = 0, /) -> int:
-        much = takes.pop(0) if takes else len(data)
-        if not much:
-            raise BlockingIOError
-        taken.extend(data[:much])
-        return min(much, len(data))
-
-    near, far = socket.socketpair()
-    with pytest.MonkeyPatch.context() as patch, MessageSocket(near) as sock, far:
-        patch.setattr(socket.socket, "send", send)
-        yield sock, taken
+    below = GrudgingSocket(takes)
+    with below:
+        yield MessageSocket(below), below.taken
 
 
 def heard(data: bytes) -> list[Event]:

@@ -1,0 +1,76 @@
+"""What a connection's bytes go through: a socket, or a layer on top of one that looks like it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Connected(Protocol):
+    """As much of a connected, non-blocking `socket.socket` as connections here make use of."""
+
+    @property
+    def family(self) -> int:
+        """The address family."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for; -1 once it is closed."""
+        ...
+
+    def recv(self, size: int, /) -> bytes:
+        """Read some; see `socket.socket.recv`."""
+        ...
+
+    def send(self, data: Any, /) -> int:
+        """Send some, and return how many bytes of it have been taken; see `socket.socket.send`."""
+        ...
+
+    def shutdown(self, how: int, /) -> None:
+        """See `socket.socket.shutdown`."""
+        ...
+
+    def setsockopt(self, level: int, name: int, value: int, /) -> None:
+        """See `socket.socket.setsockopt`."""
+        ...
+
+    def close(self) -> None:
+        """See `socket.socket.close`. Idempotent."""
+        ...
+
+
+class Layer:
+    """A `Connected` on top of another; what a kind of layer does not do itself, that one does.
+
+    Args:
+        below: Taken over, and of no use to anybody else.
+    """
+
+    __slots__ = ("_below",)
+
+    def __init__(self, below: Connected) -> None:
+        self._below = below
+
+    @property
+    def family(self) -> int:
+        """See `Connected.family`."""
+        return self._below.family
+
+    def fileno(self) -> int:
+        """See `Connected.fileno`."""
+        return self._below.fileno()
+
+    def recv(self, size: int, /) -> bytes:
+        """See `Connected.recv`."""
+        return self._below.recv(size)
+
+    def shutdown(self, how: int, /) -> None:
+        """See `Connected.shutdown`."""
+        self._below.shutdown(how)
+
+    def setsockopt(self, level: int, name: int, value: int, /) -> None:
+        """See `Connected.setsockopt`."""
+        self._below.setsockopt(level, name, value)
+
+    def close(self) -> None:
+        """See `Connected.close`."""
+        self._below.close()

@@ -1,0 +1,8 @@
+"""TLS below any protocol: as a layer over a non-blocking socket, for servers and for clients."""
+
+from ._certificates import CertificateError as CertificateError
+from ._certificates import Certificates as Certificates
+from ._certificates import common_name as common_name
+from ._certificates import said as said
+from ._server import ServerTls as ServerTls
+from ._socket import TlsSocket as TlsSocket

@@ -1,0 +1,137 @@
+"""What certificate is shown, and what is asked of a peer's: from files."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from .._errors import TransportError
+
+OLDEST: Final = ssl.TLSVersion.TLSv1_2
+"""What is older is not to be used any more [RFC 8996]."""
+
+
+class CertificateError(TransportError, ValueError):
+    """A file of certificates, or of a key, cannot be used; the message says which, and why."""
+
+
+@attrs.frozen(kw_only=True)
+class Certificates:
+    """Files, in PEM: who one is, and whom one believes.
+
+    Attributes:
+        chain: The certificate that is shown, and those that vouch for it.
+        key: Its private key; None: it is in the same file.
+        trusted: Whose signature is believed under a peer's certificate. None: for a client, those
+            that the system believes; for a server, clients need no certificate.
+    """
+
+    chain: str | Path | None = None
+    key: str | Path | None = None
+    trusted: str | Path | None = None
+
+    def for_server(self) -> ssl.SSLContext:
+        """Read the files; return what connections that are accepted are encrypted with.
+
+        Raises:
+            CertificateError: There is no certificate, or a file cannot be used.
+        """
+        if self.chain is None:
+            raise CertificateError("a server has to have a certificate")
+        context = self._read(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        if self.trusted is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def for_client(self, *, verify: bool = True) -> ssl.SSLContext:
+        """Read the files; return what connections to servers are encrypted with.
+
+        Args:
+            verify: Whether a server has to prove who it is. Without that anybody in between can
+                read along.
+
+        Raises:
+            CertificateError: A file cannot be used.
+        """
+        context = self._read(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        if not verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif self.trusted is None:
+            context.load_default_certs()
+        return context
+
+    def _read(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.minimum_version = OLDEST
+        # It could want to read before it sends.
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        if self.chain is not None:
+            self._read_chain(context, self.chain)
+        elif self.key is not None:
+            raise CertificateError(f"{self.key} is a certificate's key: give the certificate, too")
+        if self.trusted is not None:
+            try:
+                context.load_verify_locations(self.trusted)
+            except ssl.SSLError as error:
+                msg = f"{self.trusted} has to have certificates, in PEM ({said(error)})"
+                raise CertificateError(msg) from error
+            except OSError as error:
+                msg = f"cannot read {self.trusted}: {error.strerror}"
+                raise CertificateError(msg) from error
+        return context
+
+    def _read_chain(self, context: ssl.SSLContext, chain: str | Path) -> None:
+        key = chain if self.key is None else self.key
+        for path in (chain, key):
+            # OpenSSL would not say which of the two.
+            try:
+                Path(path).read_bytes()
+            except OSError as error:
+                raise CertificateError(f"cannot read {path}: {error.strerror}") from error
+        try:
+            context.load_cert_chain(chain, key, password=_no_password)
+        except _EncryptedKeyError:
+            msg = (
+                f"the key in {key} is encrypted, and there is nobody to ask for its password: "
+                "write one that is not (openssl pkey -in KEY -out PLAIN), and let only its owner "
+                "read it"
+            )
+            raise CertificateError(msg) from None
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                msg = f"the key in {key} is not that of the certificate in {chain}"
+                raise CertificateError(msg) from error
+            msg = (
+                f"{chain} has to have a certificate, its own first and then those that vouch for "
+                f"it, and {key} its private key, in PEM ({said(error)})"
+            )
+            raise CertificateError(msg) from error
+
+
+class _EncryptedKeyError(Exception):
+    """A key wants a password."""
+
+
+def _no_password() -> str:
+    # Otherwise OpenSSL would ask for it in the terminal.
+    raise _EncryptedKeyError
+
+
+def said(error: ssl.SSLError) -> str:
+    """Return OpenSSL's reason in words: "wrong version number"."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    return (error.reason or str(error.strerror or error)).replace("_", " ").lower()
+
+
+def common_name(certificate: dict[str, Any]) -> str | None:
+    """Return whose a certificate is, as `ssl.SSLSocket.getpeercert` gives it; None if it says not.
+
+    The last of several, which is the most specific one [RFC 4514 section 2.1].
+    """
+    subject: tuple[tuple[tuple[str, str], ...], ...] = certificate.get("subject", ())
+    names = [value for part in subject for name, value in part if name == "commonName"]
+    return names[-1] if names else None
