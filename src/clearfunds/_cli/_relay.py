@@ -32,6 +32,7 @@ from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
 from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
 from ._running import alone, run_async
+from ._tls_options import Tls
 from ._types import OptionalSeconds, OptionalText, Seconds
 
 log = logging.getLogger("clearfunds.relay")
@@ -57,10 +58,10 @@ def relay(
             group=_LISTENERS,
             negative=(),
             help="Where to listen: mqtt+tcp://HOST:PORT (port 0: any that is free), "
-            "mqtt+unix:///PATH, mqtt+ws://HOST:PORT for browsers (WebSocket); syndicate+tcp, "
-            "syndicate+unix and syndicate+ws in the same way, with ?gatekeeper at the end for "
-            "clients with a sturdyref only; subscribe+tcp for readers that take ranges. May be "
-            "given several times.",
+            "mqtt+unix:///PATH, mqtt+ws://HOST:PORT for browsers (WebSocket), mqtt+tls and "
+            "mqtt+wss for the same with TLS (--tls-certificate); syndicate+tcp and so on in the "
+            "same way, with ?gatekeeper at the end for clients with a sturdyref only; "
+            "subscribe+tcp for readers that take ranges. May be given several times.",
         ),
     ] = DEFAULTS.listen,
     origin: Annotated[
@@ -79,7 +80,8 @@ def relay(
             help="HOST:PORT for /metrics, /ledger.json, /healthz and /readyz; none: no HTTP.",
         ),
     ] = DEFAULTS.http,
-    debt: Debt = Debt(),  # noqa: B008  (frozen)
+    tls: Tls = Tls(),  # noqa: B008  (frozen)
+    debt: Debt = Debt(),  # noqa: B008
     flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
     peers: Peers = Peers(),  # noqa: B008
@@ -137,6 +139,7 @@ def relay(
         settings = RelaySettings(
             listen=listen,
             origin=origin,
+            tls=tls.of_server(),
             http=http,
             grace=grace,
             busy_poll=busy_poll,
