@@ -73,6 +73,7 @@ from .credit import (
     use_credit,
 )
 from .mqtt._kept import SessionQueue
+from .mqtt._passwords import Authenticator
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._throttled import watch_throttled
 from .mqtt._topics import TopicLimits
@@ -131,6 +132,11 @@ class RelaySettings(KeepingSettings):
     user is who its certificate is for, whatever it says itself."""
     origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
     """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
+    passwords: Authenticator | None = None
+    """Who knows the passwords of MQTT clients (`transports.mqtt.Passwords`, or one of your own);
+    None: they are asked for none, and whatever user they name is believed."""
+    anonymous: bool = False
+    """With passwords: whether MQTT clients are let in that name no user."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, or None for none."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS
@@ -336,6 +342,8 @@ class Relay:
                 subscription_policies=settings.subscription_policy,
                 behind=Limit(items=settings.behind_items, bytes=settings.behind_bytes),
                 behind_limit=settings.behind_limit,
+                passwords=settings.passwords,
+                anonymous=settings.anonymous,
             ),
             admission,
             self.tree,

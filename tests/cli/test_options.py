@@ -19,6 +19,7 @@ from clearfunds.transports import (
     SubscriptionPolicy,
     Tenant,
 )
+from tests.transports.mqtt.users import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -277,6 +278,7 @@ def test_what_is_wrong_with_a_tenant_is_said_in_one_line(
     [
         (["--max-inflight", "65536"], "Must be <= 65535"),
         (["--disk-limit", "20KiB"], "--disk-limit is of a store: give --store"),
+        (["--anonymous"], "--anonymous is of passwords: give --passwords FILE"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
@@ -322,7 +324,10 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 def test_every_setting_has_an_option() -> None:
     groups = (Debt, Flow, Patience, Peers, Keeping, Syndicate)
     grouped = {field.name for group in groups for field in attrs.fields(group)}
-    ungrouped = {"listen", "origin", "http", "grace", "busy_poll", "otel_every"}
+    ungrouped = {
+        *("listen", "origin", "passwords", "anonymous", "http"),
+        *("grace", "busy_poll", "otel_every"),
+    }
     assert grouped | ungrouped == {option(field.name) for field in attrs.fields(RelaySettings)}
 
 
@@ -390,6 +395,98 @@ def test_a_key_file_that_is_not_there_is_one_line(
     assert run(["relay", "--sturdy-key-file", str(tmp_path / "no.key")]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"clearfunds relay: {tmp_path / 'no.key'}: No such file or directory")
+    assert said.count("\n") == 1
+
+
+# -- passwords ------------------------------------------------------------------------------------
+
+
+def write_users(file: Path, *users: str) -> Path:
+    """Write a file of users whose password is `secret`, for nobody else to read."""
+    file.write_text("".join(f"{user_line(user, b'secret')}\n" for user in users))
+    file.chmod(0o600)
+    return file
+
+
+def users_of(settings: RelaySettings) -> set[str]:
+    """Return who of two may come in."""
+    passwords = settings.passwords
+    assert passwords is not None
+    return {user for user in ("anna", "bert") if passwords.check(user, b"secret")}
+
+
+def test_the_passwords_are_what_the_file_has(settle: Settle, tmp_path: Path) -> None:
+    one, other = write_users(tmp_path / "one", "anna"), write_users(tmp_path / "other", "bert")
+    assert settle().passwords is None
+    assert not settle().anonymous
+    assert users_of(settle("--passwords", str(one))) == {"anna"}
+    toml = f"[relay]\npasswords = '{other}'\nanonymous = true\n"
+    settings = settle(toml=toml)
+    assert users_of(settings) == {"bert"}
+    assert settings.anonymous
+    env = {"CLEARFUNDS_RELAY_PASSWORDS": str(one), "CLEARFUNDS_RELAY_ANONYMOUS": "false"}
+    settings = settle(toml=toml, env=env)
+    assert users_of(settings) == {"anna"}
+    assert not settings.anonymous
+    settings = settle("--passwords", str(other), "--anonymous", env=env)
+    assert users_of(settings) == {"bert"}
+    assert settings.anonymous
+
+
+@pytest.mark.parametrize(
+    ("mode", "users", "said"),
+    [
+        (0o600, ("anna",), []),
+        (0o640, ("anna", "bert"), []),
+        (0o644, ("anna",), ["can be read by everybody", "chmod o= FILE"]),
+        (0o600, (), ["FILE has no users in it", "mosquitto_passwd FILE USER adds one"]),
+    ],
+)
+def test_passwords_that_others_may_know_are_a_warning(
+    mode: int,
+    users: tuple[str, ...],
+    said: list[str],
+    settle: Settle,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = write_users(tmp_path / "users", *users)
+    file.chmod(mode)
+    assert users_of(settle("--passwords", str(file))) == set(users)
+    log = capsys.readouterr().err
+    assert log.count("\n") == log.count("WARNING clearfunds.relay: ") == bool(said)
+    for word in said:
+        assert word.replace("FILE", str(file)) in log
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"anna:geheim\n", "line 1: the password is not hashed"),
+        (b"# users\ngeheim\n", "line 2: there is no colon"),
+        (b"anna:$2b$12$geheim\n", "line 1: it is no hash that is known"),
+        (b"\xff:$7$geheim\n", "line 1: the user's name is not in UTF-8"),
+    ],
+)
+def test_a_file_of_passwords_with_something_else_in_it_does_not_show_it(
+    content: bytes, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "users"
+    file.write_bytes(content)
+    assert run(["relay", "--passwords", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"clearfunds relay: {file}, {why}")
+    assert said.count("\n") == 1
+    assert "mosquitto_passwd" in said or "write the line anew" in said
+    assert "geheim" not in said
+
+
+def test_a_file_of_passwords_that_is_not_there_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["relay", "--passwords", str(tmp_path / "users")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"clearfunds relay: {tmp_path / 'users'}: No such file or directory")
     assert said.count("\n") == 1
 
 

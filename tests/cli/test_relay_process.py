@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -14,7 +15,9 @@ from urllib.request import urlopen
 import pytest
 
 from clearfunds.accounts import DEFAULT_LIMIT_BYTES
+from clearfunds.transports.mqtt import Connect, PingReq, PingResp, encode
 from tests.cli.peers import PUBLISH, connect, publish_until_it_waits, subscribe_to_all
+from tests.transports.mqtt.users import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +173,80 @@ def test_a_gatekeeper_without_a_key_is_a_usage_error(clearfunds: Clearfunds) -> 
     assert run.stderr.count("\n") == 1
     assert "--sturdy-key-file" in run.stderr
     assert "clearfunds mint" in run.stderr
+
+
+def test_passwords_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: Path) -> None:
+    file = tmp_path / "users"
+
+    def write(text: str) -> None:
+        file.write_text(text)
+        file.chmod(0o600)
+
+    def said(password: bytes) -> int:
+        """Connect as anna; return what the relay says to that."""
+        packet = encode(Connect("other", username="anna", password=password))
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(packet)
+            return client.recv(4)[3]
+
+    def hung_up(event: str) -> str:
+        """Send SIGHUP; return the line of log that comes of it."""
+        before = len(relay.log)
+        relay.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for logged in relay.log[before:]:
+                if json.loads(logged).get("event") == event:
+                    return logged
+            time.sleep(0.01)
+        raise AssertionError(relay.log)
+
+    write(user_line("anna", b"one"))
+    relay = start_relay(
+        *("--listen", "mqtt+tcp://127.0.0.1:0", "--passwords", str(file)),
+        *("--log-format", "json"),
+    )
+    port = relay.mqtt_port()
+    assert (said(b"one"), said(b"two")) == (0, 4)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stays:
+        stays.sendall(encode(Connect("stays", username="anna", password=b"one")))
+        assert stays.recv(4) == b"\x20\x02\x00\x00"
+        write(user_line("anna", b"two"))
+        hung_up("reloaded")
+        assert (said(b"one"), said(b"two")) == (4, 0)
+        write("anna:geheim")
+        told = json.loads(hung_up("not_reloaded"))
+        assert told["level"] == "ERROR"
+        assert told["reason"].startswith(f"{file}, line 1: the password is not hashed")
+        file.unlink()
+        assert "No such file or directory" in hung_up("not_reloaded")
+        assert (said(b"one"), said(b"two")) == (4, 0)
+        write(user_line("anna", b"three"))
+        hung_up("reloaded")
+        assert (said(b"two"), said(b"three")) == (4, 0)
+        stays.sendall(encode(PingReq()))
+        assert stays.recv(2) == encode(PingResp())
+    relay.process.terminate()
+    assert relay.wait() == 0
+    assert not any(secret in "".join(relay.log) for secret in ("geheim", "three"))
+
+
+def test_without_files_to_read_again_sighup_ends_it(start_relay: StartRelay) -> None:
+    relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0")
+    relay.mqtt_port()
+    relay.process.send_signal(signal.SIGHUP)
+    assert relay.wait() == -signal.SIGHUP
+
+
+def test_passwords_that_are_none_are_a_usage_error(clearfunds: Clearfunds, tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text("anna:geheim\n")
+    run = clearfunds("relay", "--passwords", str(file))
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1
+    assert f"{file}, line 1: the password is not hashed" in run.stderr
+    assert "geheim" not in run.stderr
 
 
 def test_a_websocket_listener_shakes_hands(start_relay: StartRelay) -> None:

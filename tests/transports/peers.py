@@ -284,12 +284,13 @@ async def connected(
     *,
     keep_alive: int = 0,
     username: str | None = None,
+    password: bytes | None = None,
     will: Will | None = None,
     receive_buffer: int | None = None,
 ) -> AsyncGenerator[BareClient]:
     """Connect a client; leaving the block closes its socket, without DISCONNECT."""
     async with dial(where, receive_buffer=receive_buffer) as client:
-        connect = Connect(client_id, True, keep_alive, username, will=will)
+        connect = Connect(client_id, True, keep_alive, username, password, will)
         await client.stream.send_all(client.connection.send(connect))
         await client.expect(ConnAck(False, 0))
         yield client

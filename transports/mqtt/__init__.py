@@ -38,4 +38,7 @@ from ._packets import Unsubscribe as Unsubscribe
 from ._packets import Will as Will
 from ._packets import decode as decode
 from ._packets import encode as encode
+from ._passwords import Authenticator as Authenticator
+from ._passwords import PasswordFileError as PasswordFileError
+from ._passwords import Passwords as Passwords
 from ._topics import TopicLimits as TopicLimits

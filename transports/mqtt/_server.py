@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
+from typing import Final
 
 import attrs
+import trio
 
 from ...accounts import Account
 from ...dataspace import Dataspace, Route
@@ -19,9 +22,13 @@ from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
 from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
 from ._kept import KeptSessions
+from ._passwords import Authenticator
 from ._session import SERVER_TOPICS, MqttSession
 from ._throttled import ThrottledNotices
 from ._topics import TopicLimits, topic_name_fault
+
+CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
+"""Passwords that are checked at a time, each in a thread: hashing leaves a core to the loop."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -45,6 +52,10 @@ class MqttSettings(ServerSettings):
     there are packet identifiers [MQTT-2.3.1-1]."""
     max_awaiting_release: int = DEFAULT_MAX_AWAITING_RELEASE
     """QoS 2 publications of one client whose PUBREL has not come."""
+    passwords: Authenticator | None = None
+    """Who knows whether a client is the user it says it is; None: everybody is believed."""
+    anonymous: bool = False
+    """With passwords: whether who names no user is let in, too."""
 
 
 class MqttServer(Server[MqttSettings, MqttSession]):
@@ -58,6 +69,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         notices: Who tells of clients that are not read, while `watch_throttled` runs.
         make_session: Makes the session of a link; to be set before anybody connects.
         make_inflight: Makes what a client is to acknowledge; likewise.
+        checks: How many passwords are checked at a time. The others wait, first come first served.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -78,6 +90,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
         self.make_inflight: Callable[..., Inflight] = Inflight
+        self.checks = trio.CapacityLimiter(CHECKS_AT_ONCE)
         self._named = 0
 
     def __repr__(self) -> str:

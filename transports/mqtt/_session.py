@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import attrs
 import trio
@@ -61,6 +61,7 @@ from ._packets import (
     Will,
     encode_publish,
 )
+from ._passwords import Passwords
 from ._runs import (
     PLAIN_PUBLISH,
     PUBACK,
@@ -99,6 +100,9 @@ REPLAY_STEP = 256
 ACKNOWLEDGED_AT_ONCE = 1_000
 """Packets taken out of the input of a connection that waits before others run."""
 
+SHOWN_OF_USER = 100
+"""Characters of a user's name that are logged of who is not let in: it may have 65,535."""
+
 OVERTAKING: dict[int, Callable[[int], Packet]] = {
     PUBACK: PubAck,
     PUBREC: PubRec,
@@ -129,7 +133,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_inflight", "_kept",
         "_listener", "_membership", "_observations", "_payer_by_key", "_payers", "_peer",
-        "_replay", "_replays", "_short", "_single", "_single_topic", "_will", "client_id",
+        "_replay", "_replays", "_short", "_single", "_single_topic", "_undecided", "_will",
+        "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -146,6 +151,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._ahead: Ahead | None = None
         self.client_id = ""
         self.account = None
+        # Its CONNECT, while it is not known whether it is who it says.
+        self._undecided: Connect | None = None
         self._inflight: Inflight | KeptInflight | None = None
         self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -232,6 +239,9 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     async def _held(self, hold: trio.Event) -> None:
         """See `Session._held`: what the disk has to do first may take long (rule 10)."""
+        if self._undecided is not None:
+            await self._decide(self._undecided)
+            return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_ahead, nursery.cancel_scope)
             await super()._held(hold)
@@ -304,6 +314,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
 
     def _silence(self, seconds: float, allowed: float) -> str:
+        if self._undecided is not None:
+            return f"its password was not checked within {allowed:g} s"
         if self.account is None:
             return f"no CONNECT within {allowed:g} s"
         return f"no packet for {seconds:.1f} s, keep-alive is over"
@@ -533,9 +545,10 @@ class MqttSession(Session["MqttServer", Account | None]):
                 raise
             if packet is NEED_DATA:
                 return False
-            self._last = server.ledger.clock()
+            if self.account is not None:  # the time that it has to be let in goes on
+                self._last = server.ledger.clock()
             self._handle(packet)
-            if self._replays:
+            if self._replays or self._undecided is not None:
                 return True
 
     def _at_once(self, data: bytes) -> bool | None:
@@ -675,6 +688,73 @@ class MqttSession(Session["MqttServer", Account | None]):
                 f"{settings.max_client_id} allowed here (max_client_id)"
             )
             raise RemoteProtocolError(msg)
+        passwords = settings.passwords
+        if (
+            passwords is None
+            or self._link.user is not None  # its certificate says who it is
+            or (settings.anonymous and packet.username is None)
+        ):
+            self._begin(packet)
+        elif packet.username is None:
+            self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
+        elif packet.password is None:
+            self._deny_password(packet.username)
+        elif isinstance(passwords, Passwords) and passwords.quick:
+            if not passwords.check(packet.username, packet.password):
+                self._deny_password(packet.username)
+            self._begin(packet)
+        else:
+            self._undecided = packet
+            self._hold = trio.Event()  # nobody sets it: see `_held`
+
+    async def _decide(self, packet: Connect) -> None:
+        """Let a client in if a thread finds its password right; it has had no effect so far.
+
+        Nothing is read meanwhile, and the time that the client has to be let in goes on.
+
+        Cancellation: the thread ends on its own, and until then it counts as one of those that
+        there may be. Nothing else is left.
+
+        Raises:
+            RemoteProtocolError: If it is wrong; the client has been told.
+        """
+        passwords = self._server.settings.passwords
+        assert passwords is not None
+        assert packet.username is not None
+        assert packet.password is not None
+        right = await trio.to_thread.run_sync(
+            passwords.check,
+            packet.username,
+            packet.password,
+            abandon_on_cancel=True,
+            limiter=self._server.checks,
+        )
+        self._undecided = self._hold = None
+        if not right:
+            self._deny_password(packet.username)
+        with self._server.flusher.corked():
+            self._begin(packet)
+
+    def _deny_password(self, user: str) -> NoReturn:
+        user = printable(user[:SHOWN_OF_USER])
+        why = f"the user name or the password is wrong (user {user})"
+        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+
+    def _deny(self, return_code: ConnectReturnCode, why: str) -> NoReturn:
+        """Refuse a client that may not come in.
+
+        Raises:
+            RemoteProtocolError: Always.
+        """
+        self._server.counters.refused += 1
+        self._refuse(return_code)
+        raise RemoteProtocolError(why)
+
+    def _begin(self, packet: Connect) -> None:
+        """Let a client in."""
+        server = self._server
+        settings = server.settings
+        self._last = server.ledger.clock()
         self.client_id = packet.client_id or server.new_client_id()
         old = server.sessions.get(self.client_id)
         if old is not None:

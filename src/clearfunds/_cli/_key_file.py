@@ -40,14 +40,19 @@ def read_key(file: Path, warn: Callable[[str], object]) -> bytes:
         # What it has instead may be a secret, too: it is not shown.
         msg = f"{file}: a key is written in hex digits, two for each byte, and nothing else"
         raise UsageError(msg) from None
-    if mode & stat.S_IROTH:
-        warn(f"{file} can be read by everybody on this machine: chmod o= {file}")
+    warn_of_readers(file, mode, warn)
     if len(key) < _GUESSABLE_BELOW:
         warn(
             f"the key in {file} has {len(key)} bytes and can be guessed; "
             "clearfunds mint --new-key makes a good one"
         )
     return key
+
+
+def warn_of_readers(file: Path, mode: int, warn: Callable[[str], object]) -> None:
+    """Tell `warn` if a file with secrets in it has a mode that lets everybody read it."""
+    if mode & stat.S_IROTH:
+        warn(f"{file} can be read by everybody on this machine: chmod o= {file}")
 
 
 def write_key(file: Path, key: bytes) -> None:

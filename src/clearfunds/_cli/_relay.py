@@ -6,6 +6,8 @@ import json
 import logging
 import resource
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Final
 
 import attrs
@@ -24,12 +26,14 @@ from clearfunds.transports import (
     TransportError,
     serve_relay,
 )
+from clearfunds.transports.mqtt import Passwords
 
 from ._credit_options import Flow
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
 from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
+from ._password_file import read_passwords
 from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
 from ._running import alone, run_async
 from ._tls_options import Tls
@@ -73,6 +77,24 @@ def relay(
             "anybody's. May be given several times.",
         ),
     ] = DEFAULTS.origin,
+    passwords: Annotated[
+        Path | None,
+        Parameter(
+            group=_LISTENERS,
+            help="File of users and passwords, as mosquitto_passwd writes it, of which every MQTT "
+            "client has to give one; read again at SIGHUP. Without one clients are asked for no "
+            "password.",
+        ),
+    ] = None,
+    anonymous: Annotated[
+        bool,
+        Parameter(
+            group=_LISTENERS,
+            negative=(),
+            show_default=False,
+            help="With --passwords: MQTT clients that name no user are let in, too.",
+        ),
+    ] = DEFAULTS.anonymous,
     http: Annotated[
         OptionalText,
         Parameter(
@@ -125,7 +147,8 @@ def relay(
 
     Each address is a line of JSON on stdout, with the real port: `{"listening": "mqtt+tcp://..."}`,
     `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
-    relay stops accepting and delivers what is owed; a second one ends it at once.
+    relay stops accepting and delivers what is owed; a second one ends it at once. At SIGHUP it
+    reads passwords and certificates again.
     """
     configure_logging(log_level, log_format)
     sides = attrs.asdict(syndicate)
@@ -135,11 +158,15 @@ def relay(
         kept["store"] = str(keeping.store)
     elif keeping.disk_limit not in (None, DEFAULTS.disk_limit):
         raise UsageError("--disk-limit is of a store: give --store DIRECTORY, or --kept-limit")
+    if anonymous and passwords is None:
+        raise UsageError("--anonymous is of passwords: give --passwords FILE, or leave it out")
     try:
         settings = RelaySettings(
             listen=listen,
             origin=origin,
             tls=tls.of_server(),
+            passwords=None if passwords is None else read_passwords(passwords, log.warning),
+            anonymous=anonymous,
             http=http,
             grace=grace,
             busy_poll=busy_poll,
@@ -210,6 +237,9 @@ async def _serve(settings: RelaySettings, beside: Beside | None) -> int:
                         stop.set()
 
         nursery.start_soon(ending)
+        reloads = _reloads(settings)
+        if reloads:  # otherwise SIGHUP ends the process, as it does any other
+            nursery.start_soon(_reload_at_sighup, reloads)
         try:
             addresses: RelayAddresses = await nursery.start(serving)
         except Exception as error:
@@ -225,6 +255,37 @@ async def _serve(settings: RelaySettings, beside: Beside | None) -> int:
             _tell(http=addresses.http)
         _tell(ready=True)
     return status
+
+
+def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
+    """Return what is called at SIGHUP, by what it reads again; it raises if it cannot."""
+    reloads: dict[str, Callable[[], object]] = {}
+    if isinstance(settings.passwords, Passwords):
+        reloads["passwords"] = settings.passwords.reload
+    if settings.tls is not None:
+        reloads["certificates"] = settings.tls.reload
+    return reloads
+
+
+async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            for what, reload in reloads.items():
+                try:
+                    reload()
+                except Exception as error:  # noqa: BLE001  (whatever it is, the relay goes on)
+                    log.error(
+                        "SIGHUP: the %s are as they were: %s",
+                        what,
+                        error,
+                        extra={"event": "not_reloaded", "what": what, "reason": str(error)},
+                    )
+                else:
+                    log.info(
+                        "SIGHUP: the %s were read again",
+                        what,
+                        extra={"event": "reloaded", "what": what},
+                    )
 
 
 def _tell(**line: object) -> None:
