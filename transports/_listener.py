@@ -40,8 +40,8 @@ TRANSPORTS = ("tcp", "tls", "unix", "ws", "wss")
 """What a listener accepts on; to the listener all but `unix` are TCP: handshakes are the link's, or
 the session's."""
 
-WEBSOCKET_PROTOCOLS = ("mqtt", "syndicate")
-"""The protocols that can be spoken over WebSocket."""
+LAYERED_PROTOCOLS = ("mqtt", "syndicate")
+"""The protocols that can be spoken over WebSocket, and over TLS. Readers of ranges speak neither."""
 
 GATEKEEPER_PROTOCOLS = ("syndicate",)
 """The protocols whose URLs may end in `?gatekeeper`."""
@@ -107,7 +107,7 @@ class ListenURL:
             raise ListenURLError(f"cannot listen on {url!r}: it must begin with one of {known}")
         if not _can_speak(protocol, transport):
             msg = (
-                f"cannot listen on {url!r}: {protocol} is not spoken over WebSocket here; "
+                f"cannot listen on {url!r}: {protocol} is not spoken over WebSocket or TLS here; "
                 f"write {protocol}+tcp://host:port or {protocol}+unix:///absolute/path"
             )
             raise ListenURLError(msg)
@@ -149,7 +149,7 @@ class ListenURL:
 
 
 def _can_speak(protocol: str, transport: str) -> bool:
-    return transport not in ("ws", "wss") or protocol in WEBSOCKET_PROTOCOLS
+    return transport in ("tcp", "unix") or protocol in LAYERED_PROTOCOLS
 
 
 class Listener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,6 +12,7 @@ import pytest
 from clearfunds._cli import run
 from clearfunds._cli._credit_options import Flow
 from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
+from clearfunds._cli._tls_options import Tls
 from clearfunds.accounts import Credit
 from clearfunds.transports import (
     AccountLimit,
@@ -19,6 +21,7 @@ from clearfunds.transports import (
     SubscriptionPolicy,
     Tenant,
 )
+from tests.transports.certificates import papers_in
 from tests.transports.mqtt.users import user_line
 
 if TYPE_CHECKING:
@@ -322,13 +325,16 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 
 
 def test_every_setting_has_an_option() -> None:
-    groups = (Debt, Flow, Patience, Peers, Keeping, Syndicate)
+    groups = (Tls, Debt, Flow, Patience, Peers, Keeping, Syndicate)
     grouped = {field.name for group in groups for field in attrs.fields(group)}
     ungrouped = {
         *("listen", "origin", "passwords", "anonymous", "http"),
         *("grace", "busy_poll", "otel_every"),
     }
-    assert grouped | ungrouped == {option(field.name) for field in attrs.fields(RelaySettings)}
+    named = {option(field.name) for field in attrs.fields(RelaySettings)}
+    # Made of three files.
+    named = named - {"tls"} | {field.name for field in attrs.fields(Tls)}
+    assert grouped | ungrouped == named
 
 
 def test_the_key_is_what_the_file_has(settle: Settle, tmp_path: Path) -> None:
@@ -344,6 +350,22 @@ def test_the_key_is_what_the_file_has(settle: Settle, tmp_path: Path) -> None:
     env = {"CLEARFUNDS_RELAY_STURDY_KEY_FILE": str(one)}
     assert settle(toml=toml, env=env).sturdy_key == bytes(range(32))
     assert settle("--sturdy-key-file", str(other), env=env).sturdy_key == b"\xff" * 16
+
+
+def test_the_certificates_are_those_of_the_files(settle: Settle, tmp_path: Path) -> None:
+    papers = papers_in(tmp_path)
+    shown = papers.for_server()
+    assert settle().tls is None
+    toml = f"[relay]\ntls_certificate = '{shown.chain}'\ntls_key = '{shown.key}'\n"
+    settings = settle(toml=toml)
+    assert settings.tls is not None
+    assert settings.tls.context.verify_mode is ssl.CERT_NONE
+    settings = settle(
+        *("--tls-certificate", str(shown.chain), "--tls-key", str(shown.key)),
+        env={"CLEARFUNDS_RELAY_TLS_CLIENT_CA": str(papers.trusted)},
+    )
+    assert settings.tls is not None
+    assert settings.tls.context.verify_mode is ssl.CERT_REQUIRED
 
 
 @pytest.mark.parametrize(
@@ -592,10 +614,12 @@ def test_a_mistake_before_any_option(
 def test_help_has_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["relay", "--help"]) == 0
     text = capsys.readouterr().out
-    groups = ("Listeners", "Debt", "Patience", "Peers", "Syndicate")
+    groups = ("Listeners", "TLS", "Debt", "Patience", "Peers", "Syndicate")
     positions = [text.index(f" {group} ─") for group in groups]
     assert positions == sorted(positions)
-    for field in attrs.fields(RelaySettings):
+    for field in (*attrs.fields(RelaySettings), *attrs.fields(Tls)):
+        if field.name == "tls":
+            continue
         assert f"--{option(field.name).replace('_', '-')} " in text
 
 

@@ -17,6 +17,7 @@ import pytest
 from clearfunds.accounts import DEFAULT_LIMIT_BYTES
 from clearfunds.transports.mqtt import Connect, PingReq, PingResp, encode
 from tests.cli.peers import PUBLISH, connect, publish_until_it_waits, subscribe_to_all
+from tests.transports.certificates import papers_in
 from tests.transports.mqtt.users import user_line
 
 if TYPE_CHECKING:
@@ -175,6 +176,19 @@ def test_a_gatekeeper_without_a_key_is_a_usage_error(clearfunds: Clearfunds) -> 
     assert "clearfunds mint" in run.stderr
 
 
+def hung_up(relay: RelayUnderTest, event: str) -> str:
+    """Send SIGHUP; return the line of log that comes of it."""
+    before = len(relay.log)
+    relay.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for logged in relay.log[before:]:
+            if json.loads(logged).get("event") == event:
+                return logged
+        time.sleep(0.01)
+    raise AssertionError(relay.log)
+
+
 def test_passwords_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: Path) -> None:
     file = tmp_path / "users"
 
@@ -189,18 +203,6 @@ def test_passwords_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: P
             client.sendall(packet)
             return client.recv(4)[3]
 
-    def hung_up(event: str) -> str:
-        """Send SIGHUP; return the line of log that comes of it."""
-        before = len(relay.log)
-        relay.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            for logged in relay.log[before:]:
-                if json.loads(logged).get("event") == event:
-                    return logged
-            time.sleep(0.01)
-        raise AssertionError(relay.log)
-
     write(user_line("anna", b"one"))
     relay = start_relay(
         *("--listen", "mqtt+tcp://127.0.0.1:0", "--passwords", str(file)),
@@ -212,23 +214,78 @@ def test_passwords_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: P
         stays.sendall(encode(Connect("stays", username="anna", password=b"one")))
         assert stays.recv(4) == b"\x20\x02\x00\x00"
         write(user_line("anna", b"two"))
-        hung_up("reloaded")
+        hung_up(relay, "reloaded")
         assert (said(b"one"), said(b"two")) == (4, 0)
         write("anna:geheim")
-        told = json.loads(hung_up("not_reloaded"))
+        told = json.loads(hung_up(relay, "not_reloaded"))
         assert told["level"] == "ERROR"
         assert told["reason"].startswith(f"{file}, line 1: the password is not hashed")
         file.unlink()
-        assert "No such file or directory" in hung_up("not_reloaded")
+        assert "No such file or directory" in hung_up(relay, "not_reloaded")
         assert (said(b"one"), said(b"two")) == (4, 0)
         write(user_line("anna", b"three"))
-        hung_up("reloaded")
+        hung_up(relay, "reloaded")
         assert (said(b"two"), said(b"three")) == (4, 0)
         stays.sendall(encode(PingReq()))
         assert stays.recv(2) == encode(PingResp())
     relay.process.terminate()
     assert relay.wait() == 0
     assert not any(secret in "".join(relay.log) for secret in ("geheim", "three"))
+
+
+def test_certificates_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: Path) -> None:
+    papers = papers_in(tmp_path / "papers")
+    shown = papers.for_server()
+    files = ("--tls-certificate", str(shown.chain), "--tls-key", str(shown.key))
+    relay = start_relay(
+        *("--listen", "mqtt+tls://127.0.0.1:0", *files),
+        *("--log-format", "json"),
+    )
+    port = relay.port("mqtt+tls://127.0.0.1:0")
+    context = papers.for_client().for_client()
+
+    def serial() -> object:
+        """Connect; return the number of the certificate that the relay shows."""
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as below,
+            context.wrap_socket(below, server_hostname="localhost") as client,
+        ):
+            client.sendall(encode(Connect("other")))
+            assert client.recv(4) == b"\x20\x02\x00\x00"
+            certificate = client.getpeercert()
+            assert certificate is not None
+            return certificate["serialNumber"]
+
+    first = serial()
+    assert serial() == first
+    papers.for_server()
+    told = json.loads(hung_up(relay, "reloaded"))
+    assert (told["what"], told["message"]) == (
+        "certificates",
+        "SIGHUP: the certificates were read again",
+    )
+    assert serial() != first
+    relay.process.terminate()
+    assert relay.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--listen", "mqtt+tls://127.0.0.1:0"), "--tls-certificate"),
+        (("--tls-key", "nowhere.key"), "--tls-key is of no use without --tls-certificate"),
+        (("--tls-client-ca", "nowhere.pem"), "--tls-client-ca is of no use without"),
+        (("--tls-certificate", "nowhere.pem"), "cannot read nowhere.pem: No such file"),
+    ],
+)
+def test_certificates_that_are_not_there_are_a_usage_error(
+    clearfunds: Clearfunds, options: tuple[str, ...], message: str
+) -> None:
+    run = clearfunds("relay", *options)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1
+    assert message in run.stderr
 
 
 def test_without_files_to_read_again_sighup_ends_it(start_relay: StartRelay) -> None:

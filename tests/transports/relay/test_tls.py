@@ -18,9 +18,17 @@ import trio
 from trio_websocket import wrap_client_stream
 
 from clearfunds.transports import ListenURLError, RelaySettings, Tenant, serve_relay
-from clearfunds.transports.mqtt import ConnAck, Connect, Disconnect, PubAck, Publish
+from clearfunds.transports.mqtt import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    Passwords,
+    PubAck,
+    Publish,
+)
 from clearfunds.transports.tls import CertificateError, Certificates, ServerTls
 from tests.transports.certificates import Papers, papers_in
+from tests.transports.mqtt.users import user_line
 from tests.transports.peers import (
     SECONDS,
     BareClient,
@@ -33,6 +41,15 @@ from tests.transports.peers import (
     run_fed,
     running,
     until,
+)
+from tests.transports.syndicate.relay.peers import (
+    TCP,
+    WHOLE_SAYS,
+    Peer,
+    SyndicateRelay,
+    observe,
+    says,
+    wire,
 )
 
 BOTH = ("mqtt+tcp://127.0.0.1:0", "mqtt+tls://127.0.0.1:0")
@@ -313,6 +330,17 @@ async def test_a_stranger_to_the_authority_does_not_get_in(
     assert log_of(caplog, "the TLS handshake failed: certificate verify failed")
 
 
+async def test_who_shows_a_certificate_needs_no_password(papers: Papers) -> None:
+    tls = ServerTls(papers.for_server(asks=True).for_server)
+    passwords = Passwords.from_text(user_line("anna", b"one"))
+    async with running(listen=BOTH, tls=tls, passwords=passwords) as relay:
+        async with secure(relay, papers, "a", user="press", username="anna"):
+            assert relay.account("a").name == f"mqtt:{port_of(relay)}/press/a"
+        async with dial(relay.port) as client:
+            await client.stream.send_all(client.connection.send(Connect("b", username="anna")))
+            await client.expect(ConnAck(False, 4))
+
+
 # -- the relay's certificate ----------------------------------------------------------------------
 
 
@@ -354,6 +382,37 @@ async def test_without_a_certificate_the_relay_does_not_start(url: str) -> None:
 
 def test_what_it_shows_is_not_in_the_repr(tls: ServerTls) -> None:
     assert "tls" not in repr(RelaySettings(tls=tls))
+
+
+# -- Syndicate ------------------------------------------------------------------------------------
+
+
+async def test_syndicate(papers: Papers, tls: ServerTls) -> None:
+    """More than a record at a time, both ways."""
+    listen = (TCP, "syndicate+tls://127.0.0.1:0")
+    texts = [f'"{chr(97 + n % 26) * (n * 41 % 40_000)}"' for n in range(100)]
+    async with running(listen=listen, tls=tls) as served:
+        relay = SyndicateRelay(served)
+        async with (
+            relay.peer() as other,
+            secured(served, papers.for_client().for_client()) as client,
+        ):
+            peer = Peer(client.stream)
+            for each in (peer, other):
+                await each.send(observe(WHOLE_SAYS))
+                await each.sync()
+
+            async def say() -> None:
+                await peer.send_raw(b"".join(wire(says(text)) for text in texts))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(say)
+                for each in (peer, other):
+                    told = await each.lines(len(texts))
+                    assert [line[:11] for line in told] == ["1 ! [<Says "] * len(texts)
+            relay.audit()
+            await peer.leave()
+        await relay.deserted()
 
 
 # -- faults ---------------------------------------------------------------------------------------
