@@ -41,7 +41,7 @@ TRANSPORTS = ("tcp", "tls", "unix", "ws", "wss")
 the session's."""
 
 LAYERED_PROTOCOLS = ("mqtt", "syndicate")
-"""The protocols that can be spoken over WebSocket, and over TLS. Readers of ranges speak neither."""
+"""What can be spoken over WebSocket and over TLS; readers of ranges speak neither."""
 
 GATEKEEPER_PROTOCOLS = ("syndicate",)
 """The protocols whose URLs may end in `?gatekeeper`."""
