@@ -31,7 +31,7 @@ from .._session import (
     LOOK_AHEAD_PAUSE_SECONDS,
     Session,
 )
-from .._tenants import NO_USER, Peer, printable
+from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
@@ -101,7 +101,8 @@ ACKNOWLEDGED_AT_ONCE = 1_000
 """Packets taken out of the input of a connection that waits before others run."""
 
 SHOWN_OF_USER = 100
-"""Characters of a user's name that are logged of who is not let in: it may have 65,535."""
+"""Characters of a user's name, or a client's, that are logged of who is not let in: it may have
+65,535."""
 
 OVERTAKING: dict[int, Callable[[int], Packet]] = {
     PUBACK: PubAck,
@@ -113,6 +114,11 @@ OVERTAKING: dict[int, Callable[[int], Packet]] = {
 
 DISCONNECT = b"\xe0\x00"
 """The packet that costs nothing."""
+
+
+def _taken(peer: Peer, what: str) -> str:
+    user, client = peer.user[:SHOWN_OF_USER], peer.client[:SHOWN_OF_USER]
+    return f"another user has {what} with its client identifier (user {user}, client {client})"
 
 
 def frame(item: Publication | bytes) -> bytes:
@@ -751,20 +757,27 @@ class MqttSession(Session["MqttServer", Account | None]):
         raise RemoteProtocolError(why)
 
     def _begin(self, packet: Connect) -> None:
-        """Let a client in."""
+        """Let a client in.
+
+        Raises:
+            RemoteProtocolError: If it cannot be, for want of room or because somebody else has its
+                identifier; the client has been told.
+        """
         server = self._server
         settings = server.settings
         self._last = server.ledger.clock()
-        self.client_id = packet.client_id or server.new_client_id()
-        old = server.sessions.get(self.client_id)
+        client_id = packet.client_id or server.new_client_id()
+        user = self._link.user or packet.username
+        peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
+        old = server.sessions.get(client_id)
+        if settings.passwords is not None or self._link.user is not None:
+            self._check_user(peer, client_id, old)
+        self.client_id = client_id
+        self._peer = peer
         if old is not None:
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
-        user = self._link.user or packet.username
-        peer = self._peer = Peer(
-            self._listener, printable(user) if user else NO_USER, printable(self.client_id)
-        )
         name = peer.name
         kept, present = self._find_session(packet, name)
         server.sessions[self.client_id] = self
@@ -788,6 +801,19 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         if self._kept is not None:
             self._resume_session(self._kept)
+
+    def _check_user(self, peer: Peer, client_id: str, old: MqttSession | None) -> None:
+        """See that a client takes up nothing of another user's; what is nobody's it may have.
+
+        Raises:
+            RemoteProtocolError: If it would; the client has been told.
+        """
+        kept = None if self._server.kept is None else self._server.kept.by_id.get(client_id)
+        users = {peer.user, NO_USER}
+        if old is not None and old._peer.user not in users:
+            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, _taken(peer, "a connection"))
+        if kept is not None and peer_of(kept.name, peer.client).user not in users:
+            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, _taken(peer, "a session"))
 
     def _find_session(self, packet: Connect, name: str) -> tuple[KeptSession | None, bool]:
         """Take up the client's session, or begin one that is kept; and say whether there was one.

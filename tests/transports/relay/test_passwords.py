@@ -19,6 +19,7 @@ from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,
     ConnectReturnCode,
+    Disconnect,
     Packet,
     Passwords,
     PingReq,
@@ -94,6 +95,74 @@ def slow() -> Generator[Slow]:
         yield passwords
     finally:
         passwords.go_on.set()
+
+
+# -- whose a client identifier is -----------------------------------------------------------------
+
+TAKEN = ConnAck(False, ConnectReturnCode.IDENTIFIER_REJECTED)
+
+
+async def test_nobody_takes_over_another_users_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        running(passwords=QUICK, anonymous=True) as relay,
+        connected(relay.port, "it", username="anna", password=b"secret") as anna,
+    ):
+        await anna.subscribe("t")
+        for connect in (Connect("it", username="bert", password=b"secret"), Connect("it")):
+            async with dial(relay.port) as client:
+                assert await attempt(client, connect) == TAKEN
+                assert await client.gone() == []
+        assert log_of(caplog, "another user has a connection with its client identifier (user bert")
+        await anna.publish("t", b"still here")
+        await anna.expect(Publish("t", b"still here"))
+        # Its own user may.
+        async with connected(relay.port, "it", username="anna", password=b"secret"):
+            assert await anna.gone() == []
+        assert relay.relay.mqtt.counters.refused == 2
+        await relay.deserted()
+
+
+async def test_what_is_nobodys_anybody_may_take_over() -> None:
+    async with (
+        running(passwords=QUICK, anonymous=True) as relay,
+        connected(relay.port, "it") as nobody,
+        connected(relay.port, "it", username="bert", password=b"secret"),
+    ):
+        assert await nobody.gone() == []
+        assert relay.account("it").name == f"mqtt:{relay.port}/bert/it"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_nobody_takes_up_another_users_session(tmp_path: Path, clean: bool) -> None:
+    """Nor ends it; not after the relay was started again, either."""
+    store = str(tmp_path / "store")
+    kept = Connect("it", False, username="anna", password=b"secret")
+    for _ in range(2):
+        async with running(passwords=QUICK, store=store) as relay:
+            async with dial(relay.port) as client:
+                assert await attempt(client, kept) in (ConnAck(False, 0), ConnAck(True, 0))
+                await client.subscribe("t", qos=1)
+                await client.send(Disconnect())
+                await client.gone()
+            async with dial(relay.port) as client:
+                other = Connect("it", clean, username="bert", password=b"secret")
+                assert await attempt(client, other) == TAKEN
+    async with running(passwords=QUICK, store=store) as relay, dial(relay.port) as client:
+        assert await attempt(client, kept) == ConnAck(True, 0)
+
+
+async def test_a_session_that_was_kept_for_nobody_is_whose_it_becomes(tmp_path: Path) -> None:
+    """As they all are when passwords are asked for from now on."""
+    store = str(tmp_path / "store")
+    async with running(store=store) as relay, dial(relay.port) as client:
+        assert await attempt(client, Connect("it", False)) == ConnAck(False, 0)
+    bert, anna = (Connect("it", False, username=u, password=b"secret") for u in ("bert", "anna"))
+    async with running(passwords=QUICK, store=store) as relay:
+        for connect, answer in ((bert, ConnAck(True, 0)), (anna, TAKEN), (bert, ConnAck(True, 0))):
+            async with dial(relay.port) as client:
+                assert await attempt(client, connect) == answer
 
 
 # -- who is let in --------------------------------------------------------------------------------
