@@ -280,7 +280,7 @@ class Subscriber(Client):
         return count
 
     async def _acknowledge(self, sock: Connected) -> None:
-        if self._pinged is not None:
+        while self._pinged is not None:
             await self._pinged.wait()
         acks, every = self._acks, self._ack_every
         if self._ack_by <= trio.current_time():
