@@ -137,16 +137,16 @@ async def test_as_fast_as_it_can(papers: Papers) -> None:
 async def test_a_subscriber_that_stalls(papers: Papers) -> None:
     async with secure(papers, limit_items=50) as relay:
         result = await measured(
-            relay.port, papers, subscribers=2, slow=1, slow_stalls=parse_stalls("0.3:1.0"),
-            rate=Profile.parse("200"), size=Sizes.parse("60000"), seconds=2.0, drain=20.0,
+            relay.port, papers, subscribers=2, slow=1, slow_stalls=parse_stalls("0.3:2.5"),
+            rate=Profile.parse("200"), size=Sizes.parse("60000"), seconds=3.0, drain=20.0,
             receive_buffer=8192,
         )  # fmt: skip
     everything_came(result)
     slow, other = result.subscribers
-    assert slow.longest_gap >= 0.9
+    assert slow.longest_gap >= 2.4
     # Its publisher had to wait for it, and so the other one got less meanwhile.
     assert result.stalled > 0.2
-    assert other.received == slow.received == 400
+    assert other.received == slow.received == 600
 
 
 async def test_prefetch_and_held_back_acknowledgements(mosquitto_tls: SecureMosquitto) -> None:
