@@ -25,3 +25,4 @@ from ._sizes import Sizes as Sizes
 from ._summary import HEADING as HEADING
 from ._summary import sample_line as sample_line
 from ._summary import summary as summary
+from ._tls import check_tls as check_tls

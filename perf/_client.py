@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import abc
-import socket
+import ssl
 import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
-from ._connect import KEEP_ALIVE, connect
+from ..transports.tls import said
+from ._connect import KEEP_ALIVE, connect, send_all
 from ._errors import PerfError
 from ._mqtt5 import Granted
 from ._scenario import Scenario, server_of, user_of
+from ._tls import tls_of
+
+if TYPE_CHECKING:
+    from ..transports._layer import Connected
 
 PING: Final = b"\xc0\x00"
 
@@ -41,6 +46,10 @@ def clock_of(scenario: Scenario) -> Callable[[], int]:
 class Client(abc.ABC):
     """One connection, again and again.
 
+    Args:
+        tls: What it is encrypted with, where the server is one with TLS; None: what the scenario
+            says is read for this client alone.
+
     Attributes:
         number: Which of its sort it is.
         run_id: What the messages of this run have in them, and those of others hardly ever.
@@ -49,7 +58,14 @@ class Client(abc.ABC):
         granted: What the server lets it do, on the connection that is open.
     """
 
-    def __init__(self, scenario: Scenario, number: int, kind: str, prefix: str) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        number: int,
+        kind: str,
+        prefix: str,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         self.scenario = scenario
         self.number = number
         self.client_id = f"{prefix}-{kind}-{number}"
@@ -58,9 +74,12 @@ class Client(abc.ABC):
         self.lost: list[Loss] = []
         self.losses = 0
         self.granted = Granted()
-        self._sock: socket.socket | None = None
+        self._tls = tls_of(scenario) if tls is None else tls
+        self._sock: Connected | None = None
         # Whether a packet has been begun and not yet sent in full.
         self._sending = False
+        # Set when a ping has been sent in full of which only some was at first; None: none is.
+        self._pinged: trio.Event | None = None
 
     @property
     def connected(self) -> bool:
@@ -95,6 +114,7 @@ class Client(abc.ABC):
             version=self.scenario.version,
             prefetch=self.prefetch(),
             user=user_of(self.scenario.uri),
+            tls=self._tls,
         )
         self._sock, self.granted = opened.sock, opened.granted
         try:
@@ -112,7 +132,7 @@ class Client(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def serve(self, sock: socket.socket) -> None:
+    async def serve(self, sock: Connected) -> None:
         """Deal with the connection until it ends.
 
         Raises:
@@ -132,6 +152,8 @@ class Client(abc.ABC):
                 why = "the server closed the connection"
                 try:
                     await self.serve(sock)
+                except ssl.SSLError as error:
+                    why = f"TLS: {said(error)}"
                 except (OSError, PerfError) as error:
                     why = str(error)
                 finally:
@@ -146,16 +168,42 @@ class Client(abc.ABC):
                 with suppress(PerfError):
                     await self.open()
 
-    def ping(self) -> None:
-        """Say that it is alive, unless a packet is half sent: then that says so."""
-        if self._sock is not None and not self._sending:
-            with suppress(OSError):
-                self._sock.send(PING)
+    def ping(self) -> bytes:
+        """Say that it is alive, unless a packet is half sent: then that says so.
+
+        Returns:
+            What the kernel has not taken of it, for `finish_ping`: nothing else may come before.
+        """
+        sock = self._sock
+        if sock is None or self._sending:
+            return b""
+        try:
+            rest = PING[sock.send(PING) :]
+        except OSError:
+            return b""
+        if rest:
+            self._sending = True
+            self._pinged = trio.Event()
+        return rest
+
+    async def finish_ping(self, rest: bytes) -> None:
+        """Send the rest of a ping, however long that takes."""
+        sock, pinged = self._sock, self._pinged
+        if sock is None or pinged is None:
+            return
+        # Who reads hears of it, too.
+        with suppress(OSError, trio.ClosedResourceError):
+            await send_all(sock, rest)
+        if pinged is self._pinged:
+            self._sending = False
+            self._pinged = None
+        pinged.set()
 
     def close(self) -> None:
         """End the connection. Idempotent."""
         sock, self._sock = self._sock, None
         self._sending = False
+        self._pinged = None
         if sock is not None:
             trio.lowlevel.notify_closing(sock)
             sock.close()
@@ -163,8 +211,11 @@ class Client(abc.ABC):
 
 async def keep_alive(clients: list[Client]) -> None:
     """Ping now and then, as often as the most anxious of the servers wants it, until cancelled."""
-    while True:
-        told = (client.granted.keep_alive for client in clients)
-        await trio.sleep(min([KEEP_ALIVE, *(each for each in told if each)]) / 2)
-        for client in clients:
-            client.ping()
+    async with trio.open_nursery() as nursery:
+        while True:
+            told = (client.granted.keep_alive for client in clients)
+            await trio.sleep(min([KEEP_ALIVE, *(each for each in told if each)]) / 2)
+            for client in clients:
+                rest = client.ping()
+                if rest:
+                    nursery.start_soon(client.finish_ping, rest)

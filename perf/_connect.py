@@ -5,17 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import trio
 
 from ..transports import ProtocolError
+from ..transports.tls import BROKEN_OFF, TlsSocket, trouble
 from ._dialect import CONNACK, SUBACK, Dialect, Hello, Mqtt5, Mqtt311
 from ._errors import PerfError
 from ._mqtt5 import Granted, disconnected
 from ._wire import DISCONNECT, PUBLISH, Packets
+
+if TYPE_CHECKING:
+    from ..transports._layer import Connected
 
 KEEP_ALIVE: Final = 60
 """Seconds; a ping goes out each half of it, stalled or not."""
@@ -33,7 +39,7 @@ ANSWERS: Final = frozenset({CONNACK, SUBACK, PUBLISH, DISCONNECT})
 class Opened:
     """A connection that a server has accepted."""
 
-    sock: socket.socket
+    sock: Connected
     """It does not block."""
     rest: bytes
     """What has come already of what the client is subscribed to."""
@@ -78,7 +84,7 @@ async def _open_one(
     return sock
 
 
-async def send_all(sock: socket.socket, data: bytes) -> None:
+async def send_all(sock: Connected, data: bytes) -> None:
     """Send all of it, however long that takes.
 
     Raises:
@@ -92,14 +98,26 @@ async def send_all(sock: socket.socket, data: bytes) -> None:
             await trio.lowlevel.wait_writable(sock)
 
 
-async def receive(sock: socket.socket) -> bytes:
+async def readable(sock: Connected) -> None:
+    """Wait until there may be something to read. A checkpoint.
+
+    Raises:
+        OSError: The connection has ended.
+    """
+    if isinstance(sock, TlsSocket) and sock.is_at_end:
+        await trio.lowlevel.checkpoint()  # the socket itself need not become readable for that
+    else:
+        await trio.lowlevel.wait_readable(sock)
+
+
+async def receive(sock: Connected) -> bytes:
     """Wait for something to read, and return it; b"" at the end of the stream.
 
     Raises:
         OSError: The connection has ended.
     """
     while True:
-        await trio.lowlevel.wait_readable(sock)
+        await readable(sock)
         try:
             return sock.recv(READ_BYTES)
         except BlockingIOError:
@@ -116,8 +134,12 @@ async def connect(
     version: Literal["3.1.1", "5"] = "3.1.1",
     prefetch: int | None = None,
     user: tuple[str | None, bytes | None] = (None, None),
+    tls: ssl.SSLContext | None = None,
 ) -> Opened:
     """Connect a client, and subscribe it.
+
+    Args:
+        tls: What the connection is encrypted with; None: nothing is.
 
     Raises:
         PerfError: The server is not there, refuses, or speaks something else.
@@ -125,7 +147,7 @@ async def connect(
     who = f"{client_id} at {host}:{port}"
     try:
         with trio.fail_after(TIMEOUT):
-            sock = await _open(host, port, receive_buffer)
+            sock: Connected = await _open(host, port, receive_buffer)
     except trio.TooSlowError:
         msg = f"{who}: no connection within {TIMEOUT:g} s"
         raise PerfError(msg) from None
@@ -136,11 +158,19 @@ async def connect(
     speaks = Mqtt5(hello, prefetch) if version == "5" else Mqtt311(hello)
     try:
         with trio.fail_after(TIMEOUT):
+            if tls is not None:
+                sock = await _secure(sock, tls, host)
             return await _introduce(sock, speaks, filters)
     except trio.TooSlowError:
         sock.close()
-        msg = f"{who}: no answer within {TIMEOUT:g} s{speaks.hint}"
+        without = tls is not None and not isinstance(sock, TlsSocket)
+        hint = ": it may not speak TLS there" if without else speaks.hint
+        msg = f"{who}: no answer within {TIMEOUT:g} s{hint}"
         raise PerfError(msg) from None
+    except ssl.SSLError as error:
+        sock.close()
+        msg = f"{who}: {trouble(error)}"
+        raise PerfError(msg) from error
     except (OSError, PerfError, ProtocolError) as error:
         sock.close()
         msg = f"{who}: {error}"
@@ -150,11 +180,39 @@ async def connect(
         raise
 
 
+async def _secure(sock: Connected, tls: ssl.SSLContext, host: str) -> TlsSocket:
+    """Do TLS's handshake. What it raises leaves the socket to whoever has opened it.
+
+    Raises:
+        PerfError: The host's name is none, or the server went away.
+        ssl.SSLError: There is no agreement.
+    """
+    try:
+        secure = TlsSocket(sock, tls, server_side=False, server_hostname=host)
+    except ValueError as error:  # as with a leading dot
+        raise PerfError(str(error)) from error
+    try:
+        while not secure.shake_hands():
+            if secure.unsent:
+                await trio.lowlevel.wait_writable(secure)
+            else:
+                await trio.lowlevel.wait_readable(secure)
+    except (ConnectionResetError, BrokenPipeError) as error:
+        raise PerfError(BROKEN_OFF) from error
+    return secure
+
+
 async def _introduce(
-    sock: socket.socket, speaks: Dialect, filters: Sequence[tuple[str, int]]
+    sock: Connected, speaks: Dialect, filters: Sequence[tuple[str, int]]
 ) -> Opened:
     packets = Packets()
-    await send_all(sock, speaks.connect())
+    try:
+        await send_all(sock, speaks.connect())
+    except OSError:
+        # Who has hung up may have said why: TLS 1.3 looks at a client's certificate only now.
+        with suppress(BlockingIOError):
+            sock.recv(READ_BYTES)
+        raise
     kind, _, body = await _answer(packets, sock, f"the server closed the connection{speaks.hint}")
     if kind != CONNACK:
         msg = f"CONNECT was answered with a packet of type {kind}, which is no CONNACK"
@@ -177,7 +235,7 @@ async def _introduce(
     return Opened(sock, b"".join((*early, packets.buffer[packets.at :])), granted)
 
 
-async def _answer(packets: Packets, sock: socket.socket, ended: str) -> tuple[int, bytes, bytes]:
+async def _answer(packets: Packets, sock: Connected, ended: str) -> tuple[int, bytes, bytes]:
     """Return the next packet: its type, all of it, and its body."""
     while True:
         begin = packets.at

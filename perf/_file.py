@@ -14,7 +14,7 @@ import attrs
 from ..transports import parse_size
 from ._errors import ScenarioError
 from ._profile import Profile
-from ._scenario import Scenario, parse_stalls
+from ._scenario import TLS_FILES, Scenario, parse_stalls, shown
 from ._sizes import Sizes
 
 MAX_RUNS: Final = 1_000
@@ -29,7 +29,7 @@ _PARSED: Final[Mapping[str, Callable[[str], Any]]] = {
 """What is written as text, or as the number alone."""
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("name", "uri", "mqtt", "topic", "filter", "clock"), (str,)),
+    **dict.fromkeys(("name", "uri", "mqtt", "topic", "filter", "clock", *TLS_FILES), (str,)),
     **dict.fromkeys(
         ("publishers", "subscribers", "topics", "qos", "subscriber_qos", "in_flight"), (int,)
     ),
@@ -61,6 +61,11 @@ def _value(name: str, given: object) -> Any:
             raise ScenarioError(msg) from error
     if name == "mqtt" and given == 5:  # one writes it as it is: 3.1.1 is no number
         return "5"
+    if name == "tls_insecure":
+        if not isinstance(given, bool):
+            msg = f"{name} = {given!r}: that is to be true or false"
+            raise ScenarioError(msg)
+        return given
     kinds = _KINDS.get(name, (str,))
     if isinstance(given, bool) or not isinstance(given, kinds):
         wanted = " or a ".join("text" if k is str else "number" for k in kinds[:1])
@@ -76,6 +81,13 @@ def _value(name: str, given: object) -> Any:
         msg = f'clock = {given!r}: there are "monotonic" and "wall"'
         raise ScenarioError(msg)
     return given
+
+
+def _told(name: str, given: object) -> str:
+    """Return a value as it may be in the name of a run, which everybody reads."""
+    if name == "uri":
+        return shown(str(given))
+    return Path(str(given)).name if name in TLS_FILES else str(given)
 
 
 def scenarios_of(table: Mapping[str, object]) -> list[Scenario]:
@@ -112,7 +124,7 @@ def scenarios_of(table: Mapping[str, object]) -> list[Scenario]:
         one = {name: _value(name, given) for name, given in zip(values, chosen, strict=True)}
         if varied:
             told = dict(zip(values, chosen, strict=True))
-            which = ", ".join(f"{name}={told[name]}" for name in varied)
+            which = ", ".join(f"{name}={_told(name, told[name])}" for name in varied)
             one["name"] = f"{one.get('name', 'perf')}: {which}"
         made.append(Scenario(**one))
     return made

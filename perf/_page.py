@@ -148,7 +148,7 @@ def _section(result: Result) -> str:
     scenario = result.scenario
     what = [
         f"{many(scenario.publishers, 'publisher')} and {many(scenario.subscribers, 'subscriber')}",
-        f"MQTT {scenario.version}",
+        f"MQTT {scenario.version}" + (" over TLS" if scenario.tls else ""),
         f"QoS {scenario.qos}",
         *([] if scenario.prefetch is None else [f"a prefetch of {scenario.prefetch}"]),
         f"payloads of {size(scenario.size.mean)}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 import os
-import socket
+import ssl
 from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -35,6 +35,9 @@ from ._wire import (
     acknowledgement,
     packet_id_at,
 )
+
+if TYPE_CHECKING:
+    from ..transports._layer import Connected
 
 CHUNK_BYTES: Final = 64 << 10
 """The most that one write has."""
@@ -60,6 +63,7 @@ class Publisher(Client):
 
     Args:
         latencies: Where it adds what it measures.
+        tls: See `Client`.
 
     Attributes:
         sent: By topic, how many messages the kernel has taken in full.
@@ -74,9 +78,14 @@ class Publisher(Client):
     """
 
     def __init__(
-        self, scenario: Scenario, number: int, prefix: str, latencies: PublisherLatencies
+        self,
+        scenario: Scenario,
+        number: int,
+        prefix: str,
+        latencies: PublisherLatencies,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(scenario, number, "pub", prefix)
+        super().__init__(scenario, number, "pub", prefix, tls)
         topics = scenario.routes().topics_of(number)
         self.sent = [0] * len(topics)
         self.half_sent: list[tuple[int, int, int]] = []
@@ -261,7 +270,7 @@ class Publisher(Client):
             self._topic_of[packet_id] = topic
         return packet_id
 
-    def _flush(self, sock: socket.socket, now: float) -> bool:
+    def _flush(self, sock: Connected, now: float) -> bool:
         """Send what there is; return whether the kernel has taken all of it."""
         while True:
             if self._rest is None:
@@ -324,6 +333,14 @@ class Publisher(Client):
         """How many messages are not acknowledged."""
         return len(self._due_of)
 
+    def ping(self) -> bytes:
+        """See `Client.ping`: what is left of it comes first in what it sends itself."""
+        rest = super().ping()
+        if rest:
+            self._rest = memoryview(rest)
+            self.told_of()
+        return b""
+
     async def writable(self) -> None:
         """Wait until the kernel takes something; at once if there is nothing to be sent."""
         sock = self._sock
@@ -340,7 +357,7 @@ class Publisher(Client):
 
     # -- what comes back ----------------------------------------------------------------------
 
-    async def serve(self, sock: socket.socket) -> None:
+    async def serve(self, sock: Connected) -> None:
         """See `Client.serve`: what comes are acknowledgements."""
         packets = self._input
         while True:

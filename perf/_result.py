@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from ._latency import Latencies, Marks
-from ._scenario import Scenario, shown
+from ._scenario import TLS_FILES, Scenario, shown
 
 BUSY: Final = 0.9
 """Of a core: a process of the generator that is busier than this sets the pace itself."""
@@ -307,10 +307,12 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as JSON has it; histograms as HdrHistogram encodes them, in us."""
+        left_out = ("rate", "size", *TLS_FILES)
         scenario = attrs.asdict(
-            self.scenario, filter=lambda attribute, _: attribute.name not in ("rate", "size")
+            self.scenario, filter=lambda attribute, _: attribute.name not in left_out
         )
         scenario["uri"] = shown(self.scenario.uri)
+        scenario["tls"] = self.scenario.tls
         rate, size = self.scenario.rate, self.scenario.size
         scenario["rate"] = None if rate is None else attrs.asdict(rate)
         scenario["size"] = attrs.asdict(size)

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
+from ..transports.mqtt import MQTT_PORT, MQTT_TLS_PORT
 from ._errors import ScenarioError
 from ._profile import Profile
 from ._sizes import Sizes
@@ -24,6 +25,8 @@ MAX_RECEIVE_BUFFER: Final = (1 << 31) - 1
 
 MAX_CLIENTS: Final = 50_000
 """Of each sort: a process has some 28,000 ports to one address, and several processes as many."""
+
+_WITH_TLS: Final = ("mqtts", "mqtt+tls")
 
 _STALL: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?):([0-9]+(?:\.[0-9]+)?)")
 
@@ -61,6 +64,8 @@ def parse_stalls(text: str) -> tuple[Stall, ...]:
 def server_of(uri: str) -> tuple[str, int]:
     """Return host and port of `mqtt://user:password@host:port`, without a user or with one.
 
+    `mqtts` and `mqtt+tls` are `mqtt` with TLS.
+
     Raises:
         ScenarioError: It is no such URI.
     """
@@ -70,12 +75,20 @@ def server_of(uri: str) -> tuple[str, int]:
     except ValueError as error:
         msg = f'"{shown(uri)}": {error}'
         raise ScenarioError(msg) from error
-    if parts.scheme not in ("mqtt", "mqtt+tcp") or not parts.hostname or parts.path.strip("/"):
-        msg = f'"{shown(uri)}" is not mqtt://HOST:PORT'
+    known = parts.scheme in ("mqtt", "mqtt+tcp", *_WITH_TLS)
+    if not known or not parts.hostname or parts.path.strip("/"):
+        msg = f'"{shown(uri)}" is not mqtt://HOST:PORT or mqtts://HOST:PORT'
         raise ScenarioError(msg)
     if parts.password is not None and not parts.username:
         raise ScenarioError("a password, and no user name before it [MQTT-3.1.2-22]")
-    return parts.hostname, 1883 if port is None else port
+    if port is None:
+        port = MQTT_TLS_PORT if is_secure(uri) else MQTT_PORT
+    return parts.hostname, port
+
+
+def is_secure(uri: str) -> bool:
+    """Whether connections to it are encrypted."""
+    return urlsplit(uri).scheme in _WITH_TLS
 
 
 def user_of(uri: str) -> tuple[str | None, bytes | None]:
@@ -107,6 +120,13 @@ def _at_least_one(_: object, attribute: attrs.Attribute[Any], value: int) -> Non
         raise ScenarioError(msg)
 
 
+TLS_FILES: Final = ("tls_ca", "tls_certificate", "tls_key")
+"""What a scenario has that are names of files: they are nobody's business but the generator's."""
+
+TLS_FIELDS: Final = (*TLS_FILES, "tls_insecure")
+"""What a scenario has that says nothing without TLS."""
+
+
 @attrs.frozen(kw_only=True)
 class Scenario:
     """One measurement. Times are in seconds.
@@ -118,7 +138,16 @@ class Scenario:
     name: str = "perf"
     """What it is called in what is written about it."""
     uri: str = DEFAULT_URI
-    """The server: `mqtt://host:port`, or `mqtt://user:password@host:port`."""
+    """The server: `mqtt://host:port`, or `mqtt://user:password@host:port`; `mqtts` with TLS."""
+    tls_ca: str | None = None
+    """File with the certificates of those whose signature is believed under the server's; None:
+    those that the system believes."""
+    tls_certificate: str | None = None
+    """File with the clients' own certificate, for a server that asks for it."""
+    tls_key: str | None = None
+    """File with its key; None: it is in the same file."""
+    tls_insecure: bool = False
+    """Whether any server is believed, whoever it is."""
     mqtt: Literal["3.1.1", "5"] | None = None
     """Which version is spoken; None: 3.1.1, or 5 where there is a prefetch."""
     publishers: int = attrs.field(default=1, validator=_not_negative)
@@ -180,6 +209,7 @@ class Scenario:
     def __attrs_post_init__(self) -> None:
         """Look at how the values go together."""
         server_of(self.uri)
+        self._check_tls()
         self.routes()
         if not self.publishers and not self.subscribers:
             raise ScenarioError("neither publishers nor subscribers: nothing to do")
@@ -206,6 +236,14 @@ class Scenario:
         if not self.seconds > 0:
             raise ScenarioError("a run takes more than 0 seconds")
 
+    def _check_tls(self) -> None:
+        given = [name for name in TLS_FIELDS if getattr(self, name)]
+        if given and not self.tls:
+            msg = (
+                f"{given[0]} is for TLS, and {shown(self.uri)} is without: mqtts://HOST:PORT has it"
+            )
+            raise ScenarioError(msg)
+
     def _check_prefetch(self) -> None:
         if self.prefetch is None:
             return
@@ -223,6 +261,11 @@ class Scenario:
                 "a prefetch says nothing of QoS 0, which nobody acknowledges: give --qos 1"
                 + ("" if self.subscriber_qos is None else " and --subscriber-qos 1")
             )
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return is_secure(self.uri)
 
     @property
     def version(self) -> Literal["3.1.1", "5"]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from ._client import Client
-from ._connect import READ_BYTES, send_all
+from ._connect import READ_BYTES, readable, send_all
 from ._header import HEADER, HEADER_BYTES
 from ._latency import Latencies
 from ._mqtt5 import disconnected, number_at
@@ -27,6 +28,9 @@ from ._wire import (
     packet_id_at,
 )
 
+if TYPE_CHECKING:
+    from ..transports._layer import Connected
+
 SLOW_READ_BYTES: Final = 4096
 """What one takes at once who takes his time for each message: what has been read has left the
 server's hands."""
@@ -42,6 +46,9 @@ IDLE_SECONDS: Final = 0.0005
 class Subscriber(Client):
     """One subscriber.
 
+    Args:
+        tls: See `Client`.
+
     Attributes:
         received: Messages of publishers of this run, each counted once.
         received_bytes: Their payloads.
@@ -50,13 +57,15 @@ class Subscriber(Client):
         latencies: From when a message was due to when this one had it in hand.
         fresh: The same since somebody last looked.
         most_unacknowledged: Messages that it had been sent and had not acknowledged, at most: what
-            it had in hand and, with a prefetch, what its kernel still had for it.
+            it had in hand and, with a prefetch and without TLS, what its kernel still had for it.
         longest_gap: Seconds of the longest while in which nothing came.
         came_at: When the last came, in seconds from the beginning of the run.
     """
 
-    def __init__(self, scenario: Scenario, number: int, prefix: str) -> None:
-        super().__init__(scenario, number, "sub", prefix)
+    def __init__(
+        self, scenario: Scenario, number: int, prefix: str, tls: ssl.SSLContext | None = None
+    ) -> None:
+        super().__init__(scenario, number, "sub", prefix, tls)
         self.slow = number < scenario.slow
         self.received = 0
         self.received_bytes = 0
@@ -115,7 +124,7 @@ class Subscriber(Client):
         """Return seconds from the beginning of the run."""
         return (self.now_ns() - self._began_ns) / 1e9
 
-    async def serve(self, sock: socket.socket) -> None:
+    async def serve(self, sock: Connected) -> None:
         """See `Client.serve`."""
         read_bytes = SLOW_READ_BYTES if self._delay else READ_BYTES
         while True:
@@ -133,10 +142,10 @@ class Subscriber(Client):
                 continue
             idle_since = trio.current_time()
             if self._ack_by == float("inf"):
-                await trio.lowlevel.wait_readable(sock)
+                await readable(sock)
             else:
                 with trio.CancelScope(deadline=self._ack_by) as scope:
-                    await trio.lowlevel.wait_readable(sock)
+                    await readable(sock)
                 if scope.cancelled_caught:
                     continue
             if trio.current_time() - idle_since > IDLE_SECONDS:
@@ -218,12 +227,16 @@ class Subscriber(Client):
             self.longest_gap = now - self.came_at
         self.came_at = now
 
-    def _look_ahead(self, sock: socket.socket) -> None:
-        """Note what has been sent to it that it has not even read."""
+    def _look_ahead(self, sock: Connected) -> None:
+        """Note what has been sent to it that it has not even taken up.
+
+        That includes what its kernel has for it, but for TLS: what waits there is encrypted.
+        """
         waiting = Packets()
         waiting.feed(self._input.buffer[self._input.at :])
-        with suppress(BlockingIOError):
-            waiting.feed(sock.recv(READ_BYTES, socket.MSG_PEEK))
+        if isinstance(sock, socket.socket):
+            with suppress(BlockingIOError):
+                waiting.feed(sock.recv(READ_BYTES, socket.MSG_PEEK))
         count = len(self._acks)
         while (found := waiting.next()) is not None:
             count += found[0] >> 4 == PUBLISH and found[0] & 6 != 0
@@ -266,7 +279,9 @@ class Subscriber(Client):
             count += sum(number not in missing for number in range(first, until))
         return count
 
-    async def _acknowledge(self, sock: socket.socket) -> None:
+    async def _acknowledge(self, sock: Connected) -> None:
+        while self._pinged is not None:
+            await self._pinged.wait()
         acks, every = self._acks, self._ack_every
         if self._ack_by <= trio.current_time():
             whole = len(acks)

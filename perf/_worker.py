@@ -26,6 +26,7 @@ from ._publisher import Pacemaker, Publisher, PublisherLatencies
 from ._scenario import Scenario, Stall
 from ._sizes import Sizes
 from ._subscriber import Subscriber
+from ._tls import tls_of
 
 INTERVAL: Final = 1.0
 """Seconds from one report to the next."""
@@ -57,16 +58,22 @@ def from_json(told: dict[str, Any]) -> Scenario:
 
 
 class Worker:
-    """The clients of one process."""
+    """The clients of one process.
+
+    Raises:
+        PerfError: A file of the scenario's cannot be used.
+    """
 
     def __init__(self, task: dict[str, Any], say: Callable[[dict[str, Any]], object]) -> None:
         self.scenario = from_json(task["scenario"])
         prefix = task["prefix"]
+        tls = tls_of(self.scenario)
         self._of_publishers = PublisherLatencies()
         self.publishers = [
-            Publisher(self.scenario, n, prefix, self._of_publishers) for n in task["publishers"]
+            Publisher(self.scenario, n, prefix, self._of_publishers, tls)
+            for n in task["publishers"]
         ]
-        self.subscribers = [Subscriber(self.scenario, n, prefix) for n in task["subscribers"]]
+        self.subscribers = [Subscriber(self.scenario, n, prefix, tls) for n in task["subscribers"]]
         # How many subscribers take each of their topics.
         self._takers: list[list[int]] = task["takers"]
         self._say = say
@@ -253,8 +260,9 @@ def _say(what: dict[str, Any]) -> None:
 
 async def _main() -> int:
     lines = trio.wrap_file(sys.stdin)
-    worker = Worker(json.loads(await lines.readline()), _say)
+    task = json.loads(await lines.readline())
     try:
+        worker = Worker(task, _say)
         await worker.open()
     except PerfError as error:
         _say({"failed": str(error)})

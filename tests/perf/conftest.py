@@ -1,5 +1,5 @@
 """What the generator is tried on."""
 
-from tests.transports.conftest import mosquitto
+from tests.transports.conftest import mosquitto, mosquitto_tls
 
-__all__ = ["mosquitto"]
+__all__ = ["mosquitto", "mosquitto_tls"]

@@ -149,6 +149,7 @@ async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch)
 
         monkeypatch.setattr(trio.socket, "getaddrinfo", found)
         opened = await connect("two.example", 1883, "test")
+        assert isinstance(opened.sock, socket.socket)
         assert opened.sock.getpeername() == ("127.0.0.1", relay.port)
         opened.sock.close()
 

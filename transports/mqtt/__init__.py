@@ -16,6 +16,8 @@ from ._frames import encode_remaining_length as encode_remaining_length
 from ._identifiers import MAX_PACKET_ID as MAX_PACKET_ID
 from ._identifiers import AwaitingRelease as AwaitingRelease
 from ._identifiers import PacketIds as PacketIds
+from ._open import MQTT_PORT as MQTT_PORT
+from ._open import MQTT_TLS_PORT as MQTT_TLS_PORT
 from ._open import open_mqtt as open_mqtt
 from ._packets import SUBSCRIPTION_FAILED as SUBSCRIPTION_FAILED
 from ._packets import ConnAck as ConnAck

@@ -1,18 +1,25 @@
 """`open_mqtt`: a client for the length of an `async with` block, with its tasks and its socket."""
 
 import contextlib
+import ssl
 from collections.abc import AsyncGenerator, Generator
+from typing import Final
 
 import trio
 
 from .._errors import LocalProtocolError, TransportError
 from .._need_data import NEED_DATA
+from ..tls import BROKEN_OFF, trouble
 from ._client import READ_SIZE, MqttClient
 from ._client_errors import ConnectionLostError, ConnectRefusedError
 from ._client_session import ClientSession
 from ._connection import Connection, Role
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._packets import ConnAck, Connect, ConnectReturnCode, Will
+
+MQTT_PORT: Final = 1883
+MQTT_TLS_PORT: Final = 8883
+"""What is registered for MQTT over TCP, and over TLS [MQTT section 4.2]."""
 
 
 @contextlib.asynccontextmanager
@@ -34,6 +41,7 @@ async def open_mqtt(
     max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
     connect_timeout: float = 10.0,
     ping_timeout: float | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[MqttClient, None]:
     """Connect to an MQTT server, for the length of an `async with` block.
 
@@ -44,7 +52,7 @@ async def open_mqtt(
 
     Args:
         stream_or_host: a connected stream, which is closed at the end, or a host name or address.
-        port: the TCP port, if a host is given; 1883 by default.
+        port: the TCP port, if a host is given; 1883 by default, 8883 with `tls`.
         client_id: the name of this client; empty asks the server to make one up.
         clean_session: whether to forget, at the start and at the end, what the server keeps for
             this client.
@@ -63,20 +71,26 @@ async def open_mqtt(
         manual_ack: whether messages of QoS 1 and 2 are acknowledged by `MqttClient.ack`, when their
             consumer is done with them, rather than when they are taken.
         max_packet_size: the largest packet accepted from the server, in bytes.
-        connect_timeout: seconds until CONNACK must have come, connecting included.
+        connect_timeout: seconds until CONNACK must have come, connecting and TLS's handshake
+            included.
         ping_timeout: seconds without a byte from the server after which an unanswered ping means
             that it is gone; as long as `keep_alive` by default.
+        tls: what the connection to a host is encrypted with, which has to have that name in its
+            certificate: `Certificates.for_client` of `clearfunds.transports.tls` makes one.
 
     Raises:
         ConnectRefusedError: the server refused, and said why.
         ConnectionLostError: the connection ended before CONNACK, or before the block did.
         RemoteProtocolError: what answers does not speak MQTT.
         LocalProtocolError: the arguments make no valid CONNECT, or the session is not for them.
-        ValueError: a buffer or the window has no place at all.
-        TransportError: there is no connection to that host and port, or no answer in time.
+        ValueError: a buffer or the window has no place at all; or `tls` is given, and a stream.
+        TransportError: there is no connection to that host and port, or no answer in time; or
+            TLS's handshake failed, or the server wants a certificate that it was not shown.
     """
     if isinstance(password, str):
         password = password.encode()
+    if tls is not None and not isinstance(stream_or_host, str):
+        raise ValueError("a stream is encrypted already, or is not to be: tls is for a host")
     connect = Connect(client_id, clean_session, keep_alive, username, password, will)
     if session is not None and clean_session:
         raise LocalProtocolError(
@@ -86,7 +100,9 @@ async def open_mqtt(
     connection = Connection(Role.CLIENT, max_packet_size=max_packet_size)
     hello = connection.send(connect)
     with contextlib.nullcontext() if session is None else session.used_by(client_id):
-        stream, connack = await _establish(stream_or_host, port, connection, hello, connect_timeout)
+        stream, connack = await _establish(
+            stream_or_host, port, tls, connection, hello, connect_timeout
+        )
         try:
             client = MqttClient(
                 stream,
@@ -117,26 +133,51 @@ async def open_mqtt(
 async def _establish(
     stream_or_host: trio.abc.Stream | str,
     port: int | None,
+    tls: ssl.SSLContext | None,
     connection: Connection,
     hello: bytes,
     connect_timeout: float,
 ) -> tuple[trio.abc.Stream, ConnAck]:
     """Connect, say CONNECT and wait for a CONNACK that accepts; close the stream otherwise."""
     stream = stream_or_host if isinstance(stream_or_host, trio.abc.Stream) else None
+    if port is None:
+        port = MQTT_PORT if tls is None else MQTT_TLS_PORT
+    where = "the stream" if stream_or_host is stream else f"{stream_or_host} port {port}"
     try:
         with trio.move_on_after(connect_timeout):
             if isinstance(stream_or_host, str):
-                stream = await _open_tcp(stream_or_host, 1883 if port is None else port)
+                stream = await _open_tcp(stream_or_host, port)
+                if tls is not None:
+                    stream = await _secure(stream, stream_or_host, tls, where)
             assert stream is not None
-            return stream, await _greet(stream, connection, hello)
+            return stream, await _greet(stream, connection, hello, where)
     except BaseException:
         if stream is not None:
             await trio.aclose_forcefully(stream)
         raise
-    where = "the stream" if stream_or_host is stream else f"{stream_or_host} port {port or 1883}"
     if stream is not None:
         await trio.aclose_forcefully(stream)
-    raise TransportError(f"no MQTT server answered on {where} within {connect_timeout:g} s")
+    spoken = "no MQTT server" if tls is None else "no MQTT server with TLS"
+    raise TransportError(f"{spoken} answered on {where} within {connect_timeout:g} s")
+
+
+async def _secure(
+    stream: trio.abc.Stream, host: str, tls: ssl.SSLContext, where: str
+) -> trio.SSLStream[trio.abc.Stream]:
+    """Do TLS's handshake. What it raises leaves the stream to whoever has opened it."""
+    try:
+        # MQTT itself says where it ends. Who waited for TLS to say so, too, would wait in vain for
+        # a server that has gone.
+        secure = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
+    except ValueError as exc:  # as with a leading dot
+        raise TransportError(f"cannot connect to {where} with TLS: {exc}") from exc
+    try:
+        await secure.do_handshake()
+    except trio.BrokenResourceError as exc:
+        cause = exc.__cause__
+        why = trouble(cause) if isinstance(cause, ssl.SSLError) else BROKEN_OFF
+        raise TransportError(f"cannot connect to {where}: {why}") from exc
+    return secure
 
 
 async def _open_tcp(host: str, port: int) -> trio.SocketStream:
@@ -146,7 +187,9 @@ async def _open_tcp(host: str, port: int) -> trio.SocketStream:
         raise TransportError(f"cannot connect to {host} port {port}: {exc}") from exc
 
 
-async def _greet(stream: trio.abc.Stream, connection: Connection, hello: bytes) -> ConnAck:
+async def _greet(
+    stream: trio.abc.Stream, connection: Connection, hello: bytes, where: str
+) -> ConnAck:
     try:
         await stream.send_all(hello)
         while (packet := connection.next_packet()) is NEED_DATA:
@@ -158,7 +201,14 @@ async def _greet(stream: trio.abc.Stream, connection: Connection, hello: bytes) 
                 )
             connection.receive_data(bytes(data))
     except trio.BrokenResourceError as exc:
-        raise ConnectionLostError("the connection broke before CONNACK came") from exc
+        if isinstance(exc.__cause__, ssl.SSLError):
+            # With TLS 1.3 a server looks at a client's certificate after the client's handshake.
+            raise TransportError(f"cannot connect to {where}: {trouble(exc.__cause__)}") from exc
+        msg = "the connection broke before CONNACK came"
+        if isinstance(stream, trio.SSLStream):
+            # It may have said so, where it could not be read any more.
+            msg += "; with TLS the server may want a client's certificate, or another one"
+        raise ConnectionLostError(msg) from exc
     assert isinstance(packet, ConnAck)  # the connection lets nothing else pass first
     if packet.return_code:
         raise ConnectRefusedError(ConnectReturnCode(packet.return_code))

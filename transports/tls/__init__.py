@@ -6,3 +6,5 @@ from ._certificates import common_name as common_name
 from ._certificates import said as said
 from ._server import ServerTls as ServerTls
 from ._socket import TlsSocket as TlsSocket
+from ._trouble import BROKEN_OFF as BROKEN_OFF
+from ._trouble import trouble as trouble

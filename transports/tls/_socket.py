@@ -131,11 +131,17 @@ class TlsSocket(Layer):
         if self._fault is not None:
             raise self._fault
         if not self._ended:
-            came = self._below.recv(size)
-            if came:
-                self._incoming.write(came)
+            try:
+                came = self._below.recv(size)
+            except BlockingIOError:
+                # What came together with the last of the handshake is all that there is.
+                if not self._incoming.pending:
+                    raise
             else:
-                self._ended = True
+                if came:
+                    self._incoming.write(came)
+                else:
+                    self._ended = True
         pieces: list[bytes] = []
         try:
             while piece := self._tls.read(RECORD_BYTES):

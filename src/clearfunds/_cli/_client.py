@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Final, TypeVar, TypeVarTuple
+from typing import Annotated, TypeVar, TypeVarTuple
 from urllib.parse import urlsplit
 
 import attrs
@@ -10,14 +10,12 @@ import trio
 from cyclopts import Group, Parameter
 
 from clearfunds.transports import LocalProtocolError, TransportError
-from clearfunds.transports.mqtt import MqttClient, open_mqtt
+from clearfunds.transports.mqtt import MQTT_PORT, MQTT_TLS_PORT, MqttClient, open_mqtt
 
+from ._client_tls import ClientTls
 from ._errors import CommandFailedError, UsageError
 from ._running import run_async
 from ._types import Count
-
-_DEFAULT_PORT: Final = 1883
-# Registered for MQTT over TCP [MQTT section 4.2].
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -29,14 +27,18 @@ class Target:
 
     host: str = ""
     """The host's name or address; empty if `path` is meant."""
-    port: int = _DEFAULT_PORT
+    port: int = MQTT_PORT
     """The TCP port."""
     path: str = ""
     """The path of a Unix socket."""
+    tls: bool = False
+    """Whether the connection is encrypted."""
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Read `HOST`, `HOST:PORT`, `mqtt+tcp://HOST:PORT`, `mqtt://HOST` or `mqtt+unix:///PATH`.
+        """Read `HOST`, `HOST:PORT`, or a URL with `mqtt`, `mqtt+tcp`, `mqtts` or `mqtt+tls`.
+
+        Or `mqtt+unix:///PATH`. Without a port it is the one that is registered for MQTT.
 
         Raises:
             UsageError: it is none of these.
@@ -49,10 +51,15 @@ class Target:
                 parts.query or parts.fragment or parts.username
             )
             if parts.scheme in ("mqtt", "mqtt+tcp") and parts.hostname and plain:
-                return cls(host=parts.hostname, port=parts.port or _DEFAULT_PORT)
+                return cls(host=parts.hostname, port=parts.port or MQTT_PORT)
+            if parts.scheme in ("mqtts", "mqtt+tls") and parts.hostname and plain:
+                return cls(host=parts.hostname, port=parts.port or MQTT_TLS_PORT, tls=True)
         except ValueError:  # a port that is none, a bracket that is not closed
             pass
-        msg = f'"{text}" is not HOST, HOST:PORT, mqtt+tcp://HOST:PORT or mqtt+unix:///PATH'
+        msg = (
+            f'"{text}" is not HOST, HOST:PORT, mqtt+tcp://HOST:PORT, mqtt+tls://HOST:PORT or '
+            "mqtt+unix:///PATH"
+        )
         raise UsageError(msg)
 
 
@@ -65,7 +72,8 @@ class ClientOptions:
         str,
         Parameter(
             name=["--url", "-u"],
-            help="The relay: HOST, HOST:PORT, mqtt+tcp://HOST:PORT or mqtt+unix:///PATH.",
+            help="The relay: HOST, HOST:PORT, mqtt+tcp://HOST:PORT or mqtt+unix:///PATH; with TLS "
+            "mqtt+tls://HOST:PORT or mqtts://HOST (port 8883).",
         ),
     ] = "mqtt+tcp://127.0.0.1:1883"
     client_id: Annotated[
@@ -80,6 +88,7 @@ class ClientOptions:
     keep_alive: Annotated[
         Count, Parameter(help="Seconds of silence after which the relay gives this client up.")
     ] = 60
+    tls: ClientTls = ClientTls()  # noqa: RUF009  (frozen)
 
 
 @asynccontextmanager
@@ -88,6 +97,8 @@ async def connected(
 ) -> AsyncGenerator[MqttClient]:
     """Be connected as the options say, for the time of the block; for the rest see `open_mqtt`."""
     target = Target.parse(options.url)
+    if not target.tls:
+        options.tls.refuse_without_tls(options.url)
     if target.path:
         try:
             where: trio.SocketStream | str = await trio.open_unix_socket(target.path)
@@ -105,6 +116,7 @@ async def connected(
         username=options.username,
         password=options.password,
         keep_alive=options.keep_alive,
+        tls=options.tls.context() if target.tls else None,
     ) as client:
         yield client
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import attrs
 import trio
@@ -25,6 +25,7 @@ from clearfunds.perf import (
     Stall,
     check_files,
     check_histogram,
+    check_tls,
     exposed,
     measure,
     parse_stalls,
@@ -35,6 +36,7 @@ from clearfunds.perf import (
 )
 from clearfunds.transports import parse_address
 
+from ._client_tls import ClientTls
 from ._errors import CommandFailedError, UsageError
 from ._running import run_async
 from ._types import Count, OptionalSeconds, Seconds, Size
@@ -75,8 +77,8 @@ class Load:
         Parameter(
             name=["--uri", "-u"],
             show_default=False,
-            help="The server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT [default: "
-            f"{DEFAULTS.uri}].",
+            help="The server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT; mqtts:// with "
+            f"TLS (port 8883) [default: {DEFAULTS.uri}].",
         ),
     ] = None
     mqtt: Annotated[
@@ -245,13 +247,15 @@ def perf(
     load: Load = Load(),
     taking: Taking = Taking(),
     running: Running = Running(),
+    tls: ClientTls = ClientTls(),  # noqa: B008  (frozen)
     scenario: Annotated[
         Path | None,
         Parameter(
             group=_RUN,
             show_default=False,
             help="A TOML file with a [[scenario]] for each run; names as of the options, a list of "
-            "values is a run for each. The other options say nothing then, but for --uri.",
+            "values is a run for each. The other options say nothing then, but for --uri and "
+            "those of TLS.",
         ),
     ] = None,
     csv: Annotated[
@@ -284,6 +288,11 @@ def perf(
     line a second while it runs: what was published and was due, what was received of what should
     be, how many publishers could not send, latency, and how busy the generator itself is.
     """
+    secured: dict[str, Any] = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in attrs.asdict(tls).items()
+        if value
+    }
     try:
         if scenario is None:
             published = attrs.asdict(
@@ -294,12 +303,14 @@ def perf(
                     **published,
                     **attrs.asdict(taking, recurse=False),
                     **attrs.asdict(running, recurse=False),
+                    **secured,
                 )
             ]
         else:
             runs = read_scenarios(scenario)
-            if load.uri is not None:
-                runs = [attrs.evolve(each, uri=load.uri) for each in runs]
+            given: dict[str, Any] = secured if load.uri is None else {"uri": load.uri, **secured}
+            runs = [attrs.evolve(each, **given) for each in runs]
+        check_tls(runs)
         check_files((csv, json, html))
         check_histogram()
     except ScenarioError as error:

@@ -253,6 +253,21 @@ def test_a_handshake_goes_on_when_the_kernel_takes_more(papers: Papers) -> None:
     server.close()
 
 
+def test_what_comes_with_the_last_of_the_handshake_is_received(papers: Papers) -> None:
+    """Who sends at once does not wait until the other side has heard that it is over."""
+    server, client = both(papers, *pair())
+    assert not client.shake_hands()
+    assert not server.shake_hands()
+    assert client.shake_hands()
+    client.send(b"first")
+    assert server.shake_hands()
+    assert server.recv(READ) == b"first"
+    with pytest.raises(BlockingIOError):
+        server.recv(READ)
+    client.close()
+    server.close()
+
+
 def test_a_name_that_is_not_the_servers(papers: Papers) -> None:
     server, client = both(papers, *pair(), hostname="example.com")
     assert not shake(server, client)

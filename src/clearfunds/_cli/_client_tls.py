@@ -1,0 +1,76 @@
+"""Options of a client's TLS: whom it believes, and who it is."""
+
+import ssl
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+from cyclopts import Group, Parameter
+
+from clearfunds.transports.tls import CertificateError, Certificates
+
+from ._errors import UsageError
+
+
+@Parameter(name="*", group=Group("TLS", sort_key=6))
+@attrs.frozen
+class ClientTls:
+    """Whom a client believes, and who it is itself; for servers that speak TLS."""
+
+    tls_ca: Annotated[
+        Path | None,
+        Parameter(
+            show_default=False,
+            help="File with the certificates, in PEM, of those whose signature is believed under "
+            "the server's [default: the system's].",
+        ),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        Parameter(
+            show_default=False,
+            help="File with one's own certificate, in PEM, for a server that asks for it.",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Parameter(
+            show_default=False,
+            help="File with its private key, in PEM [default: it is in the same file].",
+        ),
+    ] = None
+    tls_insecure: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="Believe any server, whoever it is. For tests: anybody in between can read along.",
+        ),
+    ] = False
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files; return what connections are encrypted with.
+
+        Raises:
+            UsageError: a file cannot be used.
+        """
+        files = Certificates(chain=self.tls_certificate, key=self.tls_key, trusted=self.tls_ca)
+        try:
+            return files.for_client(verify=not self.tls_insecure)
+        except CertificateError as error:
+            raise UsageError(str(error)) from error
+
+    def refuse_without_tls(self, url: str) -> None:
+        """See that nothing of this is given where a URL says that nothing is encrypted.
+
+        Raises:
+            UsageError: something is.
+        """
+        given = [
+            f"--{name.replace('_', '-')}" for name, value in attrs.asdict(self).items() if value
+        ]
+        if given:
+            msg = (
+                f"{given[0]} is for TLS, and {url} is without: "
+                "mqtts://HOST or mqtt+tls://HOST:PORT has it"
+            )
+            raise UsageError(msg)
