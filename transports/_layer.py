@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Any, Protocol
 
 
@@ -18,7 +20,7 @@ class Connected(Protocol):
         ...
 
     def recv(self, size: int, /) -> bytes:
-        """Read some; see `socket.socket.recv`."""
+        """Read some: at most `size` bytes from the network, which a layer may make a few more."""
         ...
 
     def send(self, data: Any, /) -> int:
@@ -74,3 +76,8 @@ class Layer:
     def close(self) -> None:
         """See `Connected.close`."""
         self._below.close()
+
+
+def would_block() -> BlockingIOError:
+    """Make what a socket raises that would block."""
+    return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import trio
 
 from ._errors import RemoteProtocolError
+from ._tenants import NO_USER
 from .tls import common_name, said
 
 if TYPE_CHECKING:
@@ -44,13 +45,14 @@ class Link:
         ending: What sort of an end it comes to, as things stand.
         fault: How the peer broke what its bytes are wrapped in, if they are in anything; nothing
             more is received then.
-        secure: What encrypts it; None: nothing does.
+        secure: What encrypts it; None: nothing does. To be set before it is opened.
+        opened: Whether anything can be received or sent; see `open`.
         user: Who the peer is, by its certificate, once it is open; None: it has shown none.
     """
 
     __slots__ = (
-        "_fd", "_maybe_more", "closed", "ending", "fault", "peer", "scope", "secure", "sock",
-        "user", "why",
+        "_fd", "_maybe_more", "closed", "ending", "fault", "opened", "peer", "scope", "secure",
+        "sock", "user", "why",
     )  # fmt: skip
 
     says_goodbye: ClassVar[bool] = False
@@ -66,6 +68,7 @@ class Link:
         self.ending = Ending.STOPS
         self.fault: RemoteProtocolError | None = None
         self.secure: TlsSocket | None = None
+        self.opened = False
         self.user: str | None = None
         self.closed = False
         self._maybe_more = True
@@ -82,9 +85,11 @@ class Link:
             RemoteProtocolError: There is no agreement; the peer has been told.
             OSError: As the socket has it.
         """
-        secure = self.secure
-        if secure is None:
-            return
+        if self.secure is not None:
+            await self._shake_hands(self.secure)
+        self.opened = True
+
+    async def _shake_hands(self, secure: TlsSocket) -> None:
         try:
             while not secure.shake_hands():
                 if secure.unsent:
@@ -93,10 +98,13 @@ class Link:
                     await trio.lowlevel.wait_readable(self._fd)
         except ssl.SSLError as exc:
             raise RemoteProtocolError(f"the TLS handshake failed: {said(exc)}") from exc
-        certificate = secure.peer_certificate
+        try:
+            certificate = secure.peer_certificate
+        except ValueError as exc:  # its names are in no encoding that there is
+            raise RemoteProtocolError(f"the client's certificate cannot be read: {exc}") from exc
         if certificate is not None:
             self.user = common_name(certificate)
-            if self.user is None:
+            if self.user is None or self.user == NO_USER:
                 raise RemoteProtocolError("the client's certificate has no common name")
 
     async def receive(self) -> bytes:
@@ -104,6 +112,8 @@ class Link:
 
         Cancellation: nothing is lost, the next call reads on. It waits before it reads, and never
         between that and returning: a reader that looks ahead is cancelled and goes on later.
+
+        What is no TLS, where it has to be, is the end, too; `fault` says why.
 
         Raises:
             OSError: As the socket has it.
@@ -119,6 +129,9 @@ class Link:
                 data = sock.recv(READ_BYTES)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._fd)
+            except ssl.SSLError as exc:
+                self.fault = RemoteProtocolError(f"what came is no TLS: {said(exc)}")
+                return b""
             else:
                 self._maybe_more = len(data) == READ_BYTES
                 if self.secure is not None and self.secure.is_at_end:

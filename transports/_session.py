@@ -158,7 +158,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             server.open.add(self)
             server.joined()
             await self._live()
-            if link.says_goodbye and not link.closed:
+            if link.says_goodbye and link.opened and not link.closed:
                 # Nothing waits for it: what the peer stood for has been taken back.
                 with (
                     trio.move_on_after(LINGER_SECONDS),
@@ -342,6 +342,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
 
         Closed with input unread, the kernel would drop what the peer has not taken yet.
         """
+        if not self._link.opened:
+            return
         with (
             trio.move_on_after(LINGER_SECONDS),
             contextlib.suppress(OSError, trio.ClosedResourceError),

@@ -269,6 +269,19 @@ def test_certificates_are_read_again_at_sighup(start_relay: StartRelay, tmp_path
     assert relay.wait() == 0
 
 
+def test_a_certificate_that_nobody_is_shown_is_a_warning(
+    start_relay: StartRelay, tmp_path: Path
+) -> None:
+    shown = papers_in(tmp_path / "papers").for_server()
+    files = ("--tls-certificate", str(shown.chain), "--tls-key", str(shown.key))
+    for listen, warned in (("mqtt+tcp://127.0.0.1:0", True), ("mqtt+wss://127.0.0.1:0", False)):
+        relay = start_relay("--listen", listen, *files)
+        relay.ready()
+        relay.process.terminate()
+        assert relay.wait() == 0
+        assert any("nothing listens with" in line for line in relay.log) is warned
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -11,6 +11,7 @@ Rules of this file, beyond those of every session (`.._session`):
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -716,30 +717,62 @@ class MqttSession(Session["MqttServer", Account | None]):
     async def _decide(self, packet: Connect) -> None:
         """Let a client in if a thread finds its password right; it has had no effect so far.
 
-        Nothing is read meanwhile, and the time that the client has to be let in goes on.
+        The time that the client has to be let in goes on. Who leaves meanwhile is checked no more:
+        otherwise those who come back sooner than it is their turn would keep all threads busy with
+        nobody, for ever.
 
         Cancellation: the thread ends on its own, and until then it counts as one of those that
         there may be. Nothing else is left.
 
         Raises:
-            RemoteProtocolError: If it is wrong; the client has been told.
+            RemoteProtocolError: If it is wrong, or could not be checked; the client has been told.
+            ConnectionAbortedError: If the client has left.
         """
         passwords = self._server.settings.passwords
         assert passwords is not None
         assert packet.username is not None
         assert packet.password is not None
-        right = await trio.to_thread.run_sync(
-            passwords.check,
-            packet.username,
-            packet.password,
-            abandon_on_cancel=True,
-            limiter=self._server.checks,
-        )
+        right: bool | None = None
+        trouble: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read_until_it_leaves, nursery.cancel_scope)
+            try:
+                right = await trio.to_thread.run_sync(
+                    passwords.check,
+                    packet.username,
+                    packet.password,
+                    abandon_on_cancel=True,
+                    limiter=self._server.checks,
+                )
+            except Exception as exc:  # noqa: BLE001  (somebody else's code: it may be anything)
+                trouble = exc
+            nursery.cancel_scope.cancel()
         self._undecided = self._hold = None
+        if trouble is not None:
+            why = f"its password could not be checked: {trouble!r}"
+            self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why)
+        if right is None:
+            raise ConnectionAbortedError(
+                errno.ECONNABORTED, "the client left before its password was checked"
+            )
         if not right:
             self._deny_password(packet.username)
         with self._server.flusher.corked():
             self._begin(packet)
+
+    async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
+        """Read a bounded stretch while its password is checked; end the check if it leaves.
+
+        Who has said something behind its CONNECT before it left is to be heard.
+        """
+        while not self._eof and self._unparsed() < LOOK_AHEAD_BYTES:
+            try:
+                data = await self._link.receive()
+            except OSError:
+                data = b""
+            self._received(data)
+        if not self._unparsed():
+            check.cancel()
 
     def _deny_password(self, user: str) -> NoReturn:
         user = printable(user[:SHOWN_OF_USER])
@@ -767,7 +800,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         settings = server.settings
         self._last = server.ledger.clock()
         client_id = packet.client_id or server.new_client_id()
-        user = self._link.user or packet.username
+        user = packet.username if self._link.user is None else self._link.user
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
         old = server.sessions.get(client_id)
         if settings.passwords is not None or self._link.user is not None:

@@ -188,7 +188,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     def _cut_off(self) -> str:
         """See `Session._cut_off`."""
-        self._check_websocket()
+        self._check_layers()
         left = self._connection.unparsed_bytes
         if left:
             return f"the peer closed the connection within a packet ({left} bytes of it came)"
@@ -344,13 +344,13 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             if not self._ahead and not self._messages:
                 at = connection.buffered()
                 if at is not None and at[1] >= len(at[0]) and self._fault is None:
-                    self._check_websocket()
+                    self._check_layers()
                     return False
             if not account.funds_are_clear():
                 return True
             frame = self._next_frame()
             if frame is NEED_DATA:
-                self._check_websocket()
+                self._check_layers()
                 return False
             self._last = self._server.ledger.clock()
             self._deadline_after = self._server.settings.idle_timeout
@@ -358,8 +358,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             if connection.state is State.CLOSED and not self._ahead:
                 return False
 
-    def _check_websocket(self) -> None:
-        """Raise what is wrong with the WebSocket, after all messages that came before."""
+    def _check_layers(self) -> None:
+        """Raise what is wrong below the protocol, after all messages that came before."""
+        if self._link.fault is not None:
+            raise self._link.fault
         if self._websocket is not None and self._websocket.fault is not None:
             raise self._websocket.fault
 

@@ -104,6 +104,9 @@ class Certificates:
             if error.reason == "KEY_VALUES_MISMATCH":
                 msg = f"the key in {key} is not that of the certificate in {chain}"
                 raise CertificateError(msg) from error
+            if self.key is None and b"PRIVATE KEY" not in Path(chain).read_bytes():
+                msg = f"{chain} has no private key in it: give the file that has (--tls-key)"
+                raise CertificateError(msg) from error
             msg = (
                 f"{chain} has to have a certificate, its own first and then those that vouch for "
                 f"it, and {key} its private key, in PEM ({said(error)})"
@@ -124,14 +127,17 @@ def said(error: ssl.SSLError) -> str:
     """Return OpenSSL's reason in words: "wrong version number"."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
-    return (error.reason or str(error.strerror or error)).replace("_", " ").lower()
+    if not error.reason:
+        return "OpenSSL does not say why"
+    return error.reason.replace("_", " ").lower()
 
 
 def common_name(certificate: dict[str, Any]) -> str | None:
     """Return whose a certificate is, as `ssl.SSLSocket.getpeercert` gives it; None if it says not.
 
-    The last of several, which is the most specific one [RFC 4514 section 2.1].
+    The last of several, which is the most specific one [RFC 4514 section 2.1]. One that is blank
+    names nobody.
     """
     subject: tuple[tuple[tuple[str, str], ...], ...] = certificate.get("subject", ())
     names = [value for part in subject for name, value in part if name == "commonName"]
-    return names[-1] if names else None
+    return names[-1] if names and names[-1].strip() else None

@@ -16,12 +16,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-import errno
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from .._layer import Layer
+from .._layer import Layer, would_block
 from ._frames import binary_header
 
 if TYPE_CHECKING:
@@ -97,13 +95,13 @@ class MessageSocket(Layer):
             if sent <= len(control):
                 # No message has begun.
                 self._note_control(sent)
-                raise _nothing_taken()
+                raise would_block()
             self._control = b""
         self._begun = before[sent:]
         taken = max(0, sent - len(before))
         self._left = size - taken
         if not taken:
-            raise _nothing_taken()
+            raise would_block()
         if self._control and not self._left:
             self.send_control()
         return taken
@@ -132,7 +130,3 @@ class MessageSocket(Layer):
             self._begun, self._control = self._control[sent - begun :], b""
         else:
             self._begun = self._begun[sent:]
-
-
-def _nothing_taken() -> BlockingIOError:
-    return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

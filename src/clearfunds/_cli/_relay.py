@@ -182,9 +182,17 @@ def relay(
         beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if settings.tls is not None and not any(_is_secure(url) for url in listen):
+        log.warning(
+            "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does"
+        )
     _spare_the_collector()
     _allow_descriptors(settings.max_connections)
     return run_async(_serve, settings, beside)
+
+
+def _is_secure(url: str) -> bool:
+    return url.partition(":")[0].endswith(("+tls", "+wss"))
 
 
 def _spare_the_collector() -> None:
@@ -274,11 +282,14 @@ async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:
                 try:
                     reload()
                 except Exception as error:  # noqa: BLE001  (whatever it is, the relay goes on)
+                    why = str(error)
+                    if isinstance(error, OSError) and error.filename is not None:
+                        why = f"{error.filename}: {error.strerror}"
                     log.error(
                         "SIGHUP: the %s are as they were: %s",
                         what,
-                        error,
-                        extra={"event": "not_reloaded", "what": what, "reason": str(error)},
+                        why,
+                        extra={"event": "not_reloaded", "what": what, "reason": why},
                     )
                 else:
                     log.info(

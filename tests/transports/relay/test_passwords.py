@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-from collections.abc import Generator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -405,6 +405,49 @@ async def test_who_leaves_during_its_check_leaves_nothing(password: bytes) -> No
             assert passwords.ended == 1
 
 
+async def test_who_has_left_is_not_checked_when_it_is_its_turn() -> None:
+    """Otherwise those who come back before their turn would keep all threads busy for nobody."""
+    with slow() as passwords:
+        async with running(passwords=passwords) as relay:
+            connect = Connect("", username="anna", password=b"secret")
+            async with AsyncExitStack() as stack:
+                for _ in range(10 + CHECKS_AT_ONCE):
+                    client = await stack.enter_async_context(dial(relay.port))
+                    await client.stream.send_all(client.connection.send(connect))
+                await until(lambda: len(relay.relay.mqtt.open) == 10 + CHECKS_AT_ONCE)
+                await until(lambda: len(passwords.asked) == CHECKS_AT_ONCE)
+            await until(lambda: not relay.relay.mqtt.open)
+            passwords.go_on.set()
+            await relay.deserted()
+            assert len(passwords.asked) == CHECKS_AT_ONCE
+
+
+async def test_what_somebody_has_said_before_it_left_is_heard() -> None:
+    """A client need not wait for CONNACK [MQTT-3.1.4-5, not normative]."""
+    with slow() as passwords:
+        async with (
+            running(passwords=passwords) as relay,
+            connected_later(relay, passwords) as subscriber,
+        ):
+            passwords.go_on.clear()
+            async with dial(relay.port) as client:
+                connect = Connect("hasty", username="anna", password=b"secret")
+                client.connection.send(connect)
+                await client.send(connect, Publish("t", b"heard"), Disconnect())
+            await until(lambda: len(passwords.asked) == 2)
+            passwords.go_on.set()
+            await subscriber.expect(Publish("t", b"heard"))
+
+
+@asynccontextmanager
+async def connected_later(relay: RunningRelay, passwords: Slow) -> AsyncGenerator[BareClient]:
+    """Connect a client that has subscribed to everything; its check takes no time."""
+    passwords.go_on.set()
+    async with connected(relay.port, "s", username="anna", password=b"secret") as client:
+        await client.subscribe("#")
+        yield client
+
+
 async def test_the_time_to_connect_goes_on_during_a_check(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -467,19 +510,23 @@ async def test_a_relay_that_stops_waits_for_no_check() -> None:
         assert relay.report.unflushed == ()
 
 
-async def test_an_error_of_ones_own_authenticator_lets_nobody_in() -> None:
+@pytest.mark.parametrize("trouble", [LookupError("anna"), ConnectionRefusedError(111, "refused")])
+async def test_an_error_of_ones_own_authenticator_lets_nobody_in(
+    trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
         def check(self, user: str, password: bytes) -> bool:
-            raise LookupError(user)
+            raise trouble
 
     broken: Authenticator = Broken()
     async with running(passwords=broken) as relay, dial(relay.port) as client:
         connect = Connect("a", username="anna", password=b"secret")
-        await client.stream.send_all(client.connection.send(connect))
-        await client.expect(None)
-        assert relay.relay.mqtt.counters.internal_errors == 1
-        relay.relay.mqtt.counters.internal_errors = 0
+        unavailable = ConnAck(False, ConnectReturnCode.SERVER_UNAVAILABLE)
+        assert await attempt(client, connect) == unavailable
+        assert await client.gone() == []
+        assert relay.relay.mqtt.counters.refused == 1
         await relay.deserted()
+    assert log_of(caplog, f"its password could not be checked: {trouble!r}")
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +300,23 @@ async def test_a_clients_certificate_says_who_it_is(papers: Papers) -> None:
         await one.expect(Publish("t", b"mine"))
 
 
+@pytest.mark.parametrize("name", [" ", "\t\n", "-"])
+async def test_a_certificate_that_names_nobody_is_refused(
+    papers: Papers, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise its client could name whom it likes, and need no password."""
+    blank = papers.issue("blank", "b@example.com", common_name=name)
+    context = attrs.evolve(blank, trusted=papers.trusted).for_client()
+    tls = ServerTls(papers.for_server(asks=True).for_server)
+    async with running(listen=BOTH, tls=tls) as relay:
+        async with secured(relay, context) as client:
+            await client.stream.send_all(client.connection.send(Connect("a", username="press")))
+            with trio.fail_after(SECONDS):
+                assert await client.receive() is None
+        await until(lambda: not relay.relay.mqtt.open)
+    assert log_of(caplog, "the client's certificate has no common name")
+
+
 async def test_without_a_certificate_nobody_gets_in(
     papers: Papers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -458,13 +475,55 @@ async def test_who_does_not_finish_the_handshake_is_cut(
 
 
 @pytest.mark.parametrize("protocol", ["mqtt+tls", "mqtt+wss", "syndicate+tls", "syndicate+wss"])
-async def test_the_relay_stops_within_a_handshake(tls: ServerTls, protocol: str) -> None:
+async def test_the_relay_stops_within_a_handshake(
+    tls: ServerTls, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nobody to say goodbye to."""
+    monkeypatch.setattr("clearfunds.transports._session.LINGER_SECONDS", SECONDS * 10)
     listen = ("mqtt+tcp://127.0.0.1:0", f"{protocol}://127.0.0.1:0")
     async with running(listen=listen, tls=tls) as relay, dial(port_of(relay)) as client:
         await until(lambda: any(side.open for side in relay.relay.sides))
         relay.stop.set()
         with trio.fail_after(SECONDS):
             assert await client.stream.receive_some(100) == b""
+
+
+@pytest.mark.parametrize("protocol", ["mqtt+tls", "mqtt+wss", "syndicate+tls", "syndicate+wss"])
+async def test_what_is_no_tls_any_more_ends_it(
+    papers: Papers, tls: ServerTls, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    listen = ("mqtt+tcp://127.0.0.1:0", f"{protocol}://127.0.0.1:0")
+    async with running(listen=listen, tls=tls) as relay:
+        async with secured(relay, papers.for_client().for_client()) as client:
+            stream: Any = client.stream
+            await stream.transport_stream.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
+            with trio.fail_after(SECONDS), suppress(trio.BrokenResourceError):
+                while await stream.receive_some(100):
+                    pass
+        await until(lambda: not any(side.open for side in relay.relay.sides))
+        assert sum(side.counters.protocol_errors for side in relay.relay.sides) == 1
+    assert log_of(caplog, "what came is no TLS: decryption failed or bad record mac")
+
+
+async def test_what_comes_with_the_last_of_the_handshake_is_heard(
+    papers: Papers, tls: ServerTls
+) -> None:
+    """And not when something more comes."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = papers.for_client().for_client()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    async with running(listen=BOTH, tls=tls) as relay, dial(port_of(relay)) as below:
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await below.stream.send_all(outgoing.read())
+                incoming.write(await below.stream.receive_some(1 << 16))
+        client.write(below.connection.send(Connect("hasty")))
+        await below.stream.send_all(outgoing.read())
+        with trio.fail_after(SECONDS):
+            await until(lambda: "hasty" in relay.relay.mqtt.sessions)
 
 
 async def test_who_breaks_off_is_gone(papers: Papers, tls: ServerTls) -> None:
@@ -494,7 +553,7 @@ def test_files_that_are_no_certificates(papers: Papers, tmp_path: Path) -> None:
         ({"chain": nowhere}, "cannot read .*nowhere.pem: No such file"),
         ({"key": nowhere}, "cannot read .*nowhere.pem: No such file"),
         ({"chain": empty}, "empty.pem has to have a certificate, its own first"),
-        ({"key": None}, "server.pem its private key, in PEM"),
+        ({"key": None}, "server.pem has no private key in it: give the file that has"),
         ({"key": empty}, "empty.pem its private key, in PEM"),
         ({"key": other.key}, "other.key is not that of the certificate in .*server.pem"),
         ({"trusted": empty}, "empty.pem has to have certificates, in PEM"),

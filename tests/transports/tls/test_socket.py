@@ -290,6 +290,26 @@ def test_what_tls_has_to_say_does_not_grow(papers: Papers, monkeypatch: pytest.M
     server.close()
 
 
+def test_who_says_nothing_for_long_is_cut_off(
+    papers: Papers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys can be changed again and again, and each change costs more than to ask for it."""
+    monkeypatch.setattr("clearfunds.transports.tls._socket.QUIET_BYTES", 2_000)
+    with connected(papers) as (_, server, client):
+        # What says something does not count, however much it is.
+        for _ in range(100):
+            server.send(bytes(1_000))
+            assert client.recv(READ)
+        # A part of a record says nothing so far.
+        server.send(bytes(16_000))
+        for _ in range(20):
+            with pytest.raises(BlockingIOError):
+                client.recv(100)
+        with pytest.raises(ConnectionAbortedError, match="nothing but TLS's own messages"):
+            client.recv(100)
+        assert client.is_at_end
+
+
 def test_the_clients_certificate(papers: Papers) -> None:
     server, client = both(papers, *pair(), hostname="127.0.0.1", user="press")
     while not shake(server, client):
