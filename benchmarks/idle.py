@@ -20,6 +20,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 if not __package__:  # run as a file: the root is not yet where modules are looked for
@@ -43,12 +44,16 @@ def utf8(text: str) -> bytes:
     return struct.pack(">H", len(text)) + text.encode()
 
 
-def connect(port: int, number: int) -> socket.socket:
-    """Connect a client and wait until it is accepted."""
+def connect(
+    port: int, number: int, secure: Callable[[socket.socket], socket.socket] | None = None
+) -> socket.socket:
+    """Connect a client, by what `secure` makes of its socket, and wait until it is accepted."""
     body = utf8("MQTT") + b"\x04\x02\x00\x00" + utf8(f"client-{number:06}")
     sock = socket.create_connection(("127.0.0.1", port))
+    if secure is not None:
+        sock = secure(sock)
     sock.sendall(bytes((0x10, len(body))) + body)
-    answer = sock.recv(4, socket.MSG_WAITALL)
+    answer = sock.recv(4, 0 if secure else socket.MSG_WAITALL)
     if answer != ACCEPTED:
         raise SystemExit(f"connection {number} was answered with {answer!r}")
     return sock

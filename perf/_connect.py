@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from ..transports import ProtocolError
-from ..transports.tls import BROKEN_OFF, TlsSocket, trouble
+from ..transports.tls import BROKEN_OFF, TlsSocket, shake_hands, trouble
 from ._dialect import CONNACK, SUBACK, Dialect, Hello, Mqtt5, Mqtt311
 from ._errors import PerfError
 from ._mqtt5 import Granted, disconnected
@@ -192,11 +192,7 @@ async def _secure(sock: Connected, tls: ssl.SSLContext, host: str) -> TlsSocket:
     except ValueError as error:  # as with a leading dot
         raise PerfError(str(error)) from error
     try:
-        while not secure.shake_hands():
-            if secure.unsent:
-                await trio.lowlevel.wait_writable(secure)
-            else:
-                await trio.lowlevel.wait_readable(secure)
+        await shake_hands(secure)
     except (ConnectionResetError, BrokenPipeError) as error:
         raise PerfError(BROKEN_OFF) from error
     return secure

@@ -14,7 +14,7 @@ import trio
 
 from ._errors import RemoteProtocolError
 from ._tenants import NO_USER
-from .tls import common_name, said
+from .tls import common_name, said, shake_hands
 
 if TYPE_CHECKING:
     from ._layer import Connected
@@ -91,11 +91,7 @@ class Link:
 
     async def _shake_hands(self, secure: TlsSocket) -> None:
         try:
-            while not secure.shake_hands():
-                if secure.unsent:
-                    await trio.lowlevel.wait_writable(self._fd)
-                else:
-                    await trio.lowlevel.wait_readable(self._fd)
+            await shake_hands(secure)
         except ssl.SSLError as exc:
             raise RemoteProtocolError(f"the TLS handshake failed: {said(exc)}") from exc
         try:

@@ -39,6 +39,7 @@ from clearfunds.transports.tls import ServerTls, TlsSocket
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.conftest import SecureMosquitto
 from tests.transports.peers import SECONDS, RunningRelay, descriptors, running, until
+from tests.transports.sockets import ReluctantSocket, reluctant_pair
 
 
 @pytest.fixture(scope="module")
@@ -314,29 +315,12 @@ def test_the_port_of_tls() -> None:
 # -- the socket ------------------------------------------------------------------------------
 
 
-class Reluctant(socket.socket):
-    """One end of a pair, which takes so much with each send; everything where nothing is said."""
-
-    takes: list[int]
-
-    def send(self, data: Any, flags: int = 0, /) -> int:
-        """Take what the next of `takes` says; 0: it would block."""
-        much = self.takes.pop(0) if self.takes else len(data)
-        if not much:
-            raise BlockingIOError
-        return super().send(memoryview(data)[:much], flags)
-
-
 @contextmanager
-def pair(papers: Papers | None) -> Generator[tuple[Reluctant, Any, Any]]:
+def pair(papers: Papers | None) -> Generator[tuple[ReluctantSocket, Any, Any]]:
     """Give the client's socket, what is on top of it, and the server's; TLS if there are papers."""
-    near, there = socket.socketpair()
-    reluctant = Reluctant(near.family, near.type, near.proto, fileno=near.detach())
-    reluctant.takes = []
+    reluctant, there = reluctant_pair()
     here: Any = reluctant
     far: Any = there
-    for sock in (reluctant, there):
-        sock.setblocking(False)
     if papers is not None:
         trusting = papers.for_client().for_client()
         here = TlsSocket(reluctant, trusting, server_side=False, server_hostname="localhost")

@@ -296,6 +296,21 @@ async def connected(
         yield client
 
 
+async def hear_of_each_other(*clients: BareClient) -> None:
+    """See that each gets what any of them publishes, with QoS 0 and 1."""
+    for client in clients:
+        await client.subscribe("t", qos=1)
+    for number, client in enumerate(clients):
+        for qos in (0, 1):
+            await client.publish("t", b"by number %d" % number, qos)
+            for each in clients:
+                while not isinstance(got := await each.receive(), Publish):
+                    assert got == PubAck(1)
+                assert (got.payload, got.qos) == (b"by number %d" % number, qos)
+                if qos:
+                    await each.send(PubAck(got.packet_id))
+
+
 def log_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
     """The messages that were logged and have `text` in them."""
     return [record.getMessage() for record in caplog.records if text in record.getMessage()]

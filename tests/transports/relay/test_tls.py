@@ -23,7 +23,6 @@ from clearfunds.transports.mqtt import (
     Connect,
     Disconnect,
     Passwords,
-    PubAck,
     Publish,
 )
 from clearfunds.transports.tls import CertificateError, Certificates, ServerTls
@@ -36,6 +35,7 @@ from tests.transports.peers import (
     connected,
     dial,
     frames,
+    hear_of_each_other,
     kill,
     log_of,
     run_fed,
@@ -123,17 +123,7 @@ async def secure(
 async def test_they_and_those_over_tcp_hear_of_each_other(papers: Papers, tls: ServerTls) -> None:
     async with running(listen=BOTH, tls=tls) as relay:
         async with secure(relay, papers, "tls") as one, connected(relay.port, "tcp") as other:
-            for client in (one, other):
-                await client.subscribe("t", qos=1)
-            for client, text in ((one, b"by tls"), (other, b"by tcp")):
-                for qos in (0, 1):
-                    await client.publish("t", text, qos)
-                    for each in (one, other):
-                        while not isinstance(got := await each.receive(), Publish):
-                            assert got == PubAck(1)
-                        assert (got.payload, got.qos) == (text, qos)
-                        if qos:
-                            await each.send(PubAck(got.packet_id))
+            await hear_of_each_other(one, other)
             await until(lambda: not relay.statistics().debt_items)
             assert relay.account("tls").name == f"mqtt:{port_of(relay)}/-/tls"
         await relay.deserted()

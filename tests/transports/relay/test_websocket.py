@@ -20,7 +20,6 @@ from clearfunds.transports.mqtt import (
     Packet,
     PingReq,
     PingResp,
-    PubAck,
     Publish,
     SubAck,
     Subscribe,
@@ -34,6 +33,7 @@ from tests.transports.peers import (
     RunningRelay,
     connected,
     dial,
+    hear_of_each_other,
     log_of,
     running,
     until,
@@ -132,17 +132,7 @@ async def test_the_subprotocol(offered: list[str], chosen: str | None) -> None:
 async def test_they_and_those_over_tcp_hear_of_each_other() -> None:
     async with running(listen=BOTH) as relay:
         async with web(relay, "web") as one, connected(relay.port, "tcp") as other:
-            for client in (one, other):
-                await client.subscribe("t", qos=1)
-            for client, text in ((one, b"by the web"), (other, b"by tcp")):
-                for qos in (0, 1):
-                    await client.publish("t", text, qos)
-                    for each in (one, other):
-                        while not isinstance(got := await each.receive(), Publish):
-                            assert got == PubAck(1)
-                        assert (got.payload, got.qos) == (text, qos)
-                        if qos:
-                            await each.send(PubAck(got.packet_id))
+            await hear_of_each_other(one, other)
             await until(lambda: not relay.statistics().debt_items)
             name = relay.account("web").name
             assert name == f"mqtt:{web_port(relay)}/-/web"

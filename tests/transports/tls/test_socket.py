@@ -7,7 +7,6 @@ import socket
 import ssl
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from clearfunds.transports.tls import TlsSocket, common_name, said
 from clearfunds.transports.tls._socket import RECORD_BYTES
 from tests.transports.certificates import Papers, papers_in
+from tests.transports.sockets import ReluctantSocket, reluctant_pair
 
 
 @pytest.fixture(scope="module")
@@ -23,30 +23,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return papers_in(tmp_path_factory.mktemp("papers"))
 
 
-class Reluctant(socket.socket):
-    """One end of a pair, which takes so much with each send; everything where nothing is said."""
-
-    takes: list[int]
-
-    def send(self, data: Any, flags: int = 0, /) -> int:
-        """Take what the next of `takes` says; 0: it would block."""
-        much = self.takes.pop(0) if self.takes else len(data)
-        if not much:
-            raise BlockingIOError
-        return super().send(memoryview(data)[:much], flags)
-
-
 READ = 64 << 10
-
-
-def pair() -> tuple[Reluctant, socket.socket]:
-    near, far = socket.socketpair()
-    reluctant = Reluctant(near.family, near.type, near.proto, fileno=near.detach())
-    reluctant.takes = []
-    for sock in (reluctant, far):
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-    return reluctant, far
 
 
 def both(
@@ -76,9 +53,9 @@ def shake(server: TlsSocket, client: TlsSocket) -> bool:
 @contextmanager
 def connected(
     papers: Papers, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
-) -> Generator[tuple[Reluctant, TlsSocket, TlsSocket]]:
+) -> Generator[tuple[ReluctantSocket, TlsSocket, TlsSocket]]:
     """Give the socket below, the server's end on top of it, and the client's."""
-    near, far = pair()
+    near, far = reluctant_pair()
     server, client = both(papers, near, far, version=version)
     while not shake(server, client):
         pass
@@ -216,7 +193,7 @@ def test_what_is_changed_on_its_way_is_found(papers: Papers) -> None:
     ],
 )
 def test_who_speaks_no_tls(papers: Papers, hello: bytes, reason: str) -> None:
-    near, far = pair()
+    near, far = reluctant_pair()
     server = TlsSocket(near, papers.for_server().for_server())
     assert not server.shake_hands()
     far.send(hello)
@@ -229,7 +206,7 @@ def test_who_speaks_no_tls(papers: Papers, hello: bytes, reason: str) -> None:
 
 
 def test_who_leaves_within_the_handshake(papers: Papers) -> None:
-    near, far = pair()
+    near, far = reluctant_pair()
     server = TlsSocket(near, papers.for_server().for_server())
     far.close()
     with pytest.raises(ConnectionResetError, match="within the TLS handshake"):
@@ -240,7 +217,7 @@ def test_who_leaves_within_the_handshake(papers: Papers) -> None:
 
 
 def test_a_handshake_goes_on_when_the_kernel_takes_more(papers: Papers) -> None:
-    near, far = pair()
+    near, far = reluctant_pair()
     near.takes = [100, 0, 100, 0, 0]
     server, client = both(papers, near, far)
     waited = False
@@ -255,7 +232,7 @@ def test_a_handshake_goes_on_when_the_kernel_takes_more(papers: Papers) -> None:
 
 def test_what_comes_with_the_last_of_the_handshake_is_received(papers: Papers) -> None:
     """Who sends at once does not wait until the other side has heard that it is over."""
-    server, client = both(papers, *pair())
+    server, client = both(papers, *reluctant_pair())
     assert not client.shake_hands()
     assert not server.shake_hands()
     assert client.shake_hands()
@@ -269,7 +246,7 @@ def test_what_comes_with_the_last_of_the_handshake_is_received(papers: Papers) -
 
 
 def test_a_name_that_is_not_the_servers(papers: Papers) -> None:
-    server, client = both(papers, *pair(), hostname="example.com")
+    server, client = both(papers, *reluctant_pair(), hostname="example.com")
     assert not shake(server, client)
     with pytest.raises(ssl.SSLCertVerificationError, match=r"example\.com"):
         shake(server, client)
@@ -280,7 +257,7 @@ def test_a_name_that_is_not_the_servers(papers: Papers) -> None:
 def test_what_tls_has_to_say_does_not_grow(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that asks for more and more answers, and reads nothing."""
     monkeypatch.setattr("clearfunds.transports.tls._socket.ANSWERS_BYTES", 500)
-    near, far = pair()
+    near, far = reluctant_pair()
     near.takes = [0] * 10
     server, client = both(papers, near, far)
     client.shake_hands()
@@ -311,7 +288,7 @@ def test_who_says_nothing_for_long_is_cut_off(
 
 
 def test_the_clients_certificate(papers: Papers) -> None:
-    server, client = both(papers, *pair(), hostname="127.0.0.1", user="press")
+    server, client = both(papers, *reluctant_pair(), hostname="127.0.0.1", user="press")
     while not shake(server, client):
         pass
     certificate = server.peer_certificate
@@ -322,7 +299,7 @@ def test_the_clients_certificate(papers: Papers) -> None:
 
 
 def test_a_client_without_a_certificate(papers: Papers) -> None:
-    server, client = both(papers, *pair())
+    server, client = both(papers, *reluctant_pair())
     while not shake(server, client):
         pass
     assert server.peer_certificate is None
@@ -331,7 +308,7 @@ def test_a_client_without_a_certificate(papers: Papers) -> None:
 
 
 def test_a_layer_is_as_what_is_below(papers: Papers) -> None:
-    near, far = pair()
+    near, far = reluctant_pair()
     server = TlsSocket(near, papers.for_server().for_server())
     assert server.fileno() == near.fileno()
     assert server.family == near.family

@@ -1,0 +1,25 @@
+"""Waiting until a handshake is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from ._socket import TlsSocket
+
+
+async def shake_hands(secure: TlsSocket) -> None:
+    """Do all of a handshake.
+
+    Cancellation: the connection is of no use any more.
+
+    Raises:
+        ssl.SSLError, OSError: As `TlsSocket.shake_hands`.
+    """
+    while not secure.shake_hands():
+        if secure.unsent:
+            await trio.lowlevel.wait_writable(secure)
+        else:
+            await trio.lowlevel.wait_readable(secure)
