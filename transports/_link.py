@@ -109,7 +109,7 @@ class Link:
         Cancellation: nothing is lost, the next call reads on. It waits before it reads, and never
         between that and returning: a reader that looks ahead is cancelled and goes on later.
 
-        What is no TLS, where it has to be, is the end, too; `fault` says why.
+        Where TLS fails that is the end, too; `fault` says why.
 
         Raises:
             OSError: As the socket has it.
@@ -126,7 +126,7 @@ class Link:
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._fd)
             except ssl.SSLError as exc:
-                self.fault = RemoteProtocolError(f"what came is no TLS: {said(exc)}")
+                self.fault = RemoteProtocolError(f"TLS has failed: {said(exc)}")
                 return b""
             else:
                 self._maybe_more = len(data) == READ_BYTES

@@ -161,7 +161,10 @@ class TlsSocket(Layer):
             # What came before it counts.
             self._fault = error
         if self._outgoing.pending:
-            self._pass_on()
+            try:
+                self._pass_on()
+            except OSError as error:
+                self._fault = self._fault or error
         if pieces:
             self._quiet = 0
         else:
@@ -186,7 +189,7 @@ class TlsSocket(Layer):
             OSError: As the socket has it; or it is not what had to be given.
         """
         if self._fault is not None:
-            raise ConnectionAbortedError(errno.ECONNABORTED, "what came last was no TLS")
+            raise ConnectionAbortedError(errno.ECONNABORTED, "TLS has failed")
         if self._rest and not self._push():
             raise would_block()
         rest = memoryview(data)

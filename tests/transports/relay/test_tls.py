@@ -492,7 +492,7 @@ async def test_what_is_no_tls_any_more_ends_it(
                     pass
         await until(lambda: not any(side.open for side in relay.relay.sides))
         assert sum(side.counters.protocol_errors for side in relay.relay.sides) == 1
-    assert log_of(caplog, "what came is no TLS: decryption failed or bad record mac")
+    assert log_of(caplog, "TLS has failed: decryption failed or bad record mac")
 
 
 async def test_what_comes_with_the_last_of_the_handshake_is_heard(

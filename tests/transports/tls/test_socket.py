@@ -183,6 +183,28 @@ def test_what_is_changed_on_its_way_is_found(papers: Papers) -> None:
         assert client.recv(READ) == b"true"
         with pytest.raises(ssl.SSLError):
             client.recv(READ)
+        with pytest.raises(ConnectionAbortedError):
+            client.send(b"answer")
+
+
+def test_what_came_before_counts(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the peer cannot be told any more what was wrong then."""
+
+    def broken(sock: socket.socket, data: bytes, flags: int = 0, /) -> int:
+        raise BrokenPipeError
+
+    near, far = reluctant_pair()
+    server, client = both(papers, near, far)
+    while not shake(server, client):
+        pass
+    client.send(b"last words")
+    far.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    monkeypatch.setattr(ReluctantSocket, "send", broken)
+    assert server.recv(READ) == b"last words"
+    with pytest.raises(ssl.SSLError):
+        server.recv(READ)
+    client.close()
+    server.close()
 
 
 @pytest.mark.parametrize(
