@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from clearfunds._cli import run as command
 from clearfunds.accounts import DEFAULT_LIMIT_BYTES
 from clearfunds.transports.mqtt import Connect, PingReq, PingResp, encode
 from tests.cli.peers import PUBLISH, connect, publish_until_it_waits, subscribe_to_all
@@ -292,13 +293,13 @@ def test_a_certificate_that_nobody_is_shown_is_a_warning(
     ],
 )
 def test_certificates_that_are_not_there_are_a_usage_error(
-    clearfunds: Clearfunds, options: tuple[str, ...], message: str
+    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
-    run = clearfunds("relay", *options)
-    assert run.returncode == 2
-    assert run.stdout == ""
-    assert run.stderr.count("\n") == 1
-    assert message in run.stderr
+    assert command(["relay", *options]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert message in told.err
 
 
 def test_without_files_to_read_again_sighup_ends_it(start_relay: StartRelay) -> None:

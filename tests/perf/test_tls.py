@@ -107,14 +107,23 @@ async def command_measures(port: int, papers: Papers, folder: Path, *options: st
     return one
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("qos", [pytest.param(0, marks=LONG), 1, pytest.param(2, marks=LONG)])
 async def test_the_command_and_a_relay(papers: Papers, tmp_path: Path, qos: int) -> None:
     async with secure(papers) as relay:
         await command_measures(relay.port, papers, tmp_path, "--qos", str(qos))
 
 
 @pytest.mark.parametrize(
-    "options", [["--qos=0"], ["--qos=1", "--mqtt=5"], ["--qos=2"], ["--qos=2", "--mqtt=5"]]
+    "options",
+    [
+        pytest.param(["--qos=0"], marks=LONG),
+        ["--qos=1", "--mqtt=5"],
+        pytest.param(["--qos=2"], marks=LONG),
+        pytest.param(["--qos=2", "--mqtt=5"], marks=LONG),
+    ],
 )
 async def test_the_command_and_mosquitto(
     mosquitto_tls: SecureMosquitto, tmp_path: Path, options: list[str]
