@@ -255,7 +255,9 @@ async def test_who_is_not_believed(papers: Papers, tmp_path: Path) -> None:
     async with secure(papers) as relay:
         assert "its certificate is not believed" in await said(relay.port, stranger)
         issued = papers.issue("elsewhere", "elsewhere.example")
-        relay.relay.settings.tls.context = issued.for_server()  # type: ignore[union-attr] # pyright: ignore[reportOptionalMemberAccess]
+        tls = relay.relay.settings.tls
+        assert tls is not None
+        tls.context = issued.for_server()
         told = await said(relay.port, papers.for_client().for_client(), "127.0.0.1")
         assert "its certificate is another's" in told
 
