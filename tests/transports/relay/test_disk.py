@@ -214,7 +214,7 @@ async def test_reading_fails_for_a_while(caplog: pytest.LogCaptureFixture) -> No
             assert bodies(await client.take(50)) == numbered(50)
 
 
-@pytest.mark.parametrize("seed", [2, 5])
+@pytest.mark.parametrize("seed", [2, pytest.param(5, marks=pytest.mark.long)])
 async def test_a_disk_that_fails_now_and_then_and_then_the_power(seed: int) -> None:
     """Under load: with everything that a disk can do wrong, nothing confirmed is lost."""
     files = FakeFiles(seed)

@@ -257,9 +257,10 @@ def shape(n: int) -> str:
     return rec("Says", f"<group <arr> {{{n}: <lit 1> {n + 1}: <bind <_>>}}>")
 
 
-async def test_observers_of_ever_new_shapes_come_and_go() -> None:
+@pytest.mark.parametrize("rounds", [4, pytest.param(12, marks=pytest.mark.long)])
+async def test_observers_of_ever_new_shapes_come_and_go(rounds: int) -> None:
     """While others are told what they are told."""
-    at_once, rounds = 40, 12
+    at_once = 40
     found: list[tuple[Counter[str], int, dict[str, int]]] = []
     async with (
         relay(max_shapes=at_once + 1, patience=60) as served,
