@@ -189,10 +189,18 @@ def test_what_has_no_sampler_is_not_profiled(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_the_relay_samples_itself() -> None:
-    """Nearly all of its time goes where a fan-out goes; how much exactly is the machine's."""
-    status, out, said = fanout("--profile", "--seconds=1")
+    """Nearly all of its time goes where a fan-out goes; how much exactly is the machine's.
+
+    Of some dozens of samples a busy machine may take none in a function that has 7 % of the time.
+    """
+    status, out, said = fanout("--profile", "--seconds=2")
     assert status == 0, said
     assert "## relay, pipelined-9:" in out
-    assert "| find_run | transports/mqtt/_runs.py |" in out
-    assert "| commit_and_send | transports/_at_once.py | yes |" in out
+    # A third of the time that is not the kernel's.
+    assert "| equal_headers | transports/mqtt/_runs.py |  |" in out
+    for row in (
+        "| commit_and_send | transports/_at_once.py |",
+        "| Account.pass_run | accounts/_account.py |",
+    ):
+        assert row not in out or f"{row} yes |" in out
     assert "Bookkeeping of debt: " in out
