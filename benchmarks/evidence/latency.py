@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -16,11 +17,11 @@ from benchmarks.evidence._text import first_line, in_order, label, listed, middl
 from benchmarks.fanout import BUSY, Cores, Regime
 from benchmarks.fanout import measure as measure_most
 from benchmarks.loadgen import GeneratorError, Load, run_paced
-from benchmarks.servers import AnyServer, Relay, ServerError, pinned
+from benchmarks.servers import AnyServer, Relay, Running, ServerError, pinned
 
 SUBSCRIBERS: Final = 9
 PAYLOAD: Final = 200
-SECONDS: Final = 2.0
+SECONDS: Final = 1.0
 WARMUP: Final = 0.3
 MOST_SECONDS: Final = 0.6
 """Of publishing as fast as it goes, to find out how fast that is."""
@@ -30,10 +31,18 @@ POLL_SECONDS: Final = 0.001
 """The relay once more, with ``--busy-poll``: longer than from one message to the next at the pace
 of the slowest."""
 
-PASSES: Final = {"relay": 13, POLLING: 13, "mosquitto": 13, "nats": 5, "redis": 5, "rabbitmq": 1}
-OTHERS_PASSES: Final = 3
+TURNS: Final = 5
+"""Passes of a server before it is started afresh. Those that are compared take turns at it, a
+second each, so that what disturbs the machine for longer than that disturbs all of them; and they
+are started more than once, since where a process has its memory decides, too."""
+
+STARTS: Final = {"relay": 6, POLLING: 6, "mosquitto": 6, "nats": 2, "redis": 2}
+OTHERS_STARTS: Final = 1
 """Most for those whose figures are compared: the machine decides about the 99th percentile of one
-pass. RabbitMQ takes long to start."""
+pass."""
+
+APART: Final = ("rabbitmq",)
+"""Which do so much when nothing comes that nobody else runs beside them."""
 
 DISTURBED: Final = 20.0
 """Microseconds that the generator is late by its own fault, at the 99th percentile: with more, it
@@ -41,13 +50,12 @@ was the machine that stopped it, and no server's latency can be told from that."
 
 RETRIES: Final = 2
 """How often a disturbed run is done again; the one in which the generator was least late counts.
-What it is chosen by is not what it shows, and it is the same for every server but those that are
-run only once, which take long to start."""
+What it is chosen by is not what it shows, and it is the same for every server."""
 
 FAST: Final = ("relay", "mosquitto", "nats", "redis")
 """Measured at the second pace, too, if they can keep it."""
 
-FAST_PASSES: Final = 3
+FAST_STARTS: Final = 1
 SECOND: Final = "mosquitto"
 """Half of what it does at most is the second pace."""
 
@@ -68,6 +76,7 @@ QUANTILES: Final = ("p50", "p99", "p99.9", "max")
 def measure(setting: Setting) -> dict[str, Any]:
     """Find out what each server does at most, then run all at half of the least."""
     seconds = max(0.25, SECONDS * setting.scale)
+    turns = max(1, round(TURNS * setting.scale))
     full = setting.scale >= 0.5
     skipped: list[str] = []
     most: dict[str, float] = {}
@@ -96,7 +105,8 @@ def measure(setting: Setting) -> dict[str, Any]:
             _at_pace(
                 slowest,
                 half(most[slowest]),
-                {server: passes_of(server.name) if full else 1 for server in servers},
+                {server: starts_of(server.name) if full else 1 for server in servers},
+                turns,
                 seconds,
                 setting,
                 skipped,
@@ -109,22 +119,23 @@ def measure(setting: Setting) -> dict[str, Any]:
             if server.name in (*FAST, POLLING) and most[server.name] >= 2 * second > 0
         ]
         if len(able) > 1 and slowest != SECOND:
-            passes = dict.fromkeys(able, FAST_PASSES if full else 1)
-            paces.append(_at_pace(SECOND, second, passes, seconds, setting, skipped))
+            starts = dict.fromkeys(able, FAST_STARTS)
+            paces.append(_at_pace(SECOND, second, starts, turns, seconds, setting, skipped))
     most.pop(POLLING, None)  # it was not measured
     return {
         "subscribers": SUBSCRIBERS,
         "payload": PAYLOAD,
         "seconds": seconds,
+        "turns": turns,
         "most": most,
         "paces": paces,
         "skipped": skipped,
     }
 
 
-def passes_of(server: str) -> int:
-    """Return how often a server is run at the first pace."""
-    return PASSES.get(server, OTHERS_PASSES)
+def starts_of(server: str) -> int:
+    """Return how often a server is started, and has its turns, at the first pace."""
+    return STARTS.get(server, OTHERS_STARTS)
 
 
 def half(most: float) -> float:
@@ -138,52 +149,94 @@ def half(most: float) -> float:
 def _at_pace(
     of: str,
     rate: float,
-    passes: Mapping[AnyServer, int],
+    starts: Mapping[AnyServer, int],
+    turns: int,
     seconds: float,
     setting: Setting,
     skipped: list[str],
 ) -> dict[str, Any]:
-    """Run each server at that rate so many times, in turn."""
+    """Start each server so many times, and run those that are up at that rate in turn."""
     samples: list[dict[str, Any]] = []
-    for number in range(1, max(passes.values(), default=0) + 1):
-        chosen = [server for server, times in passes.items() if number <= times]
-        # Nobody is always first.
-        turn = number % len(chosen)
-        for server in chosen[turn:] + chosen[:turn]:
+    for start in range(max(starts.values(), default=0)):
+        chosen = [server for server, times in starts.items() if start < times]
+        apart = [[server] for server in chosen if server.name in APART]
+        for beside in ([each for each in chosen if each.name not in APART], *apart):
+            up = contextlib.ExitStack()
             try:
-                found = _quietly(server, rate, seconds, setting.cores)
-            except (GeneratorError, ServerError) as error:
-                skipped.append(f"{label(server.name)}, pass {number}: {first_line(error)}")
-                continue
-            samples.append({"pass": number, "server": server.name, **found})
-            setting.report(
-                f"latency: {rate:,.0f} messages/s, pass {number}, {server.name}: p50 "
-                f"{found['p50']:,.0f} µs, p99 {found['p99']:,.0f} µs"
-            )
+                ports = _start(beside, up, setting.cores, skipped)
+                for number in range(start * turns + 1, (start + 1) * turns + 1):
+                    for server in rotated(list(ports), number):
+                        try:
+                            found = _quietly(*ports[server], rate, seconds, setting.cores)
+                        except GeneratorError as error:
+                            skipped.append(
+                                f"{label(server.name)}, pass {number}: {first_line(error)}"
+                            )
+                            continue
+                        samples.append({"pass": number, "server": server.name, **found})
+                        setting.report(
+                            f"latency: {rate:,.0f} messages/s, pass {number}, {server.name}: "
+                            f"p50 {found['p50']:,.0f} µs, p99 {found['p99']:,.0f} µs"
+                        )
+            finally:
+                _stop(up, skipped)
     return {"of": of, "rate": rate, "samples": samples}
 
 
-def _quietly(server: AnyServer, rate: float, seconds: float, cores: Cores) -> dict[str, Any]:
+def rotated(some: list[AnyServer], by: int) -> list[AnyServer]:
+    """Return them in an order in which nobody is always first."""
+    at = by % len(some) if some else 0
+    return some[at:] + some[:at]
+
+
+def _start(
+    servers: Sequence[AnyServer], up: contextlib.ExitStack, cores: Cores, skipped: list[str]
+) -> dict[AnyServer, tuple[str, Running]]:
+    """Start servers that run until `up` is closed; return what each is driven with."""
+    found: dict[AnyServer, tuple[str, Running]] = {}
+    for server in servers:
+        protocol = server.speaks("mqtt")
+        try:
+            if protocol is None:
+                raise ServerError(f"{server.name} does not speak mqtt")
+            scratch = up.enter_context(tempfile.TemporaryDirectory(prefix="latency-"))
+            running = up.enter_context(server.running(Path(scratch), cores.server))
+        except ServerError as error:
+            skipped.append(f"{label(server.name)}: {first_line(error)}")
+        else:
+            found[server] = protocol, running
+    return found
+
+
+def _stop(up: contextlib.ExitStack, skipped: list[str]) -> None:
+    """Stop what was started; what goes wrong is told, and the others are stopped all the same."""
+    try:
+        up.close()
+    except ServerError as error:
+        skipped.append(first_line(error))
+
+
+def _quietly(
+    protocol: str, running: Running, rate: float, seconds: float, cores: Cores
+) -> dict[str, Any]:
     """As `paced`, and again if the machine has disturbed it. Raises as it."""
-    best = paced(server, rate, seconds, cores)
-    for _ in range(0 if passes_of(server.name) == 1 else RETRIES):
+    best = paced(protocol, running, rate, seconds, cores)
+    for _ in range(RETRIES):
         if best["generator_late_p99"] <= DISTURBED:
             break
-        again = paced(server, rate, seconds, cores)
+        again = paced(protocol, running, rate, seconds, cores)
         best = min(best, again, key=lambda found: found["generator_late_p99"])
     return best
 
 
-def paced(server: AnyServer, rate: float, seconds: float, cores: Cores) -> dict[str, Any]:
-    """Run a fresh server at that rate; return what was found, latencies in microseconds.
+def paced(
+    protocol: str, running: Running, rate: float, seconds: float, cores: Cores
+) -> dict[str, Any]:
+    """Load a server that is running at that rate; return what was found, in microseconds.
 
     Raises:
-        ServerError: It did not start or stop as it should, or speaks nothing that we do.
         GeneratorError: Nothing could be measured.
     """
-    protocol = server.speaks("mqtt")
-    if protocol is None:
-        raise ServerError(f"{server.name} does not speak mqtt")
     load = Load(
         protocol,
         SUBSCRIBERS,
@@ -194,11 +247,7 @@ def paced(server: AnyServer, rate: float, seconds: float, cores: Cores) -> dict[
         rate=rate,
         drain=1.0,
     )
-    with (
-        tempfile.TemporaryDirectory(prefix="latency-") as scratch,
-        server.running(Path(scratch), cores.server) as running,
-        pinned(cores.generator),
-    ):
+    with pinned(cores.generator):
         found = run_paced(load, port=running.ports[protocol], pid=running.pid)
     return shortened(found)
 
@@ -270,12 +319,13 @@ def render(data: dict[str, Any]) -> Rendered:
     blocks.append(
         wrapped(
             "Microseconds; the median of the passes, with the least and the most of them in "
-            f"brackets. A pass is {data['seconds']:g} s with a fresh server, and the servers take "
-            "turns. *CPU* is the share of its core that the server used. *Late* is by how much the "
+            f"brackets. A pass is {data['seconds']:g} s, and the servers take turns while all are "
+            f"up; after each {data['turns']} they are started afresh. *CPU* is the share of its core "
+            "that the server used. *Late* is by how much the "
             "generator itself sent late, at its 99th percentile: what is not far above that says "
             f"little about a server. A run with more than {DISTURBED:g} µs of that was disturbed "
-            f"by the machine and done again, {RETRIES} times at most, whichever server it was of "
-            "(RabbitMQ is run but once); the one in which the generator was least late counts."
+            f"by the machine and done again, {RETRIES} times at most, whichever server it was of; "
+            "the one in which the generator was least late counts."
         )
     )
     return Rendered("\n\n".join(blocks), {"latency": lambda: figure(paces)}, claims, _beside(paces))

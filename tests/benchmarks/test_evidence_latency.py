@@ -43,6 +43,7 @@ def measured(**paces: list[dict[str, Any]]) -> dict[str, Any]:
         "subscribers": 9,
         "payload": 200,
         "seconds": 2.0,
+        "turns": 3,
         "most": most,
         "paces": [
             {"of": of, "rate": latency.half(most[of]), "samples": samples}
