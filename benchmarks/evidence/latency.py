@@ -320,10 +320,9 @@ def render(data: dict[str, Any]) -> Rendered:
         wrapped(
             "Microseconds; the median of the passes, with the least and the most of them in "
             f"brackets. A pass is {data['seconds']:g} s, and the servers take turns while all are "
-            f"up; after each {data['turns']} they are started afresh. *CPU* is the share of its core "
-            "that the server used. *Late* is by how much the "
-            "generator itself sent late, at its 99th percentile: what is not far above that says "
-            f"little about a server. A run with more than {DISTURBED:g} µs of that was disturbed "
+            f"up; after each {data['turns']} they are started afresh. *CPU* is the share of its "
+            "core that the server used. *Late* is by how much the generator itself sent late, at "
+            "its 99th percentile: what is not far above that says little about a server. A run with more than {DISTURBED:g} µs of that was disturbed "
             f"by the machine and done again, {RETRIES} times at most, whichever server it was of; "
             "the one in which the generator was least late counts."
         )
