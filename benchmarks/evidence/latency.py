@@ -322,8 +322,9 @@ def render(data: dict[str, Any]) -> Rendered:
             f"brackets. A pass is {data['seconds']:g} s, and the servers take turns while all are "
             f"up; after each {data['turns']} they are started afresh. *CPU* is the share of its "
             "core that the server used. *Late* is by how much the generator itself sent late, at "
-            "its 99th percentile: what is not far above that says little about a server. A run with more than {DISTURBED:g} µs of that was disturbed "
-            f"by the machine and done again, {RETRIES} times at most, whichever server it was of; "
+            "its 99th percentile: what is not far above that says little about a server. A run "
+            f"with more than {DISTURBED:g} µs of that was disturbed by the machine and done again, "
+            f"{RETRIES} times at most, whichever server it was of; "
             "the one in which the generator was least late counts."
         )
     )
