@@ -217,7 +217,9 @@ class RelaySettings(KeepingSettings):
     max_inflight: int = _MQTT.max_inflight
     """Publications with QoS 1 or 2 on their way to one subscriber and not fully acknowledged."""
     max_awaiting_release: int = _MQTT.max_awaiting_release
-    """QoS 2 publications of one client whose PUBREL has not come."""
+    """QoS 2 publications of one client whose PUBREL has not come; in MQTT 5 its Receive Maximum."""
+    max_topic_alias: int = _MQTT.max_topic_alias
+    """Topics that a client which speaks MQTT 5 may give short names to."""
     max_shapes: int = DEFAULT_MAX_SHAPES
     """Different shapes that the patterns of all observers may have; a message is compared with each
     one of its kind."""
@@ -335,6 +337,7 @@ class Relay:
                 topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
                 max_inflight=settings.max_inflight,
                 max_awaiting_release=settings.max_awaiting_release,
+                max_topic_alias=settings.max_topic_alias,
                 connect_timeout=settings.connect_timeout,
                 idle_timeout=settings.idle_timeout,
                 patience=settings.patience,

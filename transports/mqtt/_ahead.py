@@ -10,7 +10,7 @@ from collections import deque
 
 from .._errors import RemoteProtocolError
 from ._frames import find_frame
-from ._runs import take_acknowledgements
+from ._runs import is_disconnect, take_acknowledgements
 
 PIECE_BYTES = 32 << 10
 """Smaller pieces are joined: each read may be one packet of a few bytes."""
@@ -19,16 +19,21 @@ PIECE_BYTES = 32 << 10
 class Ahead:
     """The unparsed input of a connection that waits, or has waited.
 
+    Args:
+        reasons: whether it is MQTT 5, see `take_acknowledgements`.
+
     Attributes:
         size: how much of it is kept here, in bytes.
     """
 
     __slots__ = (
-        "_missing", "_passed", "_pieces", "_stopped", "_tail", "_taken_up", "_whole", "size",
+        "_missing", "_passed", "_pieces", "_reasons", "_stopped", "_tail", "_taken_up", "_whole",
+        "size",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, *, reasons: bool = False) -> None:
         self.size = 0
+        self._reasons = reasons
         # Whole packets; then some more of them, `_whole` bytes, and what has not been looked at.
         self._pieces: deque[bytes] = deque()
         self._tail = bytearray()
@@ -50,9 +55,12 @@ class Ahead:
         """Whether something is kept that is whole and may be handled."""
         return bool(self._pieces or self._whole)
 
-    def begins_with(self, packet: bytes) -> bool:
-        """Whether nothing comes before `packet`, which nothing overtakes."""
-        return not self.has_whole_packets and self._tail.startswith(packet)
+    @property
+    def begins_with_disconnect(self) -> bool:
+        """Whether nothing comes before a DISCONNECT, which nothing overtakes, and all of it has
+        come.
+        """
+        return not self.has_whole_packets and is_disconnect(self._tail, 0)
 
     def add(self, data: bytes, unhandled: int = 0) -> list[tuple[int, int]]:
         """Keep what came, but for what overtakes.
@@ -80,6 +88,7 @@ class Ahead:
             passed=self._passed,
             origin=self._taken_up + self.size,
             handled=self._taken_up - unhandled,
+            reasons=self._reasons,
         )
         self.size += len(kept)
         self._look_at_next(kept, looked_at)

@@ -84,13 +84,30 @@ class Answer(Writes):
         return _WrittenAnswer(self)
 
     def refused(self, reason: str) -> None:
-        """See `Confirm.refused`: MQTT 3.1.1 has no word for it, so the connection ends."""
+        """See `Confirm.refused`: MQTT 3.1.1 has no word for it, so the connection ends.
+
+        In MQTT 5 the acknowledgement says so, when nobody is expected any more.
+        """
+        answers = self._answers
+        refusal = None if answers is None else answers.refusal
+        if refusal is not None:
+            self.refuse_with(refusal(self.packet, reason))
+            self.written_is_taken()
+            return
+        self._forget_identifier()
+        if answers is not None:
+            answers.refuse(self, reason)
+
+    def refuse_with(self, packet: PubAck | PubRec) -> None:
+        """Let it be this acknowledgement, which says that the publication was not taken."""
+        self.packet = packet
+        self._forget_identifier()
+        self._kept = True
+
+    def _forget_identifier(self) -> None:
         if self._identifier is not None:
             self._identifier.forget()
             self._identifier = None
-        answers = self._answers
-        if answers is not None:
-            answers.refuse(self, reason)
 
     def handed_over(self) -> None:
         """Note that its turn is over, and say it if nobody is expected."""
@@ -153,14 +170,25 @@ class Answers:
 
     Args:
         send: Sends one.
-        refuse: Called with a sentence when a publication was refused.
+        refuse: Called with a sentence when a publication was refused, and there is no `refusal`.
+        refusal: Makes of an acknowledgement one that says why the publication was not taken, where
+            the protocol has that.
+
+    Attributes:
+        refusal: See above.
+        pending_pubacks: How many of QoS 1 are owed.
     """
 
-    __slots__ = ("_pending", "_refuse", "_send")
+    __slots__ = ("_pending", "_refuse", "_send", "pending_pubacks", "refusal")
 
     def __init__(
-        self, send: Callable[[PubAck | PubRec], object], refuse: Callable[[str], object]
+        self,
+        send: Callable[[PubAck | PubRec], object],
+        refuse: Callable[[str], object],
+        refusal: Callable[[PubAck | PubRec, str], PubAck | PubRec] | None = None,
     ) -> None:
+        self.refusal = refusal
+        self.pending_pubacks = 0
         self._send: Callable[[PubAck | PubRec], object] | None = send
         self._refuse = refuse
         self._pending: deque[Answer] = deque()
@@ -187,6 +215,7 @@ class Answers:
         """Say it, or note it behind those that are not due."""
         if self._pending or not answer.is_due:
             self._pending.append(answer)
+            self.pending_pubacks += isinstance(answer.packet, PubAck)
         elif self._send is not None:
             self._send(answer.packet)
 
@@ -194,7 +223,9 @@ class Answers:
         """Say those that are due, up to the first that is not."""
         pending = self._pending
         while pending and pending[0].is_due and self._send is not None:
-            self._send(pending.popleft().packet)
+            packet = pending.popleft().packet
+            self.pending_pubacks -= isinstance(packet, PubAck)
+            self._send(packet)
 
     def refuse(self, answer: Answer, reason: str) -> None:
         """End the connection: nobody has taken responsibility for a publication."""
@@ -212,3 +243,5 @@ class Answers:
         # The connection has these, and these had the connection.
         self._send = None
         self._refuse = nobody
+        self.refusal = None
+        self.pending_pubacks = 0

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 
 from ...dataspace import Destinations, Publication, Route
+from ._frames import encode_remaining_length
 
 PLAIN_PUBLISH = 0x30
 """The first byte of a PUBLISH with QoS 0, without DUP and RETAIN."""
@@ -55,6 +56,8 @@ def find_run(
     room: tuple[int, int],
     max_packet_size: int,
     payer_of: Callable[[bytes], object] | None = None,
+    *,
+    properties: bool = False,
 ) -> Run | None:
     """Find the longest run at `start` that the account has room for.
 
@@ -71,6 +74,8 @@ def find_run(
         max_packet_size: Larger packets are left to `Connection`.
         payer_of: Tells who pays for a topic, where that is not always the same: a run ends where
             it is somebody else.
+        properties: Whether it is MQTT 5, where a length of properties follows the topic: one that
+            is not 0 ends the run, and what has an alias for a topic is left to `Connection`.
 
     Returns:
         The run, with a count of 0 if there is no room at all; None if what stands at `start` is not
@@ -112,6 +117,8 @@ def find_run(
         header_end = at + 2 + (buffer[at] << 8 | buffer[at + 1])
         if header_end > stop:
             break
+        if properties and (header_end == stop or buffer[header_end]):
+            break
         key = buffer[at:header_end]
         route = routes.get(key)
         if route is None:
@@ -144,7 +151,7 @@ def find_run(
             return Run(run, position, count, True, topic, True)
         count += 1
         frame = stop - position
-        header = buffer[position:header_end]
+        header = buffer[position : header_end + properties]
         position = stop
         # The frames that follow with this very header.
         limit = min(
@@ -197,16 +204,22 @@ class Single:
     """The topic as it stands in the packet."""
     topic: str
     """The topic."""
+    plain: bytes = b""
+    """Of MQTT 5: the same header in MQTT 3.1.1, where there are no properties."""
 
     @classmethod
-    def of(cls, packet: bytes, topic: str) -> Single:
+    def of(cls, packet: bytes, topic: str, *, properties: bool = False) -> Single:
         """Remember a packet that `find_run` has found to be whole and valid."""
         at = 1
         while packet[at] >= 128:
             at += 1
         at += 1
         end = at + 2 + (packet[at] << 8 | packet[at + 1])
-        return cls(len(packet), packet[:end], packet[at:end], topic)
+        if not properties:
+            return cls(len(packet), packet[:end], packet[at:end], topic)
+        length = encode_remaining_length(len(packet) - at - 1)
+        plain = b"".join((packet[:1], length, packet[at:end]))
+        return cls(len(packet), packet[: end + 1], packet[at:end], topic, plain)
 
 
 def publications(raw: bytes) -> Iterator[Publication]:
@@ -251,6 +264,7 @@ def take_acknowledgements(
     *,
     origin: int = 0,
     handled: int = 0,
+    reasons: bool = False,
 ) -> tuple[list[tuple[int, int]], bytes, int]:
     """Take what reduces debt, and pings, out of a connection's unparsed input (rule 10).
 
@@ -265,6 +279,8 @@ def take_acknowledgements(
             identifier; it is added to.
         origin: Where `buffer` begins in that.
         handled: How much of that has been handled, so that it is not waited for any more.
+        reasons: Whether it is MQTT 5, where a reason code may follow the identifier. That of a
+            PUBREC which says that it was not taken is `REFUSED_PUBREC` in what is returned.
 
     Returns:
         (first byte, packet identifier or 0) of each packet taken, the buffer without them, and
@@ -290,11 +306,17 @@ def take_acknowledgements(
         if byte >= 128 or at + length > end:
             break
         stop = at + length
-        if first in ACKNOWLEDGEMENTS and length == 2 and (buffer[at] or buffer[at + 1]):
+        if (
+            first in ACKNOWLEDGEMENTS
+            and (length == 2 or (reasons and length > 2))
+            and (buffer[at] or buffer[at + 1])
+        ):
             packet_id = buffer[at] << 8 | buffer[at + 1]
             if first == PUBREL and passed.get(packet_id, -1) >= handled:
                 position = stop
                 continue
+            if first == PUBREC and length > 2 and buffer[at + 2] >= LEAST_REFUSAL:
+                first = REFUSED_PUBREC
             taken.append((first, packet_id))
         elif first == PING_REQUEST and not length:
             taken.append((first, 0))
@@ -316,6 +338,20 @@ def take_acknowledgements(
     return taken, rest, len(rest) - (end - position)
 
 
+def is_disconnect(buffer: bytes | bytearray, position: int) -> bool:
+    """Whether a whole DISCONNECT stands at `position`: the packet that costs nothing.
+
+    In MQTT 5 it may say why, at some length; then it is not looked ahead for beyond 127 bytes.
+    """
+    end = len(buffer)
+    return (
+        end - position >= 2
+        and buffer[position] == DISCONNECT
+        and position + 2 + buffer[position + 1] <= min(end, position + 2 + 127)
+    )
+
+
+DISCONNECT = 0xE0
 PING_REQUEST = 0xC0
 PUBLISH_QOS_2 = 0x34
 DUP_RETAIN = 0x09
@@ -323,5 +359,9 @@ PUBACK = 0x40
 PUBREC = 0x50
 PUBREL = 0x62
 PUBCOMP = 0x70
+REFUSED_PUBREC = 0x51
+"""No first byte of a packet: a PUBREC whose reason says that the publication was not taken."""
+LEAST_REFUSAL = 0x80
+"""Reason codes from here on say that something has failed (MQTT 5, section 2.4)."""
 ACKNOWLEDGEMENTS = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 """What may overtake publications, by its first byte."""

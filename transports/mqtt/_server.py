@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
 
-from ...accounts import Account
-from ...dataspace import Dataspace, Route
+from ...accounts import Account, QuotaExceededError
+from ...dataspace import Dataspace, Publication, Route
 from .._account_tree import AccountTree
 from .._flusher import Flusher
 from .._link import Link
@@ -23,9 +24,15 @@ from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
 from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
 from ._kept import KeptSessions
 from ._passwords import Authenticator
+from ._properties import application_properties
 from ._session import SERVER_TOPICS, MqttSession
 from ._throttled import ThrottledNotices
 from ._topics import TopicLimits, topic_name_fault
+from ._wills import DelayedWill, DelayedWills
+
+if TYPE_CHECKING:
+    from ._answers import Answer
+    from ._packets import Publish, Will
 
 CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
 """Passwords that are checked at a time, each in a thread: hashing leaves a core to the loop."""
@@ -51,7 +58,12 @@ class MqttSettings(ServerSettings):
     """Publications of QoS 1 and 2 on their way to one subscriber and not acknowledged: no more than
     there are packet identifiers [MQTT-2.3.1-1]."""
     max_awaiting_release: int = DEFAULT_MAX_AWAITING_RELEASE
-    """QoS 2 publications of one client whose PUBREL has not come."""
+    """QoS 2 publications of one client whose PUBREL has not come; in MQTT 5 its Receive Maximum,
+    which is about those of QoS 1 that are not acknowledged, too."""
+    max_topic_alias: int = attrs.field(
+        default=10, validator=(attrs.validators.ge(0), attrs.validators.le(MAX_PACKET_ID))
+    )
+    """Topics that a client which speaks MQTT 5 may give short names to; as mosquitto's."""
     passwords: Authenticator | None = None
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False
@@ -70,6 +82,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         make_session: Makes the session of a link; to be set before anybody connects.
         make_inflight: Makes what a client is to acknowledge; likewise.
         checks: How many passwords are checked at a time. The others wait, first come first served.
+        wills: Those of clients that have gone, which wait for a while (MQTT 5).
+        wall: The wall clock, for what expires.
     """
 
     logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -91,6 +105,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
         self.make_inflight: Callable[..., Inflight] = Inflight
         self.checks = trio.CapacityLimiter(CHECKS_AT_ONCE)
+        self.wills = DelayedWills()
+        self.wall: Callable[[], float] = time.time
         self._named = 0
 
     def __repr__(self) -> str:
@@ -115,6 +131,9 @@ class MqttServer(Server[MqttSettings, MqttSession]):
 
     def each_tick(self, now: float) -> None:
         """See `Server.each_tick`: time passes for what is kept, too."""
+        with self.flusher.corked():
+            for delayed in self.wills.over(now):
+                self._publish_delayed(delayed)
         kept = self.kept
         if kept is None:
             return
@@ -127,6 +146,72 @@ class MqttServer(Server[MqttSettings, MqttSession]):
                     extra={"event": "session_expired", "client_id": client_id},
                 )
         self.flusher.flush_now()
+
+    # -- publishing -----------------------------------------------------------------------------
+
+    def publish(
+        self, account: Account, publication: Publication, answer: Answer | None = None
+    ) -> str | None:
+        """Publish in a turn of its own; return why not."""
+        if publication.topic.startswith(SERVER_TOPICS):
+            return f"{publication.topic!r}: topics under {SERVER_TOPICS} are the server's own"
+        try:
+            with account.turn(publication, confirm=answer) as turn:
+                turn.publish(self.dataspace, publication)
+        except QuotaExceededError as exc:
+            return str(exc)
+        return None
+
+    def publication(self, said: Publish | Will) -> Publication:
+        """Return what a client publishes, or wants published, with what it says about it."""
+        properties = said.properties
+        interval = properties.message_expiry
+        return Publication(
+            said.topic,
+            said.payload,
+            said.qos,
+            said.retain,
+            application_properties(properties),
+            None if interval is None else self.wall() + interval,
+        )
+
+    def publish_will(self, account: Account, will: Will, name: str) -> None:
+        """Publish the will of the client known by `name`, on this account."""
+        fault = self.publish(account, self.publication(will))
+        if fault is not None:
+            self.counters.rejected += 1
+            self.logger.warning(
+                "the will of %s was dropped: %s",
+                name,
+                fault,
+                extra={"event": "will_dropped", "account": name, "reason": fault},
+            )
+
+    def came_back(self, client_id: str, *, to_its_session: bool) -> None:
+        """Note that a client is here again: its will, if one waits, is not published.
+
+        Unless it begins anew: then the session that the will waited for is over [MQTT-3.1.3-9].
+        """
+        delayed = self.wills.take(client_id)
+        if delayed is not None and not to_its_session:
+            self._publish_delayed(delayed)
+
+    def _publish_delayed(self, delayed: DelayedWill) -> None:
+        peer = delayed.peer
+        membership = self.tree.of(peer)
+        tenant = membership.tenant
+        if membership.by_topic:
+            tenant = membership.of_topic(delayed.will.topic) or tenant
+        account = self.tree.open(peer, tenant, self.settings.limit_of(peer.name, peer.client))
+        try:
+            self.publish_will(account, delayed.will, peer.name)
+        finally:
+            self.tree.close(account)
+
+    def expiry_of(self, asked: float | None) -> float | None:
+        """Return for how long a session is kept, of what its client asks for."""
+        most = None if self.kept is None else self.kept.settings.expiry
+        return most if asked is None else asked if most is None else min(asked, most)
 
     def new_client_id(self) -> str:
         """Name a client that leaves that to the server [MQTT-3.1.3-6]."""

@@ -23,7 +23,7 @@ from ...accounts import Account, QuotaExceededError, Recipient, commit_run
 from ...dataspace import Batch, Observation, Publication, TopicFilter
 from .._account_tree import NOBODY
 from .._at_once import commit_and_send
-from .._errors import RemoteProtocolError
+from .._errors import LocalProtocolError, RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
 from .._session import (
@@ -36,7 +36,10 @@ from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
-from ._identifiers import AwaitingRelease
+from ._filters import Filters
+from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of
+from ._frames import OversizedPacketError
+from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
@@ -63,18 +66,25 @@ from ._packets import (
     encode_publish,
 )
 from ._passwords import Passwords
+from ._properties import NO_PROPERTIES, Properties
+from ._reasons import Reason, ReasonedError
+from ._reframe import as_mqtt311
 from ._runs import (
+    LEAST_REFUSAL,
     PLAIN_PUBLISH,
     PUBACK,
     PUBCOMP,
     PUBREC,
     PUBREL,
+    REFUSED_PUBREC,
     Run,
     Single,
     find_run,
+    is_disconnect,
     publications,
     topic_key,
 )
+from ._selecting import Selecting
 
 if TYPE_CHECKING:
     from ._server import MqttServer
@@ -105,16 +115,47 @@ SHOWN_OF_USER = 100
 """Characters of a user's name, or a client's, that are logged of who is not let in: it may have
 65,535."""
 
+SHOWN_OF_REASON = 1_000
+"""Characters of a reason that a client is told: what is too large is no use to it."""
+
 OVERTAKING: dict[int, Callable[[int], Packet]] = {
     PUBACK: PubAck,
     PUBREC: PubRec,
     PUBREL: PubRel,
     PUBCOMP: PubComp,
+    REFUSED_PUBREC: partial(PubRec, reason=LEAST_REFUSAL),
 }
 """The acknowledgements, by their first byte."""
 
-DISCONNECT = b"\xe0\x00"
-"""The packet that costs nothing."""
+MQTT_5 = 5
+"""Its protocol level (MQTT 5, section 3.1.2.2)."""
+
+REASONS: dict[int, Reason] = {
+    ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL: Reason.UNSUPPORTED_PROTOCOL_VERSION,
+    ConnectReturnCode.IDENTIFIER_REJECTED: Reason.CLIENT_IDENTIFIER_NOT_VALID,
+    ConnectReturnCode.SERVER_UNAVAILABLE: Reason.SERVER_UNAVAILABLE,
+    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: Reason.BAD_USER_NAME_OR_PASSWORD,
+    ConnectReturnCode.NOT_AUTHORIZED: Reason.NOT_AUTHORIZED,
+}
+"""What a CONNACK says in MQTT 5 for what it says in 3.1.1."""
+
+SHARED = "$share/"
+"""How the filter of a shared subscription begins (MQTT 5, section 4.8.2). There are none here."""
+
+NO_LOCAL = 0x04
+RETAIN_AS_PUBLISHED = 0x08
+"""Options of a subscription, beside its QoS (MQTT 5, section 3.8.3.1)."""
+
+HIGHEST_QOS_BITS = 0x03
+RETAIN_HANDLING = 0x30
+RETAINED_TO_NEW = 0x10
+RETAINED_TO_NONE = 0x20
+"""Whether what is retained is told: to all, to who had not subscribed to this before, to nobody."""
+
+
+def with_reason(why: str) -> Properties:
+    """Return the properties of a packet that says why."""
+    return Properties(reason_string=why.replace("\0", " ")[:SHOWN_OF_REASON])
 
 
 def _taken(peer: Peer, what: str) -> str:
@@ -138,10 +179,10 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_inflight", "_kept",
-        "_listener", "_membership", "_observations", "_payer_by_key", "_payers", "_peer",
-        "_replay", "_replays", "_short", "_single", "_single_topic", "_undecided", "_will",
-        "client_id",
+        "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
+        "_kept", "_listener", "_membership", "_observations", "_parting", "_payer_by_key",
+        "_payers", "_peer", "_replay", "_replays", "_short", "_single", "_single_topic",
+        "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -152,8 +193,16 @@ class MqttSession(Session["MqttServer", Account | None]):
         settings = server.settings
         self._listener = listener
         self._connection = Connection(
-            Role.SERVER, max_packet_size=settings.max_packet_size, topic_limits=settings.topics
+            Role.SERVER,
+            max_packet_size=settings.max_packet_size,
+            topic_limits=settings.topics,
+            max_topic_alias=settings.max_topic_alias,
         )
+        # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
+        self._five: Five | None = None
+        self._way: Recipient = self.outlet
+        # What it is told if it is cut; there are few reasons but that it does not keep up.
+        self._parting = Reason.QUOTA_EXCEEDED
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Ahead | None = None
         self.client_id = ""
@@ -258,8 +307,38 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     async def _take_leave(self, why: str) -> None:
         """See `Session._take_leave`; who has left already has read what it wanted to."""
+        if not self._eof:
+            self._part(Reason.SERVER_SHUTTING_DOWN if self._server.stopping else self._parting, why)
         if not (self._eof or self._link.says_goodbye):
             await super()._take_leave(why)
+
+    async def _say_why(self, fault: RemoteProtocolError) -> None:
+        """See `Session._say_why`: MQTT 5 can."""
+        if self._connection.version != MQTT_5 or self.account is None:
+            return
+        reason = fault.reason if isinstance(fault, ReasonedError) else Reason.PROTOCOL_ERROR
+        if isinstance(fault, OversizedPacketError):
+            reason = Reason.PACKET_TOO_LARGE
+        if self._part(reason, str(fault)) and not self._link.says_goodbye:
+            # Closed with input unread, the kernel would drop what the client has not read yet.
+            await self._linger()
+
+    def _part(self, reason: int, why: str) -> bool:
+        """Tell a client that speaks MQTT 5 why it is disconnected, if that can be; whether it was.
+
+        Who has something unsent is not told: it does not read, or the end of a packet is missing.
+        """
+        connection = self._connection
+        if connection.version != MQTT_5 or self.outlet.unsent or self._link.closed:
+            return False
+        try:
+            data = connection.send(Disconnect(reason, with_reason(why)))
+        except LocalProtocolError:
+            return False  # it is closed already
+        with contextlib.suppress(OSError):
+            self._link.sock.send(data)
+            return True
+        return False
 
     def _unacknowledged(self) -> Inflight | KeptInflight | None:
         return self._inflight
@@ -280,16 +359,20 @@ class MqttSession(Session["MqttServer", Account | None]):
             return
         self.account = None
         will, self._will = self._will, None
-        if self._kept is not None:
-            self._kept.detach(account)
+        kept = self._kept
+        if kept is not None:
+            kept.detach(account)
+            if kept.expiry == 0 and server.kept is not None and kept.is_current:
+                server.kept.discard(self.client_id)
+                kept = None
         else:
             with account.turn() as turn:
                 for observation in self._observations.values():
                     server.dataspace.unobserve(turn, observation)
         self._observations.clear()
         self._replays.clear()
-        if will is not None and not server.stopping:
-            self._publish_will(self._payer_of(account, will.topic), will)
+        if will is not None and not server.stopping and not self._delays(will, kept):
+            server.publish_will(self._payer_of(account, will.topic), will, self.name)
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -308,19 +391,17 @@ class MqttSession(Session["MqttServer", Account | None]):
         for payer in () if payers is None else payers.values():
             self._server.tree.close(payer)
 
-    def _publish_will(self, account: Account, will: Will) -> None:
-        publication = Publication(will.topic, will.payload, will.qos, will.retain)
-        fault = self._publish(account, publication)
-        if fault is not None:
-            self._server.counters.rejected += 1
-            self._server.logger.warning(
-                "the will of %s was dropped: %s",
-                self.name,
-                fault,
-                extra=self._fields("will_dropped", fault),
-            )
+    def _delays(self, will: Will, kept: KeptSession | None) -> bool:
+        """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
+        delay = will.properties.will_delay
+        if not delay or kept is None:
+            return False
+        seconds = delay if kept.expiry is None else min(delay, kept.expiry)
+        due = self._server.ledger.clock() + seconds
+        return self._server.wills.add(self.client_id, self._peer, will, due)
 
     def _silence(self, seconds: float, allowed: float) -> str:
+        self._parting = Reason.KEEP_ALIVE_TIMEOUT
         if self._undecided is not None:
             return f"its password was not checked within {allowed:g} s"
         if self.account is None:
@@ -419,7 +500,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         ahead = self._ahead
         data = b""
         if ahead is None:
-            ahead = self._ahead = Ahead()
+            ahead = self._ahead = Ahead(reasons=connection.version == MQTT_5)
             data = connection.take_unparsed()
         allowance = LOOK_AHEAD_BYTES
         while True:
@@ -438,7 +519,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._inflight.close()  # nothing more will be acknowledged
             if not ahead.has_whole_packets and not connection.unparsed_bytes:
                 self._left = self._eof
-                if self._eof or ahead.begins_with(DISCONNECT):
+                if self._eof or ahead.begins_with_disconnect:
                     self._replays.clear()  # who leaves is told nothing more
                     self._replay = None
                     wait.cancel()
@@ -525,6 +606,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         account.room(),
                         connection.max_packet_size,
                         payer_of,
+                        properties=self._five is not None,
                     )
                     if run is not None:
                         if run.count:
@@ -538,7 +620,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 account is not None
                 and not account.funds_are_clear()
                 and connection.state is State.CONNECTED
-                and not buffer.startswith(DISCONNECT, position)
+                and not is_disconnect(buffer, position)
                 # An alarm stops publications, and what comes after them.
                 and (buffer[position] & 0xF0 == PUBLISH or not account.debt_is_clear())
             ):
@@ -548,7 +630,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 packet = connection.next_packet()
             except UnacceptableConnectError as exc:
                 server.counters.refused += 1
-                self._refuse(exc.return_code)
+                self._refuse(exc.return_code, str(exc))
                 raise
             if packet is NEED_DATA:
                 return False
@@ -576,7 +658,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         route = dataspace.routes.by_key.get(single.key)
         if account is None or route is None or route.run is None or not account.is_open_wide():
             return None
-        batch = Batch(data, 1, publications, single.topic)
+        if single.plain:
+            batch = Batch(single.plain + data[len(single.header) :], 1, publications, single.topic)
+            batch.framed = {MQTT5: data}
+        else:
+            batch = Batch(data, 1, publications, single.topic)
         dataspace.route_run(account, batch, route.run.holders, commit_and_send)
         counters = server.counters
         counters.received += 1
@@ -593,7 +679,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         if run.count == 1 and run.last and end == len(buffer) and not connection.position:
             self._note_single(buffer, run.topic)
         # A slice of everything is the buffer itself: no copy.
-        batch = Batch(buffer[connection.position : end], run.count, publications, run.topic)
+        frames = buffer[connection.position : end]
+        if self._five is None:
+            batch = Batch(frames, run.count, publications, run.topic)
+        else:
+            batch = Batch(as_mqtt311(frames), run.count, publications, run.topic)
+            batch.framed = {MQTT5: frames}
         # What nothing follows need not wait to be sent with it.
         commit = commit_and_send if run.last else commit_run
         server.dataspace.route_run(account, batch, run.destinations.holders, commit)
@@ -607,7 +698,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._single_topic = topic
             self._single = None
         elif not self._membership.by_topic:
-            self._single = Single.of(packet, topic)
+            self._single = Single.of(packet, topic, properties=self._five is not None)
 
     def _handle(self, packet: Packet) -> None:
         match packet:
@@ -624,11 +715,32 @@ class MqttSession(Session["MqttServer", Account | None]):
             case Connect():
                 self._handle_connect(packet)
             case Disconnect():
-                self._will = None  # whatever may follow [MQTT-3.14.4-3]
+                self._handle_disconnect(packet)
                 # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
                 self._connection.next_packet()
             case _:
                 raise AssertionError(packet)  # the connection lets nothing else through
+
+    def _handle_disconnect(self, packet: Disconnect) -> None:
+        """Let a client go; in MQTT 5 it may want its will published, or its session kept longer.
+
+        Raises:
+            RemoteProtocolError: If it wants a session kept that was not to be.
+        """
+        if packet.reason == 0:
+            self._will = None  # whatever may follow [MQTT-3.14.4-3]
+        interval = packet.properties.session_expiry
+        five = self._five
+        if interval is not None and five is not None:
+            if interval and five.expiry == 0:
+                msg = (
+                    f"DISCONNECT asks for its session to be kept for {interval} s; its CONNECT did "
+                    "not ask for one to be kept (MQTT 5, section 3.14.2.2.2)"
+                )
+                raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
+            five.expiry = seconds_of(interval)
+            if self._kept is not None:
+                self._kept.expiry = self._server.expiry_of(five.expiry)
 
     def _handle_acknowledgement(self, packet: PubAck | PubRec | PubRel | PubComp) -> None:
         packet_id = packet.packet_id
@@ -637,13 +749,13 @@ class MqttSession(Session["MqttServer", Account | None]):
             case PubRel() if self._kept is not None:
                 self._kept.released(packet_id, partial(self._send_later, PubComp(packet_id)))
             case PubRel():
-                if self._awaiting is not None:
-                    self._awaiting.release(packet_id)
-                self._send(PubComp(packet_id))
+                known = self._awaiting is not None and self._awaiting.release(packet_id)
+                self._send(PubComp(packet_id, self._unless(known)))
             case PubComp():
                 if inflight is not None:
                     inflight.completed(packet_id)
             case PubAck() | PubRec():
+                known = False
                 if inflight is not None:
                     if inflight.is_unsent(packet_id):
                         # Believed, it would let a peer that never reads have anything kept for it.
@@ -653,14 +765,21 @@ class MqttSession(Session["MqttServer", Account | None]):
                     if isinstance(packet, PubAck):
                         inflight.acknowledged(packet_id)
                         return
+                    if packet.reason >= LEAST_REFUSAL:
+                        inflight.refused(packet_id)
+                        return
                     known = inflight.received(packet_id)
                     if known and self._kept is not None:
                         release = partial(self._send_later, PubRel(packet_id))
                         self._kept.received(packet_id, release)
                         return
-                if isinstance(packet, PubRec):
+                if isinstance(packet, PubRec) and packet.reason < LEAST_REFUSAL:
                     # Also for one that is not known, or the client would never be done with it.
-                    self._send(PubRel(packet_id))
+                    self._send(PubRel(packet_id, self._unless(known)))
+
+    def _unless(self, known: bool) -> int:
+        """Return what is said of a packet identifier: MQTT 5 can say that it means nothing."""
+        return 0 if known or self._five is None else Reason.PACKET_IDENTIFIER_NOT_FOUND
 
     def _send(self, packet: Packet) -> None:
         """Send a packet of the connection's own, on its own account (rule 2)."""
@@ -678,8 +797,12 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     # -- CONNECT --------------------------------------------------------------------------------
 
-    def _refuse(self, return_code: int) -> None:
-        data = self._connection.send(ConnAck(False, return_code))
+    def _refuse(self, return_code: int, why: str = "") -> None:
+        properties = NO_PROPERTIES
+        if self._connection.version == MQTT_5:
+            return_code = REASONS.get(return_code, return_code)
+            properties = with_reason(why) if why else NO_PROPERTIES
+        data = self._connection.send(ConnAck(False, return_code, properties))
         # Nobody owes for it: there is no account yet, and the connection ends here.
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
@@ -688,13 +811,16 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         settings = server.settings
         if len(packet.client_id.encode()) > settings.max_client_id:
-            server.counters.refused += 1
-            self._refuse(ConnectReturnCode.IDENTIFIER_REJECTED)
-            msg = (
+            why = (
                 f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
                 f"{settings.max_client_id} allowed here (max_client_id)"
             )
-            raise RemoteProtocolError(msg)
+            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, why)
+        method = packet.properties.authentication_method
+        if method is not None:
+            method = printable(method[:SHOWN_OF_USER])
+            why = f"there is no authentication by {method} here; use a password or a certificate"
+            self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
         passwords = settings.passwords
         if (
             passwords is None
@@ -779,14 +905,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         why = f"the user name or the password is wrong (user {user})"
         self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
 
-    def _deny(self, return_code: ConnectReturnCode, why: str) -> NoReturn:
+    def _deny(self, return_code: int, why: str) -> NoReturn:
         """Refuse a client that may not come in.
 
         Raises:
             RemoteProtocolError: Always.
         """
         self._server.counters.refused += 1
-        self._refuse(return_code)
+        self._refuse(return_code, why)
         raise RemoteProtocolError(why)
 
     def _begin(self, packet: Connect) -> None:
@@ -809,10 +935,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._peer = peer
         if old is not None:
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
+            old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
         name = peer.name
+        if packet.protocol_level == MQTT_5:
+            self._five = Five(packet, Filters(), self._is_own, server.wall)
         kept, present = self._find_session(packet, name)
+        server.came_back(self.client_id, to_its_session=present)
         server.sessions[self.client_id] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
@@ -822,18 +952,50 @@ class MqttSession(Session["MqttServer", Account | None]):
         server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
+        five = self._five
+        if five is not None:
+            if kept is not None:
+                five.filters = kept.filters
+            self._way = AtMostOnce(five, self.outlet)
+            self.outlet.framing_bytes = five.framing_bytes
         if kept is not None:
             self._attach(kept)
         self._will = packet.will
         self._deadline_after = (
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
         )
-        self._send(ConnAck(present, ConnectReturnCode.ACCEPTED))
+        self._send(ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept)))
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
         if self._kept is not None:
             self._resume_session(self._kept)
+
+    def _welcome(self, packet: Connect, kept: KeptSession | None) -> Properties:
+        """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""
+        five = self._five
+        if five is None:
+            return NO_PROPERTIES
+        settings = self._server.settings
+        expiry: int | None = None
+        granted = 0.0 if kept is None else kept.expiry
+        if granted != five.expiry:
+            expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
+        most = settings.max_awaiting_release
+        return Properties(
+            session_expiry=expiry,
+            receive_maximum=most if most < MAX_PACKET_ID else None,
+            maximum_packet_size=settings.max_packet_size,
+            assigned_client_id=None if packet.client_id else self.client_id,
+            topic_alias_maximum=settings.max_topic_alias or None,
+            shared_available=0,
+        )
+
+    def _is_own(self, account: Account) -> bool:
+        """Whether what an account pays for is what this client has published."""
+        return account is self.account or (
+            self._payers is not None and account in self._payers.values()
+        )
 
     def _check_user(self, peer: Peer, client_id: str, old: MqttSession | None) -> None:
         """See that a client takes up nothing of another user's; what is nobody's it may have.
@@ -857,22 +1019,26 @@ class MqttSession(Session["MqttServer", Account | None]):
         sessions = self._server.kept
         if sessions is None:
             return None, False
+        five = self._five
         if packet.clean_session:
             sessions.discard(self.client_id)
-            return None, False
+            if five is None or five.expiry == 0:
+                return None, False
         session = sessions.by_id.get(self.client_id)
-        if session is not None:
-            return session, True
-        session = sessions.create(self.client_id, name)
+        present = session is not None
+        if session is None and five is not None and five.expiry == 0:
+            return None, False
         if session is None:
-            self._server.counters.refused += 1
-            self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE)
-            msg = (
+            session = sessions.create(self.client_id, name)
+        if session is None:
+            why = (
                 f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
                 "with a clean session, or end some"
             )
-            raise RemoteProtocolError(msg)
-        return session, False
+            full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
+            self._deny(full, why)
+        session.expiry = self._server.expiry_of(None if five is None else five.expiry)
+        return session, present
 
     def _attach(self, session: KeptSession) -> None:
         """Have what is kept for the client go to this connection.
@@ -883,20 +1049,29 @@ class MqttSession(Session["MqttServer", Account | None]):
         """
         assert self.account is not None
         try:
-            session.attach(self.account, self.name, self.outlet)
+            session.attach(self.account, self.name, self._way, self._is_own)
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
-            self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE)
-            raise RemoteProtocolError(f"its session cannot be taken up: {exc}") from exc
+            why = f"its session cannot be taken up: {exc}"
+            self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
+            raise RemoteProtocolError(why) from exc
         self._kept = session
 
     def _resume_session(self, session: KeptSession) -> None:
         """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
         session.resume_releasing(lambda packet_id: self._send_later(PubRel(packet_id)))
         self._awaiting = session.awaiting
-        inflight = KeptInflight(session, self.outlet, self._server.settings.max_inflight)
+        five = self._five
+        inflight = KeptInflight(
+            session, self.outlet, self._window(), framed=None if five is None else five.frame
+        )
         self._inflight = inflight
         inflight.begin(self.cut)
+
+    def _window(self) -> int:
+        """Return how much may be under way to the client that it has not acknowledged."""
+        most = self._server.settings.max_inflight
+        return most if self._five is None else min(most, self._five.receive_maximum)
 
     # -- PUBLISH --------------------------------------------------------------------------------
 
@@ -912,7 +1087,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         if packet.qos:
             answers = self._answers
             if answers is None:
-                answers = self._answers = Answers(self._send, self.cut)
+                answers = self._answers = Answers(
+                    self._send, self.cut, None if self._five is None else self._refusal
+                )
+            self._check_receive_maximum(answers)
             if packet.qos == 1:
                 answer = answers.begin(PubAck(packet_id))
             else:
@@ -931,13 +1109,24 @@ class MqttSession(Session["MqttServer", Account | None]):
                 if identifier is not None and kept is not None:
                     kept.begun(packet_id, answer)
         if not duplicate:
-            publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
-            fault = self._publish(self._payer_of(account, packet.topic), publication, answer)
+            if self._five is None:
+                publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
+            else:
+                publication = server.publication(packet)
+            payer = self._payer_of(account, packet.topic)
+            fault = server.publish(payer, publication, answer)
             if fault is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
                 server.counters.rejected += 1
                 self.complain(f"a publication was dropped: {fault}")
+                if answer is not None and self._five is not None:
+                    reason = Reason.QUOTA_EXCEEDED
+                    if packet.topic.startswith(SERVER_TOPICS):
+                        reason = Reason.NOT_AUTHORIZED
+                    answer.refuse_with(self._refusal(answer.packet, fault, reason))
+                    if packet.qos > 1 and self._awaiting is not None:
+                        self._awaiting.release(packet_id)
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
@@ -945,18 +1134,29 @@ class MqttSession(Session["MqttServer", Account | None]):
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
-    def _publish(
-        self, account: Account, publication: Publication, answer: Answer | None = None
-    ) -> str | None:
-        """Publish in a turn of its own; return why not."""
-        if publication.topic.startswith(SERVER_TOPICS):
-            return f"{publication.topic!r}: topics under {SERVER_TOPICS} are the server's own"
-        try:
-            with account.turn(publication, confirm=answer) as turn:
-                turn.publish(self._server.dataspace, publication)
-        except QuotaExceededError as exc:
-            return str(exc)
-        return None
+    def _check_receive_maximum(self, answers: Answers) -> None:
+        """See that a client that speaks MQTT 5 has no more under way than it was told it may.
+
+        Raises:
+            RemoteProtocolError: If it has.
+        """
+        if self._five is None:
+            return
+        most = self._server.settings.max_awaiting_release
+        if answers.pending_pubacks + (0 if self._awaiting is None else len(self._awaiting)) > most:
+            msg = (
+                f"more than {most} publications are under way and not acknowledged, which is the "
+                "receive maximum that it was told"
+            )
+            raise ReasonedError(msg, Reason.RECEIVE_MAXIMUM_EXCEEDED)
+
+    def _refusal(
+        self, packet: PubAck | PubRec, why: str, reason: Reason = Reason.QUOTA_EXCEEDED
+    ) -> PubAck | PubRec:
+        """Return the acknowledgement that says why a publication was not taken (MQTT 5)."""
+        five = self._five
+        properties = with_reason(why) if five is not None and five.tells_problems else NO_PROPERTIES
+        return type(packet)(packet.packet_id, reason, properties)
 
     # -- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------
 
@@ -965,24 +1165,40 @@ class MqttSession(Session["MqttServer", Account | None]):
         settings = server.settings
         account = self.account
         assert account is not None
-        faults: dict[str, str] = {}
+        five = self._five
+        identifier = next(iter(packet.properties.subscription_ids), 0)
+        faults: dict[str, tuple[str, int]] = {}
         # Of equal filters in one packet the last counts; to do what the others say first would let
         # one packet hold up everybody.
-        for text, qos in dict(packet.filters).items():
+        for text, options in dict(packet.filters).items():
             fault = settings.topics.filter_fault(text)
-            standing = self._observations if self._kept is None else self._kept.subscriptions
-            new = text not in standing
-            if fault is None and new and len(standing) >= settings.max_subscriptions:
-                fault = f"{settings.max_subscriptions} subscriptions are the limit for one client"
+            reason = Reason.TOPIC_FILTER_INVALID
+            if fault is None and five is not None and text.startswith(SHARED):
+                fault = "there are no shared subscriptions here"
+                reason = Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
             if fault is None:
-                fault = self._subscribe(account, text, qos)
+                reason = Reason.QUOTA_EXCEEDED
+                standing = self._observations if self._kept is None else self._kept.subscriptions
+                new = text not in standing
+                if new and len(standing) >= settings.max_subscriptions:
+                    fault = (
+                        f"{settings.max_subscriptions} subscriptions are the limit for one client"
+                    )
+                else:
+                    fault = self._subscribe(account, text, options, identifier, new)
             if fault is not None:
-                faults[text] = fault
+                faults[text] = fault, SUBSCRIPTION_FAILED if five is None else reason
+        properties = NO_PROPERTIES
         if faults:
-            count, first = len(faults), next(iter(faults.values()))
+            count, (first, _) = len(faults), next(iter(faults.values()))
             self.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
-        codes = (SUBSCRIPTION_FAILED if text in faults else qos for text, qos in packet.filters)
-        self._confirm(SubAck(packet.packet_id, tuple(codes)))
+            if five is not None and five.tells_problems:
+                properties = with_reason(first)
+        codes = (
+            faults[text][1] if text in faults else options & HIGHEST_QOS_BITS
+            for text, options in packet.filters
+        )
+        self._confirm(SubAck(packet.packet_id, tuple(codes), properties))
 
     def _confirm(self, packet: Packet) -> None:
         """Say that subscriptions have changed; of a kept session's, when that is on disk."""
@@ -1000,59 +1216,78 @@ class MqttSession(Session["MqttServer", Account | None]):
 
         self._server.keep(kept_it)
 
-    def _subscribe(self, account: Account, text: str, qos: int) -> str | None:
+    def _subscribe(
+        self, account: Account, text: str, options: int, identifier: int, new: bool
+    ) -> str | None:
         """Subscribe to one filter; return why not."""
         server = self._server
+        qos = options & HIGHEST_QOS_BITS
+        told = options & (NO_LOCAL | RETAIN_AS_PUBLISHED)
         if self._kept is not None:
             try:
                 with account.turn() as turn:
-                    kept = self._kept.observe(turn, text, qos, self.outlet)
+                    kept = self._kept.observe(turn, text, qos, self._way)
             except QuotaExceededError as exc:
                 return str(exc)
-            self._kept.subscribed(text, qos, kept)
-            if len(server.dataspace.retained):
-                self._replays[text] = qos
-            return None
-        if qos and self._inflight is None:
-            dealing = self.outlet.dealing
-            assert dealing is not None
-            self._inflight = server.make_inflight(
-                server.ledger,
-                self.outlet,
-                self.name,
-                window=server.settings.max_inflight,
-                on_broken=self._link.cut,
-                patience=dealing.kept_patience,
-                policy=dealing.kept,
-                open_spool=dealing.open_spool,
-            )
-            self._inflight.owner = account
-            self._at_least_once = AtLeastOnce(self._inflight)
-        topic_filter = TopicFilter(text)
-        try:
-            with account.turn() as turn:
-                old = self._observations.get(text)
-                if old is not None:  # replaced, without a gap [MQTT-3.8.4-3]
-                    server.dataspace.unobserve(turn, old)
-                observation = server.dataspace.observe(
-                    turn,
-                    topic_filter,
-                    self.outlet,
-                    acked=self._acked(qos),
-                    granted=qos,
-                    replay=False,
-                )
-        except QuotaExceededError as exc:
-            return str(exc)
-        self._observations[text] = observation
-        if len(server.dataspace.retained):
+            self._kept.subscribed(text, qos, kept, options=told, identifier=identifier)
+        else:
+            if qos and self._inflight is None:
+                self._inflight = self._make_inflight(account)
+                self._at_least_once = AtLeastOnce(self._inflight)
+            topic_filter = TopicFilter(text)
+            try:
+                with account.turn() as turn:
+                    old = self._observations.get(text)
+                    if old is not None:  # replaced, without a gap [MQTT-3.8.4-3]
+                        server.dataspace.unobserve(turn, old)
+                    observation = server.dataspace.observe(
+                        turn,
+                        topic_filter,
+                        self._way,
+                        acked=self._acked(qos),
+                        granted=qos,
+                        consumer=self.outlet,
+                        replay=False,
+                    )
+            except QuotaExceededError as exc:
+                return str(exc)
+            self._observations[text] = observation
+            if self._five is not None:
+                self._five.filters.add(text, told, identifier)
+        if self._five is not None:
+            self.outlet.framing_bytes = self._five.framing_bytes
+        handling = options & RETAIN_HANDLING
+        if (
+            len(server.dataspace.retained)
+            and handling != RETAINED_TO_NONE
+            and (new or handling != RETAINED_TO_NEW)
+        ):
             self._replays[text] = qos
         return None
+
+    def _make_inflight(self, account: Account) -> Inflight:
+        server, five = self._server, self._five
+        dealing = self.outlet.dealing
+        assert dealing is not None
+        inflight = server.make_inflight(
+            server.ledger,
+            self.outlet,
+            self.name,
+            window=self._window(),
+            on_broken=self._link.cut,
+            patience=dealing.kept_patience,
+            policy=dealing.kept,
+            open_spool=dealing.open_spool,
+            framed=None if five is None else five.frame_acked,
+        )
+        inflight.owner = account
+        return inflight
 
     def _acked(self, granted: int) -> Recipient | None:
         """Return who takes what this client is to acknowledge, for a subscription."""
         assert not isinstance(self._inflight, KeptInflight)
-        return (None, self._at_least_once, self._inflight)[granted]
+        acked = (None, self._at_least_once, self._inflight)[granted]
+        return acked if acked is None or self._five is None else Selecting(acked, self._five.select)
 
     def _replay_step(self, account: Account) -> None:
         """Tell of some retained publications, as many as there is room for (rules 9 and 16)."""
@@ -1073,7 +1308,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 if kept is None:
                     continue  # removed since
                 qos = min(kept.qos, granted)
-                holder: Recipient = self.outlet
+                holder: Recipient = self._way
                 if qos and self._kept is not None:
                     holder = self._kept.queue
                 elif qos and isinstance(self._inflight, Inflight):
@@ -1086,11 +1321,18 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _handle_unsubscribe(self, packet: Unsubscribe) -> None:
         account = self.account
         assert account is not None
+        five = self._five
+        standing = self._observations if self._kept is None else self._kept.subscriptions
+        reasons = tuple(
+            0 if text in standing else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
+        )
         with account.turn() as turn:
             for text in dict.fromkeys(packet.filters):
                 observation = self._observations.pop(text, None)
                 if self._kept is not None:
                     observation = self._kept.unsubscribed(text)
+                elif five is not None:
+                    five.filters.remove(text)
                 if observation is not None:
                     self._server.dataspace.unobserve(turn, observation)
-        self._confirm(UnsubAck(packet.packet_id))
+        self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))

@@ -176,6 +176,13 @@ class Peers:
     max_awaiting_release: Annotated[
         Count, Parameter(help="QoS 2 messages of one client whose PUBREL has not come.")
     ] = DEFAULTS.max_awaiting_release
+    max_topic_alias: Annotated[
+        Count,
+        Parameter(
+            validator=Number(lte=MAX_PACKET_ID),
+            help="Topics that an MQTT 5 client may give short names to.",
+        ),
+    ] = DEFAULTS.max_topic_alias
     max_shapes: Annotated[
         Count, Parameter(help="Different shapes of patterns that are observed, by all clients.")
     ] = DEFAULTS.max_shapes

@@ -1,0 +1,210 @@
+"""What a connection that speaks MQTT 5 has besides: what its client can take, and wants to be told.
+
+Rules of this file:
+1. A publication is told as its publisher said it: its properties go on unaltered, in their order
+   [MQTT-3.3.2-17][MQTT-3.3.2-18]. Added are the identifiers of all of the client's subscriptions
+   that match [MQTT-3.3.4-3], and what is left of its time [MQTT-3.3.2-6].
+2. What has no time left, or is larger than the client takes, is not sent to it, and it is as if it
+   had been [MQTT-3.1.2-25].
+3. Where nobody asks for any of that, a run of publications goes on as a run: with one byte more in
+   each frame, put there once for all who speak MQTT 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ...accounts import Account, Holder, Outcome, Recipient
+from ...dataspace import Batch, Publication
+from .._outlet import FRAMING_BYTES
+from ._droppable import QOS_ZERO
+from ._filters import Filters
+from ._identifiers import MAX_PACKET_ID
+from ._packets import Connect
+from ._packets5 import encode_publish5
+from ._properties import variable_int
+from ._reframe import as_mqtt5
+
+if TYPE_CHECKING:
+    from .._outlet import Outlet
+
+FOR_EVER: Final = 0xFFFF_FFFF
+"""A session expiry interval that is none (section 3.1.2.11.2)."""
+
+MQTT5: Final = "mqtt5"
+"""Under which a batch has its frames in MQTT 5; see `Batch.framed`."""
+
+_MESSAGE_EXPIRY: Final = b"\x02"
+_SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
+
+_MORE_BYTES: Final = 9
+"""What framing adds to a publication, besides what 3.1.1 adds: at most four bytes of length, and
+five for the time that is left."""
+
+_IDENTIFIER_BYTES: Final = 5
+"""At most so much for each subscription identifier."""
+
+
+class Five:
+    """One connection's side of MQTT 5.
+
+    Args:
+        packet: Its CONNECT.
+        filters: What its client has subscribed to.
+        is_own: Tells whether an account pays for what this client publishes.
+        wall: The wall clock.
+
+    Attributes:
+        filters: See above.
+        receive_maximum: Publications with QoS 1 and 2 that the client takes at a time.
+        expiry: Seconds that its session is to be kept without a connection; None: for ever.
+        tells_problems: Whether the client wants to be told why something has failed.
+    """
+
+    __slots__ = ("_is_own", "_max_packet_size", "_wall", "expiry", "filters", "receive_maximum",
+                 "tells_problems")  # fmt: skip
+
+    def __init__(
+        self,
+        packet: Connect,
+        filters: Filters,
+        is_own: Callable[[Account], bool],
+        wall: Callable[[], float],
+    ) -> None:
+        said = packet.properties
+        self.filters = filters
+        self._is_own = is_own
+        self._wall = wall
+        self._max_packet_size = said.maximum_packet_size
+        self.receive_maximum = said.receive_maximum or MAX_PACKET_ID
+        self.expiry = seconds_of(said.session_expiry or 0)
+        self.tells_problems = said.request_problem_information != 0
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether a run of publications is told as it is."""
+        return self.filters.are_plain and self._max_packet_size is None
+
+    @property
+    def framing_bytes(self) -> int:
+        """What framing may add to each publication at most, beyond what it is charged for."""
+        return FRAMING_BYTES + _MORE_BYTES + _IDENTIFIER_BYTES * self.filters.identified
+
+    def select(self, account: Account, publication: Publication) -> Publication | None:
+        """Return how a publication is told to the client; None if it is its own, and not wanted."""
+        if publication.retain or self.filters.are_plain:
+            return publication  # it was there before the subscription, whoever it is of
+        chosen = self.filters.of(publication.topic)
+        if not chosen.local and self._is_own(account):
+            return None
+        if chosen.as_published and publication.was_retained:
+            return attrs.evolve(publication, retain=True)
+        return publication
+
+    def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
+        """Return the packet of a publication; b"" if it is not to be sent (rule 2)."""
+        properties = publication.properties
+        if publication.expires is not None:
+            left = math.ceil(publication.expires - self._wall())
+            if left <= 0:
+                return b""
+            properties = b"".join((_MESSAGE_EXPIRY, left.to_bytes(4, "big"), properties))
+        identifiers = self._identifiers(publication.topic)
+        if identifiers:
+            properties = identifiers + properties
+        data = encode_publish5(
+            publication.topic,
+            publication.payload,
+            publication.qos,
+            publication.retain,
+            dup,
+            packet_id,
+            properties,
+        )
+        limit = self._max_packet_size
+        return data if limit is None or len(data) <= limit else b""
+
+    def frame_acked(self, publication: Publication, packet_id: int) -> bytes:
+        """See `frame`."""
+        return self.frame(publication, packet_id)
+
+    def _identifiers(self, topic: str) -> bytes:
+        if self.filters.are_plain:
+            return b""
+        return b"".join(
+            _SUBSCRIPTION_IDENTIFIER + variable_int(each)
+            for each in self.filters.of(topic).identifiers
+        )
+
+    def _properties_of(self, key: bytes) -> bytes:
+        identifiers = self._identifiers(key.decode())
+        return variable_int(len(identifiers)) + identifiers
+
+    def frame_run(self, account: Account, batch: Batch) -> tuple[bytes, int, int]:
+        """Return a run without what is not to be sent; and of how many frames and bytes it is."""
+        raw = batch.raw
+        limit = self._max_packet_size
+        own = self._is_own(account)
+        if limit is None and not own:
+            return as_mqtt5(raw, self._properties_of), batch.count, batch.nbytes
+        pieces: list[bytes] = []
+        nbytes = 0
+        for key, start, end, _ in QOS_ZERO.frames(raw):
+            if own and not self.filters.of(key.decode()).local:
+                continue
+            frame = as_mqtt5(raw[start:end], self._properties_of)
+            if limit is None or len(frame) <= limit:
+                pieces.append(frame)
+                nbytes += end - start
+        return b"".join(pieces), len(pieces), nbytes
+
+
+def seconds_of(interval: int) -> float | None:
+    """Return what a session expiry interval says, in seconds; None: for ever."""
+    return None if interval == FOR_EVER else float(interval)
+
+
+class AtMostOnce(Recipient):
+    """Stands before the outlet of a client that speaks MQTT 5, for what it does not acknowledge."""
+
+    __slots__ = ("_five", "_outlet")
+
+    def __init__(self, five: Five, outlet: Outlet) -> None:
+        self._five = five
+        self._outlet = outlet
+
+    @property
+    def last_holder(self) -> Holder | None:
+        """See `Recipient.last_holder`."""
+        return self._outlet
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        """See `Recipient.hold`; `item` is a `Publication`, or a `Batch` of them."""
+        outlet, five = self._outlet, self._five
+        if isinstance(item, Batch):
+            if five.takes_runs:
+                framed = item.framed
+                if framed is None:
+                    framed = item.framed = {}
+                chunk = framed.get(MQTT5)
+                if chunk is None:
+                    chunk = framed[MQTT5] = as_mqtt5(item.raw)
+                outlet.hold(account, chunk, items, nbytes, now)
+                return
+            chunk, sent, sent_bytes = five.frame_run(account, item)
+        else:
+            told = five.select(account, item)
+            chunk = b"" if told is None else five.frame(told)
+            sent, sent_bytes = (items, nbytes) if chunk else (0, 0)
+        if sent:
+            outlet.hold(account, chunk, sent, sent_bytes, now)
+        if sent < items:
+            account.repay(items - sent, nbytes - sent_bytes, Outcome.DROPPED, outlet)
+
+    def ready(self) -> None:
+        """See `Recipient.ready`."""
+        self._outlet.ready()

@@ -1,0 +1,71 @@
+"""Wills that are published some time after their clients have gone (MQTT 5, section 3.1.3.2.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from .._tenants import Peer
+    from ._packets import Will
+
+MAX_DELAYED: Final = 1_000
+"""Wills that wait at a time; further ones do not. A tenth of the sessions that are kept."""
+
+MAX_DELAYED_BYTES: Final = 16 << 20
+"""The bytes of their topics, payloads and properties."""
+
+
+@attrs.frozen(slots=True)
+class DelayedWill:
+    """A will that waits."""
+
+    peer: Peer
+    """Whose it is."""
+    will: Will
+    due: float
+    """On the ledger's clock."""
+    nbytes: int
+
+
+class DelayedWills:
+    """Those of one server, one for each client that is away.
+
+    Each waits for its time, or the end of its session, whichever comes first; if the client comes
+    back to its session before that, it is not published [MQTT-3.1.3-9].
+    """
+
+    __slots__ = ("_by_client", "nbytes")
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, DelayedWill] = {}
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._by_client)
+
+    def add(self, client_id: str, peer: Peer, will: Will, due: float) -> bool:
+        """Let a will wait; False if there is no room for it."""
+        size = len(will.topic) + len(will.payload)
+        if len(self) >= MAX_DELAYED or self.nbytes + size > MAX_DELAYED_BYTES:
+            return False
+        self.take(client_id)
+        self._by_client[client_id] = DelayedWill(peer, will, due, size)
+        self.nbytes += size
+        return True
+
+    def take(self, client_id: str) -> DelayedWill | None:
+        """Return a client's will, which waits no more; None if it has none."""
+        delayed = self._by_client.pop(client_id, None)
+        if delayed is not None:
+            self.nbytes -= delayed.nbytes
+        return delayed
+
+    def over(self, now: float) -> list[DelayedWill]:
+        """Return those whose time has come, which wait no more."""
+        if not self._by_client:
+            return []
+        over = [client for client, each in self._by_client.items() if each.due <= now]
+        return [each for client in over if (each := self.take(client)) is not None]
