@@ -57,9 +57,7 @@ class Ahead:
 
     @property
     def begins_with_disconnect(self) -> bool:
-        """Whether nothing comes before a DISCONNECT, which nothing overtakes, and all of it has
-        come.
-        """
+        """Whether nothing comes before a DISCONNECT, of which all has come."""
         return not self.has_whole_packets and is_disconnect(self._tail, 0)
 
     def add(self, data: bytes, unhandled: int = 0) -> list[tuple[int, int]]:
