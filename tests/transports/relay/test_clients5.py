@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import queue
 import shutil
@@ -61,11 +62,8 @@ async def test_a_request_is_answered() -> None:
             ask += ["-D", "publish", "correlation-data", "n1"]
             command = ["mosquitto_rr", *at(relay), *ask]
             client: trio.Process = await nursery.start(
-                lambda task_status: trio.run_process(
-                    command,
-                    stdout=subprocess.PIPE,
-                    deliver_cancel=kill,
-                    task_status=task_status,
+                functools.partial(
+                    trio.run_process, command, stdout=subprocess.PIPE, deliver_cancel=kill
                 )
             )
             assert served.stdout is not None
