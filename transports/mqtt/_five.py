@@ -16,8 +16,6 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from ...accounts import Account, Holder, Outcome, Recipient
 from ...dataspace import Batch, Publication
 from .._outlet import FRAMING_BYTES
@@ -28,6 +26,7 @@ from ._packets import Connect
 from ._packets5 import encode_publish5
 from ._properties import variable_int
 from ._reframe import as_mqtt5
+from ._selecting import select_by
 
 if TYPE_CHECKING:
     from .._outlet import Outlet
@@ -87,23 +86,21 @@ class Five:
     @property
     def takes_runs(self) -> bool:
         """Whether a run of publications is told as it is."""
-        return self.filters.are_plain and self._max_packet_size is None
+        filters = self.filters
+        return not (filters.selects or filters.identifies or self._max_packet_size is not None)
 
     @property
     def framing_bytes(self) -> int:
         """What framing may add to each publication at most, beyond what it is charged for."""
-        return FRAMING_BYTES + _MORE_BYTES + _IDENTIFIER_BYTES * self.filters.identified
+        filters = self.filters
+        identifiers = len(filters) if filters.identifies else 0
+        return FRAMING_BYTES + _MORE_BYTES + _IDENTIFIER_BYTES * identifiers
 
     def select(self, account: Account, publication: Publication) -> Publication | None:
         """Return how a publication is told to the client; None if it is its own, and not wanted."""
-        if publication.retain or self.filters.are_plain:
-            return publication  # it was there before the subscription, whoever it is of
-        chosen = self.filters.of(publication.topic)
-        if not chosen.local and self._is_own(account):
-            return None
-        if chosen.as_published and publication.was_retained:
-            return attrs.evolve(publication, retain=True)
-        return publication
+        if publication.retain or not self.filters.selects:
+            return publication  # if it is retained it was there before, whoever it is of
+        return select_by(self.filters, publication, own=self._is_own(account))
 
     def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
         """Return the packet of a publication; b"" if it is not to be sent (rule 2)."""
@@ -128,12 +125,8 @@ class Five:
         limit = self._max_packet_size
         return data if limit is None or len(data) <= limit else b""
 
-    def frame_acked(self, publication: Publication, packet_id: int) -> bytes:
-        """See `frame`."""
-        return self.frame(publication, packet_id)
-
     def _identifiers(self, topic: str) -> bytes:
-        if self.filters.are_plain:
+        if not self.filters.identifies:
             return b""
         return b"".join(
             _SUBSCRIPTION_IDENTIFIER + variable_int(each)

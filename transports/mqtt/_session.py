@@ -36,7 +36,7 @@ from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
-from ._filters import Filters
+from ._filters import NO_LOCAL, RETAIN_AS_PUBLISHED, Filters
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of
 from ._frames import OversizedPacketError
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
@@ -142,11 +142,9 @@ REASONS: dict[int, Reason] = {
 SHARED = "$share/"
 """How the filter of a shared subscription begins (MQTT 5, section 4.8.2). There are none here."""
 
-NO_LOCAL = 0x04
-RETAIN_AS_PUBLISHED = 0x08
-"""Options of a subscription, beside its QoS (MQTT 5, section 3.8.3.1)."""
-
 HIGHEST_QOS_BITS = 0x03
+"""Options of a subscription: the QoS that is wanted (MQTT 5, section 3.8.3.1)."""
+
 RETAIN_HANDLING = 0x30
 RETAINED_TO_NEW = 0x10
 RETAINED_TO_NONE = 0x20
@@ -1024,7 +1022,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             sessions.discard(self.client_id)
             if five is None or five.expiry == 0:
                 return None, False
-        session = sessions.by_id.get(self.client_id)
+        session = sessions.find(self.client_id)
         present = session is not None
         if session is None and five is not None and five.expiry == 0:
             return None, False
@@ -1049,7 +1047,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """
         assert self.account is not None
         try:
-            session.attach(self.account, self.name, self._way, self._is_own)
+            own = None if self._five is None else self._is_own
+            session.attach(self.account, self.name, self._way, own=own)
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
             why = f"its session cannot be taken up: {exc}"
@@ -1063,7 +1062,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._awaiting = session.awaiting
         five = self._five
         inflight = KeptInflight(
-            session, self.outlet, self._window(), framed=None if five is None else five.frame
+            session,
+            self.outlet,
+            self._window(),
+            framed=None if five is None else five.frame,
+            wall=self._server.wall,
         )
         self._inflight = inflight
         inflight.begin(self.cut)
@@ -1226,7 +1229,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._kept is not None:
             try:
                 with account.turn() as turn:
-                    kept = self._kept.observe(turn, text, qos, self._way)
+                    kept = self._kept.observe(turn, text, qos, self._way, options=told)
             except QuotaExceededError as exc:
                 return str(exc)
             self._kept.subscribed(text, qos, kept, options=told, identifier=identifier)
@@ -1278,7 +1281,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             patience=dealing.kept_patience,
             policy=dealing.kept,
             open_spool=dealing.open_spool,
-            framed=None if five is None else five.frame_acked,
+            framed=None if five is None else five.frame,
+            wall=server.wall,
         )
         inflight.owner = account
         return inflight
