@@ -115,6 +115,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
 
     def each_tick(self, now: float) -> None:
         """See `Server.each_tick`: time passes for what is kept, too."""
+        retained = self.dataspace.retained
+        retained.expire(retained.wall())
         kept = self.kept
         if kept is None:
             return
