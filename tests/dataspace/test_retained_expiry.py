@@ -78,7 +78,7 @@ def test_what_is_replaced_does_not_pile_up(ledger: Ledger) -> None:
     owner = ledger.standing_of("owner")
     for n in range(10_000):
         store.set(kept("t", 1e9 + n), owner)
-        assert len(store._by_expiry) <= STALE_AT_LEAST + 1
+        assert len(store._by_expiry) <= STALE_AT_LEAST + 1  # pyright: ignore[reportPrivateUsage]
     store.set(kept("t"), owner)
     assert store.expire(1e12) == 0
     assert len(store) == 1
