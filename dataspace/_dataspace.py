@@ -210,12 +210,13 @@ class Dataspace:
         if event.retain:
             turn.on_undo(self.retained.set(event, turn.account.standing()))
             # To those who already subscribe it is news [MQTT-3.3.1-9].
-            event = attrs.evolve(event, retain=False)
+            event = attrs.evolve(event, retain=False, was_retained=True)
         route = self.routes.of(event.topic)
         if event.qos:
-            plain = attrs.evolve(event, qos=0)
-            for holder in route.unacked.holders:
-                turn.deliver(holder, plain, 1, size)
+            if route.unacked.holders:
+                plain = attrs.evolve(event, qos=0)
+                for holder in route.unacked.holders:
+                    turn.deliver(holder, plain, 1, size)
             for holder in route.acked.holders:
                 turn.deliver(holder, event, 1, size)
             reached = len(route.unacked.holders) + len(route.acked.holders)
@@ -405,6 +406,7 @@ class Dataspace:
             turn: The turn at whose commit it begins.
             pattern: See `clearfunds.dataspace.compile_pattern`, or a `TopicFilter`.
             holder: Whom to tell. None only with `acked`: publications of QoS 0 are for nobody then.
+                For a `TopicFilter` a `Holder`; what stands before one only with a `consumer`.
             acked: For a `TopicFilter`: who takes publications of QoS 1 and 2 instead.
             granted: For a `TopicFilter`: the highest QoS that `acked` takes.
             consumer: For a `TopicFilter`: whose subscription it is, by default the `holder`'s. Of
@@ -427,7 +429,13 @@ class Dataspace:
         assertion = Assertion(value, turn.account, measure(value), identity(value))
         observation = Observation(compiled, holder, assertion)
         if isinstance(compiled, TopicFilter):
-            assert isinstance(holder, Holder) or (holder is None and acked is not None)
+            # What stands before a holder may do so for one subscription of several: it does not
+            # tell whose they are.
+            assert (
+                isinstance(holder, Holder)
+                or (holder is None and acked is not None)
+                or (holder is not None and consumer is not None)
+            )
             observation.subscription = Subscription(compiled, holder, acked, granted, consumer)
             turn.act(partial(self._subscribe, observation=observation, replay=replay))
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from ._pattern import Pattern
+from ._pattern import UNSEEN, Pattern
 from ._topics import TopicFilter
 
 
@@ -47,6 +47,27 @@ class Publication:
     retain: bool = False
     """To a dataspace: keep it as the topic's value (an empty payload removes it). To an observer:
     it is such a kept value, from before the observation."""
+    properties: bytes = attrs.field(default=b"", metadata=UNSEEN)
+    """What its publisher says about the payload, as it travels in MQTT 5 (payload format, content
+    type, response topic, correlation data, user properties; section 3.3.2.3), without the length
+    in front. Handed on as it is, never looked into."""
+    expires: float | None = attrs.field(default=None, metadata=UNSEEN)
+    """From when on nobody is to be sent it any more, in seconds of the wall clock (MQTT 5, message
+    expiry interval, section 3.3.2.3.3). None: it does not expire."""
+    was_retained: bool = attrs.field(default=False, metadata=UNSEEN, eq=False)
+    """Whether it was published to be retained, also to those to whom it is news and `retain` is
+    False (MQTT 5, Retain As Published, section 3.8.3.1). It does not tell equal ones apart."""
+
+    def __repr__(self) -> str:
+        shown = [f"{self.topic!r}, payload={self.payload!r}, qos={self.qos}, retain={self.retain}"]
+        # What most do not have is not shown of them.
+        if self.properties:
+            shown.append(f"properties={self.properties!r}")
+        if self.expires is not None:
+            shown.append(f"expires={self.expires!r}")
+        if self.was_retained:
+            shown.append("was_retained=True")
+        return f"Publication(topic={', '.join(shown)})"
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -55,8 +76,12 @@ class Publication:
 
     @property
     def nbytes(self) -> int:
-        """What it is charged for: the bytes of its topic and its payload, as they travel."""
-        return len(self.topic.encode()) + len(self.payload)
+        """What it is charged for: its topic, its payload and its properties, as they travel."""
+        return len(self.topic.encode()) + len(self.payload) + len(self.properties)
+
+    def has_expired(self, now: float) -> bool:
+        """Whether nobody is to be sent it any more at `now`, in seconds of the wall clock."""
+        return self.expires is not None and self.expires <= now
 
 
 class Batch:

@@ -21,12 +21,15 @@ Source: syndicate-rs, pattern.rs and the schema dataspacePatterns.prs (discard, 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import attrs
 
 from ._errors import PatternError
 from ._kinds import ATOMS, MISSING, Foreign, Kind, kind_of
+
+UNSEEN: Final = {"clearfunds": "unseen"}
+"""The metadata of a field that does not stand in the pattern that an instance is taken for."""
 
 
 class Pattern:
@@ -138,7 +141,8 @@ def compile_pattern(pattern: object) -> Pattern:
         return Group(dict, tuple((key, compile_pattern(pairs[key])) for key in keys))
     if attrs.has(type(pattern)):
         fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(cast("Any", type(pattern)))
-        values = {f.name: getattr(pattern, f.name) for f in fields}
+        seen = [f.name for f in fields if f.metadata != UNSEEN]
+        values = {name: getattr(pattern, name) for name in seen}
         return match(type(pattern), **values)
     msg = f"{pattern!r} cannot be a pattern; use ANY, capture(), match(), a class or a constant"
     raise PatternError(msg)

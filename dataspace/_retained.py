@@ -1,11 +1,19 @@
 """Retained publications: the last value of a topic, kept for those who subscribe later.
 
 Standing state: it counts against its owner's quota (rule 16), and against two limits of the store.
+
+One that has expired (`Publication.expires`; MQTT 5, section 3.3.2.3.3) is told to nobody. It goes
+when somebody looks for it, or by `RetainedStore.expire`: what can expire is in a heap, by when, and
+so is what has been replaced since. If that is most of it, the heap is made anew.
 """
 
 from __future__ import annotations
 
+import heapq
+import time
 from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Final
 
 import attrs
 
@@ -19,19 +27,28 @@ DEFAULT_MAX_RETAINED = 100_000
 DEFAULT_MAX_RETAINED_BYTES = 64 << 20
 """Bytes of retained topics and payloads."""
 
+EXPIRED_AT_ONCE: Final = 1_000
+"""How many expired ones one call of `RetainedStore.expire` removes: a few milliseconds' worth."""
+
+STALE_AT_LEAST: Final = 64
+"""With so many in the heap, and most of them replaced since, it is made anew."""
+
 
 @attrs.frozen(slots=True, eq=False)
 class _Retained:
     publication: Publication
     owner: Standing
     nbytes: int
+    number: int
+    """What it is known by among those that can expire: they are let go when they are replaced."""
 
 
 class RetainedStore:
     """The last value of each topic that has one.
 
     Attributes:
-        nbytes: Bytes of all topics and payloads that are kept.
+        nbytes: Bytes of all topics, payloads and properties that are kept.
+        wall: The wall clock, by which they expire.
         on_change: Called with a topic, its value from now on or None, and whose it is, at each
             change, those undone included: for who keeps them elsewhere too.
     """
@@ -41,25 +58,63 @@ class RetainedStore:
         self.max_bytes = max_bytes
         self.nbytes = 0
         self.on_change: Callable[[str, Publication | None, str], object] | None = None
+        self.wall: Callable[[], float] = time.time
         self._topics: TopicIndex[_Retained] = TopicIndex()
+        # Those that can expire, by when; and how many of them are their topics' values still.
+        self._by_expiry: list[tuple[float, int, str]] = []
+        self._expiring = 0
+        self._numbers = count()
 
     def __len__(self) -> int:
-        """Return how many topics have a value."""
+        """Return how many topics have a value, those included that have expired and are here."""
         return len(self._topics)
 
     def get(self, topic: str) -> Publication | None:
         """Return the retained publication of one topic."""
         kept = self._topics.get(topic)
-        return None if kept is None else kept.publication
+        if kept is None:
+            return None
+        if kept.publication.expires is not None and kept.publication.has_expired(self.wall()):
+            self._replace(topic, kept, None)
+            return None
+        return kept.publication
 
     def matching(self, topic_filter: str) -> Iterator[Publication]:
         """Yield what is retained on matching topics; the store must not change meanwhile."""
-        for kept in self._topics.matching(topic_filter):
-            yield kept.publication
+        found = self._topics.matching(topic_filter)
+        yield from self._current(found) if self._expiring else (kept.publication for kept in found)
 
     def topics(self, topic_filter: str) -> list[str]:
         """Return the matching topics, for a replay in steps that looks each up when it is due."""
-        return [kept.publication.topic for kept in self._topics.matching(topic_filter)]
+        return [publication.topic for publication in self.matching(topic_filter)]
+
+    def _current(self, found: Iterator[_Retained]) -> Iterator[Publication]:
+        """Yield those that have not expired, and remove the others after the last."""
+        now = self.wall()
+        over: list[_Retained] = []
+        for kept in found:
+            if kept.publication.has_expired(now):
+                over.append(kept)
+            else:
+                yield kept.publication
+        for kept in over:
+            self._replace(kept.publication.topic, kept, None)
+
+    def expire(self, now: float) -> int:
+        """Remove what has expired at `now`, in seconds of the wall clock; return how many that was.
+
+        No more than `EXPIRED_AT_ONCE` of them, the first to have expired: for who calls it again
+        and again. It costs nothing as long as nothing has.
+        """
+        heap = self._by_expiry
+        removed = 0
+        while heap and heap[0][0] <= now and removed < EXPIRED_AT_ONCE:
+            _, number, topic = heapq.heappop(heap)
+            kept = self._topics.get(topic)
+            if kept is not None and kept.number == number:
+                self._replace(topic, kept, None)
+                removed += 1
+        return removed
 
     def set(self, publication: Publication, owner: Standing) -> Callable[[], None]:
         """Keep `publication` as its topic's value, or remove it if its payload is empty.
@@ -74,10 +129,11 @@ class RetainedStore:
         old = self._topics.get(topic)
         new: _Retained | None = None
         if publication.payload:
-            new = _Retained(publication, owner, publication.nbytes)
+            new = _Retained(publication, owner, publication.nbytes, next(self._numbers))
         self._check_limits(old, new, topic)
         self._replace(topic, old, new)
-        return lambda: self._replace(topic, new, old)
+        # What is there then may be nothing: it may have expired, and been met.
+        return lambda: self._replace(topic, self._topics.get(topic), old)
 
     def _check_limits(self, old: _Retained | None, new: _Retained | None, topic: str) -> None:
         if new is None:
@@ -98,10 +154,13 @@ class RetainedStore:
         if old is not None:
             old.owner.release(1, old.nbytes)
             self.nbytes -= old.nbytes
+            self._expiring -= old.publication.expires is not None
         if new is not None:
             new.owner.add(1, new.nbytes)
             self.nbytes += new.nbytes
             self._topics.set(topic, new)
+            if new.publication.expires is not None:
+                self._will_expire(new.publication.expires, new.number, topic)
         elif old is not None:
             self._topics.discard(topic)
         if self.on_change is not None and (old is not None or new is not None):
@@ -109,3 +168,15 @@ class RetainedStore:
                 self.on_change(topic, new.publication, new.owner.owner)
             else:
                 self.on_change(topic, None, "")
+
+    def _will_expire(self, when: float, number: int, topic: str) -> None:
+        self._expiring += 1
+        heap = self._by_expiry
+        heapq.heappush(heap, (when, number, topic))
+        if len(heap) > max(STALE_AT_LEAST, 2 * self._expiring):
+            heap[:] = filter(self._is_current, heap)
+            heapq.heapify(heap)
+
+    def _is_current(self, entry: tuple[float, int, str]) -> bool:
+        kept = self._topics.get(entry[2])
+        return kept is not None and kept.number == entry[1]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from ..accounts import Holder, Recipient
+from ..accounts import Recipient
 from ._topics import FilterIndex, TopicFilter, TopicIndex
 
 DEFAULT_CACHED_ROUTES = 16_384
@@ -17,12 +17,12 @@ them all, takes 40 ms (measured)."""
 
 @attrs.frozen(slots=True, eq=False)
 class Subscription:
-    """One holder's interest in one topic filter."""
+    """One consumer's interest in one topic filter."""
 
     filter: TopicFilter
-    holder: Holder | None
-    """Who takes what is published with QoS 0, and everything if `acked` is None. None: nobody does
-    at the moment; the consumer is away."""
+    holder: Recipient | None
+    """Who takes what is published with QoS 0, and everything if `acked` is None: publications, and
+    runs of them (`Batch`). None: nobody does at the moment; the consumer is away."""
     acked: Recipient | None = None
     """Who takes what the consumer is to acknowledge: publications with QoS 1 or 2, if granted."""
     granted: int = 1

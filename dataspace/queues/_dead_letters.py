@@ -42,14 +42,21 @@ DeadLetterRoute = Callable[[Turn, DeadLetter], object]
 def dead_letter_to(router: Router, topic: str | None = None) -> DeadLetterRoute:
     """Return a route that publishes dead letters in `router`, a dataspace.
 
-    A `Publication` is published under `topic` (None: under its own), never retained; anything else,
-    for lack of a topic, as the `DeadLetter` that tells of it.
+    A `Publication` is published under `topic` (None: under its own), never retained, and expires no
+    more; anything else, for lack of a topic, as the `DeadLetter` that tells of it.
     """
 
     def route(turn: Turn, letter: DeadLetter) -> None:
         event = letter.event
         if isinstance(event, Publication):
-            event = attrs.evolve(event, topic=topic or event.topic, retain=False)
+            event = attrs.evolve(
+                event,
+                topic=topic or event.topic,
+                retain=False,
+                was_retained=False,
+                # Or who is to look at what has expired would never see it (as RabbitMQ).
+                expires=None,
+            )
             turn.publish(router, event)
         else:
             turn.publish(router, letter, nbytes=letter.nbytes)

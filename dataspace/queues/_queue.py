@@ -87,7 +87,8 @@ class Queue(ServingQueue):
         exclusive_to: Whose it is alone, if it is; see `check_access`.
         persistent: Which events are to survive a restart. If it fails with one, that is.
         ttl_of: How many seconds an event may wait, or None; the least of this and the setting
-            counts. Not asked of dead letters, which have outlived it already.
+            counts. Not asked of dead letters, which have outlived it already. A `Publication` that
+            `expires` sooner than both does so here, too, and is not delivered after that at all.
         wall: The wall clock, for times that outlive the process.
         on_deleted: Called with the queue when it has been deleted, by whom or what ever.
         patience: See `Holder`.
@@ -312,6 +313,11 @@ class Queue(ServingQueue):
                 ttl = own
         if ttl is not None:
             expires = enqueued + ttl
+        if isinstance(event, Publication) and event.expires is not None:
+            # By the same clock; what was published to expire does so even in no queue that says it.
+            self._has_ttl = True
+            if expires is None or event.expires < expires:
+                expires = event.expires
         seq = self._next_seq
         self._next_seq = seq + 1
         loan = LoanedItem(account, [event], 1, nbytes, self, now, charged=True)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...accounts import Outcome
+from .._events import Publication
 from ._channel import Channel, Delivery
 from ._consumer import Consumer
 from ._contents import QueueContents
@@ -109,7 +110,12 @@ class ServingQueue(QueueContents):
         arrived = self._arrived
         while arrived:
             message = arrived[0]
-            if self._active and not len(self.backing) and not self._returned:
+            if (
+                self._active
+                and not len(self.backing)
+                and not self._returned
+                and not (message.expires is not None and self._came_late(message))
+            ):
                 consumer = self._next_consumer()
                 if consumer is not None and not self._must_wait(message):
                     # Straight through: it was never ready, and so has not waited.
@@ -130,6 +136,11 @@ class ServingQueue(QueueContents):
             self._release_if_transient(message)
             self._ready_bytes += message.size
             self.backing.publish(message)
+
+    def _came_late(self, message: Message) -> bool:
+        """Whether its event had expired before it came; one that may wait 0 s has not."""
+        event = message.event
+        return isinstance(event, Publication) and event.has_expired(self._wall_now())
 
     @staticmethod
     def _release_if_transient(message: Message) -> None:

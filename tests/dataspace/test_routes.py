@@ -39,9 +39,10 @@ def expected(
 ) -> tuple[str, set[str], set[str], set[str]]:
     """Return the same by brute force."""
     concerned = [s for s in subscriptions if topic_matches(s.filter.text, topic)]
-    plain = {s.holder.name for s in concerned if s.holder is not None}
+    holders = [(s.holder, s.acked) for s in concerned if isinstance(s.holder, Holder)]
+    plain = {holder.name for holder, _ in holders}
     acked = {s.acked.name for s in concerned if isinstance(s.acked, Holder)}
-    granted = {s.holder.name for s in concerned if s.holder is not None and s.acked is not None}
+    granted = {holder.name for holder, acks in holders if acks is not None}
     return topic, plain, plain - granted, acked
 
 

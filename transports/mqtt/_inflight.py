@@ -4,13 +4,18 @@ With QoS 1 that is the PUBACK. With QoS 2 (section 4.3.3) it is the PUBREC: from
 publication is the subscriber's, and only its identifier has still to be released: PUBREL, PUBCOMP.
 
 Nothing of it is ever dropped: if the subscriber is stuck, and is not to be waited for nor cut off,
-what it has not been sent is put aside, and comes in order when it acknowledges again.
+what it has not been sent is put aside, and comes in order when it acknowledges again. But what has
+expired before it was sent is not sent (MQTT 5, section 3.3.2.3.3), and what the subscriber has said
+that it does not take neither (MQTT 5, maximum packet size, section 3.1.2.11.4).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
+
+import attrs
 
 from ...accounts import (
     DEFAULT_PATIENCE,
@@ -53,12 +58,14 @@ def check_handshake(packet_id: int, sent: int, answered: int) -> None:
         raise RemoteProtocolError(msg)
 
 
-def _framed(entry: Publication | bytes, packet_id: int) -> bytes:
-    """Return the packet of a publication, or of one that was put aside, with an identifier."""
-    if isinstance(entry, bytes):
-        return with_packet_id(entry, packet_id)
+def _framed(publication: Publication, packet_id: int) -> bytes:
+    """Return the packet of a publication, as MQTT 3.1.1 has it."""
     return encode_publish(
-        entry.topic, entry.payload, qos=entry.qos, retain=entry.retain, packet_id=packet_id
+        publication.topic,
+        publication.payload,
+        qos=publication.qos,
+        retain=publication.retain,
+        packet_id=packet_id,
     )
 
 
@@ -67,7 +74,7 @@ class AtLeastOnce(Recipient):
 
     __slots__ = ("_holder",)
 
-    def __init__(self, holder: Holder) -> None:
+    def __init__(self, holder: Recipient) -> None:
         self._holder = holder
 
     @property
@@ -78,7 +85,7 @@ class AtLeastOnce(Recipient):
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`; `item` is a `Publication`."""
         if item.qos > 1:
-            item = Publication(item.topic, item.payload, 1, item.retain)
+            item = attrs.evolve(item, qos=1)
         self._holder.hold(account, item, items, nbytes, now)
 
     def ready(self) -> None:
@@ -97,11 +104,16 @@ class Inflight(LoanQueue):
         ledger: The books.
         outlet: The way out.
         name: What an operator knows the connection by.
-        window: See above.
+        window: See above; also the least of this and what the subscriber allows.
         on_broken: Called with a sentence when the connection must end.
         patience: See `Holder`.
         policy: See `Holder`.
         open_spool: Opens what is put aside in, where it can be.
+        framed: Makes the packet of a publication with a packet identifier; b"": it is not to be
+            sent, and is dropped. Called when it is to be sent, or put aside; then the identifier is
+            put in place later, so that it has to stand behind the topic, as in 3.1.1 and 5. By
+            default as MQTT 3.1.1 has it.
+        wall: The wall clock, by which publications expire.
 
     Attributes:
         unacked: What was sent and has not been acknowledged, by packet identifier.
@@ -109,7 +121,8 @@ class Inflight(LoanQueue):
     """
 
     __slots__ = (
-        "_ids", "_on_broken", "_open_spool", "_outlet", "_spool", "_window", "releasing", "unacked",
+        "_framed", "_ids", "_on_broken", "_open_spool", "_outlet", "_spool", "_wall", "_window",
+        "releasing", "unacked",
     )  # fmt: skip
 
     kind = "inflight"
@@ -127,11 +140,15 @@ class Inflight(LoanQueue):
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
         open_spool: OpenSpool | None = None,
+        framed: Callable[[Publication, int], bytes] | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._open_spool = open_spool
         super().__init__(ledger, name, patience=patience, policy=policy)
         self._outlet = outlet
         self._window = window
+        self._framed = _framed if framed is None else framed
+        self._wall = wall
         self._ids = PacketIds()
         self._spool: Spool | None = None
         # The loan, and its QoS.
@@ -199,11 +216,15 @@ class Inflight(LoanQueue):
 
     def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
         """See `LoanQueue.spill`."""
+        packet = self._packet(entry, 1)
+        if not packet:
+            account.repay(items, nbytes, self._why_not(entry), self)
+            return
         spool = self._spool
         if spool is None:
             assert self._open_spool is not None
             spool = self._spool = self._open_spool(self, self._fill_and_send, self.give_up)
-        spool.hold(account, _framed(entry, 1), items, nbytes, now)
+        spool.hold(account, packet, items, nbytes, now)
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
         """See `LoanQueue.relieve`."""
@@ -271,6 +292,21 @@ class Inflight(LoanQueue):
         self.releasing.add(packet_id)
         return True
 
+    def refused(self, packet_id: int) -> bool:
+        """Settle what a PUBREC with an error is for; whether it was here.
+
+        For MQTT 5, where a reason code of 0x80 or more ends it: there is no PUBREL, and the
+        identifier may be used again (section 4.3.3).
+
+        Raises:
+            RemoteProtocolError: If it was sent with QoS 1.
+        """
+        if not self._settle(packet_id, 2, Outcome.REJECTED):
+            return False
+        self._ids.release(packet_id)
+        self._fill()
+        return True
+
     def completed(self, packet_id: int) -> None:
         """Note a PUBCOMP: the identifier may be used again."""
         if packet_id in self.releasing:
@@ -278,15 +314,33 @@ class Inflight(LoanQueue):
             self._ids.release(packet_id)
             self._fill()
 
-    def _settle(self, packet_id: int, qos: int) -> bool:
+    def _settle(self, packet_id: int, qos: int, outcome: Outcome = Outcome.ACKED) -> bool:
         unacked = self.unacked.get(packet_id)
         if unacked is None:
             return False
         loan, sent = unacked
         check_handshake(packet_id, sent, qos)
         del self.unacked[packet_id]
-        loan.settle(outcome=Outcome.ACKED)
+        loan.settle(outcome=outcome)
         return True
+
+    def _packet(self, entry: Publication | bytes, packet_id: int) -> bytes:
+        """Return the packet of a publication, or of one that was put aside; b"": not to be sent."""
+        if isinstance(entry, bytes):
+            return with_packet_id(entry, packet_id)
+        if entry.expires is not None and entry.has_expired(self._wall()):
+            return b""
+        return self._framed(entry, packet_id)
+
+    def _why_not(self, entry: Publication) -> Outcome:
+        return Outcome.EXPIRED if entry.has_expired(self._wall()) else Outcome.DROPPED
+
+    def _drop(self, loan: LoanedItem[list[Any]]) -> None:
+        """End a loan of what is not to be sent."""
+        progressed_at = self.progressed_at
+        loan.settle(outcome=self._why_not(loan.item[0]))
+        # The subscriber has taken nothing by it.
+        self.progressed_at = progressed_at
 
     def _fill(self) -> None:
         while len(self.unacked) + len(self.releasing) < self._window:
@@ -294,7 +348,12 @@ class Inflight(LoanQueue):
                 return
             loan = self.queue.popleft()
             packet_id = self._ids.allocate()
-            packet = loan.item[0] = _framed(loan.item[0], packet_id)
+            packet = self._packet(loan.item[0], packet_id)
+            if not packet:
+                self._ids.release(packet_id)
+                self._drop(loan)
+                continue
+            loan.item[0] = packet
             self.unacked[packet_id] = loan, packet[0] >> 1 & 3
             self._outlet.forward(loan)
 

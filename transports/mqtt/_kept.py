@@ -13,6 +13,9 @@ nothing that was acknowledged, and doubles nothing with QoS 2:
     PUBREC from the client    the message is no longer on disk, and its identifier is: PUBREL
     PUBCOMP from the client   nothing
 
+With MQTT 5 a session has an expiry of its own (section 3.1.2.11.2), and its subscriptions have
+options and identifiers (section 3.8.3.1), which go for its client while it is away, too.
+
 The identifier that a message is sent with follows from its number in the queue, so that it is sent
 with the same one again after a restart [MQTT-4.4.0-1], without having been written before.
 """
@@ -25,7 +28,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -39,14 +42,16 @@ from ...accounts import (
     Turn,
 )
 from ...accounts._incidents import GivenUp
-from ...dataspace import Dataspace, Observation, TopicFilter
+from ...dataspace import Dataspace, Observation, Publication, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._account_tree import AccountTree
-from .._outlet import Outlet, nobody
+from .._outlet import nobody
 from .._tenants import peer_of, printable
 from ._answers import Answer
+from ._filters import Filters
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
+from ._selecting import Selecting, select_by
 from ._topics import topic_filter_fault
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -56,6 +61,12 @@ AWAITING_PREFIX = "mqtt/awaiting/"
 RELEASING_PREFIX = "mqtt/releasing/"
 
 EXACTLY_ONCE = 2
+
+MAX_IDENTIFIER: Final = 268_435_455
+"""The highest subscription identifier (MQTT 5, section 3.8.2.1.2)."""
+
+AS_SET: Final = -1.0
+"""The expiry of a session that has none of its own."""
 
 
 class Keeping(Protocol):
@@ -91,7 +102,8 @@ class KeptSettings:
     """How much is kept, for how long; the defaults are those of a relay's `KeepingSettings`."""
 
     expiry: float | None
-    """Seconds that a session is kept without a connection; None: for ever."""
+    """Seconds that a session is kept without a connection, unless it says so itself; None: for
+    ever."""
     max_sessions: int
     """Sessions at a time; a client that asks for another one is refused."""
     max_queued: int | None
@@ -167,15 +179,25 @@ class _Subscribed:
     granted: int
     observation: Observation | None
     """None while the client is away and there is nothing to keep for it."""
+    options: int = 0
+    """See `Filters`."""
+    identifier: int = 0
+    """Its subscription identifier; 0: none."""
 
 
 @attrs.frozen(slots=True)
 class _KeptValue:
-    """What is written of a session, but for its identifiers and its queue."""
+    """What is written of a session, but for its identifiers and its queue.
+
+    Each filter is [text, granted] or, with MQTT 5's, [text, granted, options, identifier]. There is
+    an expiry only if it is the session's own. So what has nothing of MQTT 5 is as older versions
+    have it.
+    """
 
     name: str
     left: float | None
-    filters: list[tuple[str, int]]
+    filters: list[tuple[str, int, int, int]]
+    expiry: float | None = AS_SET
 
     @classmethod
     def of(cls, value: bytes) -> _KeptValue:
@@ -186,20 +208,34 @@ class _KeptValue:
         """
         try:
             kept = json.loads(value)
-            name, left, filters = kept["name"], kept["left"], kept["filters"]
+            name, left, expiry = kept["name"], kept["left"], kept.get("expiry", AS_SET)
             if not isinstance(name, str) or not isinstance(left, float | int | None):
                 raise TypeError("its name or its time is none")
-            for text, granted in filters:
+            if not isinstance(expiry, float | int | None):
+                raise TypeError("its expiry is none")
+            filters = [(*each, 0, 0) if len(each) == 2 else each for each in kept["filters"]]
+            for text, granted, options, identifier in filters:
                 fault = topic_filter_fault(text)
                 if fault is not None or granted not in (0, 1, 2):
                     raise ValueError(fault or f"QoS {granted} is none")
+                if type(options) is not int or type(identifier) is not int:
+                    raise TypeError("its options or its identifier are none")
+                if not (0 <= options <= 0xFF and 0 <= identifier <= MAX_IDENTIFIER):
+                    raise ValueError(f"options {options}, identifier {identifier} are none")
         except (TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-        return cls(name, left, [(text, granted) for text, granted in filters])
+        return cls(name, left, [(t, g, o, i) for t, g, o, i in filters], expiry)
 
     def encode(self) -> bytes:
         """Return it as bytes."""
-        return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()
+        kept: dict[str, Any] = {
+            "name": self.name,
+            "left": self.left,
+            "filters": [each if each[2] or each[3] else each[:2] for each in self.filters],
+        }
+        if self.expiry != AS_SET:
+            kept["expiry"] = self.expiry
+        return json.dumps(kept, separators=(",", ":")).encode()
 
 
 class KeptSession:
@@ -210,6 +246,9 @@ class KeptSession:
         name: What its account is called: `listener/user/client`, as it was last connected.
         queue: What it is to acknowledge, and whether it may have had it before.
         subscriptions: Its filters.
+        filters: The same with MQTT 5's options, and what they make of a topic.
+        own: Whether it is the client's connection that pays with an account, for No Local; None
+            while the client is away, or has no MQTT 5.
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
         unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
@@ -219,8 +258,9 @@ class KeptSession:
     """
 
     __slots__ = (
-        "__weakref__", "_at_least_once", "_sessions", "awaiting", "client_id", "left", "name",
-        "queue", "releasing", "shelf", "short_since", "subscriptions", "unanswered",
+        "__weakref__", "_at_least_once", "_expiry", "_selecting", "_sessions", "awaiting",
+        "client_id", "filters", "left", "name", "own", "queue", "releasing", "shelf", "short_since",
+        "subscriptions", "unanswered",
     )  # fmt: skip
 
     def __init__(self, sessions: KeptSessions, client_id: str, name: str) -> None:
@@ -228,6 +268,9 @@ class KeptSession:
         self.client_id = client_id
         self.name = name
         self.subscriptions: dict[str, _Subscribed] = {}
+        self.filters = Filters()
+        self.own: Callable[[Account], bool] | None = None
+        self._expiry: float | None = AS_SET
         self.awaiting = AwaitingRelease(sessions.settings.max_awaiting_release)
         self.unanswered: dict[int, Answer] = {}
         self.releasing: dict[int, None] = {}
@@ -235,6 +278,8 @@ class KeptSession:
         self.short_since: float | None = None
         self.queue, self.shelf = sessions.make_queue(self)
         self._at_least_once = AtLeastOnce(self.queue)
+        # Made when it is needed, as it knows this session.
+        self._selecting: tuple[None, Selecting, Selecting] | None = None
 
     def __repr__(self) -> str:
         where = "connected" if self.left is None else "away"
@@ -245,25 +290,75 @@ class KeptSession:
         """Whether it is its client's session: not ended while a connection still had it."""
         return self._sessions.by_id.get(self.client_id) is self
 
+    @property
+    def expiry(self) -> float | None:
+        """Seconds that it is kept without a connection; None: for ever.
+
+        The settings', also when they change, until it is set. To be written by `write`.
+        """
+        return self._sessions.settings.expiry if self._expiry == AS_SET else self._expiry
+
+    @expiry.setter
+    def expiry(self, seconds: float | None) -> None:
+        self._expiry = seconds
+
+    def expire_as_set(self) -> None:
+        """Let it have the settings' expiry again: its client has MQTT 3.1.1 now."""
+        self._expiry = AS_SET
+
+    def is_over(self, now: float) -> bool:
+        """Whether its client has been away for too long at `now`, on the wall clock."""
+        expiry = self.expiry
+        return self.left is not None and expiry is not None and now - self.left >= expiry
+
     # -- subscriptions --------------------------------------------------------------------------
 
-    def acked(self, granted: int) -> Recipient | None:
-        """Return who takes what the client is to acknowledge, for a subscription."""
-        return (None, self._at_least_once, self.queue)[granted]
+    def acked(self, granted: int, options: int = 0) -> Recipient | None:
+        """Return who takes what the client is to acknowledge, for a subscription with `options`.
+
+        While its client has MQTT 5, which may subscribe with options at any time, and as long as a
+        subscription has some, that is selected (`select`).
+        """
+        if self.own is None and not options and not self.filters.selects:
+            return (None, self._at_least_once, self.queue)[granted]
+        if self._selecting is None:
+            self._selecting = (
+                None,
+                Selecting(self._at_least_once, self.select),
+                Selecting(self.queue, self.select),
+            )
+        return self._selecting[granted]
+
+    def select(self, account: Account, publication: Publication) -> Publication | None:
+        """Return what the client is to get of a publication that `account` pays for; see `Select`.
+
+        Also while it is away: then what it publishes, its will, is known by the account's name.
+        """
+        filters = self.filters
+        if not filters.selects:
+            return publication
+        own = account.name == self.name if self.own is None else self.own(account)
+        return select_by(filters, publication, own=own)
 
     def observe(
-        self, turn: Turn, text: str, granted: int, outlet: Outlet | None
+        self,
+        turn: Turn,
+        text: str,
+        granted: int,
+        outlet: Recipient | None,
+        *,
+        options: int = 0,
     ) -> Observation | None:
         """Let `turn` subscribe to a filter, in place of the subscription to it that there is.
 
         Publications of QoS 0 go to `outlet`; while there is none, to nobody. Returns None where
-        there is nothing to observe until the client is back.
+        there is nothing to observe until the client is back. For `options` see `subscribed`.
         """
         dataspace = self._sessions.dataspace
         old = self.subscriptions.get(text)
         if old is not None and old.observation is not None:
             dataspace.unobserve(turn, old.observation)
-        acked = self.acked(granted)
+        acked = self.acked(granted, options)
         if outlet is None and acked is None:
             return None
         return dataspace.observe(
@@ -276,16 +371,30 @@ class KeptSession:
             replay=False,
         )
 
-    def subscribed(self, text: str, granted: int, observation: Observation | None) -> None:
-        """Note a subscription whose turn was committed."""
-        self.subscriptions[text] = _Subscribed(granted, observation)
+    def subscribed(
+        self,
+        text: str,
+        granted: int,
+        observation: Observation | None,
+        *,
+        options: int = 0,
+        identifier: int = 0,
+    ) -> None:
+        """Note a subscription whose turn was committed.
+
+        `options` and `identifier` are MQTT 5's (`Filters`); such ones are for a client that has
+        been attached with `own`.
+        """
+        self.subscriptions[text] = _Subscribed(granted, observation, options, identifier)
+        self.filters.add(text, options, identifier)
 
     def unsubscribed(self, text: str) -> Observation | None:
         """Forget a subscription; return what there is to end."""
         subscribed = self.subscriptions.pop(text, None)
+        self.filters.remove(text)
         return None if subscribed is None else subscribed.observation
 
-    def observe_all(self, account: Account, outlet: Outlet | None) -> None:
+    def observe_all(self, account: Account, outlet: Recipient | None) -> None:
         """Let the publications of QoS 0 go to `outlet` from now on; to nobody, without one."""
         with account.turn() as turn:
             observations = {
@@ -302,17 +411,37 @@ class KeptSession:
                 if each.observation is not None:
                     self._sessions.dataspace.unobserve(turn, each.observation)
         self.subscriptions.clear()
+        self.filters.clear()
+        self._selecting = None
 
     # -- the client comes and goes --------------------------------------------------------------
 
-    def attach(self, account: Account, name: str, outlet: Outlet) -> None:
+    def attach(
+        self,
+        account: Account,
+        name: str,
+        outlet: Recipient,
+        *,
+        own: Callable[[Account], bool] | None = None,
+    ) -> None:
         """Note that the client is connected: its publications of QoS 0 go to `outlet`.
+
+        Args:
+            account: The connection's.
+            name: Its name.
+            outlet: See above; it may be what stands before the outlet.
+            own: For a client with MQTT 5: whether an account is one that its connection pays with.
 
         Raises:
             QuotaExceededError: If its subscriptions do not fit into the quota of who it is now.
                 Everything is as it was then.
         """
-        self.observe_all(account, outlet)
+        before, self.own = self.own, own
+        try:
+            self.observe_all(account, outlet)
+        except BaseException:
+            self.own = before
+            raise
         self.left = None
         self.name = self.queue.name = name
         self.queue.owner = account
@@ -321,9 +450,14 @@ class KeptSession:
         self.write()
 
     def detach(self, account: Account) -> None:
-        """Note that the client has gone; what comes for it is kept, within limits."""
+        """Note that the client has gone; what comes for it is kept, within limits.
+
+        A session with an expiry of 0 is over then: it ends at the next `KeptSessions.expire` or
+        `find`, or sooner by `KeptSessions.discard`, for who has nothing more in its hands.
+        """
         settings = self._sessions.settings
         self.left = self._sessions.wall()
+        self.own = None
         self.queue.owner = None
         self.observe_all(account, None)
         self.write()
@@ -340,8 +474,11 @@ class KeptSession:
         """Keep whose session it is, and its subscriptions; not of one that is over."""
         if not self.is_current:
             return
-        filters = [(text, each.granted) for text, each in self.subscriptions.items()]
-        value = _KeptValue(self.name, self.left, filters)
+        filters = [
+            (text, each.granted, each.options, each.identifier)
+            for text, each in self.subscriptions.items()
+        ]
+        value = _KeptValue(self.name, self.left, filters, self._expiry)
         self._sessions.keeping.set(SESSION_PREFIX + self.client_id, value.encode())
 
     def erase(self) -> None:
@@ -533,6 +670,15 @@ class KeptSessions:
         session = self.by_id[client_id] = KeptSession(self, client_id, name)
         return session
 
+    def find(self, client_id: str) -> KeptSession | None:
+        """Return the session of a client; None if there is none, or it is over and ends now."""
+        session = self.by_id.get(client_id)
+        if session is not None and session.is_over(self.wall()):
+            self.discard(client_id)
+            self.expired += 1
+            return None
+        return session
+
     def discard(self, client_id: str) -> None:
         """End a session, if there is one: its client wants a clean one, or did not come back."""
         session = self.by_id.pop(client_id, None)
@@ -571,15 +717,8 @@ class KeptSessions:
 
     def expire(self) -> list[str]:
         """End the sessions whose clients have been away for too long; return whose they were."""
-        expiry = self.settings.expiry
-        if expiry is None:
-            return []
         now = self.wall()
-        over = [
-            session.client_id
-            for session in self.by_id.values()
-            if session.left is not None and now - session.left >= expiry
-        ]
+        over = [session.client_id for session in self.by_id.values() if session.is_over(now)]
         for client_id in over:
             self.discard(client_id)
         self.expired += len(over)
@@ -637,15 +776,22 @@ class KeptSessions:
         session = self.by_id[client_id] = KeptSession(self, client_id, kept.name)
         # Who was connected when the relay ended was last seen then; not later than now.
         session.left = now if kept.left is None else min(now, kept.left)
+        session.expiry = kept.expiry
+        # All of them first: whether one has options goes for all.
+        for text, _, options, identifier in kept.filters:
+            session.filters.add(text, options, identifier)
         with self._account_of(session) as account:
-            for text, granted in kept.filters:
+            for text, granted, options, identifier in kept.filters:
                 try:
                     with account.turn() as turn:
                         observation = session.observe(turn, text, granted, None)
                 except QuotaExceededError as exc:
                     logger.warning("%s: subscription to %r was lost: %s", session.name, text, exc)
+                    session.filters.remove(text)
                     continue
-                session.subscribed(text, granted, observation)
+                session.subscribed(
+                    text, granted, observation, options=options, identifier=identifier
+                )
 
     def _restore_identifier(self, prefix: str, key: str) -> None:
         number, _, client_id = key.removeprefix(prefix).partition("/")

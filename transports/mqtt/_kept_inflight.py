@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...accounts import LoanedItem
+from ...accounts import LoanedItem, Outcome
+from ...dataspace import Publication
 from ...dataspace.queues import Channel, Consumer, Delivery, PrefetchWindow
 from .._outlet import Outlet
 from ._identifiers import MAX_PACKET_ID, PacketIds
 from ._inflight import check_handshake
 from ._kept import KeptSession
 from ._packets import encode_publish
+
+
+def _framed(publication: Publication, packet_id: int, dup: bool) -> bytes:
+    """Return the packet of a publication, as MQTT 3.1.1 has it."""
+    return encode_publish(
+        publication.topic,
+        publication.payload,
+        qos=publication.qos,
+        retain=publication.retain,
+        dup=dup,
+        packet_id=packet_id,
+    )
 
 
 class KeptInflight:
@@ -24,13 +38,29 @@ class KeptInflight:
         session: Whose.
         outlet: The way out.
         window: How much may be under way, not fully acknowledged.
+        framed: Makes the packet of a publication, with a packet identifier and with or without DUP;
+            b"": it is not to be sent, and is dropped. By default as MQTT 3.1.1 has it.
+        wall: The wall clock, by which publications expire.
     """
 
-    __slots__ = ("_channel", "_consumer", "_ids", "_outlet", "_session", "_unacked", "_window")
+    __slots__ = (
+        "_channel", "_consumer", "_framed", "_ids", "_outlet", "_session", "_unacked", "_wall",
+        "_window",
+    )  # fmt: skip
 
-    def __init__(self, session: KeptSession, outlet: Outlet, window: int) -> None:
+    def __init__(
+        self,
+        session: KeptSession,
+        outlet: Outlet,
+        window: int,
+        *,
+        framed: Callable[[Publication, int, bool], bytes] | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._session = session
         self._outlet = outlet
+        self._framed = _framed if framed is None else framed
+        self._wall = wall
         self._ids = PacketIds()
         # Each with the QoS that it was sent with: its message may be on disk only by now.
         self._unacked: dict[int, tuple[Delivery, int]] = {}
@@ -70,20 +100,29 @@ class KeptInflight:
         packet_id = message.seq % MAX_PACKET_ID + 1
         if not self._ids.take(packet_id):
             packet_id = self._ids.allocate()
-        publication = delivery.event
+        publication: Publication = delivery.event
         delivery.event = None
-        delivery.loan.item[:] = [
-            encode_publish(
-                publication.topic,
-                publication.payload,
-                qos=publication.qos,
-                retain=publication.retain,
-                dup=delivery.redelivered,
-                packet_id=packet_id,
-            )
-        ]
+        # It may have expired since the queue has looked at its clock.
+        late = publication.expires is not None and publication.has_expired(self._wall())
+        packet = b"" if late else self._framed(publication, packet_id, delivery.redelivered)
+        if not packet:
+            self._ids.release(packet_id)
+            self._drop(delivery, late or publication.has_expired(self._wall()))
+            return
+        delivery.loan.item[:] = [packet]
         self._unacked[packet_id] = delivery, publication.qos
         self._outlet.forward(delivery.loan)
+
+    def _drop(self, delivery: Delivery, late: bool) -> None:
+        """End a delivery that is not to be sent: for the queue it is acknowledged."""
+        counters = self._session.queue.counters
+        if late:
+            counters.expired += 1
+        else:
+            counters.dropped += 1
+        # It is not the client who has done so.
+        delivery.loan.settle(outcome=Outcome.EXPIRED if late else Outcome.DROPPED)
+        delivery.ack()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """Yield what is under way; the queue holds it."""
@@ -111,6 +150,17 @@ class KeptInflight:
             return False
         # Its place in the window is kept until the PUBCOMP.
         self._window.take(0)
+        delivery.ack()
+        return True
+
+    def refused(self, packet_id: int) -> bool:
+        """See `Inflight.refused`."""
+        delivery = self._take(packet_id, 2)
+        if delivery is None:
+            return False
+        self._ids.release(packet_id)
+        if delivery.loan.items:  # else it went with the session
+            delivery.loan.settle(outcome=Outcome.REJECTED)
         delivery.ack()
         return True
 

@@ -1,8 +1,14 @@
-"""Retained publications that outlive the relay (section 3.3.1.3): small values in its store."""
+"""Retained publications that outlive the relay (section 3.3.1.3): small values in its store.
+
+A value: a byte with the QoS and flags; the owner's name, with its length in front (u32); if it
+expires, when (a double); if it has properties (MQTT 5), these, with their length in front (u32);
+the payload. Those of older versions have neither flag, and nothing for them.
+"""
 
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Mapping
 
 from ...accounts import Ledger, QuotaExceededError
@@ -16,11 +22,19 @@ RETAINED_PREFIX = "mqtt/retained/"
 
 HIGHEST_QOS = 2
 
+_QOS = 3
+_EXPIRES = 4
+_PROPERTIES = 8
+
+_DOUBLE = struct.Struct(">d")
+
 
 def keep_retained(
     retained: RetainedStore, ledger: Ledger, keeping: Keeping, values: Mapping[str, bytes]
 ) -> None:
     """Take up the retained publications from before a restart, and keep those that come.
+
+    What has expired meanwhile is dropped.
 
     Args:
         retained: Where they are.
@@ -28,6 +42,7 @@ def keep_retained(
         keeping: What they are kept in.
         values: All that was kept there.
     """
+    now = retained.wall()
     for key, value in values.items():
         if not key.startswith(RETAINED_PREFIX):
             continue
@@ -40,6 +55,9 @@ def keep_retained(
                 exc,
                 extra={"event": "unreadable", "key": key},
             )
+            continue
+        if publication.has_expired(now):
+            keeping.delete(key)
             continue
         try:
             retained.set(publication, ledger.standing_of(owner))
@@ -58,15 +76,43 @@ def keep_retained(
 
 def _encoded(publication: Publication, owner: str) -> bytes:
     name = owner.encode()
-    return bytes((publication.qos,)) + len(name).to_bytes(4, "big") + name + publication.payload
+    expires, properties = publication.expires, publication.properties
+    first = publication.qos
+    parts = [len(name).to_bytes(4, "big"), name]
+    if expires is not None:
+        first |= _EXPIRES
+        parts.append(_DOUBLE.pack(expires))
+    if properties:
+        first |= _PROPERTIES
+        parts += (len(properties).to_bytes(4, "big"), properties)
+    return b"".join((bytes((first,)), *parts, publication.payload))
 
 
 def _decoded(topic: str, value: bytes) -> tuple[Publication, str]:
-    end = 5 + int.from_bytes(value[1:5], "big")
     fault = topic_name_fault(topic)
     if fault is not None:
         raise ValueError(fault)
-    if len(value) <= end or value[0] > HIGHEST_QOS:
+    first = value[0] if value else 0
+    at = 5 + int.from_bytes(value[1:5], "big")
+    owner = value[5:at]
+    expires: float | None = None
+    properties = b""
+    if first & _EXPIRES:
+        if len(value) >= at + _DOUBLE.size:
+            (expires,) = _DOUBLE.unpack_from(value, at)
+        at += _DOUBLE.size
+    if first & _PROPERTIES:
+        start = at + 4
+        at = start + int.from_bytes(value[at:start], "big")
+        properties = value[start:at]
+    if len(value) <= at or first & _QOS > HIGHEST_QOS or first > _QOS | _EXPIRES | _PROPERTIES:
         raise ValueError(f"{len(value)} bytes: its QoS, its owner or its payload is missing")
-    publication = Publication(topic, value[end:], value[0], retain=True)
-    return publication, value[5:end].decode()
+    publication = Publication(
+        topic,
+        value[at:],
+        first & _QOS,
+        retain=True,
+        properties=properties,
+        expires=expires,
+    )
+    return publication, owner.decode()

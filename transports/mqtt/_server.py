@@ -131,15 +131,15 @@ class MqttServer(Server[MqttSettings, MqttSession]):
 
     def each_tick(self, now: float) -> None:
         """See `Server.each_tick`: time passes for what is kept, too."""
+        retained = self.dataspace.retained
+        retained.expire(retained.wall())
+        kept = self.kept
         with self.flusher.corked():
             for delayed in self.wills.over(now):
                 self._publish_delayed(delayed)
-        kept = self.kept
-        if kept is None:
-            return
-        with self.flusher.corked():
-            kept.tick(now)
-            for client_id in kept.expire():
+            if kept is not None:
+                kept.tick(now)
+            for client_id in () if kept is None else kept.expire():
                 self.logger.info(
                     "the session of %r is over: nobody came back for it",
                     client_id,

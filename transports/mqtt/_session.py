@@ -327,7 +327,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         Who has something unsent is not told: it does not read, or the end of a packet is missing.
         """
         connection = self._connection
-        if connection.version != MQTT_5 or self.outlet.unsent or self._link.closed:
+        if connection.version != MQTT_5 or self._link.closed:
+            return False
+        if not self.outlet.blocked:
+            self._server.flusher.flush_now()
+        if self.outlet.unsent or self.outlet.closed:
             return False
         try:
             data = connection.send(Disconnect(reason, with_reason(why)))
@@ -1093,7 +1097,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 answers = self._answers = Answers(
                     self._send, self.cut, None if self._five is None else self._refusal
                 )
-            self._check_receive_maximum(answers)
+            if self._five is not None:
+                self._check_receive_maximum(answers, packet)
             if packet.qos == 1:
                 answer = answers.begin(PubAck(packet_id))
             else:
@@ -1137,16 +1142,17 @@ class MqttSession(Session["MqttServer", Account | None]):
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
-    def _check_receive_maximum(self, answers: Answers) -> None:
+    def _check_receive_maximum(self, answers: Answers, packet: Publish) -> None:
         """See that a client that speaks MQTT 5 has no more under way than it was told it may.
 
         Raises:
             RemoteProtocolError: If it has.
         """
-        if self._five is None:
-            return
         most = self._server.settings.max_awaiting_release
-        if answers.pending_pubacks + (0 if self._awaiting is None else len(self._awaiting)) > most:
+        awaiting = self._awaiting
+        if awaiting is not None and packet.qos > 1 and packet.packet_id in awaiting:
+            return  # the same again
+        if answers.pending_pubacks + (0 if awaiting is None else len(awaiting)) >= most:
             msg = (
                 f"more than {most} publications are under way and not acknowledged, which is the "
                 "receive maximum that it was told"
@@ -1176,7 +1182,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         for text, options in dict(packet.filters).items():
             fault = settings.topics.filter_fault(text)
             reason = Reason.TOPIC_FILTER_INVALID
-            if fault is None and five is not None and text.startswith(SHARED):
+            if five is not None and text.startswith(SHARED):
                 fault = "there are no shared subscriptions here"
                 reason = Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
             if fault is None:

@@ -1,7 +1,9 @@
 """A queued message as bytes: a header and, apart from it, the payload as it is.
 
-The header: one byte of version, flags, QoS and tag; the number, size and times; the topic; and if
-the message has been dead-lettered, by whom and why, as JSON.
+The header: one byte of version, flags, QoS and tag; the number, size and times; the topic; if the
+publication itself expires, when (a double: the queue's own time to live may be over sooner); if it
+has properties (MQTT 5), these, with their length in front (u32); and if the message has been
+dead-lettered, by whom and why, as JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +25,13 @@ _FIXED = struct.Struct(">BBbbIddH")
 _PERSISTENT = 1
 _RETAIN = 2
 _EXPIRES = 4
+# Older versions wrote none of these, and nothing of what is in the header for them.
+_WAS_RETAINED = 8
+_EVENT_EXPIRES = 16
+_PROPERTIES = 32
+
+_DOUBLE = struct.Struct(">d")
+_LENGTH = struct.Struct(">I")
 
 
 class UnstorableError(ValueError):
@@ -44,6 +53,15 @@ def encode(message: Message) -> tuple[bytes, bytes]:
     flags = (
         _PERSISTENT * message.persistent | _RETAIN * event.retain | _EXPIRES * (expires is not None)
     )
+    more = b""
+    if event.was_retained:
+        flags |= _WAS_RETAINED
+    if event.expires is not None:
+        flags |= _EVENT_EXPIRES
+        more = _DOUBLE.pack(event.expires)
+    if event.properties:
+        flags |= _PROPERTIES
+        more += _LENGTH.pack(len(event.properties)) + event.properties
     fixed = _FIXED.pack(
         VERSION,
         flags,
@@ -58,7 +76,7 @@ def encode(message: Message) -> tuple[bytes, bytes]:
     if message.deaths:
         rows = [[d.queue, str(d.reason), d.time, d.count] for d in message.deaths]
         deaths = json.dumps(rows, separators=(",", ":")).encode()
-    return fixed + topic + deaths, event.payload
+    return fixed + topic + more + deaths, event.payload
 
 
 def decode(seq: int, header: bytes, payload: bytes) -> Message:
@@ -76,6 +94,17 @@ def decode(seq: int, header: bytes, payload: bytes) -> Message:
             raise ValueError(f"QoS {qos} is none")
         end = _FIXED.size + length
         topic = header[_FIXED.size : end].decode()
+        event_expires: float | None = None
+        properties = b""
+        if flags & _EVENT_EXPIRES:
+            (event_expires,) = _DOUBLE.unpack_from(header, end)
+            end += _DOUBLE.size
+        if flags & _PROPERTIES:
+            (length,) = _LENGTH.unpack_from(header, end)
+            start, end = end + _LENGTH.size, end + _LENGTH.size + length
+            properties = header[start:end]
+            if len(properties) < length:
+                raise ValueError(f"{len(properties)} of {length} bytes of properties")
         deaths: list[Death] = []
         if end < len(header):
             deaths = [
@@ -89,7 +118,15 @@ def decode(seq: int, header: bytes, payload: bytes) -> Message:
         raise UnstorableError(msg) from exc
     return Message(
         seq=seq,
-        event=Publication(topic, payload, qos, bool(flags & _RETAIN)),
+        event=Publication(
+            topic,
+            payload,
+            qos,
+            bool(flags & _RETAIN),
+            properties,
+            event_expires,
+            bool(flags & _WAS_RETAINED),
+        ),
         size=size,
         persistent=bool(flags & _PERSISTENT),
         enqueued=enqueued,

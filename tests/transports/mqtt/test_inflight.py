@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -18,7 +19,7 @@ from clearfunds.transports import Outlet, RemoteProtocolError, open_flusher
 from clearfunds.transports.mqtt import NEED_DATA, Connection, Publish, Role
 from clearfunds.transports.mqtt._connection import State
 from clearfunds.transports.mqtt._inflight import AtLeastOnce, Inflight
-from clearfunds.transports.mqtt._packets import ConnAck, Connect, encode
+from clearfunds.transports.mqtt._packets import ConnAck, Connect, encode, encode_publish
 from clearfunds.transports.mqtt._session import frame
 
 
@@ -56,7 +57,11 @@ class Subscriber:
 
 
 @asynccontextmanager
-async def subscriber(window: int = 4) -> AsyncGenerator[Subscriber]:
+async def subscriber(
+    window: int = 4,
+    framed: Callable[[Publication, int], bytes] | None = None,
+    wall: Callable[[], float] = time.time,
+) -> AsyncGenerator[Subscriber]:
     ledger = Ledger()
     broken: list[str] = []
     ours, theirs = socket.socketpair()
@@ -70,7 +75,15 @@ async def subscriber(window: int = 4) -> AsyncGenerator[Subscriber]:
     with ours, theirs:
         async with open_flusher() as flusher:
             outlet = Outlet(ledger, flusher, ours, "S", frame=frame, on_broken=broken.append)
-            inflight = Inflight(ledger, outlet, "S", window=window, on_broken=broken.append)
+            inflight = Inflight(
+                ledger,
+                outlet,
+                "S",
+                window=window,
+                on_broken=broken.append,
+                framed=framed,
+                wall=wall,
+            )
             yield Subscriber(ledger, ledger.open("a"), outlet, inflight, theirs, broken, reader)
             outlet.close()
             inflight.close()
@@ -233,3 +246,96 @@ async def test_a_delivery_without_a_charge_is_found() -> None:
         with pytest.raises(AuditError, match=r"account a owes 0 items .*have 1 items and 9"):
             s.ledger.audit()
         s.account.borrow(1, 9)
+
+
+# --- packets of one's own (MQTT 5) --------------------------------------------------------------
+
+
+def framed(publication: Publication, packet_id: int) -> bytes:
+    """Make a packet, but of no payload that begins with a bang."""
+    if publication.payload.startswith(b"!"):
+        return b""
+    return encode_publish("framed", publication.payload, publication.qos, packet_id=packet_id)
+
+
+async def test_who_gives_packets_of_its_own_may_drop_some() -> None:
+    async with subscriber(window=2, framed=framed) as s:
+        for payload in (b"!0", b"1", b"!2", b"!3", b"4", b"!5", b"6"):
+            s.publish(0, payload)
+        first = s.received()
+        assert [(p.topic, p.payload) for p in first] == [("framed", b"1"), ("framed", b"4")]
+        # What came while the window was full is looked at when it is its turn.
+        assert s.ledger.repaid_items[Outcome.DROPPED] == 3
+        s.ledger.audit()
+        for packet in first:
+            s.inflight.acknowledged(packet.packet_id)
+        s.outlet.ready()
+        assert [p.payload for p in s.received()] == [b"6"]
+        assert s.ledger.repaid_items[Outcome.DROPPED] == 4
+        assert s.account.debt_items == len(s.inflight) == 1
+
+
+async def test_what_has_expired_is_not_sent() -> None:
+    now = 90.0
+    async with subscriber(window=1, wall=lambda: now) as s:
+        s.publish(1)
+        for n, expires in ((2, 99.0), (3, None), (4, 101.0)):
+            publication = Publication("t", b"%d" % n, 1, expires=expires)
+            with s.account.turn(publication) as turn:
+                turn.send(s.inflight, publication)
+        now = 100.0
+        (one,) = s.received()
+        s.inflight.acknowledged(one.packet_id)
+        s.outlet.ready()
+        (three,) = s.received()
+        assert three.payload == b"3"
+        assert s.ledger.repaid_items[Outcome.EXPIRED] == 1
+        now = 101.0
+        s.inflight.acknowledged(three.packet_id)
+        s.outlet.ready()
+        assert s.received() == []
+        assert s.ledger.repaid_items[Outcome.EXPIRED] == 2
+        assert s.account.debt_items == len(s.inflight) == 0
+
+
+async def test_what_is_dropped_is_no_progress() -> None:
+    async with subscriber(framed=framed) as s:
+        now = 100.0
+        s.ledger.clock = lambda: now
+        s.publish(1)
+        now = 110.0
+        s.publish(0, b"!")
+        assert s.ledger.holder_statistics(s.inflight).idle_seconds == 10
+
+
+async def test_a_publication_that_is_refused_is_over() -> None:
+    """MQTT 5, section 4.3.3: without PUBREL, and its identifier may be used again."""
+    async with subscriber(window=1) as s:
+        s.publish(1, qos=2)
+        s.publish(2, qos=1)
+        (packet,) = s.received()
+        assert s.inflight.refused(packet.packet_id)
+        assert not s.inflight.refused(packet.packet_id)
+        s.outlet.ready()
+        (second,) = s.received()
+        assert second.payload == b"2"
+        assert not s.inflight.releasing
+        assert s.ledger.repaid_items[Outcome.REJECTED] == 1
+        with pytest.raises(RemoteProtocolError, match="PUBREC for packet 2, which was sent with"):
+            s.inflight.refused(second.packet_id)
+        s.ledger.audit()
+
+
+async def test_a_lower_qos_changes_nothing_else() -> None:
+    got: list[Publication] = []
+
+    def note(publication: Publication, _: int) -> bytes:
+        got.append(publication)
+        return b""
+
+    async with subscriber(framed=note) as s:
+        publication = Publication("t", b"x", 2, True, b"p", 4e9, True)
+        with s.account.turn(publication) as turn:
+            turn.send(AtLeastOnce(s.inflight), publication)
+        assert got == [attrs.evolve(publication, qos=1)]
+        assert got[0].was_retained

@@ -193,3 +193,22 @@ def test_a_packet_gets_another_identifier(topic: str, size: int, qos: int) -> No
         encode_publish(topic, bytes(size), qos=qos, packet_id=number) for number in (1, 54_321)
     )
     assert with_packet_id(one, 54_321) == other
+
+
+async def test_what_is_not_to_be_sent_is_not_put_aside_either() -> None:
+    async with client(window=1) as c:
+        c.publish(1)
+        c.inflight.relieve("it is stuck")
+        for expires in (1.0, 4e9):
+            publication = Publication("t", b"%06d" % c.sent, 1, expires=expires)
+            c.sent += 1
+            with c.publisher.turn(publication) as turn:
+                turn.send(c.inflight, publication)
+        assert c.ledger.repaid_items[Outcome.EXPIRED] == 1
+        c.ledger.audit()
+        with trio.fail_after(10):
+            while len(c.got) < 2:
+                c.read()
+                c.acknowledge(1)
+                await trio.sleep(0.01)
+        assert c.got == [0, 2]

@@ -26,6 +26,9 @@ messages = st.builds(
         st.binary(max_size=200),
         st.integers(0, 2),
         st.booleans(),
+        st.binary(max_size=60),
+        st.none() | times,
+        st.booleans(),
     ),
     size=st.integers(0, 2**32 - 1),
     persistent=st.booleans(),
@@ -45,7 +48,30 @@ def test_all_that_has_to_come_back_does(message: Message) -> None:
     back = decode(message.seq, header, payload)
     for field in COMES_BACK:
         assert getattr(back, field) == getattr(message, field), field
+    assert back.event.was_retained == message.event.was_retained
     assert (back.ticket, back.at_rest, back.loan, back.redelivered) == (0, True, None, False)
+
+
+def test_what_older_versions_have_written_is_read() -> None:
+    header = (
+        bytes.fromhex("010601030000000941d954fc4000000041d954fc40c000000003" + b"a/b".hex())
+        + b'[["q","expired",1.5,2]]'
+    )
+    back = decode(9, header, b"payload")
+    event = back.event
+    assert event == Publication("a/b", b"payload", 1, True)
+    assert (event.properties, event.expires, event.was_retained) == (b"", None, False)
+    assert (back.size, back.enqueued, back.expires, back.tag) == (9, 1.7e9, 1.7e9 + 3, 3)
+    assert back.deaths == (Death("q", DeathReason.EXPIRED, 1.5, 2),)
+    # And what has nothing that is new is written as they did.
+    assert encode(back) == (header, b"payload")
+
+
+def test_properties_that_are_cut_off_are_none() -> None:
+    header, _ = encode(Message(1, Publication("a", b"", properties=b"12345"), 1, True, 0.0))
+    for end in range(len(header) - 9, len(header)):
+        with pytest.raises(UnstorableError, match="message 1 has a header that is none"):
+            decode(1, header[:end], b"")
 
 
 def test_only_publications_can_be_written() -> None:

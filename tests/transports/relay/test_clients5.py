@@ -74,7 +74,9 @@ async def test_a_request_is_answered() -> None:
                 answer = ["-V", "5", "-t", where.decode(), "-m", "42"]
                 answer += ["-D", "publish", "correlation-data", number.decode()]
                 await run_fed(["mosquitto_pub", *at(relay), *answer])
-                assert bytes(await client.stdout.receive_some()).strip() == b"42"
+                async with client.stdout:
+                    assert bytes(await client.stdout.receive_some()).strip() == b"42"
+                    await client.wait()
         assert (await old.publication()).payload == b"6 x 7"
 
 

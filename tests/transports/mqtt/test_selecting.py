@@ -1,0 +1,119 @@
+"""What stands before a holder for MQTT 5's options: what it lets through, and its books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from clearfunds.accounts import Account, Ledger, Outcome
+from clearfunds.dataspace import Batch, Dataspace, Mailbox, Publication, TopicFilter
+from clearfunds.transports.mqtt._filters import NO_LOCAL, RETAIN_AS_PUBLISHED, Filters
+from clearfunds.transports.mqtt._selecting import Selecting, select_by
+
+
+class Bench:
+    """A client with filters, and somebody else who publishes."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.dataspace = Dataspace(self.ledger)
+        self.client, self.other = self.ledger.open("client"), self.ledger.open("other")
+        self.mailbox = Mailbox(self.ledger, "m")
+        self.filters = Filters()
+        self.selecting = Selecting(self.mailbox, self.select)
+
+    def select(self, account: Account, publication: Publication) -> Publication | None:
+        return select_by(self.filters, publication, own=account == self.client)
+
+    def subscribe(self, text: str, options: int) -> None:
+        self.filters.add(text, options)
+        with self.client.turn() as turn:
+            self.dataspace.observe(turn, TopicFilter(text), self.selecting, consumer=self)
+
+    def publish(self, account: Account, topic: str, retain: bool = False) -> None:
+        with account.turn() as turn:
+            turn.publish(self.dataspace, Publication(topic, b"1", retain=retain))
+        self.ledger.audit()
+
+    def run(self, account: Account, *topics: str, framing: int = 0) -> None:
+        """Publish a run, as a transport does."""
+        events = [Publication(topic, b"x" * n) for n, topic in enumerate(topics)]
+        raw = bytes(sum(each.nbytes for each in events) + framing)
+        batch = Batch(raw, len(events), lambda _: events)
+        self.dataspace.route_run(account, batch, [self.selecting])
+        self.selecting.ready()
+        self.ledger.audit()
+
+    def told(self) -> list[str]:
+        """Return the topics of what has come, with ! where RETAIN is set; and repay it."""
+        found: list[str] = []
+        for loan in list(self.mailbox.loans()):
+            for event in loan.item:
+                events = event.events() if isinstance(event, Batch) else [event]
+                found += [each.topic + "!" * each.retain for each in events]
+        self.mailbox.settle_all(Outcome.DELIVERED)
+        self.ledger.audit()
+        return found
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_with_no_local_a_client_does_not_get_its_own(bench: Bench) -> None:
+    bench.subscribe("a/+", NO_LOCAL)
+    bench.publish(bench.client, "a/1")
+    assert bench.client.debt_items == 0
+    assert bench.ledger.repaid_items[Outcome.DROPPED] == 1
+    bench.publish(bench.other, "a/2")
+    assert bench.told() == ["a/2"]
+    # Unless another one matches, too, which wants it.
+    bench.subscribe("#", 0)
+    bench.publish(bench.client, "a/3")
+    bench.publish(bench.client, "b")
+    assert bench.told() == ["a/3", "b"]
+    assert bench.client.debt_items == bench.other.debt_items == 0
+
+
+def test_retain_stays_as_published_if_one_wants_that(bench: Bench) -> None:
+    bench.subscribe("#", 0)
+    bench.publish(bench.other, "a", retain=True)
+    bench.subscribe("a", RETAIN_AS_PUBLISHED)
+    bench.publish(bench.other, "a", retain=True)
+    bench.publish(bench.other, "a")
+    bench.publish(bench.other, "b", retain=True)
+    # The second is what was retained, told to a new subscriber.
+    assert bench.told() == ["a", "a!", "a!", "a", "b"]
+
+
+@pytest.mark.parametrize("framing", [0, 7])
+def test_a_run_is_passed_on_whole_or_taken_apart(bench: Bench, framing: int) -> None:
+    bench.subscribe("a", NO_LOCAL)
+    bench.subscribe("#", 0)
+    bench.filters.remove("#")
+    bench.run(bench.other, "a", "b", "a", framing=framing)
+    (loan,) = bench.mailbox.loans()
+    assert type(loan.item[0]) is Batch
+    assert bench.told() == ["a", "b", "a"]
+    bench.run(bench.client, "a", "b", "a", "b", framing=framing)
+    assert bench.client.debt_items == 2
+    assert bench.told() == ["b", "b"]
+    bench.run(bench.client, "a", framing=framing)
+    assert bench.told() == []
+    assert bench.client.debt_items == bench.client.debt_bytes == 0
+
+
+def test_a_run_that_is_not_what_it_says_leaves_the_books_balanced(bench: Bench) -> None:
+    bench.subscribe("a", NO_LOCAL)
+    explode: Callable[[bytes], list[Publication]] = lambda _: [Publication("a", b"")]  # noqa: E731
+    bench.dataspace.route_run(bench.client, Batch(b"raw", 2, explode), [bench.selecting])
+    bench.ledger.audit()
+    bench.mailbox.settle_all(Outcome.DELIVERED)
+    assert bench.client.debt_items == bench.client.debt_bytes == 0
+
+
+def test_it_is_known_by_whom_it_stands_before(bench: Bench) -> None:
+    assert bench.selecting.last_holder is bench.mailbox
+    assert "Selecting before" in repr(bench.selecting)
