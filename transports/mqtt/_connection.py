@@ -22,9 +22,15 @@ role and state there is a set of the first bytes that are welcome.
     server:  AWAITING_CONNECT --CONNECT received--> AWAITING_CONNACK --CONNACK 0 sent--> CONNECTED
     client:  AWAITING_CONNECT --CONNECT sent--> AWAITING_CONNACK --CONNACK 0 received--> CONNECTED
     both:    CONNACK with another code, DISCONNECT, an error --> CLOSED
+
+Of the two versions spoken here, a client's connection speaks 3.1.1. A server's speaks what the
+first CONNECT asks for, and from then on that alone: `version` is 4 until a CONNECT of MQTT 5 has
+come. What MQTT 5 adds to the above: a server says DISCONNECT, too, and it owes one (or a CONNACK)
+to who broke the protocol, with the reason why.
 """
 
 import enum
+from typing import Final
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._need_data import NEED_DATA, NeedDataType
@@ -32,6 +38,7 @@ from ._frames import DEFAULT_MAX_PACKET_SIZE, find_frame
 from ._packets import (
     FIRST_BYTES,
     KIND_NAMES,
+    PROTOCOL_LEVEL,
     ConnAck,
     Connect,
     Disconnect,
@@ -48,10 +55,21 @@ from ._packets import (
     UnacceptableConnectError,
     UnsubAck,
     Unsubscribe,
+    connect_level,
     decode,
     encode,
     first_byte_fault,
 )
+from ._packets5 import (
+    CLIENT_DISCONNECT_REASONS,
+    PROTOCOL_LEVEL_5,
+    SERVER_DISCONNECT_REASONS,
+    decode5,
+    encode5,
+    first_byte_fault5,
+)
+from ._properties import NO_PROPERTIES
+from ._reasons import Reason, ReasonedError
 from ._topics import TopicLimits
 
 
@@ -108,8 +126,13 @@ _SENDABLE: dict[tuple[Role, State], frozenset[type[Packet]]] = {
     (Role.CLIENT, State.CLOSED): frozenset(),
 }
 
+# What a server may send besides in MQTT 5, once it has accepted CONNECT [MQTT-3.14.0-1].
+_SENDABLE_5: Final = _SENDABLE[Role.SERVER, State.CONNECTED] | {Disconnect}
+_DISCONNECT_ONLY: Final[frozenset[type[Packet]]] = frozenset({Disconnect})
+
 #: No CONNECT is larger: a fixed header of five bytes, ten bytes of variable header, five strings
-#: (section 3.1). Whoever has not even said who it is cannot make a server hold more than this.
+#: (section 3.1). Whoever has not even said who it is cannot make a server hold more than this. In
+#: MQTT 5 one could be, by its properties, as large as any packet; it must do with this.
 MAX_CONNECT_SIZE = 5 + 10 + 5 * (2 + 65_535)
 
 
@@ -119,7 +142,11 @@ class Connection:
     Attributes:
         role: which side this is.
         state: how far the connection has come.
+        version: of the protocol: 4 (MQTT 3.1.1) until a CONNECT of MQTT 5 has come, whether it was
+            in order or not; then 5.
         max_packet_size: the largest packet accepted, in bytes, fixed header included.
+        max_topic_alias: the largest topic alias accepted in MQTT 5; 0: none is. It may be set until
+            CONNACK, which tells the client of it.
         buffer: the input being parsed. For this package only.
         position: where in `buffer` the next packet starts. For this package only.
         missing: bytes that the packet at `position`, or the one being collected, still lacks; 0 if
@@ -127,20 +154,25 @@ class Connection:
     """
 
     __slots__ = (
+        "_aliases",
         "_clean_session",
         "_collected",
         "_disconnected",
+        "_expires_at_once",
         "_fault",
+        "_is_311",
         "_sendable",
         "_size_limit",
         "_topic_limits",
         "_welcome",
         "buffer",
         "max_packet_size",
+        "max_topic_alias",
         "missing",
         "position",
         "role",
         "state",
+        "version",
     )
 
     def __init__(
@@ -149,6 +181,7 @@ class Connection:
         *,
         max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
         topic_limits: TopicLimits | None = None,
+        max_topic_alias: int = 0,
     ) -> None:
         """Make a connection that has neither sent nor received anything.
 
@@ -158,9 +191,17 @@ class Connection:
             topic_limits: what the topics that the peer publishes to, its will's included, must keep
                 within; by default whatever fits into a packet. Filters of subscriptions are not
                 looked at: they can be refused one by one, in the SUBACK.
+            max_topic_alias: the largest topic alias accepted, in MQTT 5.
         """
         self.role = role
+        self.version = PROTOCOL_LEVEL
+        # Whether all that comes is MQTT 3.1.1. A server knows when CONNECT has come.
+        self._is_311 = role is Role.CLIENT
         self.max_packet_size = max_packet_size
+        self.max_topic_alias = max_topic_alias
+        # What topic aliases stand for; made when the first one comes.
+        self._aliases: dict[int, str] | None = None
+        self._expires_at_once = False
         self.buffer = b""
         self.position = 0
         self._topic_limits = topic_limits
@@ -232,7 +273,10 @@ class Connection:
 
         Raises:
             UnacceptableConnectError: a CONNECT that is to be answered with a CONNACK of the
-                exception's return code; `send` takes that one packet more.
+                exception's return code; `send` takes that one packet more. In MQTT 5 every CONNECT
+                that is not in order raises it.
+            ReasonedError: as the next one, in MQTT 5; `send` takes one DISCONNECT more if the
+                connection was connected (also after an `OversizedPacketError`; see `reason_of`).
             RemoteProtocolError: the peer broke the protocol; close the connection.
             LocalProtocolError: a server asked for the next packet before it answered CONNECT.
         """
@@ -248,7 +292,10 @@ class Connection:
             if end > len(buffer):
                 self.missing = end - len(buffer)
                 return NEED_DATA
-            packet = decode(buffer[position], buffer[start:end])
+            if self._is_311:
+                packet = decode(buffer[position], buffer[start:end])
+            else:
+                packet = self._decode(buffer, position, start, end)
             if self._topic_limits is not None:
                 self._check_topic(packet, self._topic_limits)
             self.position = end
@@ -267,11 +314,17 @@ class Connection:
         """
         if type(packet) not in self._sendable:
             raise LocalProtocolError(self._unsendable(packet))
-        if self._fault is not None and not (isinstance(packet, ConnAck) and packet.return_code):
-            raise LocalProtocolError(f"this CONNECT has to be refused: {self._fault}")
+        if self._fault is not None and not _refuses(packet):
+            what = "CONNECT has" if isinstance(packet, ConnAck) else "connection has"
+            raise LocalProtocolError(f"this {what} to be refused: {self._fault}")
         if isinstance(packet, ConnAck) and packet.session_present and self._clean_session:
-            raise LocalProtocolError(_SESSION_FAULT)
-        encoded = encode(packet)
+            raise LocalProtocolError(_SESSION_FAULTS[self.version])
+        if self.version == PROTOCOL_LEVEL:
+            encoded = encode(packet)
+        else:
+            if isinstance(packet, Disconnect):
+                _check_disconnect(packet)
+            encoded = encode5(packet)
         match packet:
             case Connect():
                 self._clean_session = packet.clean_session
@@ -293,6 +346,8 @@ class Connection:
         self.state = state
         self._welcome = _WELCOME[self.role, state]
         self._sendable = _SENDABLE[self.role, state]
+        if state is State.CONNECTED and self.version != PROTOCOL_LEVEL:
+            self._sendable = _SENDABLE_5
         self._size_limit = self.max_packet_size
         if state is State.AWAITING_CONNECT:
             self._size_limit = min(self.max_packet_size, MAX_CONNECT_SIZE)
@@ -307,9 +362,10 @@ class Connection:
         match packet:
             case Connect():
                 self._clean_session = packet.clean_session
+                self._expires_at_once = not packet.properties.session_expiry
                 self._enter(State.AWAITING_CONNACK)
             case ConnAck(session_present=True) if self._clean_session:
-                raise RemoteProtocolError(_SESSION_FAULT)
+                raise RemoteProtocolError(_SESSION_FAULTS[self.version])
             case ConnAck(return_code=0):
                 self._enter(State.CONNECTED)
             case ConnAck():
@@ -326,15 +382,110 @@ class Connection:
             fault = limits.name_fault(packet.will.topic)
         else:
             return
-        if fault:
-            raise RemoteProtocolError(f"{KIND_NAMES[packet.kind]}: {fault}")
+        if not fault:
+            return
+        message = f"{KIND_NAMES[packet.kind]}: {fault}"
+        if self.version == PROTOCOL_LEVEL:
+            raise RemoteProtocolError(message)
+        if isinstance(packet, Connect):
+            raise UnacceptableConnectError(message, Reason.TOPIC_NAME_INVALID)
+        raise ReasonedError(message, Reason.TOPIC_NAME_INVALID)
+
+    def _decode(self, buffer: bytes, position: int, start: int, end: int) -> Packet:
+        """Decode the packet at `position` if it is MQTT 5, or the first that a server gets."""
+        first_byte, body = buffer[position], buffer[start:end]
+        if self.state is not State.AWAITING_CONNECT:
+            self._check_length(buffer, position, start)
+            packet = decode5(first_byte, body)
+            if isinstance(packet, Publish):
+                return self._resolved(packet)
+            if isinstance(packet, Disconnect):
+                self._check_leaving(packet)
+            return packet
+        if connect_level(body) != PROTOCOL_LEVEL_5:
+            self._is_311 = True
+            return decode(first_byte, body)
+        self.version = PROTOCOL_LEVEL_5
+        try:
+            self._check_length(buffer, position, start)
+            return decode5(first_byte, body)
+        except ReasonedError as exc:
+            raise UnacceptableConnectError(str(exc), exc.reason) from None
+
+    def _check_length(self, buffer: bytes, position: int, start: int) -> None:
+        """See that the remaining length, which ends at `start`, is not padded."""
+        if start - position > 2 and not buffer[start - 1]:
+            raise ReasonedError(
+                "the remaining length takes more bytes than it needs [MQTT-1.5.5-1]",
+                Reason.MALFORMED_PACKET,
+            )
+
+    def _resolved(self, packet: Publish) -> Publish:
+        """Return a PUBLISH of a client with its topic, whether that came or an alias for it."""
+        properties = packet.properties
+        if properties is NO_PROPERTIES:
+            return packet
+        if properties.subscription_ids:
+            raise ReasonedError(
+                "PUBLISH from a client has a subscription identifier [MQTT-3.3.4-6]",
+                Reason.PROTOCOL_ERROR,
+            )
+        alias = properties.topic_alias
+        if alias is None:
+            return packet
+        if alias > self.max_topic_alias:
+            raise ReasonedError(
+                f"PUBLISH has topic alias {alias}; at most {self.max_topic_alias} is accepted here "
+                "[MQTT-3.3.2-9]",
+                Reason.TOPIC_ALIAS_INVALID,
+            )
+        aliases = self._aliases
+        if aliases is None:
+            aliases = self._aliases = {}
+        if packet.topic:
+            aliases[alias] = packet.topic
+            return packet
+        topic = aliases.get(alias)
+        if topic is None:
+            raise ReasonedError(
+                f"PUBLISH has topic alias {alias}, but no topic was given for it (section "
+                "3.3.2.3.4)",
+                Reason.PROTOCOL_ERROR,
+            )
+        return Publish(
+            topic,
+            packet.payload,
+            packet.qos,
+            packet.retain,
+            packet.dup,
+            packet.packet_id,
+            properties,
+        )
+
+    def _check_leaving(self, packet: Disconnect) -> None:
+        if packet.reason not in CLIENT_DISCONNECT_REASONS:
+            raise ReasonedError(
+                f"DISCONNECT from a client has reason code {packet.reason:#04x}, which only "
+                "servers send [MQTT-3.14.2-1]",
+                Reason.PROTOCOL_ERROR,
+            )
+        if packet.properties.session_expiry and self._expires_at_once:
+            raise ReasonedError(
+                "DISCONNECT sets a session expiry interval, but that of CONNECT was 0 (section "
+                "3.14.2.2.2)",
+                Reason.PROTOCOL_ERROR,
+            )
 
     def _fail(self, fault: RemoteProtocolError) -> None:
         self._fault = fault
         self._drop_input()
-        # A CONNECT refused with a return code is still owed its CONNACK.
+        # A CONNECT refused with a return code is still owed its CONNACK, and whoever was connected
+        # in MQTT 5 is told why it no longer is.
+        told = self.version != PROTOCOL_LEVEL and self.state is State.CONNECTED
         owed = isinstance(fault, UnacceptableConnectError)
         self._enter(State.AWAITING_CONNACK if owed else State.CLOSED)
+        if told:
+            self._sendable = _DISCONNECT_ONLY
 
     def _without_packet(self) -> NeedDataType:
         """Answer for `next_packet` when there is no input, or none that has a place here."""
@@ -344,9 +495,16 @@ class Connection:
             raise LocalProtocolError("answer CONNECT with CONNACK before reading on")
         if self.position >= len(self.buffer):
             return NEED_DATA
-        fault = RemoteProtocolError(self._unwelcome_fault(self.buffer[self.position]))
+        fault = self._unwelcome(self.buffer[self.position])
         self._fail(fault)
         raise fault
+
+    def _unwelcome(self, first_byte: int) -> RemoteProtocolError:
+        if self.version == PROTOCOL_LEVEL:
+            return RemoteProtocolError(self._unwelcome_fault(first_byte))
+        if not self._disconnected and (fault := first_byte_fault5(first_byte)) is not None:
+            return fault
+        return ReasonedError(self._unwelcome_fault(first_byte), Reason.PROTOCOL_ERROR)
 
     def _unwelcome_fault(self, first_byte: int) -> str:
         if self._disconnected:
@@ -362,7 +520,10 @@ class Connection:
                 return f"the first packet is {name}, not CONNECT [MQTT-3.1.0-1]"
             if name == "CONNECT":
                 return "a second CONNECT on the same connection [MQTT-3.1.0-2]"
-            return f"{name} came from a client; only servers send it (section 2.2.1, table 2.1)"
+            table = "section 2.2.1, table 2.1"
+            if self.version == PROTOCOL_LEVEL_5:
+                table = "section 2.1.2, table 2-1"
+            return f"{name} came from a client; only servers send it ({table})"
         if self.state is State.AWAITING_CONNECT:
             return f"the server sent {name} before it was sent CONNECT (section 3.1)"
         if self.state is State.AWAITING_CONNACK:
@@ -381,6 +542,31 @@ class Connection:
         return f"cannot send {name} while {self.state.value} [MQTT-3.1.0-1][MQTT-3.2.0-1]"
 
 
-_SESSION_FAULT = "CONNACK says session present, but a clean session was asked for [MQTT-3.2.2-1]"
+_SESSION_FAULTS: Final = {
+    PROTOCOL_LEVEL: "CONNACK says session present, but a clean session was asked for "
+    "[MQTT-3.2.2-1]",
+    PROTOCOL_LEVEL_5: "CONNACK says session present, but a clean start was asked for "
+    "[MQTT-3.2.2-2]",
+}
 
 _TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind})
+
+
+def _refuses(packet: Packet) -> bool:
+    """Whether it says that something is wrong, as it has to where something is."""
+    if isinstance(packet, ConnAck):
+        return packet.return_code != 0
+    return isinstance(packet, Disconnect) and packet.reason >= Reason.UNSPECIFIED_ERROR
+
+
+def _check_disconnect(packet: Disconnect) -> None:
+    """See that a server may send this DISCONNECT."""
+    if packet.reason not in SERVER_DISCONNECT_REASONS:
+        raise LocalProtocolError(
+            f"a server does not send DISCONNECT with reason code {packet.reason:#04x} "
+            "[MQTT-3.14.2-1]"
+        )
+    if packet.properties.session_expiry is not None:
+        raise LocalProtocolError(
+            "a server's DISCONNECT has no session expiry interval [MQTT-3.14.2-2]"
+        )

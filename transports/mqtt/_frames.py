@@ -15,6 +15,11 @@ MAX_REMAINING_LENGTH = 268_435_455
 #: default. 2 MiB lets payloads of a whole MiB pass with their headers.
 DEFAULT_MAX_PACKET_SIZE = 2 << 20
 
+
+class OversizedPacketError(RemoteProtocolError):
+    """A packet is larger than what is accepted here; MQTT 5 has a reason code of its own for it."""
+
+
 _ONE_BYTE_LENGTHS = tuple(bytes([n]) for n in range(128))
 
 
@@ -50,8 +55,9 @@ def find_frame(
         (start of the body, end of the packet), or None while the fixed header is incomplete.
 
     Raises:
-        RemoteProtocolError: if the remaining length takes more than four bytes (section 2.2.3),
-            or the packet, fixed header included, is larger than `max_packet_size`.
+        OversizedPacketError: if the packet, fixed header included, is larger than
+            `max_packet_size`.
+        RemoteProtocolError: if the remaining length takes more than four bytes (section 2.2.3).
     """
     available = len(buffer)
     at = position + 1
@@ -76,7 +82,7 @@ def find_frame(
             )
     end = at + length
     if end - position > max_packet_size:
-        raise RemoteProtocolError(
+        raise OversizedPacketError(
             f"a packet of {end - position} bytes is announced, at most {max_packet_size} are "
             "accepted here; send smaller payloads or raise the limit on the packet size"
         )

@@ -1,4 +1,7 @@
-"""The fourteen control packets of MQTT 3.1.1 as values, and their wire format.
+"""The control packets of MQTT as values, and their wire format in version 3.1.1.
+
+The values do for MQTT 5 as well, whose wire format is `_packets5`'s: what only that version can say
+(`properties`, `reason`) has a default that says nothing.
 
 Rules:
 
@@ -24,6 +27,7 @@ import attrs
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 from ._frames import encode_remaining_length
+from ._properties import NO_PROPERTIES, Properties
 from ._topics import MAX_STRING_BYTES, topic_filter_fault, topic_name_fault
 
 PROTOCOL_NAME = "MQTT"
@@ -49,10 +53,11 @@ class UnacceptableConnectError(RemoteProtocolError):
 
     Attributes:
         return_code: what the CONNACK is to say: `UNACCEPTABLE_PROTOCOL_LEVEL` [MQTT-3.1.2-2] or
-            `IDENTIFIER_REJECTED` [MQTT-3.1.3-8].
+            `IDENTIFIER_REJECTED` [MQTT-3.1.3-8]; in MQTT 5, which has a code for all that can be
+            wrong with a CONNECT, a `Reason`.
     """
 
-    def __init__(self, message: str, return_code: ConnectReturnCode) -> None:
+    def __init__(self, message: str, return_code: int) -> None:
         super().__init__(message)
         self.return_code = return_code
 
@@ -65,11 +70,16 @@ class Will:
     payload: bytes = b""
     qos: int = 0
     retain: bool = False
+    properties: Properties = NO_PROPERTIES
 
 
 @attrs.frozen
 class Connect:
-    """Section 3.1. An empty `client_id` asks the server to make one up; `keep_alive` in seconds."""
+    """Section 3.1. An empty `client_id` asks the server to make one up; `keep_alive` in seconds.
+
+    In MQTT 5, `clean_session` is what is called clean start there: it ends the session before, and
+    says nothing of how long this one is kept.
+    """
 
     client_id: str = ""
     clean_session: bool = True
@@ -79,23 +89,28 @@ class Connect:
     will: Will | None = None
     protocol_name: str = PROTOCOL_NAME
     protocol_level: int = PROTOCOL_LEVEL
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 1
 
 
 @attrs.frozen
 class ConnAck:
-    """Section 3.2. `return_code` is one of `ConnectReturnCode`."""
+    """Section 3.2. `return_code` is one of `ConnectReturnCode`; in MQTT 5, a `Reason`."""
 
     session_present: bool
     return_code: int
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 2
 
 
 @attrs.frozen
 class Publish:
-    """Section 3.3. `packet_id` is 0 exactly when `qos` is 0: then the wire carries none."""
+    """Section 3.3. `packet_id` is 0 exactly when `qos` is 0: then the wire carries none.
+
+    In MQTT 5, `topic` may be empty where the properties have a topic alias.
+    """
 
     topic: str
     payload: bytes = b""
@@ -103,6 +118,7 @@ class Publish:
     retain: bool = False
     dup: bool = False
     packet_id: int = 0
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 3
 
@@ -112,6 +128,8 @@ class PubAck:
     """Section 3.4: a QoS 1 publication has been accepted."""
 
     packet_id: int
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 4
 
@@ -121,6 +139,8 @@ class PubRec:
     """Section 3.5: a QoS 2 publication has been received (first answer)."""
 
     packet_id: int
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 5
 
@@ -130,6 +150,8 @@ class PubRel:
     """Section 3.6: the sender of a QoS 2 publication will not send it again."""
 
     packet_id: int
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 6
 
@@ -139,26 +161,37 @@ class PubComp:
     """Section 3.7: a QoS 2 publication is complete (last answer)."""
 
     packet_id: int
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 7
 
 
 @attrs.frozen
 class Subscribe:
-    """Section 3.8. `filters` holds pairs of (topic filter, highest QoS wanted)."""
+    """Section 3.8. `filters` holds pairs of (topic filter, highest QoS wanted).
+
+    In MQTT 5 the second is the whole byte of options, of which QoS is the two lowest bits (section
+    3.8.3.1 of that standard).
+    """
 
     packet_id: int
     filters: tuple[tuple[str, int], ...]
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 8
 
 
 @attrs.frozen
 class SubAck:
-    """Section 3.9. One code a filter: the QoS granted, or `SUBSCRIPTION_FAILED`."""
+    """Section 3.9. One code a filter: the QoS granted, or `SUBSCRIPTION_FAILED`.
+
+    In MQTT 5 there are more ways to fail; see `Reason`.
+    """
 
     packet_id: int
     return_codes: tuple[int, ...]
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 9
 
@@ -169,15 +202,18 @@ class Unsubscribe:
 
     packet_id: int
     filters: tuple[str, ...]
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 10
 
 
 @attrs.frozen
 class UnsubAck:
-    """Section 3.11."""
+    """Section 3.11. In MQTT 5, `reasons` says of each filter what came of it."""
 
     packet_id: int
+    reasons: tuple[int, ...] = ()
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 11
 
@@ -198,7 +234,13 @@ class PingResp:
 
 @attrs.frozen
 class Disconnect:
-    """Section 3.14: the client goes, and its will is not to be published."""
+    """Section 3.14: the client goes, and its will is not to be published.
+
+    In MQTT 5 a server may say it, too, and with `reason` other than 0 the will is published.
+    """
+
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
 
     kind: ClassVar[int] = 14
 
@@ -332,12 +374,15 @@ def encode_publish(
 
 
 def _encode_packet_publish(packet: Publish) -> bytes:
+    if packet.properties is not NO_PROPERTIES:
+        _refuse_properties("PUBLISH", packet.properties)
     return encode_publish(
         packet.topic, packet.payload, packet.qos, packet.retain, packet.dup, packet.packet_id
     )
 
 
 def _encode_connect(packet: Connect) -> bytes:
+    _refuse_properties("CONNECT", packet.properties)
     if packet.protocol_name != PROTOCOL_NAME or packet.protocol_level != PROTOCOL_LEVEL:
         raise LocalProtocolError(
             f"only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL} can be sent, not "
@@ -357,6 +402,7 @@ def _encode_connect(packet: Connect) -> bytes:
     fields = [_string("client identifier", packet.client_id)]
     if packet.will is not None:
         will = packet.will
+        _refuse_properties("will", will.properties)
         if fault := topic_name_fault(will.topic):
             raise LocalProtocolError(f"will: {fault}")
         _check_qos("will", will.qos)
@@ -374,6 +420,7 @@ def _encode_connect(packet: Connect) -> bytes:
 
 
 def _encode_connack(packet: ConnAck) -> bytes:
+    _refuse_properties("CONNACK", packet.properties)
     if packet.return_code not in _CONNECT_RETURN_CODES:
         raise LocalProtocolError(
             f"CONNACK return code {packet.return_code} is reserved (section 3.2.2.3)"
@@ -383,16 +430,20 @@ def _encode_connack(packet: ConnAck) -> bytes:
     return bytes((0x20, 2, packet.session_present, packet.return_code))
 
 
-_Acknowledgement: TypeAlias = PubAck | PubRec | PubRel | PubComp | UnsubAck
+Acknowledgement: TypeAlias = PubAck | PubRec | PubRel | PubComp
 
 
-def _encode_acknowledgement(packet: _Acknowledgement) -> bytes:
+def _encode_acknowledgement(packet: Acknowledgement) -> bytes:
     kind = packet.kind
+    if packet.reason or packet.properties is not NO_PROPERTIES:
+        _refuse_reasons(KIND_NAMES[kind], packet.reason)
+        _refuse_properties(KIND_NAMES[kind], packet.properties)
     first_byte = kind << 4 | _FLAGS[kind][0]
     return bytes((first_byte, 2)) + _packet_id(KIND_NAMES[kind], packet.packet_id)
 
 
 def _encode_subscribe(packet: Subscribe) -> bytes:
+    _refuse_properties("SUBSCRIBE", packet.properties)
     if not packet.filters:
         raise LocalProtocolError("a SUBSCRIBE needs at least one topic filter [MQTT-3.8.3-3]")
     fields = [_packet_id("SUBSCRIBE", packet.packet_id)]
@@ -406,6 +457,7 @@ def _encode_subscribe(packet: Subscribe) -> bytes:
 
 
 def _encode_suback(packet: SubAck) -> bytes:
+    _refuse_properties("SUBACK", packet.properties)
     if not packet.return_codes:
         raise LocalProtocolError("a SUBACK needs a return code for each filter [MQTT-3.8.4-5]")
     if not _SUBACK_CODES.issuperset(packet.return_codes):
@@ -416,6 +468,7 @@ def _encode_suback(packet: SubAck) -> bytes:
 
 
 def _encode_unsubscribe(packet: Unsubscribe) -> bytes:
+    _refuse_properties("UNSUBSCRIBE", packet.properties)
     if not packet.filters:
         raise LocalProtocolError("an UNSUBSCRIBE needs at least one topic filter [MQTT-3.10.3-2]")
     fields = [_packet_id("UNSUBSCRIBE", packet.packet_id)]
@@ -426,8 +479,30 @@ def _encode_unsubscribe(packet: Unsubscribe) -> bytes:
     return _frame(0xA2, b"".join(fields))
 
 
+def _encode_unsuback(packet: UnsubAck) -> bytes:
+    _refuse_reasons("UNSUBACK", packet.reasons)
+    _refuse_properties("UNSUBACK", packet.properties)
+    return b"\xb0\2" + _packet_id("UNSUBACK", packet.packet_id)
+
+
+def _encode_disconnect(packet: Disconnect) -> bytes:
+    _refuse_reasons("DISCONNECT", packet.reason)
+    _refuse_properties("DISCONNECT", packet.properties)
+    return _encode_empty(packet)
+
+
 def _encode_empty(packet: PingReq | PingResp | Disconnect) -> bytes:
     return bytes((packet.kind << 4, 0))
+
+
+def _refuse_properties(what: str, properties: Properties) -> None:
+    if properties != NO_PROPERTIES:
+        raise LocalProtocolError(f"{what} of MQTT 3.1.1 cannot carry properties; MQTT 5 can")
+
+
+def _refuse_reasons(what: str, reasons: int | tuple[int, ...]) -> None:
+    if reasons:
+        raise LocalProtocolError(f"{what} of MQTT 3.1.1 cannot say a reason; MQTT 5 can")
 
 
 _CONNECT_RETURN_CODES = frozenset(int(code) for code in ConnectReturnCode)
@@ -486,6 +561,14 @@ def decode(first_byte: int, body: bytes) -> Packet:
     return _DECODERS[first_byte >> 4](first_byte, body)
 
 
+def connect_level(body: bytes) -> int | None:
+    """Return the protocol level that the body of a CONNECT asks for; None if it is not MQTT's.
+
+    It decides which version's format the rest of the packet has (section 3.1.2.2).
+    """
+    return body[6] if len(body) > 6 and body.startswith(b"\0\4MQTT") else None
+
+
 def _decode_publish(first_byte: int, body: bytes) -> Publish:
     if len(body) < 2:
         raise RemoteProtocolError("PUBLISH ends before its topic name [MQTT-3.3.2-1]")
@@ -528,7 +611,8 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
     if name == b"MQIsdp" or level != PROTOCOL_LEVEL:
         raise UnacceptableConnectError(
             f"CONNECT asks for protocol {name.decode()} level {level}; only MQTT level "
-            f"{PROTOCOL_LEVEL} (MQTT 3.1.1) is spoken here [MQTT-3.1.2-2]",
+            f"{PROTOCOL_LEVEL} (MQTT 3.1.1) and level 5 (by `decode5`) are spoken here "
+            "[MQTT-3.1.2-2]",
             ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL,
         )
     flags = reader.byte("connect flags", "(section 3.1.2.3)")
@@ -587,9 +671,9 @@ def _decode_connack(first_byte: int, body: bytes) -> ConnAck:
 
 
 def _acknowledgement_decoder(
-    make: Callable[[int], _Acknowledgement], name: str
-) -> Callable[[int, bytes], _Acknowledgement]:
-    def decode_acknowledgement(first_byte: int, body: bytes) -> _Acknowledgement:
+    make: Callable[[int], Acknowledgement | UnsubAck], name: str
+) -> Callable[[int, bytes], Acknowledgement | UnsubAck]:
+    def decode_acknowledgement(first_byte: int, body: bytes) -> Acknowledgement | UnsubAck:
         if len(body) != 2:
             raise RemoteProtocolError(
                 f"{name} has {len(body)} bytes instead of 2, the packet identifier [MQTT-2.3.1-6]"
@@ -740,10 +824,10 @@ _ENCODERS: tuple[Callable[..., bytes], ...] = (
     _encode_subscribe,
     _encode_suback,
     _encode_unsubscribe,
-    _encode_acknowledgement,
+    _encode_unsuback,
     _encode_empty,
     _encode_empty,
-    _encode_empty,
+    _encode_disconnect,
 )
 
 _DECODERS: dict[int, Callable[[int, bytes], Packet]] = {

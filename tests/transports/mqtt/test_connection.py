@@ -92,9 +92,9 @@ def test_what_follows_a_refused_connect_is_not_processed() -> None:
 
 def test_a_connect_refused_by_the_codec_says_the_same_again_and_takes_its_connack() -> None:
     server = Connection(Role.SERVER)
-    server.receive_data(b"\x10\x0d\0\4MQTT\5\2\0\0\0\0\0")
+    server.receive_data(b"\x10\x0d\0\4MQTT\6\2\0\0\0\0\0")
     for _ in range(2):
-        with pytest.raises(UnacceptableConnectError, match="level 5"):
+        with pytest.raises(UnacceptableConnectError, match="level 6"):
             server.next_packet()
     assert server.send(ConnAck(session_present=False, return_code=1)) == b"\x20\2\0\1"
     assert server.state is State.CLOSED

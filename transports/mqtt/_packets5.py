@@ -1,0 +1,745 @@
+"""The wire format of the control packets in MQTT 5; the packets themselves are `_packets`'.
+
+Rules:
+
+1. As in `_packets`: what is well-formed is decoded and nothing else, `encode5` refuses to make what
+   `decode5` would refuse, and `decode5(encode5(packet)) == packet`.
+2. Every refusal is a `ReasonedError`: 0x81 for what cannot be parsed, 0x82 for what can be and is
+   not allowed, as the standard says of each (section 4.13); it is a `Reason` of CONNACK as well as
+   of DISCONNECT.
+3. What depends on the side that sent a packet, or on what was sent before, is `Connection`'s to
+   know: subscription identifiers in a PUBLISH, whose reason a DISCONNECT has, topic aliases.
+4. AUTH is refused: no authentication method but user name and password is known here.
+
+Sections and statements are those of the OASIS standard of 7 March 2019; but what is wrong with a
+topic is said by `_topics`, in the numbering of MQTT 3.1.1.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from .._errors import LocalProtocolError
+from ._frames import encode_remaining_length
+from ._packets import (
+    FIRST_BYTES,
+    KIND_NAMES,
+    PROTOCOL_NAME,
+    Acknowledgement,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from ._properties import (
+    NO_PROPERTIES,
+    WILL,
+    Properties,
+    decode_properties,
+    encode_properties,
+)
+from ._reasons import Reason, ReasonedError
+from ._topics import MAX_STRING_BYTES, topic_filter_fault, topic_name_fault
+
+PROTOCOL_LEVEL_5: Final = 5
+
+AUTH: Final = 0xF0
+"""The first byte of the one packet that is not known here (section 3.15)."""
+
+NO_LOCAL: Final = 4
+"""Of a subscription's options: not what its own client publishes (section 3.8.3.1)."""
+RETAIN_AS_PUBLISHED: Final = 8
+"""Likewise: RETAIN stays as it was published."""
+
+SHARED_PREFIX: Final = "$share/"
+
+_MALFORMED: Final = Reason.MALFORMED_PACKET
+_PROTOCOL_ERROR: Final = Reason.PROTOCOL_ERROR
+
+# Which reason codes a packet may carry, by its kind.
+_CONNACK_REASONS: Final = frozenset(
+    (0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F)
+)  # [MQTT-3.2.2-8]
+_RECEIVED_REASONS: Final = frozenset((0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
+_RELEASED_REASONS: Final = frozenset((0, 0x92))
+_SUBACK_REASONS: Final = frozenset(
+    (0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2)
+)  # [MQTT-3.9.3-2]
+_UNSUBACK_REASONS: Final = frozenset((0, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))  # [MQTT-3.11.3-2]
+
+CLIENT_DISCONNECT_REASONS: Final = frozenset(
+    (0, 4, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A))
+)
+"""Why a client may disconnect (section 3.14.2.1, table 3-10)."""
+
+SERVER_DISCONNECT_REASONS: Final = frozenset(
+    (0, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8C, 0x91), *range(0x93, 0xA3))
+)
+"""Why a server may. 0x8C is in table 2-6 though not in table 3-10."""
+
+_DISCONNECT_REASONS: Final = CLIENT_DISCONNECT_REASONS | SERVER_DISCONNECT_REASONS
+
+_ACKNOWLEDGEMENTS: Final[
+    dict[int, tuple[Callable[[int, int, Properties], Acknowledgement], frozenset[int], str]]
+] = {
+    4: (PubAck, _RECEIVED_REASONS, "[MQTT-3.4.2-1]"),
+    5: (PubRec, _RECEIVED_REASONS, "[MQTT-3.5.2-1]"),
+    6: (PubRel, _RELEASED_REASONS, "[MQTT-3.6.2-1]"),
+    7: (PubComp, _RELEASED_REASONS, "[MQTT-3.7.2-1]"),
+}
+
+
+def first_byte_fault5(first_byte: int) -> ReasonedError | None:
+    """Return what is wrong with the first byte of a packet, or None when it is a legal one."""
+    if first_byte in FIRST_BYTES:
+        return None
+    kind, flags = first_byte >> 4, first_byte & 15
+    if first_byte == AUTH:
+        return ReasonedError(
+            "AUTH is not supported: no authentication method but user name and password is "
+            "(section 3.15)",
+            _PROTOCOL_ERROR,
+        )
+    if kind == 0:
+        message = "packet type 0 is reserved (section 2.1.2, table 2-1); is the peer speaking MQTT?"
+    elif kind == Publish.kind:
+        message = (
+            "PUBLISH with both QoS bits set; QoS is 0, 1 or 2 [MQTT-3.3.1-4]"
+            if flags >> 1 & 3 == 3
+            else "PUBLISH with DUP set and QoS 0; clear DUP [MQTT-3.3.1-2]"
+        )
+    else:
+        name = "AUTH" if kind == AUTH >> 4 else KIND_NAMES[kind]
+        message = (
+            f"{name} with flags {flags:#06b}, which are not its own [MQTT-2.1.3-1]; is the peer "
+            "speaking MQTT?"
+        )
+    return ReasonedError(message, _MALFORMED)
+
+
+# --- from packets to bytes ------------------------------------------------------------------
+
+
+def encode5(packet: Packet) -> bytes:
+    """Encode one packet, fixed header included.
+
+    Raises:
+        LocalProtocolError: if the packet's fields are not what the specification allows.
+    """
+    return _ENCODERS[packet.kind](packet)
+
+
+def encode_publish5(
+    topic: str,
+    payload: bytes,
+    qos: int = 0,
+    retain: bool = False,
+    dup: bool = False,
+    packet_id: int = 0,
+    properties: bytes = b"",
+) -> bytes:
+    """Encode a PUBLISH without making the packet first; otherwise as `encode5`.
+
+    Args:
+        topic: may be empty where the properties have a topic alias.
+        payload: as in `Publish`, like all that follows but for:
+        qos: as said.
+        retain: as said.
+        dup: as said.
+        packet_id: as said.
+        properties: encoded, WITHOUT their length in front, as `application_properties` makes them.
+            They are not looked at, but for a topic alias if the topic is empty.
+    """
+    if topic:
+        if fault := topic_name_fault(topic):
+            raise LocalProtocolError(fault)
+    elif not _have_alias(properties):
+        raise LocalProtocolError(
+            "an empty topic name needs a topic alias (section 3.3.2.1)[MQTT-4.7.3-1]"
+        )
+    name = _string("topic name", topic)
+    size = len(name) + len(properties) + len(payload)
+    length = encode_remaining_length(len(properties))
+    if qos == 0:
+        if dup or packet_id:
+            raise LocalProtocolError(
+                "a PUBLISH of QoS 0 has neither DUP nor a packet identifier "
+                "[MQTT-3.3.1-2][MQTT-2.2.1-2]"
+            )
+        return b"".join(
+            (
+                b"\x31" if retain else b"\x30",
+                encode_remaining_length(size + len(length)),
+                name,
+                length,
+                properties,
+                payload,
+            )
+        )
+    if qos not in (1, 2):
+        raise LocalProtocolError(f"PUBLISH: QoS is 0, 1 or 2, not {qos} [MQTT-3.3.1-4]")
+    return b"".join(
+        (
+            bytes((0x30 | dup << 3 | qos << 1 | retain,)),
+            encode_remaining_length(size + len(length) + 2),
+            name,
+            _packet_id("PUBLISH", packet_id),
+            length,
+            properties,
+            payload,
+        )
+    )
+
+
+def _have_alias(properties: bytes) -> bool:
+    whole = encode_remaining_length(len(properties)) + properties
+    try:
+        return decode_properties(whole, 0, Publish.kind)[0].topic_alias is not None
+    except ReasonedError as exc:
+        raise LocalProtocolError(str(exc)) from None
+
+
+def _encode_packet_publish(packet: Publish) -> bytes:
+    properties = b""
+    if packet.properties is not NO_PROPERTIES:
+        properties = encode_properties(packet.properties, Publish.kind)
+        # Its length, which does not belong to it here, takes as many bytes as have the high bit.
+        at = 1
+        while properties[at - 1] & 128:
+            at += 1
+        properties = properties[at:]
+    return encode_publish5(
+        packet.topic,
+        packet.payload,
+        packet.qos,
+        packet.retain,
+        packet.dup,
+        packet.packet_id,
+        properties,
+    )
+
+
+def _encode_connect(packet: Connect) -> bytes:
+    if packet.protocol_name != PROTOCOL_NAME or packet.protocol_level != PROTOCOL_LEVEL_5:
+        raise LocalProtocolError(
+            f"as MQTT 5 only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL_5} can be sent, not "
+            f"{packet.protocol_name!r} level {packet.protocol_level}"
+        )
+    if not 0 <= packet.keep_alive <= 65_535:
+        raise LocalProtocolError(
+            f"keep_alive of {packet.keep_alive} s is not within 0 to 65535 (section 3.1.2.10)"
+        )
+    flags = packet.clean_session << 1
+    fields = [
+        encode_properties(packet.properties, Connect.kind),
+        _string("client identifier", packet.client_id),
+    ]
+    if packet.will is not None:
+        will = packet.will
+        if fault := topic_name_fault(will.topic):
+            raise LocalProtocolError(f"will: {fault}")
+        if will.qos not in (0, 1, 2):
+            raise LocalProtocolError(f"will: QoS is 0, 1 or 2, not {will.qos} [MQTT-3.1.2-12]")
+        flags |= 4 | will.qos << 3 | will.retain << 5
+        fields.append(encode_properties(will.properties, WILL))
+        fields.append(_string("will topic", will.topic))
+        fields.append(_binary("will payload", will.payload))
+    if packet.username is not None:
+        flags |= 0x80
+        fields.append(_string("user name", packet.username))
+    if packet.password is not None:
+        flags |= 0x40
+        fields.append(_binary("password", packet.password))
+    fixed = struct.pack("!H4sBBH", 4, b"MQTT", PROTOCOL_LEVEL_5, flags, packet.keep_alive)
+    return _frame(0x10, fixed + b"".join(fields))
+
+
+def _encode_connack(packet: ConnAck) -> bytes:
+    _check_reasons("CONNACK", (packet.return_code,), _CONNACK_REASONS, "[MQTT-3.2.2-8]")
+    if packet.session_present and packet.return_code:
+        raise LocalProtocolError("a CONNACK that refuses has session present 0 [MQTT-3.2.2-6]")
+    fixed = bytes((packet.session_present, packet.return_code))
+    return _frame(0x20, fixed + encode_properties(packet.properties, ConnAck.kind))
+
+
+def _encode_acknowledgement(packet: Acknowledgement) -> bytes:
+    kind = packet.kind
+    first_byte = kind << 4 | (2 if kind == PubRel.kind else 0)
+    packet_id = _packet_id(KIND_NAMES[kind], packet.packet_id)
+    if packet.properties is NO_PROPERTIES or packet.properties == NO_PROPERTIES:
+        if not packet.reason:
+            return bytes((first_byte, 2)) + packet_id
+        properties = b""  # section 3.4.2.2.1: none, where less than four bytes remain
+    else:
+        properties = encode_properties(packet.properties, kind)
+    _, allowed, statement = _ACKNOWLEDGEMENTS[kind]
+    _check_reasons(KIND_NAMES[kind], (packet.reason,), allowed, statement)
+    return _frame(first_byte, packet_id + bytes((packet.reason,)) + properties)
+
+
+def _encode_subscribe(packet: Subscribe) -> bytes:
+    if not packet.filters:
+        raise LocalProtocolError("a SUBSCRIBE needs at least one topic filter [MQTT-3.8.3-2]")
+    fields = [
+        _packet_id("SUBSCRIBE", packet.packet_id),
+        encode_properties(packet.properties, Subscribe.kind),
+    ]
+    for topic_filter, options in packet.filters:
+        if fault := topic_filter_fault(topic_filter):
+            raise LocalProtocolError(fault)
+        if not 0 <= options <= 255:
+            raise LocalProtocolError(f"SUBSCRIBE: {options} is not a byte of options")
+        if found := _options_fault(topic_filter, options):
+            raise LocalProtocolError(f"SUBSCRIBE: {found[0]}")
+        fields.append(_string("topic filter", topic_filter))
+        fields.append(bytes((options,)))
+    return _frame(0x82, b"".join(fields))
+
+
+def _encode_suback(packet: SubAck) -> bytes:
+    if not packet.return_codes:
+        raise LocalProtocolError("a SUBACK needs a reason code for each filter [MQTT-3.8.4-6]")
+    _check_reasons("SUBACK", packet.return_codes, _SUBACK_REASONS, "[MQTT-3.9.3-2]")
+    fixed = _packet_id("SUBACK", packet.packet_id)
+    properties = encode_properties(packet.properties, SubAck.kind)
+    return _frame(0x90, fixed + properties + bytes(packet.return_codes))
+
+
+def _encode_unsubscribe(packet: Unsubscribe) -> bytes:
+    if not packet.filters:
+        raise LocalProtocolError("an UNSUBSCRIBE needs at least one topic filter [MQTT-3.10.3-2]")
+    fields = [
+        _packet_id("UNSUBSCRIBE", packet.packet_id),
+        encode_properties(packet.properties, Unsubscribe.kind),
+    ]
+    for topic_filter in packet.filters:
+        if fault := topic_filter_fault(topic_filter):
+            raise LocalProtocolError(fault)
+        fields.append(_string("topic filter", topic_filter))
+    return _frame(0xA2, b"".join(fields))
+
+
+def _encode_unsuback(packet: UnsubAck) -> bytes:
+    if not packet.reasons:
+        raise LocalProtocolError("an UNSUBACK needs a reason code for each filter (section 3.11.3)")
+    _check_reasons("UNSUBACK", packet.reasons, _UNSUBACK_REASONS, "[MQTT-3.11.3-2]")
+    fixed = _packet_id("UNSUBACK", packet.packet_id)
+    properties = encode_properties(packet.properties, UnsubAck.kind)
+    return _frame(0xB0, fixed + properties + bytes(packet.reasons))
+
+
+def _encode_disconnect(packet: Disconnect) -> bytes:
+    _check_reasons("DISCONNECT", (packet.reason,), _DISCONNECT_REASONS, "[MQTT-3.14.2-1]")
+    if packet.properties != NO_PROPERTIES:
+        properties = encode_properties(packet.properties, Disconnect.kind)
+        return _frame(0xE0, bytes((packet.reason,)) + properties)
+    return bytes((0xE0, 1, packet.reason)) if packet.reason else b"\xe0\0"
+
+
+def _encode_empty(packet: PingReq | PingResp) -> bytes:
+    return bytes((packet.kind << 4, 0))
+
+
+def _check_reasons(
+    what: str, reasons: tuple[int, ...], allowed: frozenset[int], statement: str
+) -> None:
+    if not allowed.issuperset(reasons):
+        wrong = next(reason for reason in reasons if reason not in allowed)
+        raise LocalProtocolError(f"{what} does not have reason code {wrong:#04x} {statement}")
+
+
+def _options_fault(topic_filter: str, options: int) -> tuple[str, int] | None:
+    """Say what is wrong with the options of a subscription, and what reason code that is."""
+    if options & 0xC0:
+        return f"options {options:#04x} have reserved bits set [MQTT-3.8.3-5]", _MALFORMED
+    if options & 3 == 3:
+        return "QoS 3 is asked for; it is 0, 1 or 2 (section 3.8.3.1)", _PROTOCOL_ERROR
+    if options & 0x30 == 0x30:
+        return "retain handling is 3; it is 0, 1 or 2 (section 3.8.3.1)", _PROTOCOL_ERROR
+    if options & NO_LOCAL and topic_filter.startswith(SHARED_PREFIX):
+        return "a shared subscription cannot be 'no local' [MQTT-3.8.3-4]", _PROTOCOL_ERROR
+    return None
+
+
+def _frame(first_byte: int, body: bytes) -> bytes:
+    return b"".join((bytes((first_byte,)), encode_remaining_length(len(body)), body))
+
+
+def _string(what: str, value: str) -> bytes:
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError as exc:
+        raise LocalProtocolError(
+            f"{what} cannot be written as UTF-8: {exc.reason} [MQTT-1.5.4-1]"
+        ) from None
+    if b"\0" in encoded:
+        raise LocalProtocolError(f"{what} contains U+0000 [MQTT-1.5.4-2]")
+    return _binary(what, encoded)
+
+
+def _binary(what: str, value: bytes) -> bytes:
+    if len(value) > MAX_STRING_BYTES:
+        raise LocalProtocolError(
+            f"{what} of {len(value)} bytes is longer than {MAX_STRING_BYTES} (section 1.5.6)"
+        )
+    return len(value).to_bytes(2, "big") + value
+
+
+def _packet_id(what: str, packet_id: int) -> bytes:
+    if not 1 <= packet_id <= 65_535:
+        raise LocalProtocolError(
+            f"{what} needs a packet identifier from 1 to 65535, not {packet_id} [MQTT-2.2.1-3]"
+        )
+    return packet_id.to_bytes(2, "big")
+
+
+# --- from bytes to packets ------------------------------------------------------------------
+
+
+def decode5(first_byte: int, body: bytes) -> Packet:
+    """Decode one packet from its first byte and what follows the remaining length.
+
+    A PUBLISH with a topic alias comes out as it is: its topic may be empty.
+
+    Raises:
+        ReasonedError: if the packet is malformed, or breaks a rule that can be told from it alone.
+    """
+    if fault := first_byte_fault5(first_byte):
+        raise fault
+    return _DECODERS[first_byte >> 4](first_byte, body)
+
+
+def _decode_publish(first_byte: int, body: bytes) -> Publish:
+    if len(body) < 2:
+        raise _malformed("PUBLISH ends before its topic name [MQTT-3.3.2-1]")
+    at = 2 + (body[0] << 8 | body[1])
+    if at > len(body):
+        raise _malformed("PUBLISH ends in the middle of its topic name [MQTT-3.3.2-1]")
+    try:
+        topic = body[2:at].decode()
+    except UnicodeDecodeError as exc:
+        raise _ill_formed("PUBLISH", "topic name", exc) from None
+    if topic and (fault := topic_name_fault(topic)):
+        raise _malformed(f"PUBLISH: {fault}")
+    qos = first_byte >> 1 & 3
+    packet_id = 0
+    if qos:
+        if len(body) < at + 2:
+            raise _malformed(
+                f"PUBLISH of QoS {qos} ends before its packet identifier (section 2.2.1)"
+            )
+        packet_id = body[at] << 8 | body[at + 1]
+        at += 2
+        if packet_id == 0:
+            raise ReasonedError(
+                f"PUBLISH of QoS {qos} has packet identifier 0; use 1 to 65535 [MQTT-2.2.1-3]",
+                _PROTOCOL_ERROR,
+            )
+    properties, at = decode_properties(body, at, Publish.kind)
+    if not topic and properties.topic_alias is None:
+        raise ReasonedError(
+            "PUBLISH has an empty topic name and no topic alias (section 3.3.2.1)[MQTT-4.7.3-1]",
+            _PROTOCOL_ERROR,
+        )
+    return Publish(
+        topic, body[at:], qos, bool(first_byte & 1), bool(first_byte & 8), packet_id, properties
+    )
+
+
+def _decode_connect(first_byte: int, body: bytes) -> Connect:
+    reader = _Reader("CONNECT", body)
+    name = reader.binary("protocol name")
+    level = reader.byte("protocol version")
+    if name != b"MQTT" or level != PROTOCOL_LEVEL_5:
+        raise ReasonedError(
+            f"CONNECT asks for protocol {name[:32]!r} version {level}, not b'MQTT' version 5 "
+            "[MQTT-3.1.2-1][MQTT-3.1.2-2]",
+            Reason.UNSUPPORTED_PROTOCOL_VERSION,
+        )
+    flags = reader.byte("connect flags")
+    if flags & 1:
+        raise _malformed("CONNECT has its reserved flag set [MQTT-3.1.2-3]")
+    will_qos = flags >> 3 & 3
+    will_retain = bool(flags & 0x20)
+    if not flags & 4:
+        if will_qos:
+            raise _malformed("CONNECT has a will QoS but no will [MQTT-3.1.2-11]")
+        if will_retain:
+            raise _malformed("CONNECT has will retain but no will [MQTT-3.1.2-13]")
+    elif will_qos == 3:
+        raise _malformed("CONNECT has a will QoS of 3 [MQTT-3.1.2-12]")
+    keep_alive = reader.uint16("keep alive")
+    properties = reader.properties(Connect.kind)
+    client_id = reader.string("client identifier")
+    will = None
+    if flags & 4:
+        will_properties = reader.properties(WILL)
+        topic = reader.string("will topic")
+        if fault := topic_name_fault(topic):
+            raise _malformed(f"CONNECT: will: {fault}")
+        will = Will(topic, reader.binary("will payload"), will_qos, will_retain, will_properties)
+    username = reader.string("user name") if flags & 0x80 else None
+    password = reader.binary("password") if flags & 0x40 else None
+    reader.finish()
+    return Connect(
+        client_id,
+        bool(flags & 2),
+        keep_alive,
+        username,
+        password,
+        will,
+        PROTOCOL_NAME,
+        PROTOCOL_LEVEL_5,
+        properties,
+    )
+
+
+def _decode_connack(first_byte: int, body: bytes) -> ConnAck:
+    reader = _Reader("CONNACK", body)
+    acknowledge_flags = reader.byte("acknowledge flags")
+    if acknowledge_flags & 0xFE:
+        raise _malformed(f"CONNACK has reserved flags {acknowledge_flags:#04x} set [MQTT-3.2.2-1]")
+    reason = reader.reason("[MQTT-3.2.2-8]", _CONNACK_REASONS)
+    if acknowledge_flags and reason:
+        raise ReasonedError(
+            "CONNACK refuses and says session present [MQTT-3.2.2-6]", _PROTOCOL_ERROR
+        )
+    properties = reader.properties(ConnAck.kind)
+    reader.finish()
+    return ConnAck(bool(acknowledge_flags), reason, properties)
+
+
+def _decode_acknowledgement(first_byte: int, body: bytes) -> Acknowledgement:
+    kind = first_byte >> 4
+    make, allowed, statement = _ACKNOWLEDGEMENTS[kind]
+    if len(body) == 2:
+        packet_id = body[0] << 8 | body[1]
+        if packet_id:
+            return make(packet_id, 0, NO_PROPERTIES)
+    reader = _Reader(KIND_NAMES[kind], body)
+    packet_id = reader.packet_id()
+    reason = reader.reason(statement, allowed)
+    properties = NO_PROPERTIES if reader.at_end else reader.properties(kind)
+    reader.finish()
+    return make(packet_id, reason, properties)
+
+
+def _decode_subscribe(first_byte: int, body: bytes) -> Subscribe:
+    reader = _Reader("SUBSCRIBE", body)
+    packet_id = reader.packet_id()
+    properties = reader.properties(Subscribe.kind)
+    filters: list[tuple[str, int]] = []
+    while not reader.at_end:
+        topic_filter = reader.topic_filter()
+        options = reader.byte("subscription options")
+        if found := _options_fault(topic_filter, options):
+            raise ReasonedError(f"SUBSCRIBE: {found[0]}", found[1])
+        filters.append((topic_filter, options))
+    if not filters:
+        raise ReasonedError("SUBSCRIBE has no topic filter [MQTT-3.8.3-2]", _PROTOCOL_ERROR)
+    return Subscribe(packet_id, tuple(filters), properties)
+
+
+def _decode_suback(first_byte: int, body: bytes) -> SubAck:
+    reader = _Reader("SUBACK", body)
+    packet_id = reader.packet_id()
+    properties = reader.properties(SubAck.kind)
+    reasons = reader.reasons("[MQTT-3.9.3-2]", _SUBACK_REASONS)
+    return SubAck(packet_id, reasons, properties)
+
+
+def _decode_unsubscribe(first_byte: int, body: bytes) -> Unsubscribe:
+    reader = _Reader("UNSUBSCRIBE", body)
+    packet_id = reader.packet_id()
+    properties = reader.properties(Unsubscribe.kind)
+    filters: list[str] = []
+    while not reader.at_end:
+        filters.append(reader.topic_filter())
+    if not filters:
+        raise ReasonedError("UNSUBSCRIBE has no topic filter [MQTT-3.10.3-2]", _PROTOCOL_ERROR)
+    return Unsubscribe(packet_id, tuple(filters), properties)
+
+
+def _decode_unsuback(first_byte: int, body: bytes) -> UnsubAck:
+    reader = _Reader("UNSUBACK", body)
+    packet_id = reader.packet_id()
+    properties = reader.properties(UnsubAck.kind)
+    reasons = reader.reasons("[MQTT-3.11.3-2]", _UNSUBACK_REASONS)
+    return UnsubAck(packet_id, reasons, properties)
+
+
+def _decode_disconnect(first_byte: int, body: bytes) -> Disconnect:
+    if not body:
+        return _GOODBYE
+    reader = _Reader("DISCONNECT", body)
+    reason = reader.reason("[MQTT-3.14.2-1]", _DISCONNECT_REASONS)
+    properties = NO_PROPERTIES if reader.at_end else reader.properties(Disconnect.kind)
+    reader.finish()
+    return Disconnect(reason, properties)
+
+
+def _empty_decoder(
+    packet: PingReq | PingResp, section: str
+) -> Callable[[int, bytes], PingReq | PingResp]:
+    def decode_empty(first_byte: int, body: bytes) -> PingReq | PingResp:
+        if body:
+            raise _malformed(
+                f"{KIND_NAMES[packet.kind]} has {len(body)} bytes after its fixed header; "
+                f"it has none ({section})"
+            )
+        return packet
+
+    return decode_empty
+
+
+_GOODBYE: Final = Disconnect()
+
+
+class _Reader:
+    """Takes one field after another from the body of a packet."""
+
+    __slots__ = ("_at", "_body", "_packet")
+
+    def __init__(self, packet: str, body: bytes) -> None:
+        self._packet = packet
+        self._body = body
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._body)
+
+    def byte(self, what: str) -> int:
+        return self._take(1, what)[0]
+
+    def uint16(self, what: str) -> int:
+        return int.from_bytes(self._take(2, what), "big")
+
+    def packet_id(self) -> int:
+        packet_id = self.uint16("packet identifier")
+        if packet_id == 0:
+            raise ReasonedError(
+                f"{self._packet} has packet identifier 0; use 1 to 65535 [MQTT-2.2.1-3]",
+                _PROTOCOL_ERROR,
+            )
+        return packet_id
+
+    def binary(self, what: str) -> bytes:
+        return self._take(self.uint16(what), what)
+
+    def string(self, what: str) -> str:
+        encoded = self.binary(what)
+        try:
+            value = encoded.decode()
+        except UnicodeDecodeError as exc:
+            raise _ill_formed(self._packet, what, exc) from None
+        if "\0" in value:
+            raise _malformed(f"{self._packet}: its {what} contains U+0000 [MQTT-1.5.4-2]")
+        return value
+
+    def topic_filter(self) -> str:
+        topic_filter = self.string("topic filter")
+        if fault := topic_filter_fault(topic_filter):
+            raise _malformed(f"{self._packet}: {fault}")
+        return topic_filter
+
+    def reason(self, statement: str, allowed: frozenset[int]) -> int:
+        reason = self.byte("reason code")
+        if reason not in allowed:
+            raise self._bad_reason(reason, statement)
+        return reason
+
+    def reasons(self, statement: str, allowed: frozenset[int]) -> tuple[int, ...]:
+        """Take the rest, reason codes, of which there must be one at least."""
+        reasons = tuple(self._body[self._at :])
+        if not reasons:
+            raise ReasonedError(f"{self._packet} has no reason code {statement}", _PROTOCOL_ERROR)
+        for reason in reasons:
+            if reason not in allowed:
+                raise self._bad_reason(reason, statement)
+        return reasons
+
+    def properties(self, place: int) -> Properties:
+        properties, self._at = decode_properties(self._body, self._at, place)
+        return properties
+
+    def finish(self) -> None:
+        if not self.at_end:
+            raise _malformed(
+                f"{self._packet} has {len(self._body) - self._at} bytes after its last field "
+                f"(section 3.{KIND_NAMES.index(self._packet)})"
+            )
+
+    def _bad_reason(self, reason: int, statement: str) -> ReasonedError:
+        return ReasonedError(
+            f"{self._packet} does not have reason code {reason:#04x} {statement}", _PROTOCOL_ERROR
+        )
+
+    def _take(self, length: int, what: str) -> bytes:
+        start, self._at = self._at, self._at + length
+        if self._at > len(self._body):
+            raise _malformed(
+                f"{self._packet} ends before or in its {what} "
+                f"(section 3.{KIND_NAMES.index(self._packet)})"
+            )
+        return self._body[start : self._at]
+
+
+def _malformed(message: str) -> ReasonedError:
+    return ReasonedError(message, _MALFORMED)
+
+
+def _ill_formed(packet: str, what: str, exc: UnicodeDecodeError) -> ReasonedError:
+    return _malformed(
+        f"{packet}: its {what} is not well-formed UTF-8: {exc.reason} at byte {exc.start} "
+        "[MQTT-1.5.4-1]"
+    )
+
+
+# `Any` would be the honest parameter type: each function takes the one class of its place.
+_ENCODERS: tuple[Callable[..., bytes], ...] = (
+    _encode_empty,  # type 0 does not exist; no packet has it
+    _encode_connect,
+    _encode_connack,
+    _encode_packet_publish,
+    _encode_acknowledgement,
+    _encode_acknowledgement,
+    _encode_acknowledgement,
+    _encode_acknowledgement,
+    _encode_subscribe,
+    _encode_suback,
+    _encode_unsubscribe,
+    _encode_unsuback,
+    _encode_empty,
+    _encode_empty,
+    _encode_disconnect,
+)
+
+_DECODERS: dict[int, Callable[[int, bytes], Packet]] = {
+    1: _decode_connect,
+    2: _decode_connack,
+    3: _decode_publish,
+    4: _decode_acknowledgement,
+    5: _decode_acknowledgement,
+    6: _decode_acknowledgement,
+    7: _decode_acknowledgement,
+    8: _decode_subscribe,
+    9: _decode_suback,
+    10: _decode_unsubscribe,
+    11: _decode_unsuback,
+    12: _empty_decoder(PingReq(), "section 3.12"),
+    13: _empty_decoder(PingResp(), "section 3.13"),
+    14: _decode_disconnect,
+}
