@@ -147,7 +147,7 @@ class Five:
         pieces: list[bytes] = []
         nbytes = 0
         for key, start, end, _ in QOS_ZERO.frames(raw):
-            if own and not self.filters.of(key.decode()).local:
+            if own and key is not None and not self.filters.of(key.decode()).local:
                 continue
             frame = as_mqtt5(raw[start:end], self._properties_of)
             if limit is None or len(frame) <= limit:

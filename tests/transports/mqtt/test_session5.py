@@ -8,9 +8,6 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from clearfunds.transports.mqtt._packets5 import encode5
-from clearfunds.transports.mqtt._properties import Properties
-from clearfunds.transports.mqtt._reasons import Reason
 
 from clearfunds.transports.mqtt import (
     ConnAck,
@@ -29,6 +26,9 @@ from clearfunds.transports.mqtt import (
     Unsubscribe,
     Will,
 )
+from clearfunds.transports.mqtt._packets5 import encode5
+from clearfunds.transports.mqtt._properties import Properties
+from clearfunds.transports.mqtt._reasons import Reason
 from tests.transports.mqtt.peers5 import connected5, dial5
 from tests.transports.peers import connected, dial, running, until
 
