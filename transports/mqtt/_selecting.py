@@ -35,7 +35,7 @@ def select_by(filters: Filters, publication: Publication, *, own: bool) -> Publi
 class Selecting(Recipient):
     """Stands before who takes publications, and passes on what `select` makes of each.
 
-    What it does not want is repaid at once, as `dropped`.
+    What it does not want is repaid at once, as `dropped`; by nobody: the holder has not had it.
     """
 
     __slots__ = ("_holder", "_select")
@@ -59,7 +59,7 @@ class Selecting(Recipient):
             return
         selected = self._select(account, item)
         if selected is None:
-            account.repay(items, nbytes, Outcome.DROPPED, self.last_holder)
+            account.repay(items, nbytes, Outcome.DROPPED)
         else:
             self._holder.hold(account, selected, items, nbytes, now)
 
@@ -81,7 +81,7 @@ class Selecting(Recipient):
             cost = size + share + rest
             rest = 0
             if one is None:
-                account.repay(1, cost, Outcome.DROPPED, self.last_holder)
+                account.repay(1, cost, Outcome.DROPPED)
             else:
                 self._holder.hold(account, one, 1, cost, now)
 

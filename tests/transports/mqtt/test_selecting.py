@@ -10,6 +10,7 @@ from clearfunds.accounts import Account, Ledger, Outcome
 from clearfunds.dataspace import Batch, Dataspace, Mailbox, Publication, TopicFilter
 from clearfunds.transports.mqtt._filters import NO_LOCAL, RETAIN_AS_PUBLISHED, Filters
 from clearfunds.transports.mqtt._selecting import Selecting, select_by
+from tests.accounts.conftest import Recording
 
 
 class Bench:
@@ -117,3 +118,14 @@ def test_a_run_that_is_not_what_it_says_leaves_the_books_balanced(bench: Bench) 
 def test_it_is_known_by_whom_it_stands_before(bench: Bench) -> None:
     assert bench.selecting.last_holder is bench.mailbox
     assert "Selecting before" in repr(bench.selecting)
+
+
+def test_what_is_dropped_is_not_the_holders(bench: Bench) -> None:
+    """Who counts what a holder is given, and what it is done with, finds both the same."""
+    bench.ledger.recorder = recording = Recording()
+    bench.subscribe("a", NO_LOCAL)
+    bench.publish(bench.client, "a")
+    bench.run(bench.client, "a", "b")
+    bench.told()
+    recording.agrees(bench.ledger)
+    assert bench.ledger.repaid_items[Outcome.DROPPED] == 2
