@@ -364,9 +364,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         kept = self._kept
         if kept is not None:
             kept.detach(account)
-            if kept.expiry == 0 and server.kept is not None and kept.is_current:
-                server.kept.discard(self.client_id)
-                kept = None
         else:
             with account.turn() as turn:
                 for observation in self._observations.values():
@@ -388,6 +385,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._ahead = None
         if self._answers is not None:
             self._answers.close()
+        kept, sessions = self._kept, self._server.kept
+        if kept is not None and sessions is not None and kept.expiry == 0 and kept.is_current:
+            sessions.discard(self.client_id)  # nothing of it is under way any more
         self._short = self._payer_by_key = None
         payers, self._payers = self._payers, None
         for payer in () if payers is None else payers.values():
@@ -396,7 +396,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _delays(self, will: Will, kept: KeptSession | None) -> bool:
         """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
         delay = will.properties.will_delay
-        if not delay or kept is None:
+        if not delay or kept is None or kept.expiry == 0:
             return False
         seconds = delay if kept.expiry is None else min(delay, kept.expiry)
         due = self._server.ledger.clock() + seconds
@@ -995,7 +995,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _is_own(self, account: Account) -> bool:
         """Whether what an account pays for is what this client has published."""
-        return account is self.account or (
+        # Not `is`: an account that is traced has a stand-in.
+        return account == self.account or (
             self._payers is not None and account in self._payers.values()
         )
 
@@ -1039,7 +1040,10 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
             full = ConnectReturnCode.SERVER_UNAVAILABLE if five is None else Reason.QUOTA_EXCEEDED
             self._deny(full, why)
-        session.expiry = self._server.expiry_of(None if five is None else five.expiry)
+        if five is None:
+            session.expire_as_set()
+        else:
+            session.expiry = self._server.expiry_of(five.expiry)
         return session, present
 
     def _attach(self, session: KeptSession) -> None:

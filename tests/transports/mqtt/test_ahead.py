@@ -98,9 +98,9 @@ def test_nothing_overtakes_what_is_to_be_refused(barrier: bytes) -> None:
     assert ahead.add(SMALL + encode(PubAck(1)) + barrier[:1]) == [(0x40, 1)]
     assert ahead.add(barrier[1:]) == []
     assert ahead.add(encode(PubAck(2))) == []
-    assert not ahead.begins_with(DISCONNECT)
+    assert not ahead.begins_with_disconnect
     assert ahead.take_up() == SMALL
-    assert ahead.begins_with(DISCONNECT) == (barrier == DISCONNECT)
+    assert ahead.begins_with_disconnect == (barrier == DISCONNECT)
     assert ahead.take_up() == b""
     assert ahead.take_rest() == barrier + encode(PubAck(2))
 

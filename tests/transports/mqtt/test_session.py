@@ -76,12 +76,12 @@ async def test_a_protocol_level_that_is_not_spoken_is_answered(
 ) -> None:
     async with running() as relay, dial(relay.port) as client:
         client.connection.send(Connect())
-        await client.stream.send_all(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00")
+        await client.stream.send_all(b"\x10\x0d\x00\x04MQTT\x06\x02\x00\x00\x00\x00\x00")
         await client.expect(ConnAck(False, ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL))
         await client.expect(None)
         await relay.deserted()
         assert relay.relay.mqtt.counters.refused == 1
-    assert log_of(caplog, "only MQTT level 4")
+    assert log_of(caplog, "level 6")
 
 
 async def test_a_name_that_is_too_long_is_refused(caplog: pytest.LogCaptureFixture) -> None:
