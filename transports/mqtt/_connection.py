@@ -537,6 +537,8 @@ class Connection:
         if self.state is State.CLOSED:
             return f"cannot send {name}: the connection is closed [MQTT-3.14.4-2]"
         kinds = _FROM_CLIENT if self.role is Role.CLIENT else _FROM_SERVER
+        if self.version == PROTOCOL_LEVEL_5 and isinstance(packet, Disconnect):
+            return f"cannot send {name} while {self.state.value} [MQTT-3.14.0-1]"
         if type(packet) not in kinds:
             return f"cannot send {name}: a {self.role.value} does not send it (table 2.1)"
         return f"cannot send {name} while {self.state.value} [MQTT-3.1.0-1][MQTT-3.2.0-1]"
