@@ -610,9 +610,8 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
     # What follows belongs to another version's format from here on: do not look at it.
     if name == b"MQIsdp" or level != PROTOCOL_LEVEL:
         raise UnacceptableConnectError(
-            f"CONNECT asks for protocol {name.decode()} level {level}; only MQTT level "
-            f"{PROTOCOL_LEVEL} (MQTT 3.1.1) and level 5 (by `decode5`) are spoken here "
-            "[MQTT-3.1.2-2]",
+            f"CONNECT asks for protocol {name.decode()} level {level}; only MQTT levels "
+            f"{PROTOCOL_LEVEL} (MQTT 3.1.1) and 5 are spoken here [MQTT-3.1.2-2]",
             ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL,
         )
     flags = reader.byte("connect flags", "(section 3.1.2.3)")

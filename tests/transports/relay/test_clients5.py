@@ -85,10 +85,23 @@ async def test_paho_speaks_mqtt_5() -> None:
         got: queue.Queue[Any] = queue.Queue()
         ready: queue.Queue[Any] = queue.Queue()
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, "paho", protocol=paho.MQTTv5)
-        client.on_connect = lambda _c, _u, _f, reason, properties: ready.put((reason, properties))
-        client.on_subscribe = lambda _c, _u, _m, reasons, _p: ready.put(reasons)
-        client.on_message = lambda _c, _u, message: got.put(message)
-        client.on_publish = lambda _c, _u, mid, reason, _p: ready.put((mid, reason))
+
+        def on_connect(_: Any, __: Any, ___: Any, reason: Any, properties: Any) -> None:
+            ready.put((reason, properties))
+
+        def on_subscribe(_: Any, __: Any, ___: Any, reasons: Any, ____: Any) -> None:
+            ready.put(reasons)
+
+        def on_message(_: Any, __: Any, message: Any) -> None:
+            got.put(message)
+
+        def on_publish(_: Any, __: Any, mid: Any, reason: Any, ___: Any) -> None:
+            ready.put((mid, reason))
+
+        client.on_connect = on_connect
+        client.on_subscribe = on_subscribe
+        client.on_message = on_message
+        client.on_publish = on_publish
         session = paho_properties.Properties(paho_packets.PacketTypes.CONNECT)
         session.SessionExpiryInterval = 3_600
         client.connect("127.0.0.1", port, clean_start=True, properties=session)
