@@ -182,6 +182,13 @@ _TABLE: Final = (
 )  # fmt: skip
 
 _BY_IDENTIFIER: Final = {row.identifier: row for row in _TABLE}
+#: For each place, by identifier: a property that may be there, and what to call it in a message.
+_BY_PLACE: Final = {
+    place: {
+        row.identifier: (row, f"{where}: its {row.name}") for row in _TABLE if place in row.places
+    }
+    for place, where in _PLACE_NAMES.items()
+}
 _BY_FIELD: Final = {row.field: row for row in _TABLE}
 
 #: What of a message is its receivers', and in this order.
@@ -213,21 +220,17 @@ def decode_properties(body: bytes, at: int, place: int) -> tuple[Properties, int
     end = at + length
     if end > len(body):
         raise _malformed(f"{where} ends in the middle of its properties (section 2.2.2)")
+    table = _BY_PLACE[place]
     found: dict[str, Any] = {}
     user: list[tuple[str, str]] = []
     subscription_ids: list[int] = []
     while at < end:
         identifier = body[at]
         at += 1
-        row = _BY_IDENTIFIER.get(identifier)
-        if row is None:
-            raise _malformed(
-                f"{where} has a property {identifier:#04x}, which MQTT 5 does not have "
-                "(section 2.2.2.2)"
-            )
-        if place not in row.places:
-            raise _malformed(f"{where} has no property '{row.name}' (section 2.2.2.2, table 2-4)")
-        what = f"{where}: its {row.name}"
+        entry = table.get(identifier)
+        if entry is None:
+            raise _malformed(f"{where} {_misplaced(identifier)}")
+        row, what = entry
         kind = row.type
         if kind is _Type.PAIR:
             name, at = _text(body, at, end, what)
@@ -281,9 +284,7 @@ def encode_properties(properties: Properties, place: int) -> bytes:
         if value is None or value == ():
             continue
         if place not in row.places:
-            raise LocalProtocolError(
-                f"{where} has no property '{row.name}' (section 2.2.2.2, table 2-4)"
-            )
+            raise LocalProtocolError(f"{where} {_misplaced(row.identifier)}")
         if row.type is _Type.NUMBER and place == _SUBSCRIBE and len(value) > 1:
             raise LocalProtocolError(f"{where}: its {row.name} {_ONCE} (section 3.8.2.1.2)")
         _encode(row, value, parts)
@@ -332,6 +333,13 @@ def variable_int(n: int) -> bytes:
 
 _ONCE: Final = "can be there only once"
 _NO_METHOD: Final = "has authentication data but no authentication method (section 3.1.2.11.10)"
+
+
+def _misplaced(identifier: int) -> str:
+    row = _BY_IDENTIFIER.get(identifier)
+    if row is None:
+        return f"has a property {identifier:#04x}, which MQTT 5 does not have (section 2.2.2.2)"
+    return f"cannot have the property '{row.name}' (section 2.2.2.2, table 2-4)"
 
 
 def _value_fault(row: _Property, value: Any) -> str | None:

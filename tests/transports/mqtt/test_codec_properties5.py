@@ -166,13 +166,17 @@ acknowledgements = st.one_of(
     st.builds(PubRel, packet_ids, st.sampled_from([0, 0x92]), properties(6)),
     st.builds(PubComp, packet_ids, st.sampled_from([0, 0x92]), properties(7)),
 )
-options = st.builds(
-    lambda qos, flags, handling: qos | flags << 2 | handling << 4, qos, st.integers(0, 3), qos
-)
+
+
+@st.composite
+def options(draw: st.DrawFn) -> int:
+    return draw(qos) | draw(st.integers(0, 3)) << 2 | draw(st.integers(0, 2)) << 4
+
+
 subscribes = st.builds(
     Subscribe,
     packet_ids,
-    st.lists(st.tuples(filters, options), min_size=1, max_size=5).map(tuple),
+    st.lists(st.tuples(filters, options()), min_size=1, max_size=5).map(tuple),
     properties(8),
 )
 unsubscribes = st.builds(
