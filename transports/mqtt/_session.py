@@ -38,7 +38,6 @@ from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._filters import NO_LOCAL, RETAIN_AS_PUBLISHED, Filters
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of
-from ._frames import OversizedPacketError
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
@@ -67,7 +66,7 @@ from ._packets import (
 )
 from ._passwords import Passwords
 from ._properties import NO_PROPERTIES, Properties
-from ._reasons import Reason, ReasonedError
+from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
 from ._runs import (
     LEAST_REFUSAL,
@@ -314,10 +313,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         """See `Session._say_why`: MQTT 5 can."""
         if self._connection.version != MQTT_5 or self.account is None:
             return
-        reason = fault.reason if isinstance(fault, ReasonedError) else Reason.PROTOCOL_ERROR
-        if isinstance(fault, OversizedPacketError):
-            reason = Reason.PACKET_TOO_LARGE
-        if self._part(reason, str(fault)) and not self._link.says_goodbye:
+        if self._part(reason_of(fault), str(fault)) and not self._link.says_goodbye:
             # Closed with input unread, the kernel would drop what the client has not read yet.
             await self._linger()
 
