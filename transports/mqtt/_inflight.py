@@ -31,12 +31,12 @@ from ...accounts import (
     UnfitPolicyError,
 )
 from ...dataspace import Publication
-from .._errors import RemoteProtocolError
 from .._outlet import Outlet, nobody
 from ..queues._spool import OpenSpool, Spool
 from ._droppable import packets_of, with_packet_id
 from ._identifiers import PacketIds
 from ._packets import encode_publish
+from ._reasons import Reason, ReasonedError
 
 DEFAULT_MAX_INFLIGHT = 32
 """Publications on their way to one subscriber and not acknowledged; as EMQX's `max_inflight`
@@ -55,7 +55,7 @@ def check_handshake(packet_id: int, sent: int, answered: int) -> None:
             f"{name} for packet {packet_id}, which was sent with QoS {sent} "
             f"(section 4.3.{sent + 1})"
         )
-        raise RemoteProtocolError(msg)
+        raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
 
 
 def _framed(publication: Publication, packet_id: int) -> bytes:

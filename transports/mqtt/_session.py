@@ -759,7 +759,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         # Believed, it would let a peer that never reads have anything kept for it.
                         name = type(packet).__name__.upper()
                         msg = f"{name} for packet {packet_id}, which has not been sent to it yet"
-                        raise RemoteProtocolError(msg)
+                        raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
                     if isinstance(packet, PubAck):
                         inflight.acknowledged(packet_id)
                         return

@@ -199,3 +199,29 @@ def test_no_more_wait_for_an_answer_than_there_are_identifiers() -> None:
         client.publish(packet_id, 0)
     with pytest.raises(RemoteProtocolError, match=r"65535 publications .* \[MQTT-2.3.1-2\]"):
         client.publish(1, 0)
+
+
+def test_where_the_protocol_can_say_so_a_refusal_is_an_answer() -> None:
+    told: list[PubAck | PubRec] = []
+
+    def refusal(packet: PubAck | PubRec, why: str) -> PubAck | PubRec:
+        assert why == "full"
+        return type(packet)(packet.packet_id, 0x97)
+
+    answers = Answers(told.append, pytest.fail, refusal)
+    first = answers.begin(PubAck(1))
+    first.expect()
+    first.handed_over()
+    second = answers.begin(PubRec(2))
+    second.expect()
+    second.expect()
+    second.handed_over()
+    assert answers.pending_pubacks == 1
+    second.refused("full")
+    assert told == []
+    first.refused("full")
+    assert told == [PubAck(1, 0x97)]
+    assert answers.pending_pubacks == 0
+    second.taken()
+    assert told == [PubAck(1, 0x97), PubRec(2, 0x97)]
+    assert len(answers) == 0

@@ -14,9 +14,11 @@ from clearfunds.accounts import Holder
 from clearfunds.dataspace import Destinations, Publication, Route
 from clearfunds.transports import RemoteProtocolError
 from clearfunds.transports.mqtt import (
+    Disconnect,
     PingReq,
     PubAck,
     Publish,
+    PubRec,
     PubRel,
     Subscribe,
     Unsubscribe,
@@ -24,12 +26,17 @@ from clearfunds.transports.mqtt import (
     encode,
 )
 from clearfunds.transports.mqtt._frames import encode_remaining_length, find_frame
+from clearfunds.transports.mqtt._packets5 import encode5
+from clearfunds.transports.mqtt._properties import Properties
+from clearfunds.transports.mqtt._reframe import as_mqtt311
 from clearfunds.transports.mqtt._runs import (
     PROBE,
+    REFUSED_PUBREC,
     Run,
     Single,
     equal_headers,
     find_run,
+    is_disconnect,
     publications,
     take_acknowledgements,
     topic_key,
@@ -496,3 +503,95 @@ def test_a_length_at_its_edges(length: int) -> None:
     buffer = head + b"\0"
     whole = len(head) + length if length < 2 else 0
     assert take_acknowledgements(buffer, 0) == ([], buffer, whole)
+
+
+# -- MQTT 5 ----------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a1", "a2", "b1", "x1"]), st.integers(0, 9), st.integers(1, 12)),
+        max_size=5,
+    ),
+    st.integers(0, 30),
+)
+def test_runs_of_mqtt_5_are_those_of_3_1_1(several: list[tuple[str, int, int]], cut: int) -> None:
+    packets = [Publish(topic, b"p" * size) for topic, size, n in several for _ in range(n)]
+    old, new = Routes(), Routes()
+    plain = b"".join(map(encode, packets))
+    run = find_run(plain, 0, old.known, old.resolve, LOTS, BIG)
+    buffer = b"".join(map(encode5, packets))
+    same = find_run(buffer, 0, new.known, new.resolve, LOTS, BIG, properties=True)
+    if run is None or same is None:
+        assert run is same
+        return
+    assert (same.count, same.topic, same.last) == (run.count, run.topic, run.last)
+    assert as_mqtt311(buffer[: same.end]) == plain[: run.end]
+    # However it is cut, nothing of what is not whole belongs to it.
+    short = buffer[: max(0, len(buffer) - cut)]
+    part = find_run(short, 0, new.known, new.resolve, LOTS, BIG, properties=True)
+    assert part is None or part.end <= len(short)
+
+
+def test_a_property_ends_a_run() -> None:
+    routes = Routes()
+    plain, said = Publish("a", b"1"), Publish("a", b"2", properties=Properties(content_type="x"))
+    nameless = b"\x30\x07\x00\x00\x03\x23\x00\x01x"
+    for other in (encode5(said), nameless):
+        buffer = encode5(plain) * 9 + other + encode5(plain)
+        run = find_run(buffer, 0, routes.known, routes.resolve, LOTS, BIG, properties=True)
+        assert run is not None
+        assert (run.count, run.end) == (9, 9 * len(encode5(plain)))
+        assert (
+            find_run(buffer, run.end, routes.known, routes.resolve, LOTS, BIG, properties=True)
+            is None
+        )
+
+
+def test_a_single_of_mqtt_5_knows_its_header_in_3_1_1() -> None:
+    for size in (0, 1, 124, 125, 126, 200):
+        packet = Publish("a/b", b"x" * size)
+        single = Single.of(encode5(packet), "a/b", properties=True)
+        assert single.size == len(encode5(packet))
+        assert encode5(packet).startswith(single.header)
+        assert single.plain + encode5(packet)[len(single.header) :] == encode(packet)
+
+
+def test_acknowledgements_with_reasons_overtake() -> None:
+    kept = encode5(Publish("a", b"x", 1, packet_id=5))
+    buffer = b"".join(
+        (
+            kept,
+            encode5(PubAck(1)),
+            encode5(PubAck(2, 0x97, Properties(reason_string="full"))),
+            encode5(PubRec(3, 0x10)),
+            encode5(PubRec(4, 0x97)),
+            encode5(PubRel(6, 0x92)),
+            encode5(PingReq()),
+            encode5(Disconnect(0x04)),
+        )
+    )
+    taken, rest, at = take_acknowledgements(buffer, reasons=True)
+    assert taken == [(0x40, 1), (0x40, 2), (0x50, 3), (REFUSED_PUBREC, 4), (0x62, 6), (0xC0, 0)]
+    assert rest == kept + encode5(Disconnect(0x04))
+    assert at == len(kept)
+    # In 3.1.1 what is longer than an identifier is to be refused, in its turn.
+    taken, _, at = take_acknowledgements(buffer)
+    assert taken == [(0x40, 1)]
+    assert at == len(kept)
+
+
+def test_a_whole_disconnect_is_told() -> None:
+    for packet in (
+        Disconnect(),
+        Disconnect(0x04),
+        Disconnect(0x80, Properties(reason_string="why" * 30)),
+    ):
+        data = encode5(packet)
+        for end in range(len(data)):
+            assert not is_disconnect(b"xx" + data[:end], 2)
+        assert is_disconnect(b"xx" + data, 2)
+        assert is_disconnect(data + b"more", 0)
+    assert not is_disconnect(encode5(PingReq()), 0)
+    assert not is_disconnect(encode5(Disconnect(0x80, Properties(reason_string="x" * 200))), 0)
