@@ -1,4 +1,7 @@
-"""MQTT 3.1.1: packets, a core without I/O that both sides share, and a small client."""
+"""MQTT: packets of 3.1.1 and 5, a core without I/O, and a small client (of 3.1.1).
+
+`Connection` speaks both as a server, each with whoever asks for it; as a client it speaks 3.1.1.
+"""
 
 from .._need_data import NEED_DATA as NEED_DATA
 from .._need_data import NeedData as NeedData
@@ -40,7 +43,13 @@ from ._packets import Unsubscribe as Unsubscribe
 from ._packets import Will as Will
 from ._packets import decode as decode
 from ._packets import encode as encode
+from ._packets5 import decode5 as decode5
+from ._packets5 import encode5 as encode5
 from ._passwords import Authenticator as Authenticator
 from ._passwords import PasswordFileError as PasswordFileError
 from ._passwords import Passwords as Passwords
+from ._properties import NO_PROPERTIES as NO_PROPERTIES
+from ._properties import Properties as Properties
+from ._reasons import Reason as Reason
+from ._reasons import ReasonedError as ReasonedError
 from ._topics import TopicLimits as TopicLimits
