@@ -169,10 +169,25 @@ async def test_a_server_that_cannot_do_it(connack: bytes, said: str) -> None:
         assert not publisher.connected
 
 
-async def test_the_relay_speaks_the_version_before() -> None:
-    async with running() as relay:
+async def test_a_server_may_speak_the_version_before_alone() -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"\x20\x02\x00\x01")  # as 3.1.1 has it
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, serve, 0)
+        port = listeners[0].socket.getsockname()[1]
         with pytest.raises(PerfError, match="unacceptable protocol version"):
-            await connect("127.0.0.1", relay.port, "test", version="5")
+            await connect("127.0.0.1", port, "test", version="5")
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_relay_speaks_it() -> None:
+    async with running() as relay:
+        found = await connect("127.0.0.1", relay.port, "test", [("t", 1)], version="5", prefetch=3)
+        found.sock.close()
+        assert found.granted.receive_maximum == relay.relay.settings.max_awaiting_release
 
 
 async def test_acknowledgements_wait_for_their_time_or_their_number() -> None:
