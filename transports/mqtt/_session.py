@@ -720,22 +720,12 @@ class MqttSession(Session["MqttServer", Account | None]):
                 raise AssertionError(packet)  # the connection lets nothing else through
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
-        """Let a client go; in MQTT 5 it may want its will published, or its session kept longer.
-
-        Raises:
-            RemoteProtocolError: If it wants a session kept that was not to be.
-        """
+        """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
         five = self._five
         if interval is not None and five is not None:
-            if interval and five.expiry == 0:
-                msg = (
-                    f"DISCONNECT asks for its session to be kept for {interval} s; its CONNECT did "
-                    "not ask for one to be kept (MQTT 5, section 3.14.2.2.2)"
-                )
-                raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
             five.expiry = seconds_of(interval)
             if self._kept is not None:
                 self._kept.expiry = self._server.expiry_of(five.expiry)
@@ -1133,8 +1123,6 @@ class MqttSession(Session["MqttServer", Account | None]):
                     if packet.topic.startswith(SERVER_TOPICS):
                         reason = Reason.NOT_AUTHORIZED
                     answer.refuse_with(self._refusal(answer.packet, fault, reason))
-                    if packet.qos > 1 and self._awaiting is not None:
-                        self._awaiting.release(packet_id)
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
@@ -1165,6 +1153,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Return the acknowledgement that says why a publication was not taken (MQTT 5)."""
         five = self._five
         properties = with_reason(why) if five is not None and five.tells_problems else NO_PROPERTIES
+        if isinstance(packet, PubRec):
+            # The exchange is over: the identifier may mean another publication (section 4.3.3).
+            if self._kept is not None:
+                self._kept.forget_identifier(packet.packet_id)
+            elif self._awaiting is not None:
+                self._awaiting.release(packet.packet_id)
         return type(packet)(packet.packet_id, reason, properties)
 
     # -- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------

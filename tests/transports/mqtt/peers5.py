@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-from clearfunds.transports.mqtt._packets5 import decode5, encode5
-from clearfunds.transports.mqtt._properties import NO_PROPERTIES, Properties
 
 from clearfunds.transports.mqtt import (
     ConnAck,
@@ -22,6 +20,8 @@ from clearfunds.transports.mqtt import (
     Will,
 )
 from clearfunds.transports.mqtt._frames import find_frame
+from clearfunds.transports.mqtt._packets5 import decode5, encode5
+from clearfunds.transports.mqtt._properties import NO_PROPERTIES, Properties
 from tests.transports.peers import SECONDS
 
 

@@ -9,6 +9,8 @@ import attrs
 import pytest
 import trio
 
+from clearfunds.accounts import Account, Confirm, Outcome, Recipient
+from clearfunds.dataspace import TopicFilter
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,
@@ -632,4 +634,47 @@ async def test_a_publisher_waits_for_a_subscriber_that_speaks_mqtt_5() -> None:
                 relay.audit()
                 for _ in range(count):
                     assert len((await slow.publication()).payload) == 10_000
+        await relay.deserted()
+
+
+@pytest.mark.parametrize("expiry", [0, 60])
+async def test_a_publication_that_a_holder_refuses_may_be_followed_by_another(expiry: int) -> None:
+    """By the same identifier: with the refusal the exchange is over (section 4.3.3)."""
+
+    class Reluctant(Recipient):
+        """Takes responsibility for nothing at first."""
+
+        def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+            confirm = account.ledger.confirming
+            account.repay(items, nbytes, Outcome.DROPPED)
+            assert confirm is not None
+            confirm.expect()
+            refused.append(confirm)
+
+        def ready(self) -> None:
+            pass
+
+    refused: list[Confirm] = []
+    async with running() as relay:
+        async with connected5(relay.port, "c", session_expiry=expiry) as client:
+            dataspace = relay.relay.dataspace
+            account = relay.ledger.open("elsewhere")
+            with account.turn() as turn:
+                observation = dataspace.observe(
+                    turn, TopicFilter("t"), None, acked=Reluctant(), granted=2, consumer="it"
+                )
+            for _ in range(2):
+                await client.publish("t", b"", 2, packet_id=7)
+                await until(lambda: refused)
+                refused.pop().refused("not now")
+                relay.flusher.flush_now()
+                answer = await client.next()
+                assert isinstance(answer, PubRec)
+                assert answer.reason == Reason.QUOTA_EXCEEDED
+                assert answer.properties.reason_string == "not now"
+            with account.turn() as turn:
+                dataspace.unobserve(turn, observation)
+            account.close()
+            await client.send(Disconnect(properties=Properties(session_expiry=0)))
+            await client.gone()
         await relay.deserted()
