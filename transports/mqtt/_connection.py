@@ -337,6 +337,27 @@ class Connection:
                 pass
         return encoded
 
+    def aliased_key(self, position: int) -> bytes | None:
+        """Return the topic that the PUBLISH at `position` of the buffer has an alias for.
+
+        As it would stand in the packet, its length in front; None if that cannot be told: then the
+        packet is not whole, or it is refused in its turn. For this package only.
+        """
+        buffer = self.buffer
+        try:
+            frame = find_frame(buffer, position, self._size_limit)
+            if frame is None or frame[1] > len(buffer):
+                return None
+            packet = decode5(buffer[position], buffer[frame[0] : frame[1]])
+        except RemoteProtocolError:
+            return None
+        alias = packet.properties.topic_alias if isinstance(packet, Publish) else None
+        topic = None if alias is None or self._aliases is None else self._aliases.get(alias)
+        if topic is None:
+            return None
+        encoded = topic.encode()
+        return len(encoded).to_bytes(2, "big") + encoded
+
     def close(self) -> None:
         """Note that this side has closed the connection; drops the input. Idempotent."""
         self._enter(State.CLOSED)

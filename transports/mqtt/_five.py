@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...accounts import Account, Holder, Outcome, Recipient
 from ...dataspace import Batch, Publication
 from .._outlet import FRAMING_BYTES
-from ._droppable import QOS_ZERO
+from ._droppable import QOS_ZERO, with_packet_id
 from ._filters import Filters
 from ._identifiers import MAX_PACKET_ID
 from ._packets import Connect
@@ -38,6 +38,8 @@ MQTT5: Final = "mqtt5"
 """Under which a batch has its frames in MQTT 5; see `Batch.framed`."""
 
 _MESSAGE_EXPIRY: Final = b"\x02"
+_MOST_SECONDS: Final = 0xFFFF_FFFF
+"""The most that a message expiry interval says."""
 _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
 _MORE_BYTES: Final = 9
@@ -102,14 +104,25 @@ class Five:
             return publication  # if it is retained it was there before, whoever it is of
         return select_by(self.filters, publication, own=self._is_own(account))
 
-    def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
-        """Return the packet of a publication; b"" if it is not to be sent (rule 2)."""
+    def frame(
+        self,
+        publication: Publication,
+        packet_id: int = 0,
+        dup: bool = False,
+        *,
+        aside: bool = False,
+    ) -> bytes:
+        """Return the packet of a publication; b"" if it is not to be sent (rule 2).
+
+        One that is put `aside` has the time at which it expires in place of how long that is yet.
+        """
         properties = publication.properties
         if publication.expires is not None:
-            left = math.ceil(publication.expires - self._wall())
+            left = self._left(publication.expires)
             if left <= 0:
                 return b""
-            properties = b"".join((_MESSAGE_EXPIRY, left.to_bytes(4, "big"), properties))
+            until = left if not aside else min(math.ceil(publication.expires), _MOST_SECONDS)
+            properties = b"".join((_MESSAGE_EXPIRY, until.to_bytes(4, "big"), properties))
         identifiers = self._identifiers(publication.topic)
         if identifiers:
             properties = identifiers + properties
@@ -124,6 +137,32 @@ class Five:
         )
         limit = self._max_packet_size
         return data if limit is None or len(data) <= limit else b""
+
+    def put_aside(self, publication: Publication) -> bytes:
+        """See `Aside`."""
+        return self.frame(publication, 1, aside=True)
+
+    def take_back(self, packet: bytes, packet_id: int) -> bytes:
+        """See `Aside`."""
+        packet = with_packet_id(packet, packet_id)
+        at = _behind_number(packet, 1)
+        at += 4 + (packet[at] << 8 | packet[at + 1])  # its topic, and the packet identifier
+        end = at
+        at = _behind_number(packet, at)
+        if at == end + 1 and not packet[end]:
+            return packet  # no properties
+        while packet[at : at + 1] == _SUBSCRIPTION_IDENTIFIER:
+            at = _behind_number(packet, at + 1)
+        if packet[at : at + 1] != _MESSAGE_EXPIRY:
+            return packet
+        left = self._left(int.from_bytes(packet[at + 1 : at + 5], "big"))
+        if left <= 0:
+            return b""
+        return b"".join((packet[: at + 1], left.to_bytes(4, "big"), packet[at + 5 :]))
+
+    def _left(self, expires: float) -> int:
+        # If the clock has been set back it may seem to be more than can be said.
+        return min(math.ceil(expires - self._wall()), _MOST_SECONDS)
 
     def _identifiers(self, topic: str) -> bytes:
         if not self.filters.identifies:
@@ -154,6 +193,13 @@ class Five:
                 pieces.append(frame)
                 nbytes += end - start
         return b"".join(pieces), len(pieces), nbytes
+
+
+def _behind_number(packet: bytes, at: int) -> int:
+    """Return where a number of variable length ends."""
+    while packet[at] >= 128:
+        at += 1
+    return at + 1
 
 
 def seconds_of(interval: int) -> float | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import attrs
 
@@ -69,6 +69,18 @@ def _framed(publication: Publication, packet_id: int) -> bytes:
     )
 
 
+class Aside(Protocol):
+    """How what is put aside looks meanwhile, where a packet says how long it may be sent yet."""
+
+    def put_aside(self, publication: Publication) -> bytes:
+        """Return a publication as a packet with any identifier; b"": it is not to be sent."""
+        ...
+
+    def take_back(self, packet: bytes, packet_id: int) -> bytes:
+        """Return the packet as it is to be sent, with an identifier; b"": it is not."""
+        ...
+
+
 class AtLeastOnce(Recipient):
     """Stands before who takes QoS 1 and 2, for a subscription that was granted QoS 1 only."""
 
@@ -113,6 +125,7 @@ class Inflight(LoanQueue):
             sent, and is dropped. Called when it is to be sent, or put aside; then the identifier is
             put in place later, so that it has to stand behind the topic, as in 3.1.1 and 5. By
             default as MQTT 3.1.1 has it.
+        aside: Makes the packets of what is put aside; by default they are as `framed` has them.
         wall: The wall clock, by which publications expire.
 
     Attributes:
@@ -121,8 +134,8 @@ class Inflight(LoanQueue):
     """
 
     __slots__ = (
-        "_framed", "_ids", "_on_broken", "_open_spool", "_outlet", "_spool", "_wall", "_window",
-        "releasing", "unacked",
+        "_aside", "_framed", "_ids", "_on_broken", "_open_spool", "_outlet", "_spool", "_wall",
+        "_window", "releasing", "unacked",
     )  # fmt: skip
 
     kind = "inflight"
@@ -141,6 +154,7 @@ class Inflight(LoanQueue):
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
         open_spool: OpenSpool | None = None,
         framed: Callable[[Publication, int], bytes] | None = None,
+        aside: Aside | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._open_spool = open_spool
@@ -148,6 +162,7 @@ class Inflight(LoanQueue):
         self._outlet = outlet
         self._window = window
         self._framed = _framed if framed is None else framed
+        self._aside = aside
         self._wall = wall
         self._ids = PacketIds()
         self._spool: Spool | None = None
@@ -220,6 +235,8 @@ class Inflight(LoanQueue):
         if not packet:
             account.repay(items, nbytes, self._why_not(entry), self)
             return
+        if self._aside is not None and isinstance(entry, Publication):
+            packet = self._aside.put_aside(entry)
         spool = self._spool
         if spool is None:
             assert self._open_spool is not None
@@ -327,13 +344,17 @@ class Inflight(LoanQueue):
     def _packet(self, entry: Publication | bytes, packet_id: int) -> bytes:
         """Return the packet of a publication, or of one that was put aside; b"": not to be sent."""
         if isinstance(entry, bytes):
+            if self._aside is not None:
+                return self._aside.take_back(entry, packet_id)
             return with_packet_id(entry, packet_id)
         if entry.expires is not None and entry.has_expired(self._wall()):
             return b""
         return self._framed(entry, packet_id)
 
-    def _why_not(self, entry: Publication) -> Outcome:
-        return Outcome.EXPIRED if entry.has_expired(self._wall()) else Outcome.DROPPED
+    def _why_not(self, entry: Publication | bytes) -> Outcome:
+        # What was put aside was not too large then.
+        expired = isinstance(entry, bytes) or entry.has_expired(self._wall())
+        return Outcome.EXPIRED if expired else Outcome.DROPPED
 
     def _drop(self, loan: LoanedItem[list[Any]]) -> None:
         """End a loan of what is not to be sent."""

@@ -21,7 +21,9 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 
 from ...dataspace import Destinations, Publication, Route
+from .._errors import RemoteProtocolError
 from ._frames import encode_remaining_length
+from ._packets5 import decode5
 
 PLAIN_PUBLISH = 0x30
 """The first byte of a PUBLISH with QoS 0, without DUP and RETAIN."""
@@ -106,8 +108,8 @@ def find_run(
                 at += 1
                 length |= (byte & 127) << shift
                 shift += 7
-            if byte >= 128:
-                break
+            if byte >= 128 or (properties and not byte):
+                break  # too long; or in more bytes than it takes, which MQTT 5 does not have
         stop = at + length
         if length < 3 or stop - position > max_packet_size:
             break
@@ -312,6 +314,8 @@ def take_acknowledgements(
             and (buffer[at] or buffer[at + 1])
         ):
             packet_id = buffer[at] << 8 | buffer[at + 1]
+            if length > 2 and not _is_valid(first, buffer[at:stop]):
+                break  # it is refused in its turn
             if first == PUBREL and passed.get(packet_id, -1) >= handled:
                 position = stop
                 continue
@@ -336,6 +340,14 @@ def take_acknowledgements(
         return taken, buffer, position
     rest = b"".join((buffer[:start], *kept, buffer[keep_from:]))
     return taken, rest, len(rest) - (end - position)
+
+
+def _is_valid(first: int, body: bytes) -> bool:
+    try:
+        decode5(first, body)
+    except RemoteProtocolError:
+        return False
+    return True
 
 
 def is_disconnect(buffer: bytes | bytearray, position: int) -> bool:

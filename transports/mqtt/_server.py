@@ -28,11 +28,11 @@ from ._properties import application_properties
 from ._session import SERVER_TOPICS, MqttSession
 from ._throttled import ThrottledNotices
 from ._topics import TopicLimits, topic_name_fault
-from ._wills import DelayedWill, DelayedWills
+from ._wills import DelayedWill, DelayedWills, LastWill
 
 if TYPE_CHECKING:
     from ._answers import Answer
-    from ._packets import Publish, Will
+    from ._packets import Publish
 
 CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
 """Passwords that are checked at a time, each in a thread: hashing leaves a core to the loop."""
@@ -162,8 +162,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             return str(exc)
         return None
 
-    def publication(self, said: Publish | Will) -> Publication:
-        """Return what a client publishes, or wants published, with what it says about it."""
+    def publication(self, said: Publish) -> Publication:
+        """Return what a client publishes, with what it says about it (MQTT 5)."""
         properties = said.properties
         interval = properties.message_expiry
         return Publication(
@@ -175,9 +175,9 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             None if interval is None else self.wall() + interval,
         )
 
-    def publish_will(self, account: Account, will: Will, name: str) -> None:
+    def publish_will(self, account: Account, will: LastWill, name: str) -> None:
         """Publish the will of the client known by `name`, on this account."""
-        fault = self.publish(account, self.publication(will))
+        fault = self.publish(account, will.at(self.wall()))
         if fault is not None:
             self.counters.rejected += 1
             self.logger.warning(
@@ -202,7 +202,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         tenant = membership.tenant
         if membership.by_topic:
             tenant = membership.of_topic(delayed.will.topic) or tenant
-        account = self.tree.open(peer, tenant, self.settings.limit_of(peer.name, peer.client))
+        limit = self.settings.limit_of(peer.name, peer.client)
+        account = self.tree.open(peer, tenant, limit, own=tenant is membership.tenant)
         try:
             self.publish_will(account, delayed.will, peer.name)
         finally:

@@ -61,9 +61,9 @@ from ._packets import (
     UnacceptableConnectError,
     UnsubAck,
     Unsubscribe,
-    Will,
     encode_publish,
 )
+from ._packets5 import encode5
 from ._passwords import Passwords
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
@@ -84,6 +84,7 @@ from ._runs import (
     topic_key,
 )
 from ._selecting import Selecting
+from ._wills import LastWill
 
 if TYPE_CHECKING:
     from ._server import MqttServer
@@ -97,6 +98,9 @@ KEEP_ALIVE_GRACE = 1.5
 
 SERVER_TOPICS = "$SYS/"
 """What clients cannot publish to."""
+
+NO_TOPIC = b"\0\0"
+"""The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
 
 PUBLISH = 0x30
 """The first half of a PUBLISH's first byte; the other half are its flags."""
@@ -177,9 +181,9 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_membership", "_observations", "_parting", "_payer_by_key",
-        "_payers", "_peer", "_replay", "_replays", "_short", "_single", "_single_topic",
-        "_undecided", "_way", "_will", "client_id",
+        "_kept", "_largest", "_listener", "_membership", "_observations", "_parting",
+        "_payer_by_key", "_payers", "_peer", "_replay", "_replays", "_short", "_single",
+        "_single_topic", "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -195,11 +199,13 @@ class MqttSession(Session["MqttServer", Account | None]):
             topic_limits=settings.topics,
             max_topic_alias=settings.max_topic_alias,
         )
+        # The largest packet that its client takes, if it has said so.
+        self._largest: int | None = None
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
         self._five: Five | None = None
         self._way: Recipient = self.outlet
         # What it is told if it is cut; there are few reasons but that it does not keep up.
-        self._parting = Reason.QUOTA_EXCEEDED
+        self._parting: int = Reason.QUOTA_EXCEEDED
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Ahead | None = None
         self.client_id = ""
@@ -211,7 +217,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._at_least_once: AtLeastOnce | None = None
         self._answers: Answers | None = None
         self._awaiting: AwaitingRelease | None = None
-        self._will: Will | None = None
+        self._will: LastWill | None = None
         # Whose it is. Publications may be another tenant's by topic: then an account for each such
         # tenant, by the tenant's name; and which of all these it waits for.
         self._peer = Peer(listener, NO_USER, "")
@@ -330,9 +336,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self.outlet.unsent or self.outlet.closed:
             return False
         try:
-            data = connection.send(Disconnect(reason, with_reason(why)))
+            data = connection.send(self._fitting(Disconnect(reason, with_reason(why))))
         except LocalProtocolError:
             return False  # it is closed already
+        if self._answers is not None:
+            self._answers.close()  # nothing follows it [MQTT-3.14.4-1]
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
             return True
@@ -355,6 +363,9 @@ class MqttSession(Session["MqttServer", Account | None]):
                 extra=self._fields("left", reason),
             )
             return
+        if self._answers is not None:
+            # What its going makes room for may be taken now, and there is nobody to be told.
+            self._answers.close()
         self.account = None
         will, self._will = self._will, None
         kept = self._kept
@@ -389,9 +400,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         for payer in () if payers is None else payers.values():
             self._server.tree.close(payer)
 
-    def _delays(self, will: Will, kept: KeptSession | None) -> bool:
+    def _delays(self, will: LastWill, kept: KeptSession | None) -> bool:
         """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
-        delay = will.properties.will_delay
+        delay = will.delay
         if not delay or kept is None or kept.expiry == 0:
             return False
         seconds = delay if kept.expiry is None else min(delay, kept.expiry)
@@ -463,6 +474,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         ):
             return account
         key = topic_key(buffer, position)
+        if key == NO_TOPIC and self._five is not None:
+            key = self._connection.aliased_key(position)
         return account if key is None else self._payer_of_key(key)
 
     # -- waiting --------------------------------------------------------------------------------
@@ -573,6 +586,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._server.logger.warning(
                 "%s closed: %s", self._who, why, extra=self._fields("closed", why)
             )
+            self._parting = reason_of(exc)
             self.cut(why)
 
     # -- what came in ---------------------------------------------------------------------------
@@ -735,7 +749,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         inflight = self._inflight
         match packet:
             case PubRel() if self._kept is not None:
-                self._kept.released(packet_id, partial(self._send_later, PubComp(packet_id)))
+                answer = PubComp(packet_id, self._unless(packet_id in self._kept.awaiting))
+                self._kept.released(packet_id, partial(self._send_later, answer))
             case PubRel():
                 known = self._awaiting is not None and self._awaiting.release(packet_id)
                 self._send(PubComp(packet_id, self._unless(known)))
@@ -771,11 +786,26 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _send(self, packet: Packet) -> None:
         """Send a packet of the connection's own, on its own account (rule 2)."""
-        data = self._connection.send(packet)
+        data = self._connection.send(packet if self._largest is None else self._fitting(packet))
         account = self.account
         assert account is not None
         account.borrow(1, len(data))
         self.outlet.hold(account, data, 1, len(data), self._server.ledger.clock())
+
+    def _fitting(self, packet: Packet) -> Packet:
+        """Return a packet without its reason if it is larger with it than its client takes.
+
+        See [MQTT-3.1.2-24]; what a number says has to do then.
+        """
+        largest = self._largest
+        if (
+            largest is None
+            or isinstance(packet, PingReq | PingResp)
+            or not packet.properties.reason_string
+            or len(encode5(packet)) <= largest
+        ):
+            return packet
+        return attrs.evolve(packet, properties=NO_PROPERTIES)
 
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
@@ -790,7 +820,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._connection.version == MQTT_5:
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
-        data = self._connection.send(ConnAck(False, return_code, properties))
+        data = self._connection.send(self._fitting(ConnAck(False, return_code, properties)))
         # Nobody owes for it: there is no account yet, and the connection ends here.
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
@@ -798,6 +828,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _handle_connect(self, packet: Connect) -> None:
         server = self._server
         settings = server.settings
+        self._largest = packet.properties.maximum_packet_size
         if len(packet.client_id.encode()) > settings.max_client_id:
             why = (
                 f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
@@ -948,7 +979,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self.outlet.framing_bytes = five.framing_bytes
         if kept is not None:
             self._attach(kept)
-        self._will = packet.will
+        self._will = None if packet.will is None else LastWill.of(packet.will)
         self._deadline_after = (
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
         )
@@ -1258,7 +1289,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self._five is not None:
                 self._five.filters.add(text, told, identifier)
         if self._five is not None:
-            self.outlet.framing_bytes = self._five.framing_bytes
+            # What is queued may have the identifiers of more than there are now.
+            outlet = self.outlet
+            outlet.framing_bytes = max(outlet.framing_bytes, self._five.framing_bytes)
         handling = options & RETAIN_HANDLING
         if (
             len(server.dataspace.retained)
@@ -1282,6 +1315,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             policy=dealing.kept,
             open_spool=dealing.open_spool,
             framed=None if five is None else five.frame,
+            aside=five,
             wall=server.wall,
         )
         inflight.owner = account

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ...dataspace import Publication
+from ._properties import application_properties
+
 if TYPE_CHECKING:
     from .._tenants import Peer
     from ._packets import Will
@@ -18,15 +21,45 @@ MAX_DELAYED_BYTES: Final = 16 << 20
 
 
 @attrs.frozen(slots=True)
+class LastWill:
+    """What is published if a client goes without saying goodbye, in the form in which it is."""
+
+    publication: Publication
+    delay: int = 0
+    """Seconds that it waits; if its session is kept, see `DelayedWills`."""
+    expiry: int | None = None
+    """Seconds that it may be told for, from when it is published on."""
+
+    @classmethod
+    def of(cls, will: Will) -> LastWill:
+        """Return what a CONNECT has as its will."""
+        said = will.properties
+        publication = Publication(
+            will.topic, will.payload, will.qos, will.retain, application_properties(said)
+        )
+        return cls(publication, said.will_delay or 0, said.message_expiry)
+
+    @property
+    def topic(self) -> str:
+        """Where it is published."""
+        return self.publication.topic
+
+    def at(self, now: float) -> Publication:
+        """Return what is published at `now`, on the wall clock."""
+        if self.expiry is None:
+            return self.publication
+        return attrs.evolve(self.publication, expires=now + self.expiry)
+
+
+@attrs.frozen(slots=True)
 class DelayedWill:
     """A will that waits."""
 
     peer: Peer
     """Whose it is."""
-    will: Will
+    will: LastWill
     due: float
     """On the ledger's clock."""
-    nbytes: int
 
 
 class DelayedWills:
@@ -46,13 +79,13 @@ class DelayedWills:
         """Return how many wait."""
         return len(self._by_client)
 
-    def add(self, client_id: str, peer: Peer, will: Will, due: float) -> bool:
+    def add(self, client_id: str, peer: Peer, will: LastWill, due: float) -> bool:
         """Let a will wait; False if there is no room for it."""
-        size = len(will.topic) + len(will.payload)
+        size = will.publication.nbytes
         if len(self) >= MAX_DELAYED or self.nbytes + size > MAX_DELAYED_BYTES:
             return False
         self.take(client_id)
-        self._by_client[client_id] = DelayedWill(peer, will, due, size)
+        self._by_client[client_id] = DelayedWill(peer, will, due)
         self.nbytes += size
         return True
 
@@ -60,7 +93,7 @@ class DelayedWills:
         """Return a client's will, which waits no more; None if it has none."""
         delayed = self._by_client.pop(client_id, None)
         if delayed is not None:
-            self.nbytes -= delayed.nbytes
+            self.nbytes -= delayed.will.publication.nbytes
         return delayed
 
     def over(self, now: float) -> list[DelayedWill]:

@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from clearfunds.transports._tenants import Peer
-from clearfunds.transports.mqtt import Will
+from clearfunds.transports.mqtt import Properties, Will
 from clearfunds.transports.mqtt import _wills as wills_module
-from clearfunds.transports.mqtt._wills import DelayedWills
+from clearfunds.transports.mqtt._wills import DelayedWills, LastWill
 
 PEER = Peer("mqtt:1", "-", "c")
+
+
+def will(payload: bytes, **properties: Any) -> LastWill:
+    return LastWill.of(Will("w", payload, properties=Properties(**properties)))
+
+
+def test_what_is_said_of_a_will_counts() -> None:
+    wills = DelayedWills()
+    large = will(b"x", user=(("", ""),) * 60_000, will_delay=5, message_expiry=7)
+    assert (large.delay, large.expiry) == (5, 7)
+    assert wills.add("a", PEER, large, 1.0)
+    assert wills.nbytes == 2 + 5 * 60_000
+    assert large.at(100.0).expires == 107.0
+    assert will(b"").at(100.0).expires is None
 
 
 def test_they_are_over_when_their_time_has_come() -> None:
     wills = DelayedWills()
     for client, due in (("a", 5.0), ("b", 3.0), ("c", 9.0)):
-        assert wills.add(client, PEER, Will("w", client.encode()), due)
+        assert wills.add(client, PEER, will(client.encode()), due)
     assert wills.over(2.9) == []
-    assert [each.will.payload for each in wills.over(5.0)] == [b"a", b"b"]
+    assert [each.will.publication.payload for each in wills.over(5.0)] == [b"a", b"b"]
     assert len(wills) == 1
     assert wills.nbytes == 2
 
 
 def test_a_client_has_one_at_most() -> None:
     wills = DelayedWills()
-    wills.add("a", PEER, Will("w", b"12345"), 1.0)
-    wills.add("a", PEER, Will("w", b"6"), 2.0)
+    wills.add("a", PEER, will(b"12345"), 1.0)
+    wills.add("a", PEER, will(b"6"), 2.0)
     assert (len(wills), wills.nbytes) == (1, 2)
     taken = wills.take("a")
     assert taken is not None
-    assert taken.will.payload == b"6"
+    assert taken.will.publication.payload == b"6"
     assert wills.take("a") is None
     assert wills.nbytes == 0
 
@@ -38,8 +54,8 @@ def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wills_module, "MAX_DELAYED", 2)
     monkeypatch.setattr(wills_module, "MAX_DELAYED_BYTES", 10)
     wills = DelayedWills()
-    assert wills.add("a", PEER, Will("w", b"1234"), 1.0)
-    assert not wills.add("b", PEER, Will("w", b"12345"), 1.0)
-    assert wills.add("b", PEER, Will("w", b"1"), 1.0)
-    assert not wills.add("c", PEER, Will("w", b""), 1.0)
+    assert wills.add("a", PEER, will(b"1234"), 1.0)
+    assert not wills.add("b", PEER, will(b"12345"), 1.0)
+    assert wills.add("b", PEER, will(b"1"), 1.0)
+    assert not wills.add("c", PEER, will(b""), 1.0)
     assert wills.nbytes == 7
