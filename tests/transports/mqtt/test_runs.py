@@ -582,6 +582,31 @@ def test_acknowledgements_with_reasons_overtake() -> None:
     assert at == len(kept)
 
 
+def test_an_acknowledgement_that_is_malformed_waits_for_its_turn() -> None:
+    kept = encode5(Publish("a", b"x", 1, packet_id=5))
+    for bad in (b"\x40\x05\x00\x01\x55\xff\xff", b"\x50\x04\x00\x01\x00\x05"):
+        taken, rest, at = take_acknowledgements(
+            kept + encode5(PubAck(1)) + bad + encode5(PubAck(2)), reasons=True
+        )
+        assert taken == [(0x40, 1)]
+        assert rest == kept + bad + encode5(PubAck(2))
+        assert at == len(kept)
+
+
+def test_a_length_in_more_bytes_than_it_takes_is_none_of_a_run() -> None:
+    routes = Routes()
+    whole = encode5(Publish("a", b"x"))
+    padded = b"\x30\x85\x00\x00\x01a\x00x"
+    run = find_run(whole + padded, 0, routes.known, routes.resolve, LOTS, BIG, properties=True)
+    assert run is not None
+    assert run.end == len(whole)
+    # 3.1.1 says nothing of it.
+    old = b"\x30\x84\x00\x00\x01ax"
+    run = find_run(old, 0, routes.known, routes.resolve, LOTS, BIG)
+    assert run is not None
+    assert run.count == 1
+
+
 def test_a_whole_disconnect_is_told() -> None:
     for packet in (
         Disconnect(),

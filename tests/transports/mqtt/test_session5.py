@@ -9,8 +9,9 @@ import attrs
 import pytest
 import trio
 
-from clearfunds.accounts import Account, Confirm, Outcome, Recipient
+from clearfunds.accounts import Account, Confirm, Outcome, Recipient, StuckPolicy
 from clearfunds.dataspace import TopicFilter
+from clearfunds.transports import Tenant
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,
@@ -31,7 +32,7 @@ from clearfunds.transports.mqtt import (
 from clearfunds.transports.mqtt._packets5 import encode5
 from clearfunds.transports.mqtt._properties import Properties
 from clearfunds.transports.mqtt._reasons import Reason
-from tests.transports.mqtt.peers5 import connected5, dial5
+from tests.transports.mqtt.peers5 import Client5, connected5, dial5
 from tests.transports.peers import connected, dial, running, until
 
 ALL: dict[str, Any] = {
@@ -677,4 +678,173 @@ async def test_a_publication_that_a_holder_refuses_may_be_followed_by_another(ex
             account.close()
             await client.send(Disconnect(properties=Properties(session_expiry=0)))
             await client.gone()
+        await relay.deserted()
+
+
+async def test_nothing_follows_the_last_word() -> None:
+    """What is confirmed while a client reads why it is disconnected is not told to it any more."""
+    confirms: list[Confirm] = []
+
+    class Slow(Recipient):
+        def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+            confirm = account.ledger.confirming
+            account.repay(items, nbytes, Outcome.DROPPED)
+            assert confirm is not None
+            confirm.expect()
+            confirms.append(confirm)
+
+        def ready(self) -> None:
+            pass
+
+    async with running() as relay:
+        async with connected5(relay.port, "c") as client:
+            account = relay.ledger.open("elsewhere")
+            with account.turn() as turn:
+                observation = relay.relay.dataspace.observe(
+                    turn, TopicFilter("t"), None, acked=Slow(), granted=2, consumer="it"
+                )
+            await client.stream.send_all(encode5(Publish("t", b"", 1, packet_id=1)) + b"\xf0\x00")
+            last = await client.next()
+            assert isinstance(last, Disconnect)
+            # It has not closed the connection yet.
+            assert relay.relay.mqtt.sessions
+            for confirm in confirms:
+                confirm.taken()
+            relay.flusher.flush_now()
+            with account.turn() as turn:
+                relay.relay.dataspace.unobserve(turn, observation)
+            account.close()
+            assert await client.gone() == []
+        await relay.deserted()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_who_goes_while_its_queue_is_full_of_its_own_takes_nothing_with_it(
+    version: int,
+) -> None:
+    async with running(max_queued=2) as relay:
+        publish = Publish("t", b"x" * 100, 1, packet_id=1)
+        packets = [attrs.evolve(publish, packet_id=number) for number in range(1, 41)]
+        if version == 5:
+            async with connected5(relay.port, "c", session_expiry=60) as client:
+                await client.subscribe("t", options=1)
+                await client.send(*packets)
+                await until(lambda: relay.relay.mqtt.counters.received == 40)
+        else:
+            async with dial(relay.port) as old:
+                await old.stream.send_all(old.connection.send(Connect("c", clean_session=False)))
+                await old.expect(ConnAck(False, 0))
+                await old.subscribe("t", qos=1)
+                await old.send(*packets)
+                await until(lambda: relay.relay.mqtt.counters.received == 40)
+        await until(lambda: not relay.relay.mqtt.sessions)
+        relay.audit()
+        async with connected(relay.port) as other:
+            await other.subscribe("t")
+
+
+@pytest.mark.parametrize("alias", [0, 3])
+async def test_a_tenant_pays_for_a_topic_by_whatever_name(alias: int) -> None:
+    limit = 100
+    async with running(tenant=(Tenant(name="a", topic=("a/#",)),), limit_items=limit) as relay:
+        async with connected5(relay.port, "p") as publisher, connected5(relay.port, "s") as slow:
+            await slow.subscribe("#")
+            said = Properties(topic_alias=alias) if alias else Properties()
+            await publisher.send(Publish("a/x", b"", properties=said))
+            await slow.publication()
+            again = encode5(Publish("" if alias else "a/x", b"x" * 20_000, properties=said))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(publisher.stream.send_all, again * 2_000)
+                await until(lambda: relay.relay.mqtt.sessions["p"].payer is not None)
+                most = 0
+                with trio.move_on_after(0.5):
+                    while True:
+                        await trio.sleep(0.005)
+                        accounts = relay.ledger.accounts.values()
+                        most = max(most, *(each.debt_items for each in accounts))
+                assert limit < most <= limit + 4
+                for _ in range(2_000):
+                    await slow.publication()
+        await until(lambda: relay.statistics().debt_items == 0)
+        relay.audit()
+
+
+async def test_a_clock_that_is_set_back_leaves_no_more_time_than_can_be_said() -> None:
+    now = [1e9]
+    async with running() as relay:
+        relay.relay.mqtt.wall = lambda: now[0]
+        async with connected5(relay.port) as client:
+            said = Properties(message_expiry=0xFFFF_FFFF)
+            await client.send(Publish("t", b"x", retain=True, properties=said))
+            await client.send(PingReq())
+            await client.expect(PingResp())
+            now[0] -= 10
+            await client.subscribe("t")
+            assert (await client.publication()).properties.message_expiry == 0xFFFF_FFFF
+
+
+async def test_a_reason_is_left_out_where_it_is_too_large() -> None:
+    async with running() as relay, connected5(relay.port, maximum_packet_size=30) as client:
+        await client.publish("$SYS/x", b"", 1)
+        await client.expect(PubAck(1, Reason.NOT_AUTHORIZED))
+        await client.send(Subscribe(2, (("$share/g/t", 0),)))
+        await client.expect(SubAck(2, (Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,)))
+        await client.stream.send_all(b"\xf0\x00")
+        (last,) = await client.gone()
+        assert last == Disconnect(Reason.PROTOCOL_ERROR)
+
+
+async def test_what_is_put_aside_expires() -> None:
+    count = 600
+    now = [1e9]
+
+    async def publish(client: Client5) -> None:
+        for number in range(1, count + 1):
+            expiry = 1_000 if number in (1, count) else 10
+            said = Properties(message_expiry=expiry, content_type="x")
+            payload = b"%d" % number
+            await client.send(Publish("t", payload, 1, packet_id=number, properties=said))
+            await client.expect(PubAck(number))
+
+    async with running(stuck=StuckPolicy.SPILL, patience=0.2, limit_items=200) as relay:
+        relay.relay.mqtt.wall = lambda: now[0]
+        async with (
+            connected5(relay.port, "s", receive_maximum=1) as slow,
+            connected5(relay.port, "p") as publisher,
+        ):
+            await slow.subscribe("t", options=1, identifier=300)
+            with trio.fail_after(30):
+                await publish(publisher)
+            assert any(holder.behind for holder in relay.ledger.holders)
+            first = await slow.publication()
+            now[0] += 11
+            await slow.send(PubAck(first.packet_id))
+            got = await slow.publication()
+            assert got.payload == b"%d" % count
+            assert got.properties == Properties(
+                message_expiry=989, content_type="x", subscription_ids=(300,)
+            )
+            await slow.send(PubAck(got.packet_id))
+            await until(lambda: relay.statistics().debt_items == 0)
+        await relay.deserted()
+
+
+async def test_identifiers_that_are_queued_are_accounted_for() -> None:
+    async with running() as relay:
+        async with connected5(relay.port, "s") as slow, connected5(relay.port, "p") as publisher:
+            filters = [f"{'+/' * n}#" for n in range(8)]
+            for number, text in enumerate(filters):
+                await slow.subscribe(text, identifier=200_000_000 + number)
+            topic = "/".join("abcdefgh")
+            async with trio.open_nursery() as nursery:
+                data = encode5(Publish(topic, b"x" * 2_000)) * 6_000
+                nursery.start_soon(publisher.stream.send_all, data)
+                await until(lambda: relay.account("p").debt_items > 500)
+                await slow.send(Unsubscribe(1, tuple(filters[1:])))
+                await slow.send(Subscribe(2, ((filters[0], 0),)))
+                await until(lambda: len(relay.relay.dataspace.routes) == 1)
+                relay.audit()
+                got = 0
+                while got < 6_000:
+                    got += isinstance(await slow.next(), Publish)
         await relay.deserted()
