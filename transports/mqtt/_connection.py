@@ -32,12 +32,13 @@ to who broke the protocol, with the reason why.
 import enum
 from typing import Final
 
+import attrs
+
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._need_data import NEED_DATA, NeedDataType
-from ._frames import DEFAULT_MAX_PACKET_SIZE, find_frame
+from ._frames import DEFAULT_MAX_PACKET_SIZE, KIND_NAMES, find_frame
 from ._packets import (
     FIRST_BYTES,
-    KIND_NAMES,
     PROTOCOL_LEVEL,
     ConnAck,
     Connect,
@@ -473,15 +474,7 @@ class Connection:
                 "3.3.2.3.4)",
                 Reason.PROTOCOL_ERROR,
             )
-        return Publish(
-            topic,
-            packet.payload,
-            packet.qos,
-            packet.retain,
-            packet.dup,
-            packet.packet_id,
-            properties,
-        )
+        return attrs.evolve(packet, topic=topic)
 
     def _check_leaving(self, packet: Disconnect) -> None:
         if packet.reason not in CLIENT_DISCONNECT_REASONS:

@@ -20,6 +20,40 @@ class OversizedPacketError(RemoteProtocolError):
     """A packet is larger than what is accepted here; MQTT 5 has a reason code of its own for it."""
 
 
+#: The types of packets, by the upper half of their first byte (section 2.2.1).
+KIND_NAMES = (
+    "reserved type 0",
+    "CONNECT",
+    "CONNACK",
+    "PUBLISH",
+    "PUBACK",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "SUBACK",
+    "UNSUBSCRIBE",
+    "UNSUBACK",
+    "PINGREQ",
+    "PINGRESP",
+    "DISCONNECT",
+    "reserved type 15",
+)
+
+# First bytes, for those who look at packets without decoding them. That of a PUBLISH has flags.
+PUBLISH = 0x30
+PUBACK = 0x40
+PUBREC = 0x50
+PUBREL = 0x62
+PUBCOMP = 0x70
+PINGREQ = 0xC0
+DISCONNECT = 0xE0
+
+# The flags of a PUBLISH (section 3.3.1).
+RETAIN = 0x01
+QOS_2 = 0x04
+DUP = 0x08
+
 _ONE_BYTE_LENGTHS = tuple(bytes([n]) for n in range(128))
 
 
@@ -87,3 +121,21 @@ def find_frame(
             "accepted here; send smaller payloads or raise the limit on the packet size"
         )
     return at, end
+
+
+def body_of(packets: bytes, position: int) -> tuple[int, int]:
+    """Find where the body of the packet at `position` begins and ends; it is known to be whole."""
+    at = position + 1
+    length = packets[at]
+    at += 1
+    if length >= 128:
+        length &= 127
+        shift = 7
+        while True:
+            group = packets[at]
+            at += 1
+            length |= (group & 127) << shift
+            if group < 128:
+                break
+            shift += 7
+    return at, at + length

@@ -26,9 +26,10 @@ from typing import ClassVar, TypeAlias
 import attrs
 
 from .._errors import LocalProtocolError, RemoteProtocolError
-from ._frames import encode_remaining_length
+from ._fields import Fields, Reader, framed
+from ._frames import KIND_NAMES, encode_remaining_length
 from ._properties import NO_PROPERTIES, Properties
-from ._topics import MAX_STRING_BYTES, topic_filter_fault, topic_name_fault
+from ._topics import topic_filter_fault, topic_name_fault
 
 PROTOCOL_NAME = "MQTT"
 PROTOCOL_LEVEL = 4
@@ -262,25 +263,6 @@ Packet: TypeAlias = (
     | Disconnect
 )
 
-KIND_NAMES = (
-    "reserved type 0",
-    "CONNECT",
-    "CONNACK",
-    "PUBLISH",
-    "PUBACK",
-    "PUBREC",
-    "PUBREL",
-    "PUBCOMP",
-    "SUBSCRIBE",
-    "SUBACK",
-    "UNSUBSCRIBE",
-    "UNSUBACK",
-    "PINGREQ",
-    "PINGRESP",
-    "DISCONNECT",
-    "reserved type 15",
-)
-
 # Table 2.2: the four low bits of the first byte. PUBLISH alone has flags that vary.
 _PUBLISH_FLAGS = tuple(
     flags for flags in range(16) if flags >> 1 & 3 != 3 and not (flags & 8 and not flags & 6)
@@ -301,6 +283,13 @@ _FLAG_STATEMENTS = {
 }
 
 
+def publish_flags_fault(flags: int) -> str:
+    """Say what is wrong with flags that no PUBLISH has."""
+    if flags >> 1 & 3 == 3:
+        return "PUBLISH with both QoS bits set; QoS is 0, 1 or 2 [MQTT-3.3.1-4]"
+    return "PUBLISH with DUP set and QoS 0; clear DUP [MQTT-3.3.1-2]"
+
+
 def first_byte_fault(first_byte: int) -> str | None:
     """Say what is wrong with the first byte of a packet, or None when it is a legal one."""
     if first_byte in FIRST_BYTES:
@@ -312,15 +301,22 @@ def first_byte_fault(first_byte: int) -> str | None:
             f"packet type {kind} is reserved (section 2.2.1, table 2.1); is the peer speaking MQTT?"
         )
     if kind == Publish.kind:
-        if flags >> 1 & 3 == 3:
-            return "PUBLISH with both QoS bits set; QoS is 0, 1 or 2 [MQTT-3.3.1-4]"
-        return "PUBLISH with DUP set and QoS 0; clear DUP [MQTT-3.3.1-2]"
+        return publish_flags_fault(flags)
     statement = _FLAG_STATEMENTS.get(kind, "[MQTT-2.2.2-1]")
     return (
         f"{name} with flags {flags:#06b} instead of {_FLAGS[kind][0]:#06b} "
         f"{statement}[MQTT-2.2.2-2]; is the peer speaking MQTT?"
     )
 
+
+_FIELDS = Fields(
+    utf8="[MQTT-1.5.3-1]",
+    null="[MQTT-1.5.3-2]",
+    binary="section 1.5.3",
+    identifier="[MQTT-2.3.1-1]",
+    malformed=RemoteProtocolError,
+    forbidden=RemoteProtocolError,
+)
 
 # --- from packets to bytes ------------------------------------------------------------------
 
@@ -345,7 +341,7 @@ def encode_publish(
     """Encode a PUBLISH without making the packet first; otherwise as `encode`."""
     if fault := topic_name_fault(topic):
         raise LocalProtocolError(fault)
-    name = _string("topic name", topic)
+    name = _FIELDS.string("topic name", topic)
     if qos == 0:
         if dup or packet_id:
             raise LocalProtocolError(
@@ -361,7 +357,7 @@ def encode_publish(
             )
         )
     _check_qos("PUBLISH", qos)
-    identifier = _packet_id("PUBLISH", packet_id)
+    identifier = _FIELDS.packet_id("PUBLISH", packet_id)
     return b"".join(
         (
             bytes((0x30 | dup << 3 | qos << 1 | retain,)),
@@ -392,31 +388,56 @@ def _encode_connect(packet: Connect) -> bytes:
         raise LocalProtocolError(
             "an empty client identifier needs clean_session=True [MQTT-3.1.3-7]"
         )
+    if packet.password is not None and packet.username is None:
+        raise LocalProtocolError("a password needs a user name [MQTT-3.1.2-22]")
+    if packet.will is not None:
+        _refuse_properties("will", packet.will.properties)
+        _check_qos("will", packet.will.qos)
+    return connect_packet(packet, _FIELDS, "will message")
+
+
+def connect_packet(
+    packet: Connect,
+    fields: Fields,
+    will_payload: str,
+    properties: bytes = b"",
+    will_properties: bytes = b"",
+) -> bytes:
+    """Encode a CONNECT of either version, which that has found to be one of its own.
+
+    Args:
+        packet: what to encode.
+        fields: those of its version.
+        will_payload: what that calls it.
+        properties: encoded, their length in front; b"" where there are none, not even a length.
+        will_properties: likewise, of its will.
+
+    Raises:
+        LocalProtocolError: if something in it is not what both versions allow.
+    """
     if not 0 <= packet.keep_alive <= 65_535:
         raise LocalProtocolError(
             f"keep_alive of {packet.keep_alive} s is not within 0 to 65535 (section 3.1.2.10)"
         )
-    if packet.password is not None and packet.username is None:
-        raise LocalProtocolError("a password needs a user name [MQTT-3.1.2-22]")
     flags = packet.clean_session << 1
-    fields = [_string("client identifier", packet.client_id)]
+    parts = [properties, fields.string("client identifier", packet.client_id)]
     if packet.will is not None:
         will = packet.will
-        _refuse_properties("will", will.properties)
         if fault := topic_name_fault(will.topic):
             raise LocalProtocolError(f"will: {fault}")
-        _check_qos("will", will.qos)
         flags |= 4 | will.qos << 3 | will.retain << 5
-        fields.append(_string("will topic", will.topic))
-        fields.append(_binary("will message", will.payload))
+        parts.append(will_properties)
+        parts.append(fields.string("will topic", will.topic))
+        parts.append(fields.binary(will_payload, will.payload))
     if packet.username is not None:
         flags |= 0x80
-        fields.append(_string("user name", packet.username))
+        parts.append(fields.string("user name", packet.username))
     if packet.password is not None:
         flags |= 0x40
-        fields.append(_binary("password", packet.password))
-    fixed = struct.pack("!H4sBBH", 4, b"MQTT", PROTOCOL_LEVEL, flags, packet.keep_alive)
-    return _frame(0x10, fixed + b"".join(fields))
+        parts.append(fields.binary("password", packet.password))
+    level = packet.protocol_level
+    fixed = struct.pack("!H4sBBH", 4, b"MQTT", level, flags, packet.keep_alive)
+    return framed(0x10, fixed + b"".join(parts))
 
 
 def _encode_connack(packet: ConnAck) -> bytes:
@@ -439,21 +460,21 @@ def _encode_acknowledgement(packet: Acknowledgement) -> bytes:
         _refuse_reasons(KIND_NAMES[kind], packet.reason)
         _refuse_properties(KIND_NAMES[kind], packet.properties)
     first_byte = kind << 4 | _FLAGS[kind][0]
-    return bytes((first_byte, 2)) + _packet_id(KIND_NAMES[kind], packet.packet_id)
+    return bytes((first_byte, 2)) + _FIELDS.packet_id(KIND_NAMES[kind], packet.packet_id)
 
 
 def _encode_subscribe(packet: Subscribe) -> bytes:
     _refuse_properties("SUBSCRIBE", packet.properties)
     if not packet.filters:
         raise LocalProtocolError("a SUBSCRIBE needs at least one topic filter [MQTT-3.8.3-3]")
-    fields = [_packet_id("SUBSCRIBE", packet.packet_id)]
+    fields = [_FIELDS.packet_id("SUBSCRIBE", packet.packet_id)]
     for topic_filter, qos in packet.filters:
         if fault := topic_filter_fault(topic_filter):
             raise LocalProtocolError(fault)
         _check_qos("SUBSCRIBE", qos)
-        fields.append(_string("topic filter", topic_filter))
+        fields.append(_FIELDS.string("topic filter", topic_filter))
         fields.append(bytes((qos,)))
-    return _frame(0x82, b"".join(fields))
+    return framed(0x82, b"".join(fields))
 
 
 def _encode_suback(packet: SubAck) -> bytes:
@@ -464,25 +485,25 @@ def _encode_suback(packet: SubAck) -> bytes:
         raise LocalProtocolError(
             f"SUBACK return codes are 0, 1, 2 and 0x80, not {packet.return_codes} [MQTT-3.9.3-2]"
         )
-    return _frame(0x90, _packet_id("SUBACK", packet.packet_id) + bytes(packet.return_codes))
+    return framed(0x90, _FIELDS.packet_id("SUBACK", packet.packet_id) + bytes(packet.return_codes))
 
 
 def _encode_unsubscribe(packet: Unsubscribe) -> bytes:
     _refuse_properties("UNSUBSCRIBE", packet.properties)
     if not packet.filters:
         raise LocalProtocolError("an UNSUBSCRIBE needs at least one topic filter [MQTT-3.10.3-2]")
-    fields = [_packet_id("UNSUBSCRIBE", packet.packet_id)]
+    fields = [_FIELDS.packet_id("UNSUBSCRIBE", packet.packet_id)]
     for topic_filter in packet.filters:
         if fault := topic_filter_fault(topic_filter):
             raise LocalProtocolError(fault)
-        fields.append(_string("topic filter", topic_filter))
-    return _frame(0xA2, b"".join(fields))
+        fields.append(_FIELDS.string("topic filter", topic_filter))
+    return framed(0xA2, b"".join(fields))
 
 
 def _encode_unsuback(packet: UnsubAck) -> bytes:
     _refuse_reasons("UNSUBACK", packet.reasons)
     _refuse_properties("UNSUBACK", packet.properties)
-    return b"\xb0\2" + _packet_id("UNSUBACK", packet.packet_id)
+    return b"\xb0\2" + _FIELDS.packet_id("UNSUBACK", packet.packet_id)
 
 
 def _encode_disconnect(packet: Disconnect) -> bytes:
@@ -507,38 +528,6 @@ def _refuse_reasons(what: str, reasons: int | tuple[int, ...]) -> None:
 
 _CONNECT_RETURN_CODES = frozenset(int(code) for code in ConnectReturnCode)
 _SUBACK_CODES = frozenset((0, 1, 2, SUBSCRIPTION_FAILED))
-
-
-def _frame(first_byte: int, body: bytes) -> bytes:
-    return b"".join((bytes((first_byte,)), encode_remaining_length(len(body)), body))
-
-
-def _string(what: str, value: str) -> bytes:
-    try:
-        encoded = value.encode()
-    except UnicodeEncodeError as exc:
-        raise LocalProtocolError(
-            f"{what} cannot be written as UTF-8: {exc.reason} [MQTT-1.5.3-1]"
-        ) from None
-    if b"\0" in encoded:
-        raise LocalProtocolError(f"{what} contains U+0000 [MQTT-1.5.3-2]")
-    return _binary(what, encoded)
-
-
-def _binary(what: str, value: bytes) -> bytes:
-    if len(value) > MAX_STRING_BYTES:
-        raise LocalProtocolError(
-            f"{what} of {len(value)} bytes is longer than {MAX_STRING_BYTES} (section 1.5.3)"
-        )
-    return len(value).to_bytes(2, "big") + value
-
-
-def _packet_id(what: str, packet_id: int) -> bytes:
-    if not 1 <= packet_id <= 65_535:
-        raise LocalProtocolError(
-            f"{what} needs a packet identifier from 1 to 65535, not {packet_id} [MQTT-2.3.1-1]"
-        )
-    return packet_id.to_bytes(2, "big")
 
 
 def _check_qos(what: str, qos: int) -> None:
@@ -578,7 +567,7 @@ def _decode_publish(first_byte: int, body: bytes) -> Publish:
     try:
         topic = body[2:at].decode()
     except UnicodeDecodeError as exc:
-        raise _ill_formed("PUBLISH", "topic name", exc, "[MQTT-3.3.2-1]") from None
+        raise _FIELDS.ill_formed("PUBLISH: its topic name", exc, "[MQTT-3.3.2-1]") from None
     if "\0" in topic:
         raise RemoteProtocolError("PUBLISH: its topic name contains U+0000 [MQTT-1.5.3-2]")
     if fault := topic_name_fault(topic):
@@ -593,14 +582,12 @@ def _decode_publish(first_byte: int, body: bytes) -> Publish:
         packet_id = body[at] << 8 | body[at + 1]
         at += 2
         if packet_id == 0:
-            raise RemoteProtocolError(
-                f"PUBLISH of QoS {qos} has packet identifier 0; use 1 to 65535 [MQTT-2.3.1-1]"
-            )
+            raise _FIELDS.no_identifier(f"PUBLISH of QoS {qos}")
     return Publish(topic, body[at:], qos, bool(first_byte & 1), bool(first_byte & 8), packet_id)
 
 
 def _decode_connect(first_byte: int, body: bytes) -> Connect:
-    reader = _Reader("CONNECT", body)
+    reader = Reader(_FIELDS, Connect.kind, body)
     name = reader.binary("protocol name", "[MQTT-3.1.2-1]")
     if name not in (b"MQTT", b"MQIsdp"):
         raise RemoteProtocolError(
@@ -615,19 +602,10 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
             ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL,
         )
     flags = reader.byte("connect flags", "(section 3.1.2.3)")
-    if flags & 1:
-        raise RemoteProtocolError("CONNECT has its reserved flag set [MQTT-3.1.2-3]")
+    if fault := will_flags_fault(flags, _WILL_STATEMENTS):
+        raise RemoteProtocolError(fault)
     if flags & 0x40 and not flags & 0x80:
         raise RemoteProtocolError("CONNECT has a password but no user name [MQTT-3.1.2-22]")
-    will_qos = flags >> 3 & 3
-    will_retain = bool(flags & 0x20)
-    if not flags & 4:
-        if will_qos:
-            raise RemoteProtocolError("CONNECT has a will QoS but no will [MQTT-3.1.2-13]")
-        if will_retain:
-            raise RemoteProtocolError("CONNECT has will retain but no will [MQTT-3.1.2-15]")
-    elif will_qos == 3:
-        raise RemoteProtocolError("CONNECT has a will QoS of 3 [MQTT-3.1.2-14]")
     keep_alive = reader.uint16("keep alive", "(section 3.1.2.10)")
     client_id = reader.string("client identifier", "[MQTT-3.1.3-3]", "[MQTT-3.1.3-4]")
     will = None
@@ -635,7 +613,8 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
         topic = reader.string("will topic", "[MQTT-3.1.2-9]", "[MQTT-3.1.3-10]")
         if fault := topic_name_fault(topic):
             raise RemoteProtocolError(f"CONNECT: will: {fault}")
-        will = Will(topic, reader.binary("will message", "[MQTT-3.1.2-9]"), will_qos, will_retain)
+        payload = reader.binary("will message", "[MQTT-3.1.2-9]")
+        will = Will(topic, payload, flags >> 3 & 3, bool(flags & 0x20))
     username = password = None
     if flags & 0x80:
         username = reader.string("user name", "[MQTT-3.1.2-19]", "[MQTT-3.1.3-11]")
@@ -650,6 +629,26 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
             ConnectReturnCode.IDENTIFIER_REJECTED,
         )
     return Connect(client_id, clean_session, keep_alive, username, password, will)
+
+
+_WILL_STATEMENTS = ("[MQTT-3.1.2-13]", "[MQTT-3.1.2-15]", "[MQTT-3.1.2-14]")
+
+
+def will_flags_fault(flags: int, statements: tuple[str, str, str]) -> str | None:
+    """Say what is wrong with the connect flags, but for those of the user name and the password.
+
+    Args:
+        flags: the byte of them.
+        statements: that there is no QoS without a will, no RETAIN without one, and no QoS of 3.
+    """
+    no_qos, no_retain, no_qos_3 = statements
+    if flags & 1:
+        return "CONNECT has its reserved flag set [MQTT-3.1.2-3]"
+    if flags & 4:
+        return f"CONNECT has a will QoS of 3 {no_qos_3}" if flags >> 3 & 3 == 3 else None
+    if flags >> 3 & 3:
+        return f"CONNECT has a will QoS but no will {no_qos}"
+    return f"CONNECT has will retain but no will {no_retain}" if flags & 0x20 else None
 
 
 def _decode_connack(first_byte: int, body: bytes) -> ConnAck:
@@ -686,8 +685,8 @@ def _acknowledgement_decoder(
 
 
 def _decode_subscribe(first_byte: int, body: bytes) -> Subscribe:
-    reader = _Reader("SUBSCRIBE", body)
-    packet_id = reader.packet_id()
+    reader = Reader(_FIELDS, Subscribe.kind, body)
+    packet_id = reader.packet_id("[MQTT-2.3.1-1]")
     filters: list[tuple[str, int]] = []
     while not reader.at_end:
         topic_filter = reader.topic_filter("[MQTT-3.8.3-1]")
@@ -704,8 +703,8 @@ def _decode_subscribe(first_byte: int, body: bytes) -> Subscribe:
 
 
 def _decode_suback(first_byte: int, body: bytes) -> SubAck:
-    reader = _Reader("SUBACK", body)
-    packet_id = reader.packet_id()
+    reader = Reader(_FIELDS, SubAck.kind, body)
+    packet_id = reader.packet_id("[MQTT-2.3.1-1]")
     return_codes = tuple(body[2:])
     if not return_codes:
         raise RemoteProtocolError("SUBACK has no return code [MQTT-3.8.4-5]")
@@ -715,8 +714,8 @@ def _decode_suback(first_byte: int, body: bytes) -> SubAck:
 
 
 def _decode_unsubscribe(first_byte: int, body: bytes) -> Unsubscribe:
-    reader = _Reader("UNSUBSCRIBE", body)
-    packet_id = reader.packet_id()
+    reader = Reader(_FIELDS, Unsubscribe.kind, body)
+    packet_id = reader.packet_id("[MQTT-2.3.1-1]")
     filters: list[str] = []
     while not reader.at_end:
         filters.append(reader.topic_filter("[MQTT-3.10.3-1]"))
@@ -737,77 +736,6 @@ def _empty_decoder(
         return packet
 
     return decode_empty
-
-
-class _Reader:
-    """Takes one field after another from the body of a packet."""
-
-    __slots__ = ("_at", "_body", "_packet")
-
-    def __init__(self, packet: str, body: bytes) -> None:
-        self._packet = packet
-        self._body = body
-        self._at = 0
-
-    @property
-    def at_end(self) -> bool:
-        return self._at == len(self._body)
-
-    def byte(self, what: str, statement: str) -> int:
-        return self._take(1, what, statement)[0]
-
-    def uint16(self, what: str, statement: str) -> int:
-        return int.from_bytes(self._take(2, what, statement), "big")
-
-    def packet_id(self) -> int:
-        packet_id = self.uint16("packet identifier", "[MQTT-2.3.1-1]")
-        if packet_id == 0:
-            raise RemoteProtocolError(
-                f"{self._packet} has packet identifier 0; use 1 to 65535 [MQTT-2.3.1-1]"
-            )
-        return packet_id
-
-    def binary(self, what: str, statement: str) -> bytes:
-        return self._take(self.uint16(what, statement), what, statement)
-
-    def string(self, what: str, absent: str, ill_formed: str) -> str:
-        """Take a UTF-8 string; the two statements: it must be there, it must be UTF-8."""
-        encoded = self.binary(what, absent)
-        try:
-            value = encoded.decode()
-        except UnicodeDecodeError as exc:
-            raise _ill_formed(self._packet, what, exc, ill_formed) from None
-        if "\0" in value:
-            raise RemoteProtocolError(f"{self._packet}: its {what} contains U+0000 [MQTT-1.5.3-2]")
-        return value
-
-    def topic_filter(self, statement: str) -> str:
-        topic_filter = self.string("topic filter", statement, statement)
-        if fault := topic_filter_fault(topic_filter):
-            raise RemoteProtocolError(f"{self._packet}: {fault}")
-        return topic_filter
-
-    def finish(self, statement: str) -> None:
-        if not self.at_end:
-            raise RemoteProtocolError(
-                f"{self._packet} has {len(self._body) - self._at} bytes after its last field "
-                f"{statement}"
-            )
-
-    def _take(self, length: int, what: str, statement: str) -> bytes:
-        start, self._at = self._at, self._at + length
-        if self._at > len(self._body):
-            raise RemoteProtocolError(f"{self._packet} ends before or in its {what} {statement}")
-        return self._body[start : self._at]
-
-
-def _ill_formed(
-    packet: str, what: str, exc: UnicodeDecodeError, statement: str
-) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"{packet}: its {what} is not well-formed UTF-8: {exc.reason} at byte {exc.start} "
-        f"[MQTT-1.5.3-1]{statement}"
-    )
 
 
 # `Any` would be the honest parameter type: each function takes the one class of its place.

@@ -15,15 +15,15 @@ Sections and statements are those of the OASIS standard of 7 March 2019; but wha
 topic is said by `_topics`, in the numbering of MQTT 3.1.1.
 """
 
-import struct
 from collections.abc import Callable
 from typing import Final
 
 from .._errors import LocalProtocolError
-from ._frames import encode_remaining_length
+from ._fields import Reader, framed
+from ._frames import KIND_NAMES, encode_remaining_length
+from ._options import options_fault
 from ._packets import (
     FIRST_BYTES,
-    KIND_NAMES,
     PROTOCOL_NAME,
     Acknowledgement,
     ConnAck,
@@ -42,28 +42,26 @@ from ._packets import (
     UnsubAck,
     Unsubscribe,
     Will,
+    connect_packet,
+    publish_flags_fault,
+    will_flags_fault,
 )
 from ._properties import (
+    FIELDS,
     NO_PROPERTIES,
     WILL,
     Properties,
+    bare_properties,
     decode_properties,
     encode_properties,
 )
 from ._reasons import Reason, ReasonedError
-from ._topics import MAX_STRING_BYTES, topic_filter_fault, topic_name_fault
+from ._topics import topic_filter_fault, topic_name_fault
 
 PROTOCOL_LEVEL_5: Final = 5
 
 AUTH: Final = 0xF0
 """The first byte of the one packet that is not known here (section 3.15)."""
-
-NO_LOCAL: Final = 4
-"""Of a subscription's options: not what its own client publishes (section 3.8.3.1)."""
-RETAIN_AS_PUBLISHED: Final = 8
-"""Likewise: RETAIN stays as it was published."""
-
-SHARED_PREFIX: Final = "$share/"
 
 _MALFORMED: Final = Reason.MALFORMED_PACKET
 _PROTOCOL_ERROR: Final = Reason.PROTOCOL_ERROR
@@ -74,10 +72,13 @@ _CONNACK_REASONS: Final = frozenset(
 )  # [MQTT-3.2.2-8]
 _RECEIVED_REASONS: Final = frozenset((0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
 _RELEASED_REASONS: Final = frozenset((0, 0x92))
-_SUBACK_REASONS: Final = frozenset(
-    (0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2)
-)  # [MQTT-3.9.3-2]
-_UNSUBACK_REASONS: Final = frozenset((0, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))  # [MQTT-3.11.3-2]
+_FILTER_REASONS: Final = {
+    SubAck.kind: (
+        frozenset((0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2)),
+        "[MQTT-3.9.3-2]",
+    ),
+    UnsubAck.kind: (frozenset((0, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91)), "[MQTT-3.11.3-2]"),
+}
 
 CLIENT_DISCONNECT_REASONS: Final = frozenset(
     (0, 4, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A))
@@ -115,11 +116,7 @@ def first_byte_fault5(first_byte: int) -> ReasonedError | None:
     if kind == 0:
         message = "packet type 0 is reserved (section 2.1.2, table 2-1); is the peer speaking MQTT?"
     elif kind == Publish.kind:
-        message = (
-            "PUBLISH with both QoS bits set; QoS is 0, 1 or 2 [MQTT-3.3.1-4]"
-            if flags >> 1 & 3 == 3
-            else "PUBLISH with DUP set and QoS 0; clear DUP [MQTT-3.3.1-2]"
-        )
+        message = publish_flags_fault(flags)
     else:
         name = "AUTH" if kind == AUTH >> 4 else KIND_NAMES[kind]
         message = (
@@ -169,7 +166,7 @@ def encode_publish5(
         raise LocalProtocolError(
             "an empty topic name needs a topic alias (section 3.3.2.1)[MQTT-4.7.3-1]"
         )
-    name = _string("topic name", topic)
+    name = FIELDS.string("topic name", topic)
     size = len(name) + len(properties) + len(payload)
     length = encode_remaining_length(len(properties))
     if qos == 0:
@@ -195,7 +192,7 @@ def encode_publish5(
             bytes((0x30 | dup << 3 | qos << 1 | retain,)),
             encode_remaining_length(size + len(length) + 2),
             name,
-            _packet_id("PUBLISH", packet_id),
+            FIELDS.packet_id("PUBLISH", packet_id),
             length,
             properties,
             payload,
@@ -212,14 +209,6 @@ def _have_alias(properties: bytes) -> bool:
 
 
 def _encode_packet_publish(packet: Publish) -> bytes:
-    properties = b""
-    if packet.properties is not NO_PROPERTIES:
-        properties = encode_properties(packet.properties, Publish.kind)
-        # Its length, which does not belong to it here, takes as many bytes as have the high bit.
-        at = 1
-        while properties[at - 1] & 128:
-            at += 1
-        properties = properties[at:]
     return encode_publish5(
         packet.topic,
         packet.payload,
@@ -227,7 +216,7 @@ def _encode_packet_publish(packet: Publish) -> bytes:
         packet.retain,
         packet.dup,
         packet.packet_id,
-        properties,
+        bare_properties(packet.properties, Publish.kind),
     )
 
 
@@ -237,33 +226,15 @@ def _encode_connect(packet: Connect) -> bytes:
             f"as MQTT 5 only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL_5} can be sent, not "
             f"{packet.protocol_name!r} level {packet.protocol_level}"
         )
-    if not 0 <= packet.keep_alive <= 65_535:
-        raise LocalProtocolError(
-            f"keep_alive of {packet.keep_alive} s is not within 0 to 65535 (section 3.1.2.10)"
-        )
-    flags = packet.clean_session << 1
-    fields = [
-        encode_properties(packet.properties, Connect.kind),
-        _string("client identifier", packet.client_id),
-    ]
+    will_properties = b""
     if packet.will is not None:
-        will = packet.will
-        if fault := topic_name_fault(will.topic):
-            raise LocalProtocolError(f"will: {fault}")
-        if will.qos not in (0, 1, 2):
-            raise LocalProtocolError(f"will: QoS is 0, 1 or 2, not {will.qos} [MQTT-3.1.2-12]")
-        flags |= 4 | will.qos << 3 | will.retain << 5
-        fields.append(encode_properties(will.properties, WILL))
-        fields.append(_string("will topic", will.topic))
-        fields.append(_binary("will payload", will.payload))
-    if packet.username is not None:
-        flags |= 0x80
-        fields.append(_string("user name", packet.username))
-    if packet.password is not None:
-        flags |= 0x40
-        fields.append(_binary("password", packet.password))
-    fixed = struct.pack("!H4sBBH", 4, b"MQTT", PROTOCOL_LEVEL_5, flags, packet.keep_alive)
-    return _frame(0x10, fixed + b"".join(fields))
+        if packet.will.qos not in (0, 1, 2):
+            raise LocalProtocolError(
+                f"will: QoS is 0, 1 or 2, not {packet.will.qos} [MQTT-3.1.2-12]"
+            )
+        will_properties = encode_properties(packet.will.properties, WILL)
+    properties = encode_properties(packet.properties, Connect.kind)
+    return connect_packet(packet, FIELDS, "will payload", properties, will_properties)
 
 
 def _encode_connack(packet: ConnAck) -> bytes:
@@ -271,13 +242,13 @@ def _encode_connack(packet: ConnAck) -> bytes:
     if packet.session_present and packet.return_code:
         raise LocalProtocolError("a CONNACK that refuses has session present 0 [MQTT-3.2.2-6]")
     fixed = bytes((packet.session_present, packet.return_code))
-    return _frame(0x20, fixed + encode_properties(packet.properties, ConnAck.kind))
+    return framed(0x20, fixed + encode_properties(packet.properties, ConnAck.kind))
 
 
 def _encode_acknowledgement(packet: Acknowledgement) -> bytes:
     kind = packet.kind
     first_byte = kind << 4 | (2 if kind == PubRel.kind else 0)
-    packet_id = _packet_id(KIND_NAMES[kind], packet.packet_id)
+    packet_id = FIELDS.packet_id(KIND_NAMES[kind], packet.packet_id)
     if packet.properties is NO_PROPERTIES or packet.properties == NO_PROPERTIES:
         if not packet.reason:
             return bytes((first_byte, 2)) + packet_id
@@ -286,14 +257,14 @@ def _encode_acknowledgement(packet: Acknowledgement) -> bytes:
         properties = encode_properties(packet.properties, kind)
     _, allowed, statement = _ACKNOWLEDGEMENTS[kind]
     _check_reasons(KIND_NAMES[kind], (packet.reason,), allowed, statement)
-    return _frame(first_byte, packet_id + bytes((packet.reason,)) + properties)
+    return framed(first_byte, packet_id + bytes((packet.reason,)) + properties)
 
 
 def _encode_subscribe(packet: Subscribe) -> bytes:
     if not packet.filters:
         raise LocalProtocolError("a SUBSCRIBE needs at least one topic filter [MQTT-3.8.3-2]")
     fields = [
-        _packet_id("SUBSCRIBE", packet.packet_id),
+        FIELDS.packet_id("SUBSCRIBE", packet.packet_id),
         encode_properties(packet.properties, Subscribe.kind),
     ]
     for topic_filter, options in packet.filters:
@@ -301,50 +272,53 @@ def _encode_subscribe(packet: Subscribe) -> bytes:
             raise LocalProtocolError(fault)
         if not 0 <= options <= 255:
             raise LocalProtocolError(f"SUBSCRIBE: {options} is not a byte of options")
-        if found := _options_fault(topic_filter, options):
+        if found := options_fault(topic_filter, options):
             raise LocalProtocolError(f"SUBSCRIBE: {found[0]}")
-        fields.append(_string("topic filter", topic_filter))
+        fields.append(FIELDS.string("topic filter", topic_filter))
         fields.append(bytes((options,)))
-    return _frame(0x82, b"".join(fields))
+    return framed(0x82, b"".join(fields))
 
 
 def _encode_suback(packet: SubAck) -> bytes:
     if not packet.return_codes:
         raise LocalProtocolError("a SUBACK needs a reason code for each filter [MQTT-3.8.4-6]")
-    _check_reasons("SUBACK", packet.return_codes, _SUBACK_REASONS, "[MQTT-3.9.3-2]")
-    fixed = _packet_id("SUBACK", packet.packet_id)
-    properties = encode_properties(packet.properties, SubAck.kind)
-    return _frame(0x90, fixed + properties + bytes(packet.return_codes))
+    return _reasons_packet(packet, packet.return_codes)
 
 
 def _encode_unsubscribe(packet: Unsubscribe) -> bytes:
     if not packet.filters:
         raise LocalProtocolError("an UNSUBSCRIBE needs at least one topic filter [MQTT-3.10.3-2]")
     fields = [
-        _packet_id("UNSUBSCRIBE", packet.packet_id),
+        FIELDS.packet_id("UNSUBSCRIBE", packet.packet_id),
         encode_properties(packet.properties, Unsubscribe.kind),
     ]
     for topic_filter in packet.filters:
         if fault := topic_filter_fault(topic_filter):
             raise LocalProtocolError(fault)
-        fields.append(_string("topic filter", topic_filter))
-    return _frame(0xA2, b"".join(fields))
+        fields.append(FIELDS.string("topic filter", topic_filter))
+    return framed(0xA2, b"".join(fields))
 
 
 def _encode_unsuback(packet: UnsubAck) -> bytes:
     if not packet.reasons:
         raise LocalProtocolError("an UNSUBACK needs a reason code for each filter (section 3.11.3)")
-    _check_reasons("UNSUBACK", packet.reasons, _UNSUBACK_REASONS, "[MQTT-3.11.3-2]")
-    fixed = _packet_id("UNSUBACK", packet.packet_id)
-    properties = encode_properties(packet.properties, UnsubAck.kind)
-    return _frame(0xB0, fixed + properties + bytes(packet.reasons))
+    return _reasons_packet(packet, packet.reasons)
+
+
+def _reasons_packet(packet: SubAck | UnsubAck, reasons: tuple[int, ...]) -> bytes:
+    name = KIND_NAMES[packet.kind]
+    allowed, statement = _FILTER_REASONS[packet.kind]
+    _check_reasons(name, reasons, allowed, statement)
+    packet_id = FIELDS.packet_id(name, packet.packet_id)
+    properties = encode_properties(packet.properties, packet.kind)
+    return framed(packet.kind << 4, packet_id + properties + bytes(reasons))
 
 
 def _encode_disconnect(packet: Disconnect) -> bytes:
     _check_reasons("DISCONNECT", (packet.reason,), _DISCONNECT_REASONS, "[MQTT-3.14.2-1]")
     if packet.properties != NO_PROPERTIES:
         properties = encode_properties(packet.properties, Disconnect.kind)
-        return _frame(0xE0, bytes((packet.reason,)) + properties)
+        return framed(0xE0, bytes((packet.reason,)) + properties)
     return bytes((0xE0, 1, packet.reason)) if packet.reason else b"\xe0\0"
 
 
@@ -358,51 +332,6 @@ def _check_reasons(
     if not allowed.issuperset(reasons):
         wrong = next(reason for reason in reasons if reason not in allowed)
         raise LocalProtocolError(f"{what} does not have reason code {wrong:#04x} {statement}")
-
-
-def _options_fault(topic_filter: str, options: int) -> tuple[str, int] | None:
-    """Say what is wrong with the options of a subscription, and what reason code that is."""
-    if options & 0xC0:
-        return f"options {options:#04x} have reserved bits set [MQTT-3.8.3-5]", _MALFORMED
-    if options & 3 == 3:
-        return "QoS 3 is asked for; it is 0, 1 or 2 (section 3.8.3.1)", _PROTOCOL_ERROR
-    if options & 0x30 == 0x30:
-        return "retain handling is 3; it is 0, 1 or 2 (section 3.8.3.1)", _PROTOCOL_ERROR
-    if options & NO_LOCAL and topic_filter.startswith(SHARED_PREFIX):
-        return "a shared subscription cannot be 'no local' [MQTT-3.8.3-4]", _PROTOCOL_ERROR
-    return None
-
-
-def _frame(first_byte: int, body: bytes) -> bytes:
-    return b"".join((bytes((first_byte,)), encode_remaining_length(len(body)), body))
-
-
-def _string(what: str, value: str) -> bytes:
-    try:
-        encoded = value.encode()
-    except UnicodeEncodeError as exc:
-        raise LocalProtocolError(
-            f"{what} cannot be written as UTF-8: {exc.reason} [MQTT-1.5.4-1]"
-        ) from None
-    if b"\0" in encoded:
-        raise LocalProtocolError(f"{what} contains U+0000 [MQTT-1.5.4-2]")
-    return _binary(what, encoded)
-
-
-def _binary(what: str, value: bytes) -> bytes:
-    if len(value) > MAX_STRING_BYTES:
-        raise LocalProtocolError(
-            f"{what} of {len(value)} bytes is longer than {MAX_STRING_BYTES} (section 1.5.6)"
-        )
-    return len(value).to_bytes(2, "big") + value
-
-
-def _packet_id(what: str, packet_id: int) -> bytes:
-    if not 1 <= packet_id <= 65_535:
-        raise LocalProtocolError(
-            f"{what} needs a packet identifier from 1 to 65535, not {packet_id} [MQTT-2.2.1-3]"
-        )
-    return packet_id.to_bytes(2, "big")
 
 
 # --- from bytes to packets ------------------------------------------------------------------
@@ -423,30 +352,27 @@ def decode5(first_byte: int, body: bytes) -> Packet:
 
 def _decode_publish(first_byte: int, body: bytes) -> Publish:
     if len(body) < 2:
-        raise _malformed("PUBLISH ends before its topic name [MQTT-3.3.2-1]")
+        raise FIELDS.malformed("PUBLISH ends before its topic name [MQTT-3.3.2-1]")
     at = 2 + (body[0] << 8 | body[1])
     if at > len(body):
-        raise _malformed("PUBLISH ends in the middle of its topic name [MQTT-3.3.2-1]")
+        raise FIELDS.malformed("PUBLISH ends in the middle of its topic name [MQTT-3.3.2-1]")
     try:
         topic = body[2:at].decode()
     except UnicodeDecodeError as exc:
-        raise _ill_formed("PUBLISH", "topic name", exc) from None
+        raise FIELDS.ill_formed("PUBLISH: its topic name", exc) from None
     if topic and (fault := topic_name_fault(topic)):
-        raise _malformed(f"PUBLISH: {fault}")
+        raise FIELDS.malformed(f"PUBLISH: {fault}")
     qos = first_byte >> 1 & 3
     packet_id = 0
     if qos:
         if len(body) < at + 2:
-            raise _malformed(
+            raise FIELDS.malformed(
                 f"PUBLISH of QoS {qos} ends before its packet identifier (section 2.2.1)"
             )
         packet_id = body[at] << 8 | body[at + 1]
         at += 2
         if packet_id == 0:
-            raise ReasonedError(
-                f"PUBLISH of QoS {qos} has packet identifier 0; use 1 to 65535 [MQTT-2.2.1-3]",
-                _PROTOCOL_ERROR,
-            )
+            raise FIELDS.no_identifier(f"PUBLISH of QoS {qos}")
     properties, at = decode_properties(body, at, Publish.kind)
     if not topic and properties.topic_alias is None:
         raise ReasonedError(
@@ -459,7 +385,7 @@ def _decode_publish(first_byte: int, body: bytes) -> Publish:
 
 
 def _decode_connect(first_byte: int, body: bytes) -> Connect:
-    reader = _Reader("CONNECT", body)
+    reader = _Reader(Connect.kind, body)
     name = reader.binary("protocol name")
     level = reader.byte("protocol version")
     if name != b"MQTT" or level != PROTOCOL_LEVEL_5:
@@ -469,27 +395,19 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
             Reason.UNSUPPORTED_PROTOCOL_VERSION,
         )
     flags = reader.byte("connect flags")
-    if flags & 1:
-        raise _malformed("CONNECT has its reserved flag set [MQTT-3.1.2-3]")
-    will_qos = flags >> 3 & 3
-    will_retain = bool(flags & 0x20)
-    if not flags & 4:
-        if will_qos:
-            raise _malformed("CONNECT has a will QoS but no will [MQTT-3.1.2-11]")
-        if will_retain:
-            raise _malformed("CONNECT has will retain but no will [MQTT-3.1.2-13]")
-    elif will_qos == 3:
-        raise _malformed("CONNECT has a will QoS of 3 [MQTT-3.1.2-12]")
+    if fault := will_flags_fault(flags, _WILL_STATEMENTS):
+        raise FIELDS.malformed(fault)
     keep_alive = reader.uint16("keep alive")
-    properties = reader.properties(Connect.kind)
+    properties = reader.properties()
     client_id = reader.string("client identifier")
     will = None
     if flags & 4:
         will_properties = reader.properties(WILL)
         topic = reader.string("will topic")
         if fault := topic_name_fault(topic):
-            raise _malformed(f"CONNECT: will: {fault}")
-        will = Will(topic, reader.binary("will payload"), will_qos, will_retain, will_properties)
+            raise FIELDS.malformed(f"CONNECT: will: {fault}")
+        payload = reader.binary("will payload")
+        will = Will(topic, payload, flags >> 3 & 3, bool(flags & 0x20), will_properties)
     username = reader.string("user name") if flags & 0x80 else None
     password = reader.binary("password") if flags & 0x40 else None
     reader.finish()
@@ -506,17 +424,22 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
     )
 
 
+_WILL_STATEMENTS: Final = ("[MQTT-3.1.2-11]", "[MQTT-3.1.2-13]", "[MQTT-3.1.2-12]")
+
+
 def _decode_connack(first_byte: int, body: bytes) -> ConnAck:
-    reader = _Reader("CONNACK", body)
+    reader = _Reader(ConnAck.kind, body)
     acknowledge_flags = reader.byte("acknowledge flags")
     if acknowledge_flags & 0xFE:
-        raise _malformed(f"CONNACK has reserved flags {acknowledge_flags:#04x} set [MQTT-3.2.2-1]")
+        raise FIELDS.malformed(
+            f"CONNACK has reserved flags {acknowledge_flags:#04x} set [MQTT-3.2.2-1]"
+        )
     reason = reader.reason("[MQTT-3.2.2-8]", _CONNACK_REASONS)
     if acknowledge_flags and reason:
         raise ReasonedError(
             "CONNACK refuses and says session present [MQTT-3.2.2-6]", _PROTOCOL_ERROR
         )
-    properties = reader.properties(ConnAck.kind)
+    properties = reader.properties()
     reader.finish()
     return ConnAck(bool(acknowledge_flags), reason, properties)
 
@@ -528,23 +451,23 @@ def _decode_acknowledgement(first_byte: int, body: bytes) -> Acknowledgement:
         packet_id = body[0] << 8 | body[1]
         if packet_id:
             return make(packet_id, 0, NO_PROPERTIES)
-    reader = _Reader(KIND_NAMES[kind], body)
+    reader = _Reader(kind, body)
     packet_id = reader.packet_id()
     reason = reader.reason(statement, allowed)
-    properties = NO_PROPERTIES if reader.at_end else reader.properties(kind)
+    properties = NO_PROPERTIES if reader.at_end else reader.properties()
     reader.finish()
     return make(packet_id, reason, properties)
 
 
 def _decode_subscribe(first_byte: int, body: bytes) -> Subscribe:
-    reader = _Reader("SUBSCRIBE", body)
+    reader = _Reader(Subscribe.kind, body)
     packet_id = reader.packet_id()
-    properties = reader.properties(Subscribe.kind)
+    properties = reader.properties()
     filters: list[tuple[str, int]] = []
     while not reader.at_end:
         topic_filter = reader.topic_filter()
         options = reader.byte("subscription options")
-        if found := _options_fault(topic_filter, options):
+        if found := options_fault(topic_filter, options):
             raise ReasonedError(f"SUBSCRIBE: {found[0]}", found[1])
         filters.append((topic_filter, options))
     if not filters:
@@ -552,18 +475,10 @@ def _decode_subscribe(first_byte: int, body: bytes) -> Subscribe:
     return Subscribe(packet_id, tuple(filters), properties)
 
 
-def _decode_suback(first_byte: int, body: bytes) -> SubAck:
-    reader = _Reader("SUBACK", body)
-    packet_id = reader.packet_id()
-    properties = reader.properties(SubAck.kind)
-    reasons = reader.reasons("[MQTT-3.9.3-2]", _SUBACK_REASONS)
-    return SubAck(packet_id, reasons, properties)
-
-
 def _decode_unsubscribe(first_byte: int, body: bytes) -> Unsubscribe:
-    reader = _Reader("UNSUBSCRIBE", body)
+    reader = _Reader(Unsubscribe.kind, body)
     packet_id = reader.packet_id()
-    properties = reader.properties(Unsubscribe.kind)
+    properties = reader.properties()
     filters: list[str] = []
     while not reader.at_end:
         filters.append(reader.topic_filter())
@@ -572,20 +487,26 @@ def _decode_unsubscribe(first_byte: int, body: bytes) -> Unsubscribe:
     return Unsubscribe(packet_id, tuple(filters), properties)
 
 
-def _decode_unsuback(first_byte: int, body: bytes) -> UnsubAck:
-    reader = _Reader("UNSUBACK", body)
-    packet_id = reader.packet_id()
-    properties = reader.properties(UnsubAck.kind)
-    reasons = reader.reasons("[MQTT-3.11.3-2]", _UNSUBACK_REASONS)
-    return UnsubAck(packet_id, reasons, properties)
+def _reasons_decoder(
+    make: Callable[[int, tuple[int, ...], Properties], SubAck | UnsubAck], kind: int
+) -> Callable[[int, bytes], SubAck | UnsubAck]:
+    allowed, statement = _FILTER_REASONS[kind]
+
+    def decode_reasons(first_byte: int, body: bytes) -> SubAck | UnsubAck:
+        reader = _Reader(kind, body)
+        packet_id = reader.packet_id()
+        properties = reader.properties()
+        return make(packet_id, reader.reasons(statement, allowed), properties)
+
+    return decode_reasons
 
 
 def _decode_disconnect(first_byte: int, body: bytes) -> Disconnect:
     if not body:
         return _GOODBYE
-    reader = _Reader("DISCONNECT", body)
+    reader = _Reader(Disconnect.kind, body)
     reason = reader.reason("[MQTT-3.14.2-1]", _DISCONNECT_REASONS)
-    properties = NO_PROPERTIES if reader.at_end else reader.properties(Disconnect.kind)
+    properties = NO_PROPERTIES if reader.at_end else reader.properties()
     reader.finish()
     return Disconnect(reason, properties)
 
@@ -595,7 +516,7 @@ def _empty_decoder(
 ) -> Callable[[int, bytes], PingReq | PingResp]:
     def decode_empty(first_byte: int, body: bytes) -> PingReq | PingResp:
         if body:
-            raise _malformed(
+            raise FIELDS.malformed(
                 f"{KIND_NAMES[packet.kind]} has {len(body)} bytes after its fixed header; "
                 f"it has none ({section})"
             )
@@ -607,53 +528,14 @@ def _empty_decoder(
 _GOODBYE: Final = Disconnect()
 
 
-class _Reader:
-    """Takes one field after another from the body of a packet."""
+class _Reader(Reader):
+    """Takes the fields that only MQTT 5 has, too."""
 
-    __slots__ = ("_at", "_body", "_packet")
+    __slots__ = ("_kind",)
 
-    def __init__(self, packet: str, body: bytes) -> None:
-        self._packet = packet
-        self._body = body
-        self._at = 0
-
-    @property
-    def at_end(self) -> bool:
-        return self._at == len(self._body)
-
-    def byte(self, what: str) -> int:
-        return self._take(1, what)[0]
-
-    def uint16(self, what: str) -> int:
-        return int.from_bytes(self._take(2, what), "big")
-
-    def packet_id(self) -> int:
-        packet_id = self.uint16("packet identifier")
-        if packet_id == 0:
-            raise ReasonedError(
-                f"{self._packet} has packet identifier 0; use 1 to 65535 [MQTT-2.2.1-3]",
-                _PROTOCOL_ERROR,
-            )
-        return packet_id
-
-    def binary(self, what: str) -> bytes:
-        return self._take(self.uint16(what), what)
-
-    def string(self, what: str) -> str:
-        encoded = self.binary(what)
-        try:
-            value = encoded.decode()
-        except UnicodeDecodeError as exc:
-            raise _ill_formed(self._packet, what, exc) from None
-        if "\0" in value:
-            raise _malformed(f"{self._packet}: its {what} contains U+0000 [MQTT-1.5.4-2]")
-        return value
-
-    def topic_filter(self) -> str:
-        topic_filter = self.string("topic filter")
-        if fault := topic_filter_fault(topic_filter):
-            raise _malformed(f"{self._packet}: {fault}")
-        return topic_filter
+    def __init__(self, kind: int, body: bytes) -> None:
+        super().__init__(FIELDS, kind, body)
+        self._kind = kind
 
     def reason(self, statement: str, allowed: frozenset[int]) -> int:
         reason = self.byte("reason code")
@@ -671,41 +553,16 @@ class _Reader:
                 raise self._bad_reason(reason, statement)
         return reasons
 
-    def properties(self, place: int) -> Properties:
+    def properties(self, place: int | None = None) -> Properties:
+        """Take properties: the packet's own, or those of another place in it."""
+        place = self._kind if place is None else place
         properties, self._at = decode_properties(self._body, self._at, place)
         return properties
-
-    def finish(self) -> None:
-        if not self.at_end:
-            raise _malformed(
-                f"{self._packet} has {len(self._body) - self._at} bytes after its last field "
-                f"(section 3.{KIND_NAMES.index(self._packet)})"
-            )
 
     def _bad_reason(self, reason: int, statement: str) -> ReasonedError:
         return ReasonedError(
             f"{self._packet} does not have reason code {reason:#04x} {statement}", _PROTOCOL_ERROR
         )
-
-    def _take(self, length: int, what: str) -> bytes:
-        start, self._at = self._at, self._at + length
-        if self._at > len(self._body):
-            raise _malformed(
-                f"{self._packet} ends before or in its {what} "
-                f"(section 3.{KIND_NAMES.index(self._packet)})"
-            )
-        return self._body[start : self._at]
-
-
-def _malformed(message: str) -> ReasonedError:
-    return ReasonedError(message, _MALFORMED)
-
-
-def _ill_formed(packet: str, what: str, exc: UnicodeDecodeError) -> ReasonedError:
-    return _malformed(
-        f"{packet}: its {what} is not well-formed UTF-8: {exc.reason} at byte {exc.start} "
-        "[MQTT-1.5.4-1]"
-    )
 
 
 # `Any` would be the honest parameter type: each function takes the one class of its place.
@@ -736,9 +593,9 @@ _DECODERS: dict[int, Callable[[int, bytes], Packet]] = {
     6: _decode_acknowledgement,
     7: _decode_acknowledgement,
     8: _decode_subscribe,
-    9: _decode_suback,
+    9: _reasons_decoder(SubAck, SubAck.kind),
     10: _decode_unsubscribe,
-    11: _decode_unsuback,
+    11: _reasons_decoder(UnsubAck, UnsubAck.kind),
     12: _empty_decoder(PingReq(), "section 3.12"),
     13: _empty_decoder(PingResp(), "section 3.13"),
     14: _decode_disconnect,

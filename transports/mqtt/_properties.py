@@ -13,14 +13,15 @@ Statements are those of the OASIS standard of 7 March 2019.
 """
 
 import enum
+from functools import partial
 from typing import Any, Final
 
 import attrs
 
 from .._errors import LocalProtocolError
-from ._frames import MAX_REMAINING_LENGTH, encode_remaining_length
+from ._fields import Fields
+from ._frames import KIND_NAMES, MAX_REMAINING_LENGTH, encode_remaining_length
 from ._reasons import Reason, ReasonedError
-from ._topics import MAX_STRING_BYTES
 
 WILL: Final = 0
 """The place of a will's properties, in a CONNECT; any other place is the `kind` of a packet."""
@@ -66,6 +67,16 @@ class Properties:
     shared_available: int | None = None
 
 
+FIELDS: Final = Fields(
+    utf8="[MQTT-1.5.4-1]",
+    null="[MQTT-1.5.4-2]",
+    binary="section 1.5.6",
+    identifier="[MQTT-2.2.1-3]",
+    malformed=partial(ReasonedError, reason=Reason.MALFORMED_PACKET),
+    forbidden=partial(ReasonedError, reason=Reason.PROTOCOL_ERROR),
+)
+"""Those of MQTT 5."""
+
 NO_PROPERTIES: Final = Properties()
 """What most packets have. It is told by identity first, which costs nothing."""
 
@@ -103,18 +114,7 @@ _CONNECT, _CONNACK, _PUBLISH, _SUBSCRIBE, _DISCONNECT = 1, 2, 3, 8, 14
 
 _PLACE_NAMES: Final = {
     WILL: "the will of CONNECT",
-    _CONNECT: "CONNECT",
-    _CONNACK: "CONNACK",
-    _PUBLISH: "PUBLISH",
-    4: "PUBACK",
-    5: "PUBREC",
-    6: "PUBREL",
-    7: "PUBCOMP",
-    _SUBSCRIBE: "SUBSCRIBE",
-    9: "SUBACK",
-    10: "UNSUBSCRIBE",
-    11: "UNSUBACK",
-    _DISCONNECT: "DISCONNECT",
+    **{kind: KIND_NAMES[kind] for kind in (*range(_CONNECT, 12), _DISCONNECT)},
 }
 
 _MESSAGE: Final = frozenset((_PUBLISH, WILL))
@@ -219,7 +219,7 @@ def decode_properties(body: bytes, at: int, place: int) -> tuple[Properties, int
     length, at = _number(body, at, len(body), f"{where}: its property length")
     end = at + length
     if end > len(body):
-        raise _malformed(f"{where} ends in the middle of its properties (section 2.2.2)")
+        raise FIELDS.malformed(f"{where} ends in the middle of its properties (section 2.2.2)")
     table = _BY_PLACE[place]
     found: dict[str, Any] = {}
     user: list[tuple[str, str]] = []
@@ -229,7 +229,7 @@ def decode_properties(body: bytes, at: int, place: int) -> tuple[Properties, int
         at += 1
         entry = table.get(identifier)
         if entry is None:
-            raise _malformed(f"{where} {_misplaced(identifier)}")
+            raise FIELDS.malformed(f"{where} {_misplaced(identifier)}")
         row, what = entry
         kind = row.type
         if kind is _Type.PAIR:
@@ -253,7 +253,7 @@ def decode_properties(body: bytes, at: int, place: int) -> tuple[Properties, int
         else:
             start, at = at, at + kind.value
             if at > end:
-                raise _malformed(f"{what} is cut off (section 2.2.2)")
+                raise FIELDS.malformed(f"{what} is cut off (section 2.2.2)")
             value = int.from_bytes(body[start:at], "big")
         if fault := _value_fault(row, value):
             raise ReasonedError(f"{what} {fault}", row.reason)
@@ -277,6 +277,14 @@ def encode_properties(properties: Properties, place: int) -> bytes:
     """
     if properties is NO_PROPERTIES:
         return b"\0"
+    encoded = bare_properties(properties, place)
+    return variable_int(len(encoded)) + encoded
+
+
+def bare_properties(properties: Properties, place: int) -> bytes:
+    """Encode properties WITHOUT their length in front; otherwise as `encode_properties`."""
+    if properties is NO_PROPERTIES:
+        return b""
     where = _PLACE_NAMES[place]
     parts: list[bytes] = []
     for row in _TABLE:
@@ -290,8 +298,7 @@ def encode_properties(properties: Properties, place: int) -> bytes:
         _encode(row, value, parts)
     if properties.authentication_data is not None and properties.authentication_method is None:
         raise LocalProtocolError(f"{where} {_NO_METHOD}")
-    encoded = b"".join(parts)
-    return variable_int(len(encoded)) + encoded
+    return b"".join(parts)
 
 
 def application_properties(properties: Properties) -> bytes:
@@ -357,54 +364,34 @@ def _encode(row: _Property, value: Any, parts: list[bytes]) -> None:
     kind = row.type
     if kind is _Type.PAIR:
         for key, text in value:
-            parts += name, _encoded_text(row.name, key), _encoded_text(row.name, text)
+            parts += name, FIELDS.string(row.name, key), FIELDS.string(row.name, text)
         return
     for one in value if kind is _Type.NUMBER else (value,):
         if fault := _value_fault(row, one):
             raise LocalProtocolError(f"{row.name} {fault}")
         if kind is _Type.TEXT:
-            parts += name, _encoded_text(row.name, one)
+            parts += name, FIELDS.string(row.name, one)
         elif kind is _Type.BINARY:
-            parts += name, _encoded_binary(row.name, one)
+            parts += name, FIELDS.binary(row.name, one)
         elif kind is _Type.NUMBER:
             parts += name, variable_int(one)
         else:
             parts += name, one.to_bytes(kind.value, "big")
 
 
-def _encoded_text(what: str, value: str) -> bytes:
-    try:
-        encoded = value.encode()
-    except UnicodeEncodeError as exc:
-        raise LocalProtocolError(
-            f"{what} cannot be written as UTF-8: {exc.reason} [MQTT-1.5.4-1]"
-        ) from None
-    if b"\0" in encoded:
-        raise LocalProtocolError(f"{what} contains U+0000 [MQTT-1.5.4-2]")
-    return _encoded_binary(what, encoded)
-
-
-def _encoded_binary(what: str, value: bytes) -> bytes:
-    if len(value) > MAX_STRING_BYTES:
-        raise LocalProtocolError(
-            f"{what} of {len(value)} bytes is longer than {MAX_STRING_BYTES} (section 1.5.6)"
-        )
-    return len(value).to_bytes(2, "big") + value
-
-
 def _number(body: bytes, at: int, end: int, what: str) -> tuple[int, int]:
     value = 0
     for shift in (0, 7, 14, 21):
         if at >= end:
-            raise _malformed(f"{what} is cut off (section 2.2.2)")
+            raise FIELDS.malformed(f"{what} is cut off (section 2.2.2)")
         group = body[at]
         at += 1
         value |= (group & 127) << shift
         if group < 128:
             if not group and shift:
-                raise _malformed(f"{what} takes more bytes than it needs [MQTT-1.5.5-1]")
+                raise FIELDS.malformed(f"{what} takes more bytes than it needs [MQTT-1.5.5-1]")
             return value, at
-    raise _malformed(f"{what} takes more than four bytes (section 1.5.5)")
+    raise FIELDS.malformed(f"{what} takes more than four bytes (section 1.5.5)")
 
 
 def _binary(body: bytes, at: int, end: int, what: str) -> tuple[bytes, int]:
@@ -413,24 +400,12 @@ def _binary(body: bytes, at: int, end: int, what: str) -> tuple[bytes, int]:
         at = start + (body[at] << 8 | body[at + 1])
         if at <= end:
             return body[start:at], at
-    raise _malformed(f"{what} is cut off (section 2.2.2)")
+    raise FIELDS.malformed(f"{what} is cut off (section 2.2.2)")
 
 
 def _text(body: bytes, at: int, end: int, what: str) -> tuple[str, int]:
     encoded, at = _binary(body, at, end, what)
-    try:
-        value = encoded.decode()
-    except UnicodeDecodeError as exc:
-        raise _malformed(
-            f"{what} is not well-formed UTF-8: {exc.reason} at byte {exc.start} [MQTT-1.5.4-1]"
-        ) from None
-    if "\0" in value:
-        raise _malformed(f"{what} contains U+0000 [MQTT-1.5.4-2]")
-    return value, at
-
-
-def _malformed(message: str) -> ReasonedError:
-    return ReasonedError(message, Reason.MALFORMED_PACKET)
+    return FIELDS.text(encoded, what), at
 
 
 def _twice(what: str, row: _Property) -> ReasonedError:

@@ -15,7 +15,8 @@ import attrs
 #: The longest UTF-8 string that the wire format can carry [MQTT-4.7.3-3].
 MAX_STRING_BYTES = 65_535
 
-_SHARED_PREFIX = "$share/"
+#: How the filter of a shared subscription begins (MQTT 5, section 4.8.2).
+SHARED_PREFIX = "$share/"
 
 
 def topic_name_fault(topic: str) -> str | None:
@@ -89,7 +90,7 @@ class TopicLimits:
         to take the filter literally, as 3.1.1 would have it, would be a subscription that never
         matches anything while the client believes it shares a load.
         """
-        if topic_filter.startswith(_SHARED_PREFIX):
+        if topic_filter.startswith(SHARED_PREFIX):
             return (
                 f"topic filter {_shown(topic_filter)} asks for a shared subscription, which MQTT "
                 "3.1.1 does not have; subscribe to the part after the group's name"
