@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from .._kept_messages import Frame
-
-_PUBLISH: Final = 0x30
-_RETAIN: Final = 0x01
+from ._frames import PUBLISH, RETAIN, body_of
 
 
 class QosZero:
@@ -23,26 +21,14 @@ class QosZero:
     @staticmethod
     def may_drop(chunk: bytes) -> bool:
         """See `Framing.may_drop`: packets of a server's own never begin so."""
-        return chunk[0] | _RETAIN == _PUBLISH | _RETAIN
+        return chunk[0] | RETAIN == PUBLISH | RETAIN
 
     @staticmethod
     def frames(chunk: bytes, start: int = 0) -> Iterator[Frame]:
         """See `Framing.frames`."""
         end = len(chunk)
         while start < end:
-            length = chunk[start + 1]
-            at = start + 2
-            if length >= 128:
-                length &= 127
-                shift = 7
-                while True:
-                    byte = chunk[at]
-                    at += 1
-                    length |= (byte & 127) << shift
-                    shift += 7
-                    if byte < 128:
-                        break
-            stop = at + length
+            at, stop = body_of(chunk, start)
             yield chunk[at + 2 : at + 2 + (chunk[at] << 8 | chunk[at + 1])], start, stop, 1
             start = stop
 
@@ -54,10 +40,8 @@ def packets_of(chunk: bytes) -> list[bytes]:
 
 def with_packet_id(packet: bytes, packet_id: int) -> bytes:
     """Return a PUBLISH with QoS 1 or 2 with another packet identifier."""
-    at = 1
-    while packet[at] >= 128:
-        at += 1
-    at += 3 + (packet[at + 1] << 8 | packet[at + 2])
+    at, _ = body_of(packet, 0)
+    at += 2 + (packet[at] << 8 | packet[at + 1])
     return b"".join((packet[:at], packet_id.to_bytes(2, "big"), packet[at + 2 :]))
 
 

@@ -11,12 +11,7 @@ from typing import Final
 import attrs
 
 from ...dataspace import FilterIndex
-
-NO_LOCAL: Final = 0x04
-"""In the options of a subscription: not what the client itself publishes."""
-
-RETAIN_AS_PUBLISHED: Final = 0x08
-"""In the options of a subscription: RETAIN stays as it was published."""
+from ._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 CACHED_TOPICS: Final = 1_024
 """Topics for which it is remembered what was chosen: about 200 KiB for one client."""

@@ -21,10 +21,12 @@ from ...dataspace import Batch, Publication
 from .._outlet import FRAMING_BYTES
 from ._droppable import QOS_ZERO, with_packet_id
 from ._filters import Filters
+from ._frames import body_of
+from ._framing import Framing
 from ._identifiers import MAX_PACKET_ID
 from ._packets import Connect
 from ._packets5 import encode_publish5
-from ._properties import variable_int
+from ._properties import NO_PROPERTIES, Properties, variable_int
 from ._reframe import as_mqtt5
 from ._selecting import select_by
 
@@ -36,6 +38,9 @@ FOR_EVER: Final = 0xFFFF_FFFF
 
 MQTT5: Final = "mqtt5"
 """Under which a batch has its frames in MQTT 5; see `Batch.framed`."""
+
+SHOWN_OF_REASON: Final = 1_000
+"""Characters of a reason that a client is told: what is too large is no use to it."""
 
 _MESSAGE_EXPIRY: Final = b"\x02"
 _MOST_SECONDS: Final = 0xFFFF_FFFF
@@ -50,7 +55,7 @@ _IDENTIFIER_BYTES: Final = 5
 """At most so much for each subscription identifier."""
 
 
-class Five:
+class Five(Framing):
     """One connection's side of MQTT 5.
 
     Args:
@@ -61,13 +66,15 @@ class Five:
 
     Attributes:
         filters: See above.
+        max_packet_size: The largest packet that the client takes, if it has said so.
         receive_maximum: Publications with QoS 1 and 2 that the client takes at a time.
         expiry: Seconds that its session is to be kept without a connection; None: for ever.
         tells_problems: Whether the client wants to be told why something has failed.
     """
 
-    __slots__ = ("_is_own", "_max_packet_size", "_wall", "expiry", "filters", "receive_maximum",
-                 "tells_problems")  # fmt: skip
+    __slots__ = (
+        "_is_own", "expiry", "filters", "max_packet_size", "receive_maximum", "tells_problems",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -76,20 +83,27 @@ class Five:
         is_own: Callable[[Account], bool],
         wall: Callable[[], float],
     ) -> None:
+        super().__init__(wall)
         said = packet.properties
         self.filters = filters
         self._is_own = is_own
-        self._wall = wall
-        self._max_packet_size = said.maximum_packet_size
+        self.max_packet_size = said.maximum_packet_size
         self.receive_maximum = said.receive_maximum or MAX_PACKET_ID
         self.expiry = seconds_of(said.session_expiry or 0)
         self.tells_problems = said.request_problem_information != 0
+
+    def explain(self, why: str) -> Properties:
+        """Return the properties of an acknowledgement that says why, if the client wants that.
+
+        What refuses CONNECT, or ends the connection, may say it in any case (section 3.1.2.11.7).
+        """
+        return with_reason(why) if self.tells_problems else NO_PROPERTIES
 
     @property
     def takes_runs(self) -> bool:
         """Whether a run of publications is told as it is."""
         filters = self.filters
-        return not (filters.selects or filters.identifies or self._max_packet_size is not None)
+        return not (filters.selects or filters.identifies or self.max_packet_size is not None)
 
     @property
     def framing_bytes(self) -> int:
@@ -112,7 +126,7 @@ class Five:
         *,
         aside: bool = False,
     ) -> bytes:
-        """Return the packet of a publication; b"" if it is not to be sent (rule 2).
+        """See `Framing.frame`, and rule 2.
 
         One that is put `aside` has the time at which it expires in place of how long that is yet.
         """
@@ -135,17 +149,17 @@ class Five:
             packet_id,
             properties,
         )
-        limit = self._max_packet_size
+        limit = self.max_packet_size
         return data if limit is None or len(data) <= limit else b""
 
     def put_aside(self, publication: Publication) -> bytes:
-        """See `Aside`."""
+        """See `Framing.put_aside`."""
         return self.frame(publication, 1, aside=True)
 
     def take_back(self, packet: bytes, packet_id: int) -> bytes:
-        """See `Aside`."""
+        """See `Framing.take_back`."""
         packet = with_packet_id(packet, packet_id)
-        at = _behind_number(packet, 1)
+        at = body_of(packet, 0)[0]
         at += 4 + (packet[at] << 8 | packet[at + 1])  # its topic, and the packet identifier
         end = at
         at = _behind_number(packet, at)
@@ -179,7 +193,7 @@ class Five:
     def frame_run(self, account: Account, batch: Batch) -> tuple[bytes, int, int]:
         """Return a run without what is not to be sent; and of how many frames and bytes it is."""
         raw = batch.raw
-        limit = self._max_packet_size
+        limit = self.max_packet_size
         own = self._is_own(account)
         if limit is None and not own:
             return as_mqtt5(raw, self._properties_of), batch.count, batch.nbytes
@@ -200,6 +214,11 @@ def _behind_number(packet: bytes, at: int) -> int:
     while packet[at] >= 128:
         at += 1
     return at + 1
+
+
+def with_reason(why: str) -> Properties:
+    """Return the properties of a packet that says why."""
+    return Properties(reason_string=why.replace("\0", " ")[:SHOWN_OF_REASON])
 
 
 def seconds_of(interval: int) -> float | None:

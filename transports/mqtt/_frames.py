@@ -48,6 +48,7 @@ PUBREL = 0x62
 PUBCOMP = 0x70
 PINGREQ = 0xC0
 DISCONNECT = 0xE0
+AUTH = 0xF0  # of MQTT 5; section 3.15 there
 
 # The flags of a PUBLISH (section 3.3.1).
 RETAIN = 0x01

@@ -11,9 +11,8 @@ that it does not take neither (MQTT 5, maximum packet size, section 3.1.2.11.4).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import attrs
 
@@ -33,9 +32,9 @@ from ...accounts import (
 from ...dataspace import Publication
 from .._outlet import Outlet, nobody
 from ..queues._spool import OpenSpool, Spool
-from ._droppable import packets_of, with_packet_id
+from ._droppable import packets_of
+from ._framing import Framing
 from ._identifiers import PacketIds
-from ._packets import encode_publish
 from ._reasons import Reason, ReasonedError
 
 DEFAULT_MAX_INFLIGHT = 32
@@ -56,29 +55,6 @@ def check_handshake(packet_id: int, sent: int, answered: int) -> None:
             f"(section 4.3.{sent + 1})"
         )
         raise ReasonedError(msg, Reason.PROTOCOL_ERROR)
-
-
-def _framed(publication: Publication, packet_id: int) -> bytes:
-    """Return the packet of a publication, as MQTT 3.1.1 has it."""
-    return encode_publish(
-        publication.topic,
-        publication.payload,
-        qos=publication.qos,
-        retain=publication.retain,
-        packet_id=packet_id,
-    )
-
-
-class Aside(Protocol):
-    """How what is put aside looks meanwhile, where a packet says how long it may be sent yet."""
-
-    def put_aside(self, publication: Publication) -> bytes:
-        """Return a publication as a packet with any identifier; b"": it is not to be sent."""
-        ...
-
-    def take_back(self, packet: bytes, packet_id: int) -> bytes:
-        """Return the packet as it is to be sent, with an identifier; b"": it is not."""
-        ...
 
 
 class AtLeastOnce(Recipient):
@@ -121,12 +97,7 @@ class Inflight(LoanQueue):
         patience: See `Holder`.
         policy: See `Holder`.
         open_spool: Opens what is put aside in, where it can be.
-        framed: Makes the packet of a publication with a packet identifier; b"": it is not to be
-            sent, and is dropped. Called when it is to be sent, or put aside; then the identifier is
-            put in place later, so that it has to stand behind the topic, as in 3.1.1 and 5. By
-            default as MQTT 3.1.1 has it.
-        aside: Makes the packets of what is put aside; by default they are as `framed` has them.
-        wall: The wall clock, by which publications expire.
+        framing: Makes the packets of publications; by default as MQTT 3.1.1 has them.
 
     Attributes:
         unacked: What was sent and has not been acknowledged, by packet identifier.
@@ -134,7 +105,7 @@ class Inflight(LoanQueue):
     """
 
     __slots__ = (
-        "_aside", "_framed", "_ids", "_on_broken", "_open_spool", "_outlet", "_spool", "_wall",
+        "_framing", "_ids", "_on_broken", "_open_spool", "_outlet", "_spool",
         "_window", "releasing", "unacked",
     )  # fmt: skip
 
@@ -153,17 +124,13 @@ class Inflight(LoanQueue):
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
         open_spool: OpenSpool | None = None,
-        framed: Callable[[Publication, int], bytes] | None = None,
-        aside: Aside | None = None,
-        wall: Callable[[], float] = time.time,
+        framing: Framing | None = None,
     ) -> None:
         self._open_spool = open_spool
         super().__init__(ledger, name, patience=patience, policy=policy)
         self._outlet = outlet
         self._window = window
-        self._framed = _framed if framed is None else framed
-        self._aside = aside
-        self._wall = wall
+        self._framing = Framing() if framing is None else framing
         self._ids = PacketIds()
         self._spool: Spool | None = None
         # The loan, and its QoS.
@@ -230,13 +197,11 @@ class Inflight(LoanQueue):
         return [(entries[0], items, nbytes)]
 
     def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
-        """See `LoanQueue.spill`."""
-        packet = self._packet(entry, 1)
+        """See `LoanQueue.spill`; `entry` is a `Publication`."""
+        packet = self._framing.put_aside(entry)
         if not packet:
-            account.repay(items, nbytes, self._why_not(entry), self)
+            account.repay(items, nbytes, self._framing.why_not(entry), self)
             return
-        if self._aside is not None and isinstance(entry, Publication):
-            packet = self._aside.put_aside(entry)
         spool = self._spool
         if spool is None:
             assert self._open_spool is not None
@@ -341,25 +306,13 @@ class Inflight(LoanQueue):
         loan.settle(outcome=outcome)
         return True
 
-    def _packet(self, entry: Publication | bytes, packet_id: int) -> bytes:
-        """Return the packet of a publication, or of one that was put aside; b"": not to be sent."""
-        if isinstance(entry, bytes):
-            if self._aside is not None:
-                return self._aside.take_back(entry, packet_id)
-            return with_packet_id(entry, packet_id)
-        if entry.expires is not None and entry.has_expired(self._wall()):
-            return b""
-        return self._framed(entry, packet_id)
-
-    def _why_not(self, entry: Publication | bytes) -> Outcome:
-        # What was put aside was not too large then.
-        expired = isinstance(entry, bytes) or entry.has_expired(self._wall())
-        return Outcome.EXPIRED if expired else Outcome.DROPPED
-
     def _drop(self, loan: LoanedItem[list[Any]]) -> None:
         """End a loan of what is not to be sent."""
         progressed_at = self.progressed_at
-        loan.settle(outcome=self._why_not(loan.item[0]))
+        entry = loan.item[0]
+        # What was put aside was not too large then.
+        put_aside = isinstance(entry, bytes)
+        loan.settle(outcome=Outcome.EXPIRED if put_aside else self._framing.why_not(entry))
         # The subscriber has taken nothing by it.
         self.progressed_at = progressed_at
 
@@ -369,7 +322,11 @@ class Inflight(LoanQueue):
                 return
             loan = self.queue.popleft()
             packet_id = self._ids.allocate()
-            packet = self._packet(loan.item[0], packet_id)
+            entry: Publication | bytes = loan.item[0]
+            if isinstance(entry, bytes):
+                packet = self._framing.take_back(entry, packet_id)
+            else:
+                packet = self._framing.frame(entry, packet_id)
             if not packet:
                 self._ids.release(packet_id)
                 self._drop(loan)

@@ -49,6 +49,7 @@ from .._outlet import nobody
 from .._tenants import peer_of, printable
 from ._answers import Answer
 from ._filters import Filters
+from ._frames import MAX_REMAINING_LENGTH
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
 from ._selecting import Selecting, select_by
@@ -61,9 +62,6 @@ AWAITING_PREFIX = "mqtt/awaiting/"
 RELEASING_PREFIX = "mqtt/releasing/"
 
 EXACTLY_ONCE = 2
-
-MAX_IDENTIFIER: Final = 268_435_455
-"""The highest subscription identifier (MQTT 5, section 3.8.2.1.2)."""
 
 AS_SET: Final = -1.0
 """The expiry of a session that has none of its own."""
@@ -220,7 +218,7 @@ class _KeptValue:
                     raise ValueError(fault or f"QoS {granted} is none")
                 if type(options) is not int or type(identifier) is not int:
                     raise TypeError("its options or its identifier are none")
-                if not (0 <= options <= 0xFF and 0 <= identifier <= MAX_IDENTIFIER):
+                if not (0 <= options <= 0xFF and 0 <= identifier <= MAX_REMAINING_LENGTH):
                     raise ValueError(f"options {options}, identifier {identifier} are none")
         except (TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc

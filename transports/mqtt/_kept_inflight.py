@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,22 +9,10 @@ from ...accounts import LoanedItem, Outcome
 from ...dataspace import Publication
 from ...dataspace.queues import Channel, Consumer, Delivery, PrefetchWindow
 from .._outlet import Outlet
+from ._framing import Framing
 from ._identifiers import MAX_PACKET_ID, PacketIds
 from ._inflight import check_handshake
 from ._kept import KeptSession
-from ._packets import encode_publish
-
-
-def _framed(publication: Publication, packet_id: int, dup: bool) -> bytes:
-    """Return the packet of a publication, as MQTT 3.1.1 has it."""
-    return encode_publish(
-        publication.topic,
-        publication.payload,
-        qos=publication.qos,
-        retain=publication.retain,
-        dup=dup,
-        packet_id=packet_id,
-    )
 
 
 class KeptInflight:
@@ -38,14 +25,11 @@ class KeptInflight:
         session: Whose.
         outlet: The way out.
         window: How much may be under way, not fully acknowledged.
-        framed: Makes the packet of a publication, with a packet identifier and with or without DUP;
-            b"": it is not to be sent, and is dropped. By default as MQTT 3.1.1 has it.
-        wall: The wall clock, by which publications expire.
+        framing: Makes the packets of publications; by default as MQTT 3.1.1 has them.
     """
 
     __slots__ = (
-        "_channel", "_consumer", "_framed", "_ids", "_outlet", "_session", "_unacked", "_wall",
-        "_window",
+        "_channel", "_consumer", "_framing", "_ids", "_outlet", "_session", "_unacked", "_window",
     )  # fmt: skip
 
     def __init__(
@@ -54,13 +38,11 @@ class KeptInflight:
         outlet: Outlet,
         window: int,
         *,
-        framed: Callable[[Publication, int, bool], bytes] | None = None,
-        wall: Callable[[], float] = time.time,
+        framing: Framing | None = None,
     ) -> None:
         self._session = session
         self._outlet = outlet
-        self._framed = _framed if framed is None else framed
-        self._wall = wall
+        self._framing = Framing() if framing is None else framing
         self._ids = PacketIds()
         # Each with the QoS that it was sent with: its message may be on disk only by now.
         self._unacked: dict[int, tuple[Delivery, int]] = {}
@@ -102,26 +84,24 @@ class KeptInflight:
             packet_id = self._ids.allocate()
         publication: Publication = delivery.event
         delivery.event = None
-        # It may have expired since the queue has looked at its clock.
-        late = publication.expires is not None and publication.has_expired(self._wall())
-        packet = b"" if late else self._framed(publication, packet_id, delivery.redelivered)
-        if not packet:
+        packet = self._framing.frame(publication, packet_id, delivery.redelivered)
+        if not packet:  # it may have expired since the queue has looked at its clock
             self._ids.release(packet_id)
-            self._drop(delivery, late or publication.has_expired(self._wall()))
+            self._drop(delivery, self._framing.why_not(publication))
             return
         delivery.loan.item[:] = [packet]
         self._unacked[packet_id] = delivery, publication.qos
         self._outlet.forward(delivery.loan)
 
-    def _drop(self, delivery: Delivery, late: bool) -> None:
+    def _drop(self, delivery: Delivery, outcome: Outcome) -> None:
         """End a delivery that is not to be sent: for the queue it is acknowledged."""
         counters = self._session.queue.counters
-        if late:
+        if outcome is Outcome.EXPIRED:
             counters.expired += 1
         else:
             counters.dropped += 1
         # It is not the client who has done so.
-        delivery.loan.settle(outcome=Outcome.EXPIRED if late else Outcome.DROPPED)
+        delivery.loan.settle(outcome=outcome)
         delivery.ack()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:

@@ -20,7 +20,7 @@ from typing import Final
 
 from .._errors import LocalProtocolError
 from ._fields import Reader, framed
-from ._frames import KIND_NAMES, encode_remaining_length
+from ._frames import AUTH, KIND_NAMES, encode_remaining_length
 from ._options import options_fault
 from ._packets import (
     FIRST_BYTES,
@@ -59,9 +59,6 @@ from ._reasons import Reason, ReasonedError
 from ._topics import topic_filter_fault, topic_name_fault
 
 PROTOCOL_LEVEL_5: Final = 5
-
-AUTH: Final = 0xF0
-"""The first byte of the one packet that is not known here (section 3.15)."""
 
 _MALFORMED: Final = Reason.MALFORMED_PACKET
 _PROTOCOL_ERROR: Final = Reason.PROTOCOL_ERROR

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ._frames import encode_remaining_length
+from ._frames import body_of, encode_remaining_length
 
 PropertiesOf = Callable[[bytes], bytes]
 """From a topic, as it stands in a packet without its length, to encoded properties, their length in
 front."""
 
-NO_PROPERTIES = b"\0"
+NONE = b"\0"
+"""No properties: their length, which is 0."""
 
 
 def _without(_: bytes) -> bytes:
-    return NO_PROPERTIES
+    return NONE
 
 
 def as_mqtt5(run: bytes, properties_of: PropertiesOf = _without) -> bytes:
@@ -30,7 +31,7 @@ def as_mqtt5(run: bytes, properties_of: PropertiesOf = _without) -> bytes:
 
 def as_mqtt311(run: bytes) -> bytes:
     """Return a run of MQTT 5, of which no frame has a property, as one of MQTT 3.1.1."""
-    return _reframed(run, len(NO_PROPERTIES), None)
+    return _reframed(run, len(NONE), None)
 
 
 def _reframed(run: bytes, less: int, properties_of: PropertiesOf | None) -> bytes:
@@ -42,24 +43,16 @@ def _reframed(run: bytes, less: int, properties_of: PropertiesOf | None) -> byte
     body = size = 0
     while position < end:
         if not size or not run.startswith(old, position):
-            at = position + 1
-            length = shift = 0
-            while True:
-                byte = run[at]
-                at += 1
-                length |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    break
+            at, stop = body_of(run, position)
             topic_end = at + 2 + (run[at] << 8 | run[at + 1])
-            size = at + length - position
+            size = stop - position
             body = topic_end + less - position
             old = run[position : topic_end + less]
             more = b"" if properties_of is None else properties_of(run[at + 2 : topic_end])
             new = b"".join(
                 (
                     run[position : position + 1],
-                    encode_remaining_length(length - less + len(more)),
+                    encode_remaining_length(stop - at - less + len(more)),
                     run[at:topic_end],
                     more,
                 )

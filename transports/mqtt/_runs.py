@@ -22,11 +22,22 @@ import attrs
 
 from ...dataspace import Destinations, Publication, Route
 from .._errors import RemoteProtocolError
-from ._frames import encode_remaining_length
+from ._frames import (
+    DISCONNECT,
+    DUP,
+    PINGREQ,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    QOS_2,
+    RETAIN,
+    body_of,
+    encode_remaining_length,
+)
 from ._packets5 import decode5
-
-PLAIN_PUBLISH = 0x30
-"""The first byte of a PUBLISH with QoS 0, without DUP and RETAIN."""
+from ._reasons import Reason
 
 PROBE = 4
 """After this many equal headers in a row, columns are compared: below it, that costs more."""
@@ -92,7 +103,7 @@ def find_run(
     topic = ""
     last = False
     payer: object = None
-    while end - position >= 2 and buffer[position] == PLAIN_PUBLISH:
+    while end - position >= 2 and buffer[position] == PUBLISH:
         length = buffer[position + 1]
         at = position + 2
         if length >= 128:
@@ -212,10 +223,7 @@ class Single:
     @classmethod
     def of(cls, packet: bytes, topic: str, *, properties: bool = False) -> Single:
         """Remember a packet that `find_run` has found to be whole and valid."""
-        at = 1
-        while packet[at] >= 128:
-            at += 1
-        at += 1
+        at, _ = body_of(packet, 0)
         end = at + 2 + (packet[at] << 8 | packet[at + 1])
         if not properties:
             return cls(len(packet), packet[:end], packet[at:end], topic)
@@ -229,17 +237,8 @@ def publications(raw: bytes) -> Iterator[Publication]:
     position = 0
     end = len(raw)
     while position < end:
-        at = position + 1
-        length = shift = 0
-        while True:
-            byte = raw[at]
-            at += 1
-            length |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
+        at, position = body_of(raw, position)
         topic_end = at + 2 + (raw[at] << 8 | raw[at + 1])
-        position = at + length
         yield Publication(raw[at + 2 : topic_end].decode(), raw[topic_end:position])
 
 
@@ -319,15 +318,15 @@ def take_acknowledgements(
             if first == PUBREL and passed.get(packet_id, -1) >= handled:
                 position = stop
                 continue
-            if first == PUBREC and length > 2 and buffer[at + 2] >= LEAST_REFUSAL:
+            if first == PUBREC and length > 2 and buffer[at + 2] >= Reason.UNSPECIFIED_ERROR:
                 first = REFUSED_PUBREC
             taken.append((first, packet_id))
-        elif first == PING_REQUEST and not length:
+        elif first == PINGREQ and not length:
             taken.append((first, 0))
-        elif not 0x30 <= first < 0x40 and first not in (0x82, 0xA2):
+        elif first & 0xF0 != PUBLISH and first not in (0x82, 0xA2):
             break  # DISCONNECT, or something to be refused: in its turn
         else:
-            if first & ~DUP_RETAIN == PUBLISH_QOS_2 and length > 4:
+            if first & ~(DUP | RETAIN) == PUBLISH | QOS_2 and length > 4:
                 at += 2 + (buffer[at] << 8 | buffer[at + 1])
                 packet_id = int.from_bytes(buffer[at : at + 2], "big")
                 passed[packet_id] = origin + position - removed
@@ -363,17 +362,7 @@ def is_disconnect(buffer: bytes | bytearray, position: int) -> bool:
     )
 
 
-DISCONNECT = 0xE0
-PING_REQUEST = 0xC0
-PUBLISH_QOS_2 = 0x34
-DUP_RETAIN = 0x09
-PUBACK = 0x40
-PUBREC = 0x50
-PUBREL = 0x62
-PUBCOMP = 0x70
 REFUSED_PUBREC = 0x51
 """No first byte of a packet: a PUBREC whose reason says that the publication was not taken."""
-LEAST_REFUSAL = 0x80
-"""Reason codes from here on say that something has failed (MQTT 5, section 2.4)."""
 ACKNOWLEDGEMENTS = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 """What may overtake publications, by its first byte."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from ...accounts import Account, Holder, Outcome, Recipient
-from ...dataspace import Batch, Publication
+from ...dataspace import Publication
 from ._filters import Filters
 
 Select: TypeAlias = Callable[[Account, Publication], Publication | None]
@@ -33,7 +33,7 @@ def select_by(filters: Filters, publication: Publication, *, own: bool) -> Publi
 
 
 class Selecting(Recipient):
-    """Stands before who takes publications, and passes on what `select` makes of each.
+    """Stands before who takes what is acknowledged, and passes on what `select` makes of each.
 
     What it does not want is repaid at once, as `dropped`; by nobody: the holder has not had it.
     """
@@ -53,37 +53,12 @@ class Selecting(Recipient):
         return self._holder.last_holder
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Recipient.hold`; `item` is a `Publication`, or a run of them."""
-        if type(item) is Batch:
-            self._hold_run(account, item, items, nbytes, now)
-            return
+        """See `Recipient.hold`; `item` is a `Publication`: runs are not acknowledged."""
         selected = self._select(account, item)
         if selected is None:
             account.repay(items, nbytes, Outcome.DROPPED)
         else:
             self._holder.hold(account, selected, items, nbytes, now)
-
-    def _hold_run(
-        self, account: Account, batch: Batch, items: int, nbytes: int, now: float
-    ) -> None:
-        """Pass on a run as it is if all of it is wanted so; else take it apart."""
-        events = list(batch.events())
-        selected = [self._select(account, event) for event in events]
-        sizes = [event.nbytes for event in events]
-        framing = nbytes - sum(sizes)
-        whole = all(one is event for one, event in zip(selected, events, strict=True))
-        # A run that is not what it says of itself is not taken apart, so that the books balance.
-        if whole or len(events) != items or framing < 0:
-            self._holder.hold(account, batch, items, nbytes, now)
-            return
-        share, rest = divmod(framing, items)
-        for one, size in zip(selected, sizes, strict=True):
-            cost = size + share + rest
-            rest = 0
-            if one is None:
-                account.repay(1, cost, Outcome.DROPPED)
-            else:
-                self._holder.hold(account, one, 1, cost, now)
 
     def ready(self) -> None:
         """See `Recipient.ready`."""

@@ -31,6 +31,7 @@ from ._topics import TopicLimits, topic_name_fault
 from ._wills import DelayedWill, DelayedWills, LastWill
 
 if TYPE_CHECKING:
+    from .._tenants import Peer, Tenant
     from ._answers import Answer
     from ._packets import Publish
 
@@ -139,12 +140,12 @@ class MqttServer(Server[MqttSettings, MqttSession]):
                 self._publish_delayed(delayed)
             if kept is not None:
                 kept.tick(now)
-            for client_id in () if kept is None else kept.expire():
-                self.logger.info(
-                    "the session of %r is over: nobody came back for it",
-                    client_id,
-                    extra={"event": "session_expired", "client_id": client_id},
-                )
+                for client_id in kept.expire():
+                    self.logger.info(
+                        "the session of %r is over: nobody came back for it",
+                        client_id,
+                        extra={"event": "session_expired", "client_id": client_id},
+                    )
         self.flusher.flush_now()
 
     # -- publishing -----------------------------------------------------------------------------
@@ -199,15 +200,20 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     def _publish_delayed(self, delayed: DelayedWill) -> None:
         peer = delayed.peer
         membership = self.tree.of(peer)
-        tenant = membership.tenant
-        if membership.by_topic:
-            tenant = membership.of_topic(delayed.will.topic) or tenant
-        limit = self.settings.limit_of(peer.name, peer.client)
-        account = self.tree.open(peer, tenant, limit, own=tenant is membership.tenant)
+        tenant = membership.of_topic(delayed.will.topic)
+        account = self.open_account(peer, tenant, own=tenant is membership.tenant)
         try:
             self.publish_will(account, delayed.will, peer.name)
         finally:
             self.tree.close(account)
+
+    def open_account(self, peer: Peer, tenant: Tenant | None, *, own: bool = True) -> Account:
+        """Open the account of a client for what `tenant` pays for, with the client's limit.
+
+        See `AccountTree.open`.
+        """
+        limit = self.settings.limit_of(peer.name, peer.client)
+        return self.tree.open(peer, tenant, limit, own=own)
 
     def expiry_of(self, asked: float | None) -> float | None:
         """Return for how long a session is kept, of what its client asks for."""

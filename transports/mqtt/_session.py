@@ -36,12 +36,22 @@ from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
-from ._filters import NO_LOCAL, RETAIN_AS_PUBLISHED, Filters
-from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of
+from ._filters import Filters
+from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
+from ._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from ._framing import Framing
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
+from ._options import (
+    HIGHEST_QOS,
+    NO_LOCAL,
+    RETAIN_AS_PUBLISHED,
+    RETAIN_HANDLING,
+    RETAINED_TO_NEW,
+    RETAINED_TO_NONE,
+)
 from ._packets import (
     SUBSCRIPTION_FAILED,
     ConnAck,
@@ -63,18 +73,12 @@ from ._packets import (
     Unsubscribe,
     encode_publish,
 )
-from ._packets5 import encode5
+from ._packets5 import PROTOCOL_LEVEL_5, encode5
 from ._passwords import Passwords
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
 from ._runs import (
-    LEAST_REFUSAL,
-    PLAIN_PUBLISH,
-    PUBACK,
-    PUBCOMP,
-    PUBREC,
-    PUBREL,
     REFUSED_PUBREC,
     Run,
     Single,
@@ -84,6 +88,7 @@ from ._runs import (
     topic_key,
 )
 from ._selecting import Selecting
+from ._topics import SHARED_PREFIX
 from ._wills import LastWill
 
 if TYPE_CHECKING:
@@ -102,9 +107,6 @@ SERVER_TOPICS = "$SYS/"
 NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
 
-PUBLISH = 0x30
-"""The first half of a PUBLISH's first byte; the other half are its flags."""
-
 CACHED_PAYERS = 1_024
 """Topics of one connection of which it is remembered who pays for them."""
 
@@ -118,20 +120,14 @@ SHOWN_OF_USER = 100
 """Characters of a user's name, or a client's, that are logged of who is not let in: it may have
 65,535."""
 
-SHOWN_OF_REASON = 1_000
-"""Characters of a reason that a client is told: what is too large is no use to it."""
-
 OVERTAKING: dict[int, Callable[[int], Packet]] = {
     PUBACK: PubAck,
     PUBREC: PubRec,
     PUBREL: PubRel,
     PUBCOMP: PubComp,
-    REFUSED_PUBREC: partial(PubRec, reason=LEAST_REFUSAL),
+    REFUSED_PUBREC: partial(PubRec, reason=Reason.UNSPECIFIED_ERROR),
 }
 """The acknowledgements, by their first byte."""
-
-MQTT_5 = 5
-"""Its protocol level (MQTT 5, section 3.1.2.2)."""
 
 REASONS: dict[int, Reason] = {
     ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL: Reason.UNSUPPORTED_PROTOCOL_VERSION,
@@ -141,22 +137,6 @@ REASONS: dict[int, Reason] = {
     ConnectReturnCode.NOT_AUTHORIZED: Reason.NOT_AUTHORIZED,
 }
 """What a CONNACK says in MQTT 5 for what it says in 3.1.1."""
-
-SHARED = "$share/"
-"""How the filter of a shared subscription begins (MQTT 5, section 4.8.2). There are none here."""
-
-HIGHEST_QOS_BITS = 0x03
-"""Options of a subscription: the QoS that is wanted (MQTT 5, section 3.8.3.1)."""
-
-RETAIN_HANDLING = 0x30
-RETAINED_TO_NEW = 0x10
-RETAINED_TO_NONE = 0x20
-"""Whether what is retained is told: to all, to who had not subscribed to this before, to nobody."""
-
-
-def with_reason(why: str) -> Properties:
-    """Return the properties of a packet that says why."""
-    return Properties(reason_string=why.replace("\0", " ")[:SHOWN_OF_REASON])
 
 
 def _taken(peer: Peer, what: str) -> str:
@@ -181,7 +161,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_largest", "_listener", "_membership", "_observations", "_parting",
+        "_kept", "_listener", "_membership", "_observations", "_parting",
         "_payer_by_key", "_payers", "_peer", "_replay", "_replays", "_short", "_single",
         "_single_topic", "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
@@ -199,8 +179,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             topic_limits=settings.topics,
             max_topic_alias=settings.max_topic_alias,
         )
-        # The largest packet that its client takes, if it has said so.
-        self._largest: int | None = None
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
         self._five: Five | None = None
         self._way: Recipient = self.outlet
@@ -317,7 +295,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     async def _say_why(self, fault: RemoteProtocolError) -> None:
         """See `Session._say_why`: MQTT 5 can."""
-        if self._connection.version != MQTT_5 or self.account is None:
+        if self._connection.version != PROTOCOL_LEVEL_5 or self.account is None:
             return
         if self._part(reason_of(fault), str(fault)) and not self._link.says_goodbye:
             # Closed with input unread, the kernel would drop what the client has not read yet.
@@ -329,7 +307,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         Who has something unsent is not told: it does not read, or the end of a packet is missing.
         """
         connection = self._connection
-        if connection.version != MQTT_5 or self._link.closed:
+        if connection.version != PROTOCOL_LEVEL_5 or self._link.closed:
             return False
         if not self.outlet.blocked:
             self._server.flusher.flush_now()
@@ -443,9 +421,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._payers = {}
         payer = self._payers.get(tenant.name)
         if payer is None:
-            server, peer = self._server, self._peer
-            limit = server.settings.limit_of(peer.name, peer.client)
-            payer = server.tree.open(peer, tenant, limit, own=False)
+            payer = self._server.open_account(self._peer, tenant, own=False)
             self._payers[tenant.name] = payer
         return payer
 
@@ -511,7 +487,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         ahead = self._ahead
         data = b""
         if ahead is None:
-            ahead = self._ahead = Ahead(reasons=connection.version == MQTT_5)
+            ahead = self._ahead = Ahead(reasons=connection.version == PROTOCOL_LEVEL_5)
             data = connection.take_unparsed()
         allowance = LOOK_AHEAD_BYTES
         while True:
@@ -607,7 +583,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 if self._ahead is None or not self._take_up():
                     return False
                 continue
-            if buffer[position] == PLAIN_PUBLISH:
+            if buffer[position] == PUBLISH:
                 account = self._payer_at(buffer, position) if payer_of else self.account
                 if account is not None:
                     run = find_run(
@@ -768,7 +744,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                     if isinstance(packet, PubAck):
                         inflight.acknowledged(packet_id)
                         return
-                    if packet.reason >= LEAST_REFUSAL:
+                    if packet.reason >= Reason.UNSPECIFIED_ERROR:
                         inflight.refused(packet_id)
                         return
                     known = inflight.received(packet_id)
@@ -776,7 +752,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         release = partial(self._send_later, PubRel(packet_id))
                         self._kept.received(packet_id, release)
                         return
-                if isinstance(packet, PubRec) and packet.reason < LEAST_REFUSAL:
+                if isinstance(packet, PubRec) and packet.reason < Reason.UNSPECIFIED_ERROR:
                     # Also for one that is not known, or the client would never be done with it.
                     self._send(PubRel(packet_id, self._unless(known)))
 
@@ -786,7 +762,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _send(self, packet: Packet) -> None:
         """Send a packet of the connection's own, on its own account (rule 2)."""
-        data = self._connection.send(packet if self._largest is None else self._fitting(packet))
+        data = self._connection.send(packet if self._five is None else self._fitting(packet))
         account = self.account
         assert account is not None
         account.borrow(1, len(data))
@@ -797,7 +773,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
         See [MQTT-3.1.2-24]; what a number says has to do then.
         """
-        largest = self._largest
+        largest = None if self._five is None else self._five.max_packet_size
         if (
             largest is None
             or isinstance(packet, PingReq | PingResp)
@@ -817,7 +793,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _refuse(self, return_code: int, why: str = "") -> None:
         properties = NO_PROPERTIES
-        if self._connection.version == MQTT_5:
+        if self._connection.version == PROTOCOL_LEVEL_5:
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
         data = self._connection.send(self._fitting(ConnAck(False, return_code, properties)))
@@ -828,7 +804,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _handle_connect(self, packet: Connect) -> None:
         server = self._server
         settings = server.settings
-        self._largest = packet.properties.maximum_packet_size
+        if packet.protocol_level == PROTOCOL_LEVEL_5:
+            self._five = Five(packet, Filters(), self._is_own, server.wall)
         if len(packet.client_id.encode()) > settings.max_client_id:
             why = (
                 f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
@@ -958,16 +935,13 @@ class MqttSession(Session["MqttServer", Account | None]):
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
         name = peer.name
-        if packet.protocol_level == MQTT_5:
-            self._five = Five(packet, Filters(), self._is_own, server.wall)
         kept, present = self._find_session(packet, name)
         server.came_back(self.client_id, to_its_session=present)
         server.sessions[self.client_id] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
-        limit = settings.limit_of(name, peer.client)
         self._membership = server.tree.of(peer)
-        self.account = server.tree.open(peer, self._membership.tenant, limit)
+        self.account = server.open_account(peer, self._membership.tenant)
         server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
@@ -1085,16 +1059,17 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
         session.resume_releasing(lambda packet_id: self._send_later(PubRel(packet_id)))
         self._awaiting = session.awaiting
-        five = self._five
         inflight = KeptInflight(
             session,
             self.outlet,
             self._window(),
-            framed=None if five is None else five.frame,
-            wall=self._server.wall,
+            framing=self._framing(),
         )
         self._inflight = inflight
         inflight.begin(self.cut)
+
+    def _framing(self) -> Framing:
+        return Framing(self._server.wall) if self._five is None else self._five
 
     def _window(self) -> int:
         """Return how much may be under way to the client that it has not acknowledged."""
@@ -1183,7 +1158,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     ) -> PubAck | PubRec:
         """Return the acknowledgement that says why a publication was not taken (MQTT 5)."""
         five = self._five
-        properties = with_reason(why) if five is not None and five.tells_problems else NO_PROPERTIES
+        properties = NO_PROPERTIES if five is None else five.explain(why)
         if isinstance(packet, PubRec):
             # The exchange is over: the identifier may mean another publication (section 4.3.3).
             if self._kept is not None:
@@ -1207,7 +1182,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         for text, options in dict(packet.filters).items():
             fault = settings.topics.filter_fault(text)
             reason = Reason.TOPIC_FILTER_INVALID
-            if five is not None and text.startswith(SHARED):
+            if five is not None and text.startswith(SHARED_PREFIX):
                 fault = "there are no shared subscriptions here"
                 reason = Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
             if fault is None:
@@ -1226,10 +1201,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         if faults:
             count, (first, _) = len(faults), next(iter(faults.values()))
             self.complain(f"{count} of {len(packet.filters)} subscriptions were refused: {first}")
-            if five is not None and five.tells_problems:
-                properties = with_reason(first)
+            if five is not None:
+                properties = five.explain(first)
         codes = (
-            faults[text][1] if text in faults else options & HIGHEST_QOS_BITS
+            faults[text][1] if text in faults else options & HIGHEST_QOS
             for text, options in packet.filters
         )
         self._confirm(SubAck(packet.packet_id, tuple(codes), properties))
@@ -1255,7 +1230,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     ) -> str | None:
         """Subscribe to one filter; return why not."""
         server = self._server
-        qos = options & HIGHEST_QOS_BITS
+        qos = options & HIGHEST_QOS
         told = options & (NO_LOCAL | RETAIN_AS_PUBLISHED)
         if self._kept is not None:
             try:
@@ -1302,7 +1277,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         return None
 
     def _make_inflight(self, account: Account) -> Inflight:
-        server, five = self._server, self._five
+        server = self._server
         dealing = self.outlet.dealing
         assert dealing is not None
         inflight = server.make_inflight(
@@ -1314,9 +1289,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             patience=dealing.kept_patience,
             policy=dealing.kept,
             open_spool=dealing.open_spool,
-            framed=None if five is None else five.frame,
-            aside=five,
-            wall=server.wall,
+            framing=self._framing(),
         )
         inflight.owner = account
         return inflight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...dataspace import Batch
 from ...dataspace.subscriptions import run_columns
-from ..mqtt._runs import PLAIN_PUBLISH
+from ..mqtt._frames import PUBLISH
 
 
 def columns_of(run: Batch) -> tuple[list[bytes], list[bytes]]:
@@ -21,7 +21,7 @@ def _columns(raw: bytes, count: int) -> tuple[list[bytes], list[bytes]] | None:
     values: list[bytes] = []
     end = len(raw)
     at = 0
-    while end - at > 4 and raw[at] == PLAIN_PUBLISH:
+    while end - at > 4 and raw[at] == PUBLISH:
         length = shift = 0
         place = at + 1
         while True:

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from clearfunds.dataspace import topic_matches
 from clearfunds.transports.mqtt._filters import (
     CACHED_TOPICS,
-    NO_LOCAL,
-    RETAIN_AS_PUBLISHED,
     Chosen,
     Filters,
 )
+from clearfunds.transports.mqtt._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 FILTERS = ["a", "a/b", "a/+", "a/#", "+/b", "#", "+", "+/+", "$s/#", "b/#"]
 TOPICS = ["a", "a/b", "b", "b/b", "a/c/d", "$s/x", "/a"]

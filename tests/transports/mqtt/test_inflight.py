@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import attrs
@@ -18,6 +17,7 @@ from clearfunds.dataspace import Publication
 from clearfunds.transports import Outlet, RemoteProtocolError, open_flusher
 from clearfunds.transports.mqtt import NEED_DATA, Connection, Publish, Role
 from clearfunds.transports.mqtt._connection import State
+from clearfunds.transports.mqtt._framing import Framing
 from clearfunds.transports.mqtt._inflight import AtLeastOnce, Inflight
 from clearfunds.transports.mqtt._packets import ConnAck, Connect, encode, encode_publish
 from clearfunds.transports.mqtt._session import frame
@@ -59,8 +59,7 @@ class Subscriber:
 @asynccontextmanager
 async def subscriber(
     window: int = 4,
-    framed: Callable[[Publication, int], bytes] | None = None,
-    wall: Callable[[], float] = time.time,
+    framing: Framing | None = None,
 ) -> AsyncGenerator[Subscriber]:
     ledger = Ledger()
     broken: list[str] = []
@@ -81,8 +80,7 @@ async def subscriber(
                 "S",
                 window=window,
                 on_broken=broken.append,
-                framed=framed,
-                wall=wall,
+                framing=framing,
             )
             yield Subscriber(ledger, ledger.open("a"), outlet, inflight, theirs, broken, reader)
             outlet.close()
@@ -251,15 +249,17 @@ async def test_a_delivery_without_a_charge_is_found() -> None:
 # --- packets of one's own (MQTT 5) --------------------------------------------------------------
 
 
-def framed(publication: Publication, packet_id: int) -> bytes:
-    """Make a packet, but of no payload that begins with a bang."""
-    if publication.payload.startswith(b"!"):
-        return b""
-    return encode_publish("framed", publication.payload, publication.qos, packet_id=packet_id)
+class NoBangs(Framing):
+    """Makes packets, but of no payload that begins with a bang."""
+
+    def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
+        if publication.payload.startswith(b"!"):
+            return b""
+        return encode_publish("framed", publication.payload, publication.qos, packet_id=packet_id)
 
 
 async def test_who_gives_packets_of_its_own_may_drop_some() -> None:
-    async with subscriber(window=2, framed=framed) as s:
+    async with subscriber(window=2, framing=NoBangs()) as s:
         for payload in (b"!0", b"1", b"!2", b"!3", b"4", b"!5", b"6"):
             s.publish(0, payload)
         first = s.received()
@@ -277,7 +277,7 @@ async def test_who_gives_packets_of_its_own_may_drop_some() -> None:
 
 async def test_what_has_expired_is_not_sent() -> None:
     now = 90.0
-    async with subscriber(window=1, wall=lambda: now) as s:
+    async with subscriber(window=1, framing=Framing(lambda: now)) as s:
         s.publish(1)
         for n, expires in ((2, 99.0), (3, None), (4, 101.0)):
             publication = Publication("t", b"%d" % n, 1, expires=expires)
@@ -299,7 +299,7 @@ async def test_what_has_expired_is_not_sent() -> None:
 
 
 async def test_what_is_dropped_is_no_progress() -> None:
-    async with subscriber(framed=framed) as s:
+    async with subscriber(framing=NoBangs()) as s:
         now = 100.0
         s.ledger.clock = lambda: now
         s.publish(1)
@@ -329,11 +329,12 @@ async def test_a_publication_that_is_refused_is_over() -> None:
 async def test_a_lower_qos_changes_nothing_else() -> None:
     got: list[Publication] = []
 
-    def note(publication: Publication, _: int) -> bytes:
-        got.append(publication)
-        return b""
+    class Noting(Framing):
+        def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
+            got.append(publication)
+            return b""
 
-    async with subscriber(framed=note) as s:
+    async with subscriber(framing=Noting()) as s:
         publication = Publication("t", b"x", 2, True, b"p", 4e9, True)
         with s.account.turn(publication) as turn:
             turn.send(AtLeastOnce(s.inflight), publication)

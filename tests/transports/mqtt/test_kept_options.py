@@ -14,7 +14,7 @@ from clearfunds.accounts import NO_LIMIT, Account, Ledger, LoanedItem, Outcome, 
 from clearfunds.dataspace import Dataspace, Mailbox, Publication
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.transports._account_tree import AccountTree
-from clearfunds.transports.mqtt._filters import NO_LOCAL, RETAIN_AS_PUBLISHED
+from clearfunds.transports.mqtt._framing import Framing
 from clearfunds.transports.mqtt._kept import (
     SESSION_PREFIX,
     KeptSession,
@@ -23,6 +23,7 @@ from clearfunds.transports.mqtt._kept import (
     _KeptValue,  # pyright: ignore[reportPrivateUsage]
 )
 from clearfunds.transports.mqtt._kept_inflight import KeptInflight
+from clearfunds.transports.mqtt._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 from clearfunds.transports.mqtt._packets import Publish, decode, encode_publish
 
 NAME = "l/u/c"
@@ -337,10 +338,13 @@ def test_what_is_none_is_refused(more: str) -> None:
 # --- what is under way --------------------------------------------------------------------------
 
 
-def framed(publication: Publication, packet_id: int, dup: bool) -> bytes:
-    if publication.properties == b"too large":
-        return b""
-    return encode_publish("framed", b"", publication.qos, dup=dup, packet_id=packet_id)
+class Small(Framing):
+    """Makes packets, but of nothing that is too large."""
+
+    def frame(self, publication: Publication, packet_id: int = 0, dup: bool = False) -> bytes:
+        if publication.properties == b"too large":
+            return b""
+        return encode_publish("framed", b"", publication.qos, dup=dup, packet_id=packet_id)
 
 
 def test_who_gives_packets_of_its_own_may_drop_some(bench: Bench) -> None:
@@ -348,7 +352,7 @@ def test_who_gives_packets_of_its_own_may_drop_some(bench: Bench) -> None:
     bench.subscribe(session, "t", 1)
     bench.publish(bench.other, properties=b"too large")
     bench.publish(bench.other)
-    way, inflight = bench.way(session, 1, framed=framed)
+    way, inflight = bench.way(session, 1, framing=Small())
     bench.publish(bench.other, properties=b"too large")
     bench.publish(bench.other)
     (first,) = way.packets
@@ -361,7 +365,7 @@ def test_who_gives_packets_of_its_own_may_drop_some(bench: Bench) -> None:
     assert len(inflight) == session.queue.statistics().unacked == 1
     bench.ledger.audit()
     inflight.close()
-    way, _ = bench.way(session, 1, framed=framed)
+    way, _ = bench.way(session, 1, framing=Small())
     assert way.packets[-1].dup
 
 
@@ -369,7 +373,7 @@ def test_what_has_expired_is_not_sent(bench: Bench) -> None:
     session = bench.session()
     bench.subscribe(session, "t", 1)
     wall = bench.now
-    way, _ = bench.way(session, wall=lambda: wall)
+    way, _ = bench.way(session, framing=Framing(lambda: wall))
     bench.publish(bench.other, expires=4e9)
     wall = 4e9  # which the queue has not seen
     bench.publish(bench.other, expires=4e9)

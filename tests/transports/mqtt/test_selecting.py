@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from clearfunds.accounts import Account, Ledger, Outcome
-from clearfunds.dataspace import Batch, Dataspace, Mailbox, Publication, TopicFilter
-from clearfunds.transports.mqtt._filters import NO_LOCAL, RETAIN_AS_PUBLISHED, Filters
+from clearfunds.dataspace import Dataspace, Mailbox, Publication, TopicFilter
+from clearfunds.transports.mqtt._filters import Filters
+from clearfunds.transports.mqtt._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 from clearfunds.transports.mqtt._selecting import Selecting, select_by
 from tests.accounts.conftest import Recording
 
@@ -37,22 +36,11 @@ class Bench:
             turn.publish(self.dataspace, Publication(topic, b"1", retain=retain))
         self.ledger.audit()
 
-    def run(self, account: Account, *topics: str, framing: int = 0) -> None:
-        """Publish a run, as a transport does."""
-        events = [Publication(topic, b"x" * n) for n, topic in enumerate(topics)]
-        raw = bytes(sum(each.nbytes for each in events) + framing)
-        batch = Batch(raw, len(events), lambda _: events)
-        self.dataspace.route_run(account, batch, [self.selecting])
-        self.selecting.ready()
-        self.ledger.audit()
-
     def told(self) -> list[str]:
         """Return the topics of what has come, with ! where RETAIN is set; and repay it."""
         found: list[str] = []
         for loan in list(self.mailbox.loans()):
-            for event in loan.item:
-                events = event.events() if isinstance(event, Batch) else [event]
-                found += [each.topic + "!" * each.retain for each in events]
+            found += [event.topic + "!" * event.retain for event in loan.item]
         self.mailbox.settle_all(Outcome.DELIVERED)
         self.ledger.audit()
         return found
@@ -89,32 +77,6 @@ def test_retain_stays_as_published_if_one_wants_that(bench: Bench) -> None:
     assert bench.told() == ["a", "a!", "a!", "a", "b"]
 
 
-@pytest.mark.parametrize("framing", [0, 7])
-def test_a_run_is_passed_on_whole_or_taken_apart(bench: Bench, framing: int) -> None:
-    bench.subscribe("a", NO_LOCAL)
-    bench.subscribe("#", 0)
-    bench.filters.remove("#")
-    bench.run(bench.other, "a", "b", "a", framing=framing)
-    (loan,) = bench.mailbox.loans()
-    assert type(loan.item[0]) is Batch
-    assert bench.told() == ["a", "b", "a"]
-    bench.run(bench.client, "a", "b", "a", "b", framing=framing)
-    assert bench.client.debt_items == 2
-    assert bench.told() == ["b", "b"]
-    bench.run(bench.client, "a", framing=framing)
-    assert bench.told() == []
-    assert bench.client.debt_items == bench.client.debt_bytes == 0
-
-
-def test_a_run_that_is_not_what_it_says_leaves_the_books_balanced(bench: Bench) -> None:
-    bench.subscribe("a", NO_LOCAL)
-    explode: Callable[[bytes], list[Publication]] = lambda _: [Publication("a", b"")]  # noqa: E731
-    bench.dataspace.route_run(bench.client, Batch(b"raw", 2, explode), [bench.selecting])
-    bench.ledger.audit()
-    bench.mailbox.settle_all(Outcome.DELIVERED)
-    assert bench.client.debt_items == bench.client.debt_bytes == 0
-
-
 def test_it_is_known_by_whom_it_stands_before(bench: Bench) -> None:
     assert bench.selecting.last_holder is bench.mailbox
     assert "Selecting before" in repr(bench.selecting)
@@ -125,7 +87,9 @@ def test_what_is_dropped_is_not_the_holders(bench: Bench) -> None:
     bench.ledger.recorder = recording = Recording()
     bench.subscribe("a", NO_LOCAL)
     bench.publish(bench.client, "a")
-    bench.run(bench.client, "a", "b")
+    bench.subscribe("b", 0)
+    bench.publish(bench.client, "b")
+    bench.publish(bench.client, "a")
     bench.told()
     recording.agrees(bench.ledger)
     assert bench.ledger.repaid_items[Outcome.DROPPED] == 2
