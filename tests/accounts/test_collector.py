@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from clearfunds.accounts import NO_LIMIT, Ledger, Limit, LoanQueue, Outcome
 from clearfunds.accounts._collector import DebtCollector
 from clearfunds.accounts._tops import STEP_LOANS, tops_in_steps
+from tests.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -428,7 +428,7 @@ def test_the_walk_finds_what_sorting_would(debts: list[int], held: list[int]) ->
     assert dict(tops.debts.cumulative())["20.0"] == sum(d <= 20 for d in [*debts, sum(held)])
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@needs("promtool")
 def test_promtool_finds_nothing_to_say() -> None:
     ledger = Ledger()
     ledger.open("alice", limit=NO_LIMIT)

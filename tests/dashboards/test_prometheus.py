@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -24,6 +23,7 @@ from dashboards._files import FOLDER
 from dashboards._rules import ALERTS, RECORDINGS
 from tests.cli.conftest import RelayUnderTest
 from tests.dashboards.queries import panel_queries, rule_queries, selectors
+from tests.programs import needs
 from tests.transports.peers import SECONDS, connected, fetch
 from tests.transports.relay.brokers import Broker
 
@@ -32,12 +32,8 @@ ANSWERED_SECONDS: Final = 40
 TOLD_SECONDS: Final = 30
 DETAILED: Final = "/metrics/detailed?family=account,holder,matrix,blame,queue,tenant"
 
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed"
-)
-needs_prometheus = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="prometheus is not installed"
-)
+needs_promtool = needs("promtool")
+needs_prometheus = needs("prometheus")
 
 
 # -- Prometheus's own checker ---------------------------------------------------------------------

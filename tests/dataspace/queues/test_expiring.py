@@ -7,7 +7,7 @@ import pytest
 
 from clearfunds.accounts import Outcome
 from clearfunds.dataspace import Publication
-from clearfunds.dataspace.queues import Channel, dead_letter_to
+from clearfunds.dataspace.queues import Channel, MemoryShelf, dead_letter_to
 from tests.dataspace.queues.conftest import WALL, Bench, Worker
 
 
@@ -33,8 +33,8 @@ def test_it_expires_and_is_not_delivered_after_that(bench: Bench, durable: bool)
     worker = Worker(queue)
     if durable:
         for each in bench.queues:
-            assert each.shelf is not None
-            each.shelf.settle()  # type: ignore[attr-defined]
+            assert isinstance(each.shelf, MemoryShelf)
+            each.shelf.settle()
     assert worker.fresh() == ["never"]
     worker.channel.ack(0, multiple=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 import subprocess
 from time import thread_time
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,7 @@ from clearfunds.transports.http import (
 from clearfunds.transports.http._audit import audit
 from clearfunds.transports.http._exposition import Family, format_labels
 from clearfunds.transports.http._pace import STRETCH_SECONDS, Pace
+from tests.programs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -817,7 +817,7 @@ async def get(url: str, target: str) -> tuple[str, str]:
     return head, body
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@needs("promtool")
 @pytest.mark.parametrize(
     "target", ["/metrics", "/metrics/detailed?family=account,holder,matrix,blame"]
 )

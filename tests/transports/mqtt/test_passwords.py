@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from clearfunds.transports.mqtt import PasswordFileError, Passwords
 from clearfunds.transports.mqtt._passwords import MAX_ITERATIONS, QUICK_ITERATIONS
+from tests.programs import needs
 from tests.transports.mqtt.users import SALT, coded, user_line
 
 ANNA = user_line("anna", b"secret")
@@ -214,9 +214,7 @@ def test_nothing_secret_is_shown() -> None:
     assert coded(SALT) not in f"{vars(type(passwords))} {passwords!r}"
 
 
-@pytest.mark.skipif(
-    shutil.which("mosquitto_passwd") is None, reason="mosquitto_passwd is not installed"
-)
+@needs("mosquitto_passwd")
 def test_mosquitto_passwd_writes_what_is_read(tmp_path: Path) -> None:
     file = tmp_path / "users"
 

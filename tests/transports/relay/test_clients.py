@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import queue
 import random
-import shutil
 import subprocess
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -18,6 +17,7 @@ import trio
 
 from clearfunds._cli._running import alone
 from clearfunds.transports.mqtt import PubAck, Publish
+from tests.programs import needs
 from tests.transports.peers import (
     SECONDS,
     RunningRelay,
@@ -30,10 +30,7 @@ from tests.transports.peers import (
 
 paho: Any = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 
-needs_mosquitto = pytest.mark.skipif(
-    shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
-    reason="mosquitto_pub and mosquitto_sub are not installed",
-)
+needs_mosquitto = needs("mosquitto_pub", "mosquitto_sub")
 
 MEBIBYTE = random.Random(0).randbytes(1 << 20)
 

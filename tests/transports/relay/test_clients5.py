@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import queue
-import shutil
 import subprocess
 from typing import Any
 
 import pytest
 import trio
 
+from tests.programs import needs
 from tests.transports.peers import SECONDS, connected, kill, run_fed, running
 from tests.transports.relay.test_clients import at, subscribed
 
@@ -20,10 +20,7 @@ paho_properties: Any = pytest.importorskip("paho.mqtt.properties")
 paho_packets: Any = pytest.importorskip("paho.mqtt.packettypes")
 paho_options: Any = pytest.importorskip("paho.mqtt.subscribeoptions")
 
-needs_mosquitto = pytest.mark.skipif(
-    shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_rr") is None,
-    reason="mosquitto's clients are not installed",
-)
+needs_mosquitto = needs("mosquitto_pub", "mosquitto_sub", "mosquitto_rr")
 
 
 @needs_mosquitto

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import trio
 
 from clearfunds.transports.mqtt import PubAck, Publish, encode
 from tests.cli.conftest import RelayUnderTest
+from tests.programs import needs
 from tests.transports.peers import SECONDS, BareClient, connected, fetch, kill, run_fed
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ WINDOW = 40
 RATE = 1_000
 """Messages a second that it offers, a window at a time; a small part of what the relay can do."""
 
-needs_mosquitto = pytest.mark.skipif(
-    shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
-    reason="mosquitto_pub and mosquitto_sub are not installed",
-)
+needs_mosquitto = needs("mosquitto_pub", "mosquitto_sub")
 
 
 @attrs.frozen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 from collections.abc import AsyncGenerator, Generator
@@ -32,6 +31,7 @@ from clearfunds.transports.mqtt import (
 )
 from clearfunds.transports.mqtt._passwords import QUICK_ITERATIONS
 from clearfunds.transports.mqtt._server import CHECKS_AT_ONCE
+from tests.programs import needs
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import (
     SECONDS,
@@ -550,10 +550,7 @@ async def test_who_is_connected_stays_when_the_file_is_read_again(tmp_path: Path
             await again.expect(Publish("t", b"1"))
 
 
-needs_mosquitto = pytest.mark.skipif(
-    None in map(shutil.which, ("mosquitto_passwd", "mosquitto_pub", "mosquitto_sub")),
-    reason="mosquitto_passwd, mosquitto_pub and mosquitto_sub are not installed",
-)
+needs_mosquitto = needs("mosquitto_passwd", "mosquitto_pub", "mosquitto_sub")
 
 
 def sub(relay: RunningRelay, *options: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import trio
 from clearfunds.transports.mqtt import ClientSession, ConnectionLostError, open_mqtt
 from tests.cli import conftest as processes
 from tests.cli.conftest import RelayUnderTest
+from tests.programs import needs
 from tests.transports.peers import SECONDS, kill, run_fed, until
 from tests.transports.relay.brokers import Broker, numbered
 
@@ -22,10 +22,7 @@ start_relay = processes.start_relay  # a fixture
 
 paho: Any = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 
-needs_mosquitto = pytest.mark.skipif(
-    shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
-    reason="mosquitto_pub and mosquitto_sub are not installed",
-)
+needs_mosquitto = needs("mosquitto_pub", "mosquitto_sub")
 
 # --- mosquitto's clients ------------------------------------------------------------------------
 

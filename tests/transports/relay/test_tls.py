@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import socket
 import ssl
 import subprocess
@@ -26,6 +25,7 @@ from clearfunds.transports.mqtt import (
     Publish,
 )
 from clearfunds.transports.tls import CertificateError, Certificates, ServerTls
+from tests.programs import needs
 from tests.transports.certificates import Papers, papers_in
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import (
@@ -54,10 +54,7 @@ from tests.transports.syndicate.relay.peers import (
 
 BOTH = ("mqtt+tcp://127.0.0.1:0", "mqtt+tls://127.0.0.1:0")
 
-needs_mosquitto = pytest.mark.skipif(
-    shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
-    reason="mosquitto_pub and mosquitto_sub are not installed",
-)
+needs_mosquitto = needs("mosquitto_pub", "mosquitto_sub")
 
 
 @pytest.fixture(scope="module")

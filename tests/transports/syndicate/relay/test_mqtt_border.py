@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ import pytest
 import trio
 
 from clearfunds.transports.mqtt import MqttClient, PubAck, open_mqtt
+from tests.programs import needs
 from tests.transports.peers import SECONDS, BareClient, connected, frames, kill, until
 from tests.transports.syndicate.relay.peers import (
     BIND,
@@ -494,7 +494,7 @@ async def test_publications_over_websocket() -> None:
 # -- with clients of others -----------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto's clients are needed")
+@needs("mosquitto_pub", "mosquitto_sub")
 async def test_with_mosquittos_clients() -> None:
     async with border() as served, served.peer() as peer:
         await peer.send(observe(WHOLE))
