@@ -8,6 +8,9 @@ of a core free:
     kept      a subscriber with a kept session comes and goes; what it misses it has to get later
     ranges    a reader of ranges fetches and acknowledges, and comes back under its name
     churn     clients connect, subscribe, leave something retained and a will, and go without a word
+    fives     publishers and subscribers that speak MQTT 5, with QoS 1 and a Receive Maximum
+    leaving   clients that speak MQTT 5 come under twenty names, with aliases, properties, options
+              of subscriptions and what expires, and leave sessions and wills that do, too
     stuck     a subscriber that never reads keeps its publishers waiting until it is cut off
 
 Every `--every` seconds it is looked whether the books balance, and how much memory, how many
@@ -44,7 +47,20 @@ from benchmarks.servers import Relay, Running, ServerError
 from clearfunds.perf import PerfError, Profile, Result, Scenario, Sizes, measure, parse_stalls
 from clearfunds.range_client import RangeClientError, RangeReader
 from clearfunds.transports import TransportError
-from clearfunds.transports.mqtt import ClientSession, MqttClient, Will, open_mqtt
+from clearfunds.transports.mqtt import (
+    ClientSession,
+    Connect,
+    MqttClient,
+    Packet,
+    PingReq,
+    PingResp,
+    Properties,
+    Publish,
+    Subscribe,
+    Will,
+    encode5,
+    open_mqtt,
+)
 
 FLAT: Final = 0.05
 """By how much memory may differ between the first and the last quarter after the warm-up."""
@@ -54,6 +70,10 @@ WARM_UP: Final = 0.2
 
 ROUND_SECONDS: Final = 60.0
 """How long one run of a scenario is; then its clients leave, and others come."""
+
+NO_LOCAL: Final = 4
+RETAIN_AS_PUBLISHED: Final = 8
+"""Options of a subscription (MQTT 5, section 3.8.3.1)."""
 
 PATIENCE: Final = 10.0
 """Of the relay, in seconds: less than its default, so that there is more to see in an hour."""
@@ -263,8 +283,66 @@ async def churn(soak: Soak) -> None:
         await trio.sleep(0.05)
 
 
+async def fives(soak: Soak) -> None:
+    """Publish and subscribe with MQTT 5."""
+    scenario = _scenario(
+        soak, "fives", publishers=2, subscribers=4, qos=1, mqtt="5", prefetch=20,
+        rate=Profile.parse("40:5,10:5"), size=Sizes.parse("24-2000"), drain=20.0,
+    )  # fmt: skip
+    await _rounds(soak, "fives", scenario)
+
+
+def _leaving(number: int) -> bytes:
+    """Return all that a client says which comes and goes in a moment."""
+    topic = f"leaving/{number % 20}"
+    will = Will(f"{topic}/will", b"gone", properties=Properties(will_delay=1, message_expiry=5))
+    user = (("number", str(number)), ("trace", "x" * 40))
+    about = Properties(message_expiry=3, topic_alias=1, user=user)
+    filters = ((f"{topic}/#", 1 | NO_LOCAL), (f"{topic}/+", RETAIN_AS_PUBLISHED))
+    said: tuple[Packet, ...] = (
+        Connect(
+            f"leaving-{number % 20}",
+            clean_session=number % 3 == 0,
+            will=will,
+            protocol_level=5,
+            properties=Properties(session_expiry=number % 7),
+        ),
+        Subscribe(1, filters, Properties(subscription_ids=(number % 100 + 1,))),
+        Publish(f"{topic}/a", b"first", 1, retain=True, packet_id=2, properties=about),
+        Publish("", b"second", 1, packet_id=3, properties=Properties(topic_alias=1)),
+        Publish(f"{topic}/b", b"third", properties=Properties(user=user)),
+        PingReq(),
+    )
+    return b"".join(map(encode5, said))
+
+
+PONG: Final = encode5(PingResp())
+
+
+async def leaving(soak: Soak) -> None:
+    """Come with all that MQTT 5 has, hear the answer to a ping, and go without a word."""
+    port = soak.running.port
+    number = 0
+    while not soak.over:
+        number += 1
+        heard = bytearray()
+        with trio.move_on_after(10), suppress(OSError, trio.BrokenResourceError):
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            async with stream:
+                await stream.send_all(_leaving(number))
+                while PONG not in heard:
+                    data = await stream.receive_some()
+                    if not data:
+                        break
+                    heard += data
+        if PONG not in heard:
+            soak.wrong.append(f"leaving: number {number} was not answered ({soak.now():.0f} s)")
+        soak.counts["leaving: connections"] += 1
+        await trio.sleep(0.05)
+
+
 LOADS: Final[tuple[Callable[[Soak], Awaitable[None]], ...]] = (
-    steady, stalls, stuck, kept, ranges, churn,
+    steady, stalls, stuck, kept, ranges, churn, fives, leaving,
 )  # fmt: skip
 
 
