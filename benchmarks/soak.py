@@ -68,6 +68,9 @@ FLAT: Final = 0.05
 WARM_UP: Final = 0.2
 """Of the time, at the beginning, that memory is not judged by: queues and caches fill."""
 
+LEAST_SECONDS: Final = 180.0
+"""A shorter run is all warm-up: memory is not judged by it."""
+
 ROUND_SECONDS: Final = 60.0
 """How long one run of a scenario is; then its clients leave, and others come."""
 
@@ -386,8 +389,10 @@ async def watch(soak: Soak, page: str, every: float, on_look: Callable[[Look], o
 
 
 def flatness(looks: list[Look]) -> tuple[float, float] | None:
-    """Return MiB in the first and in the last quarter after the warm-up; None: too few looks."""
-    after = [each for each in looks if each.at >= WARM_UP * looks[-1].at] if looks else []
+    """Return MiB in the first and in the last quarter after the warm-up; None: it is too short."""
+    if not looks or looks[-1].at < LEAST_SECONDS:
+        return None
+    after = [each for each in looks if each.at >= WARM_UP * looks[-1].at]
     if len(after) < 8:
         return None
     quarter = len(after) // 4
@@ -435,7 +440,10 @@ def judge(soak: Soak, first: Look) -> None:
     last = soak.looks[-1]
     flat = flatness(soak.looks[:-1])
     if flat is None:
-        print("too short to say whether memory is flat: 8 looks after the warm-up, at least")
+        print(
+            "too short to say whether memory is flat: that takes "
+            f"{LEAST_SECONDS:g} s, and 8 looks after the warm-up"
+        )
     else:
         before, after = flat
         growth = after / before - 1
