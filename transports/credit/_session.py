@@ -27,7 +27,7 @@ class CreditMqttSession(MqttSession):
 
     def _close(self) -> None:
         """See `Session._close`; who paid for some of its topics is no reader any more either."""
-        payers = () if self._payers is None else tuple(self._payers.values())
+        payers = () if self._payers is None else tuple(self._payers.others)
         super()._close()
         for payer in payers:
             self._scheme.leaves(payer)

@@ -55,17 +55,22 @@ _IDENTIFIER_BYTES: Final = 5
 """At most so much for each subscription identifier."""
 
 
+def _is_nobodys(_: Account) -> bool:
+    return False
+
+
 class Five(Framing):
     """One connection's side of MQTT 5.
 
     Args:
         packet: Its CONNECT.
         filters: What its client has subscribed to.
-        is_own: Tells whether an account pays for what this client publishes.
         wall: The wall clock.
 
     Attributes:
         filters: See above.
+        is_own: Tells whether an account pays for what this client publishes. To be set when its
+            account is open.
         max_packet_size: The largest packet that the client takes, if it has said so.
         receive_maximum: Publications with QoS 1 and 2 that the client takes at a time.
         expiry: Seconds that its session is to be kept without a connection; None: for ever.
@@ -73,20 +78,19 @@ class Five(Framing):
     """
 
     __slots__ = (
-        "_is_own", "expiry", "filters", "max_packet_size", "receive_maximum", "tells_problems",
+        "expiry", "filters", "is_own", "max_packet_size", "receive_maximum", "tells_problems",
     )  # fmt: skip
 
     def __init__(
         self,
         packet: Connect,
         filters: Filters,
-        is_own: Callable[[Account], bool],
         wall: Callable[[], float],
     ) -> None:
         super().__init__(wall)
         said = packet.properties
         self.filters = filters
-        self._is_own = is_own
+        self.is_own: Callable[[Account], bool] = _is_nobodys
         self.max_packet_size = said.maximum_packet_size
         self.receive_maximum = said.receive_maximum or MAX_PACKET_ID
         self.expiry = seconds_of(said.session_expiry or 0)
@@ -116,7 +120,7 @@ class Five(Framing):
         """Return how a publication is told to the client; None if it is its own, and not wanted."""
         if publication.retain or not self.filters.selects:
             return publication  # if it is retained it was there before, whoever it is of
-        return select_by(self.filters, publication, own=self._is_own(account))
+        return select_by(self.filters, publication, own=self.is_own(account))
 
     def frame(
         self,
@@ -194,7 +198,7 @@ class Five(Framing):
         """Return a run without what is not to be sent; and of how many frames and bytes it is."""
         raw = batch.raw
         limit = self.max_packet_size
-        own = self._is_own(account)
+        own = self.is_own(account)
         if limit is None and not own:
             return as_mqtt5(raw, self._properties_of), batch.count, batch.nbytes
         pieces: list[bytes] = []

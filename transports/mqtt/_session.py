@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,7 +21,6 @@ import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
 from ...dataspace import Batch, Observation, Publication, TopicFilter
-from .._account_tree import NOBODY
 from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._link import Link
@@ -75,9 +74,11 @@ from ._packets import (
 )
 from ._packets5 import PROTOCOL_LEVEL_5, encode5
 from ._passwords import Passwords
+from ._payers import Payers
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
+from ._replays import Replays
 from ._runs import (
     REFUSED_PUBREC,
     Run,
@@ -106,12 +107,6 @@ SERVER_TOPICS = "$SYS/"
 
 NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
-
-CACHED_PAYERS = 1_024
-"""Topics of one connection of which it is remembered who pays for them."""
-
-REPLAY_STEP = 256
-"""Retained publications sent before anything else of this connection is looked at."""
 
 ACKNOWLEDGED_AT_ONCE = 1_000
 """Packets taken out of the input of a connection that waits before others run."""
@@ -161,8 +156,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_membership", "_observations", "_parting",
-        "_payer_by_key", "_payers", "_peer", "_replay", "_replays", "_short", "_single",
+        "_kept", "_listener", "_observations", "_parting",
+        "_payers", "_peer", "_replays", "_short", "_single",
         "_single_topic", "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
 
@@ -196,21 +191,15 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._answers: Answers | None = None
         self._awaiting: AwaitingRelease | None = None
         self._will: LastWill | None = None
-        # Whose it is. Publications may be another tenant's by topic: then an account for each such
-        # tenant, by the tenant's name; and which of all these it waits for.
+        # Whose it is; who pays for what it publishes; and which of these it waits for.
         self._peer = Peer(listener, NO_USER, "")
-        self._membership = NOBODY
-        self._payers: dict[str, Account] | None = None
-        self._payer_by_key: dict[bytes, Account] | None = None
+        self._payers: Payers | None = None
         self._short: Account | None = None
         # What the read before was, if it was one publication; and the topic that was on.
         self._single: Single | None = None
         self._single_topic = ""
         self._observations: dict[str, Observation] = {}
-        # Subscriptions whose retained publications have still to be told of, with what was granted;
-        # and how far the first of them has got.
-        self._replays: dict[str, int] = {}
-        self._replay: Iterator[str] | None = None
+        self._replays = Replays()
 
     def __repr__(self) -> str:
         return f"<MqttSession {self.name}: {self._connection.state.value}>"
@@ -237,8 +226,17 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Tell of what is retained."""
         if not self._replays:
             return False
-        self._replay_step(account)
+        with self._server.flusher.corked():
+            self._replays.step(self._server.dataspace.retained, account, self._holder_of)
         return True
+
+    def _holder_of(self, qos: int) -> Recipient:
+        """Return who takes a publication of a QoS for this client."""
+        if qos and self._kept is not None:
+            return self._kept.queue
+        if qos and isinstance(self._inflight, Inflight):
+            return self._inflight
+        return self._way
 
     def _received(self, data: bytes) -> None:
         if not data:
@@ -356,7 +354,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._observations.clear()
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
-            server.publish_will(self._payer_of(account, will.topic), will, self.name)
+            payer = account if self._payers is None else self._payers.of(will.topic)
+            server.publish_will(payer, will, self.name)
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -373,9 +372,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         kept, sessions = self._kept, self._server.kept
         if kept is not None and sessions is not None and kept.expiry == 0 and kept.is_current:
             sessions.discard(self.client_id)  # nothing of it is under way any more
-        self._short = self._payer_by_key = None
+        self._short = None
         payers, self._payers = self._payers, None
-        for payer in () if payers is None else payers.values():
+        for payer in () if payers is None else payers.close():
             self._server.tree.close(payer)
 
     def _delays(self, will: LastWill, kept: KeptSession | None) -> bool:
@@ -406,53 +405,17 @@ class MqttSession(Session["MqttServer", Account | None]):
         """See `Session._payer`: who pays for the publication that is next, if that is known."""
         return self.account if self._short is None else self._short
 
-    def _payer_of(self, account: Account, topic: str) -> Account:
-        """Return who pays for what this connection publishes to a topic.
-
-        `account` is its own, which pays for all else; another one is opened when it is first met.
-        """
-        membership = self._membership
-        if not membership.by_topic:
-            return account
-        tenant = membership.of_topic(topic)
-        if tenant is None or tenant is membership.tenant:
-            return account
-        if self._payers is None:
-            self._payers = {}
-        payer = self._payers.get(tenant.name)
-        if payer is None:
-            payer = self._server.open_account(self._peer, tenant, own=False)
-            self._payers[tenant.name] = payer
-        return payer
-
-    def _payer_of_key(self, key: bytes) -> Account:
-        """Return who pays for a topic as it stands in a packet."""
-        if self._payer_by_key is None:
-            self._payer_by_key = {}
-        payer = self._payer_by_key.get(key)
-        if payer is None:
-            assert self.account is not None
-            # What is no UTF-8 is refused in its turn.
-            payer = self._payer_of(self.account, key[2:].decode(errors="replace"))
-            if len(self._payer_by_key) >= CACHED_PAYERS:
-                self._payer_by_key.clear()
-            self._payer_by_key[key] = payer
-        return payer
-
     def _payer_at(self, buffer: bytes, position: int) -> Account | None:
         """Return who pays for the packet at `position`, as far as that can be told."""
-        account = self.account
-        if (
-            account is None
-            or not self._membership.by_topic
-            or position >= len(buffer)
-            or buffer[position] & 0xF0 != PUBLISH
-        ):
-            return account
+        payers = self._payers
+        if payers is None:
+            return None
+        if not payers.by_topic or position >= len(buffer) or buffer[position] & 0xF0 != PUBLISH:
+            return payers.own
         key = topic_key(buffer, position)
         if key == NO_TOPIC and self._five is not None:
             key = self._connection.aliased_key(position)
-        return account if key is None else self._payer_of_key(key)
+        return payers.own if key is None else payers.of_key(key)
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -508,7 +471,6 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._left = self._eof
                 if self._eof or ahead.begins_with_disconnect:
                     self._replays.clear()  # who leaves is told nothing more
-                    self._replay = None
                     wait.cancel()
             unparsed = self._unparsed()
             if self._eof or (self._inflight is None and unparsed >= LOOK_AHEAD_BYTES):
@@ -575,7 +537,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._replays:
             # What is retained comes before what the client says next, which may ask for it again.
             return True
-        payer_of = self._payer_of_key if self._membership.by_topic else None
+        payers = self._payers
+        payer_of = payers.of_key if payers is not None and payers.by_topic else None
         while True:
             buffer = connection.buffer
             position = connection.position
@@ -685,7 +648,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if topic is not self._single_topic:
             self._single_topic = topic
             self._single = None
-        elif not self._membership.by_topic:
+        elif self._payers is not None and not self._payers.by_topic:
             self._single = Single.of(packet, topic, properties=self._five is not None)
 
     def _handle(self, packet: Packet) -> None:
@@ -805,7 +768,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         settings = server.settings
         if packet.protocol_level == PROTOCOL_LEVEL_5:
-            self._five = Five(packet, Filters(), self._is_own, server.wall)
+            self._five = Five(packet, Filters(), server.wall)
         if len(packet.client_id.encode()) > settings.max_client_id:
             why = (
                 f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
@@ -940,13 +903,16 @@ class MqttSession(Session["MqttServer", Account | None]):
         server.sessions[self.client_id] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
-        self._membership = server.tree.of(peer)
-        self.account = server.open_account(peer, self._membership.tenant)
+        membership = server.tree.of(peer)
+        self.account = server.open_account(peer, membership.tenant)
+        open_other = partial(server.open_account, peer, own=False)
+        self._payers = payers = Payers(self.account, membership, open_other)
         server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
         five = self._five
         if five is not None:
+            five.is_own = payers.has
             if kept is not None:
                 five.filters = kept.filters
             self._way = AtMostOnce(five, self.outlet)
@@ -982,13 +948,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             assigned_client_id=None if packet.client_id else self.client_id,
             topic_alias_maximum=settings.max_topic_alias or None,
             shared_available=0,
-        )
-
-    def _is_own(self, account: Account) -> bool:
-        """Whether what an account pays for is what this client has published."""
-        # Not `is`: an account that is traced has a stand-in.
-        return account == self.account or (
-            self._payers is not None and account in self._payers.values()
         )
 
     def _check_user(self, peer: Peer, client_id: str, old: MqttSession | None) -> None:
@@ -1046,7 +1005,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         """
         assert self.account is not None
         try:
-            own = None if self._five is None else self._is_own
+            own = None if self._five is None else self._five.is_own
             session.attach(self.account, self.name, self._way, own=own)
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
@@ -1117,7 +1076,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
             else:
                 publication = server.publication(packet)
-            payer = self._payer_of(account, packet.topic)
+            payer = account if self._payers is None else self._payers.of(packet.topic)
             fault = server.publish(payer, publication, answer)
             if fault is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
@@ -1273,7 +1232,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             and handling != RETAINED_TO_NONE
             and (new or handling != RETAINED_TO_NEW)
         ):
-            self._replays[text] = qos
+            self._replays.add(text, qos)
         return None
 
     def _make_inflight(self, account: Account) -> Inflight:
@@ -1299,35 +1258,6 @@ class MqttSession(Session["MqttServer", Account | None]):
         assert not isinstance(self._inflight, KeptInflight)
         acked = (None, self._at_least_once, self._inflight)[granted]
         return acked if acked is None or self._five is None else Selecting(acked, self._five.select)
-
-    def _replay_step(self, account: Account) -> None:
-        """Tell of some retained publications, as many as there is room for (rules 9 and 16)."""
-        server = self._server
-        retained = server.dataspace.retained
-        text, granted = next(iter(self._replays.items()))
-        if self._replay is None:
-            self._replay = iter(retained.topics(text))
-        # One at a time, until there is no room: each costs what it costs.
-        with server.flusher.corked():
-            for _ in range(REPLAY_STEP):
-                topic = next(self._replay, None)
-                if topic is None:
-                    self._replay = None
-                    del self._replays[text]
-                    return
-                kept = retained.get(topic)
-                if kept is None:
-                    continue  # removed since
-                qos = min(kept.qos, granted)
-                holder: Recipient = self._way
-                if qos and self._kept is not None:
-                    holder = self._kept.queue
-                elif qos and isinstance(self._inflight, Inflight):
-                    holder = self._inflight
-                with account.turn() as turn:
-                    turn.send(holder, attrs.evolve(kept, qos=qos, retain=True), nbytes=kept.nbytes)
-                if not account.funds_are_clear():
-                    return
 
     def _handle_unsubscribe(self, packet: Unsubscribe) -> None:
         account = self.account
