@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import socket
 import struct
@@ -174,11 +175,56 @@ async def running(*, strangers: int = 0, **settings: Any) -> AsyncGenerator[Runn
     assert descriptors() <= before + strangers
 
 
-class BareClient:
+class PassiveClient(abc.ABC):
     """An MQTT client without a task of its own: it reads and answers when a test says so."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
+
+    @abc.abstractmethod
+    async def send(self, *packets: Packet) -> None:
+        """Send packets, in one piece."""
+
+    @abc.abstractmethod
+    async def receive(self) -> Packet | None:
+        """Return the next packet, None when the relay has closed the connection."""
+
+    async def next(self) -> Packet | None:
+        """Return the next packet, which has to come in time."""
+        with trio.fail_after(SECONDS):
+            return await self.receive()
+
+    async def expect(self, packet: Packet | None) -> None:
+        """Read one packet, which has to be this one."""
+        assert await self.next() == packet
+
+    async def publication(self) -> Publish:
+        """Return the next packet, which has to be a PUBLISH."""
+        packet = await self.next()
+        assert isinstance(packet, Publish), packet
+        return packet
+
+    async def silent(self, seconds: float = 0.05) -> bool:
+        """Whether nothing comes for a while."""
+        with trio.move_on_after(seconds):
+            await self.receive()
+            return False
+        return True
+
+    async def gone(self) -> list[Packet]:
+        """Read until the relay has closed the connection; return what came."""
+        found: list[Packet] = []
+        with trio.fail_after(SECONDS):
+            while (packet := await self.receive()) is not None:
+                found.append(packet)
+        return found
+
+
+class BareClient(PassiveClient):
+    """One that speaks 3.1.1."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        super().__init__(stream)
         self.connection = Connection(Role.CLIENT)
 
     @property
@@ -211,13 +257,6 @@ class BareClient:
             self.connection.receive_data(bytes(data))
         return packet
 
-    async def publication(self) -> Publish:
-        """Return the next packet, which has to be a PUBLISH."""
-        with trio.fail_after(SECONDS):
-            packet = await self.receive()
-        assert isinstance(packet, Publish), packet
-        return packet
-
     async def publications(self, count: int, ack: bool = False) -> list[Publish]:
         """Return that many publications; answer those with QoS 1, if so wanted."""
         found: list[Publish] = []
@@ -227,30 +266,9 @@ class BareClient:
                 await self.send(PubAck(found[-1].packet_id))
         return found
 
-    async def expect(self, packet: Packet | None) -> None:
-        """Read one packet, which has to be this one."""
-        with trio.fail_after(SECONDS):
-            got = await self.receive()
-        assert got == packet
-
     async def subscribe(self, *filters: str, qos: int = 0, packet_id: int = 9) -> None:
         await self.send(Subscribe(packet_id, tuple((text, qos) for text in filters)))
         await self.expect(SubAck(packet_id, (qos,) * len(filters)))
-
-    async def silent(self, seconds: float = 0.05) -> bool:
-        """Whether nothing comes for a while."""
-        with trio.move_on_after(seconds):
-            await self.receive()
-            return False
-        return True
-
-    async def gone(self) -> list[Packet]:
-        """Read until the relay has closed the connection; return what came."""
-        found: list[Packet] = []
-        with trio.fail_after(SECONDS):
-            while (packet := await self.receive()) is not None:
-                found.append(packet)
-        return found
 
     async def reset(self) -> None:
         """Close so that the other side gets a reset."""

@@ -509,10 +509,11 @@ def _encode_unsuback(packet: UnsubAck) -> bytes:
 def _encode_disconnect(packet: Disconnect) -> bytes:
     _refuse_reasons("DISCONNECT", packet.reason)
     _refuse_properties("DISCONNECT", packet.properties)
-    return _encode_empty(packet)
+    return encode_empty(packet)
 
 
-def _encode_empty(packet: PingReq | PingResp | Disconnect) -> bytes:
+def encode_empty(packet: PingReq | PingResp | Disconnect) -> bytes:
+    """Encode a packet that has nothing to say but what it is."""
     return bytes((packet.kind << 4, 0))
 
 
@@ -724,14 +725,16 @@ def _decode_unsubscribe(first_byte: int, body: bytes) -> Unsubscribe:
     return Unsubscribe(packet_id, tuple(filters))
 
 
-def _empty_decoder(
-    packet: PingReq | PingResp | Disconnect, section: str
+def empty_decoder(
+    packet: PingReq | PingResp | Disconnect, fields: Fields
 ) -> Callable[[int, bytes], Packet]:
+    """Return what decodes a packet that has nothing to say but what it is."""
+
     def decode_empty(first_byte: int, body: bytes) -> Packet:
         if body:
-            raise RemoteProtocolError(
+            raise fields.malformed(
                 f"{KIND_NAMES[packet.kind]} has {len(body)} bytes after its fixed header; "
-                f"it has none ({section})"
+                f"it has none (section 3.{packet.kind})"
             )
         return packet
 
@@ -740,7 +743,7 @@ def _empty_decoder(
 
 # `Any` would be the honest parameter type: each function takes the one class of its place.
 _ENCODERS: tuple[Callable[..., bytes], ...] = (
-    _encode_empty,  # type 0 does not exist; no packet has it
+    encode_empty,  # type 0 does not exist; no packet has it
     _encode_connect,
     _encode_connack,
     _encode_packet_publish,
@@ -752,8 +755,8 @@ _ENCODERS: tuple[Callable[..., bytes], ...] = (
     _encode_suback,
     _encode_unsubscribe,
     _encode_unsuback,
-    _encode_empty,
-    _encode_empty,
+    encode_empty,
+    encode_empty,
     _encode_disconnect,
 )
 
@@ -769,7 +772,7 @@ _DECODERS: dict[int, Callable[[int, bytes], Packet]] = {
     9: _decode_suback,
     10: _decode_unsubscribe,
     11: _acknowledgement_decoder(UnsubAck, "UNSUBACK"),
-    12: _empty_decoder(PingReq(), "section 3.12"),
-    13: _empty_decoder(PingResp(), "section 3.13"),
-    14: _empty_decoder(Disconnect(), "section 3.14"),
+    12: empty_decoder(PingReq(), _FIELDS),
+    13: empty_decoder(PingResp(), _FIELDS),
+    14: empty_decoder(Disconnect(), _FIELDS),
 }

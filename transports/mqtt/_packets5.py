@@ -43,6 +43,8 @@ from ._packets import (
     Unsubscribe,
     Will,
     connect_packet,
+    empty_decoder,
+    encode_empty,
     publish_flags_fault,
     will_flags_fault,
 )
@@ -319,10 +321,6 @@ def _encode_disconnect(packet: Disconnect) -> bytes:
     return bytes((0xE0, 1, packet.reason)) if packet.reason else b"\xe0\0"
 
 
-def _encode_empty(packet: PingReq | PingResp) -> bytes:
-    return bytes((packet.kind << 4, 0))
-
-
 def _check_reasons(
     what: str, reasons: tuple[int, ...], allowed: frozenset[int], statement: str
 ) -> None:
@@ -508,20 +506,6 @@ def _decode_disconnect(first_byte: int, body: bytes) -> Disconnect:
     return Disconnect(reason, properties)
 
 
-def _empty_decoder(
-    packet: PingReq | PingResp, section: str
-) -> Callable[[int, bytes], PingReq | PingResp]:
-    def decode_empty(first_byte: int, body: bytes) -> PingReq | PingResp:
-        if body:
-            raise FIELDS.malformed(
-                f"{KIND_NAMES[packet.kind]} has {len(body)} bytes after its fixed header; "
-                f"it has none ({section})"
-            )
-        return packet
-
-    return decode_empty
-
-
 _GOODBYE: Final = Disconnect()
 
 
@@ -564,7 +548,7 @@ class _Reader(Reader):
 
 # `Any` would be the honest parameter type: each function takes the one class of its place.
 _ENCODERS: tuple[Callable[..., bytes], ...] = (
-    _encode_empty,  # type 0 does not exist; no packet has it
+    encode_empty,  # type 0 does not exist; no packet has it
     _encode_connect,
     _encode_connack,
     _encode_packet_publish,
@@ -576,8 +560,8 @@ _ENCODERS: tuple[Callable[..., bytes], ...] = (
     _encode_suback,
     _encode_unsubscribe,
     _encode_unsuback,
-    _encode_empty,
-    _encode_empty,
+    encode_empty,
+    encode_empty,
     _encode_disconnect,
 )
 
@@ -593,7 +577,7 @@ _DECODERS: dict[int, Callable[[int, bytes], Packet]] = {
     9: _reasons_decoder(SubAck, SubAck.kind),
     10: _decode_unsubscribe,
     11: _reasons_decoder(UnsubAck, UnsubAck.kind),
-    12: _empty_decoder(PingReq(), "section 3.12"),
-    13: _empty_decoder(PingResp(), "section 3.13"),
+    12: empty_decoder(PingReq(), FIELDS),
+    13: empty_decoder(PingResp(), FIELDS),
     14: _decode_disconnect,
 }

@@ -13,7 +13,9 @@ from clearfunds.transports.mqtt import (
     Connect,
     Packet,
     PubAck,
+    PubComp,
     Publish,
+    PubRec,
     PubRel,
     SubAck,
     Subscribe,
@@ -22,11 +24,11 @@ from clearfunds.transports.mqtt import (
 from clearfunds.transports.mqtt._frames import find_frame
 from clearfunds.transports.mqtt._packets5 import decode5, encode5
 from clearfunds.transports.mqtt._properties import NO_PROPERTIES, Properties
-from tests.transports.peers import SECONDS
+from tests.transports.peers import PassiveClient
 
 
-class Client5:
-    """It reads and answers when a test says so.
+class Client5(PassiveClient):
+    """One that speaks MQTT 5.
 
     Attributes:
         welcome: The CONNACK.
@@ -35,7 +37,7 @@ class Client5:
     welcome: ConnAck
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
+        super().__init__(stream)
         self._buffer = b""
 
     async def send(self, *packets: Packet) -> None:
@@ -58,21 +60,6 @@ class Client5:
             if not data:
                 return None
             self._buffer += data
-
-    async def next(self) -> Packet | None:
-        """Return the next packet, which has to come in time."""
-        with trio.fail_after(SECONDS):
-            return await self.receive()
-
-    async def expect(self, packet: Packet | None) -> None:
-        """Read one packet, which has to be this one."""
-        assert await self.next() == packet
-
-    async def publication(self) -> Publish:
-        """Return the next packet, which has to be a PUBLISH."""
-        packet = await self.next()
-        assert isinstance(packet, Publish), packet
-        return packet
 
     async def publish(
         self, topic: str, payload: bytes = b"", qos: int = 0, packet_id: int = 1, **properties: Any
@@ -98,28 +85,11 @@ class Client5:
 
     async def take_exactly_once(self) -> Publish:
         """Take a publication of QoS 2, with all that it takes."""
-        from clearfunds.transports.mqtt import PubComp, PubRec
-
         packet = await self.publication()
         await self.send(PubRec(packet.packet_id))
         await self.expect(PubRel(packet.packet_id))
         await self.send(PubComp(packet.packet_id))
         return packet
-
-    async def silent(self, seconds: float = 0.05) -> bool:
-        """Whether nothing comes for a while."""
-        with trio.move_on_after(seconds):
-            await self.receive()
-            return False
-        return True
-
-    async def gone(self) -> list[Packet]:
-        """Read until the relay has closed the connection; return what came."""
-        found: list[Packet] = []
-        with trio.fail_after(SECONDS):
-            while (packet := await self.receive()) is not None:
-                found.append(packet)
-        return found
 
 
 @asynccontextmanager

@@ -640,23 +640,30 @@ async def test_a_publisher_waits_for_a_subscriber_that_speaks_mqtt_5() -> None:
         await relay.deserted()
 
 
+class Undecided(Recipient):
+    """Leaves it to a test whether it takes responsibility for what it is given.
+
+    Args:
+        confirms: Where it notes who waits to hear of that.
+    """
+
+    def __init__(self, confirms: list[Confirm]) -> None:
+        self.confirms = confirms
+
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
+        confirm = account.ledger.confirming
+        account.repay(items, nbytes, Outcome.DROPPED)
+        assert confirm is not None
+        confirm.expect()
+        self.confirms.append(confirm)
+
+    def ready(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize("expiry", [0, 60])
 async def test_a_publication_that_a_holder_refuses_may_be_followed_by_another(expiry: int) -> None:
     """By the same identifier: with the refusal the exchange is over (section 4.3.3)."""
-
-    class Reluctant(Recipient):
-        """Takes responsibility for nothing at first."""
-
-        def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-            confirm = account.ledger.confirming
-            account.repay(items, nbytes, Outcome.DROPPED)
-            assert confirm is not None
-            confirm.expect()
-            refused.append(confirm)
-
-        def ready(self) -> None:
-            pass
-
     refused: list[Confirm] = []
     async with running() as relay:
         async with connected5(relay.port, "c", session_expiry=expiry) as client:
@@ -664,7 +671,7 @@ async def test_a_publication_that_a_holder_refuses_may_be_followed_by_another(ex
             account = relay.ledger.open("elsewhere")
             with account.turn() as turn:
                 observation = dataspace.observe(
-                    turn, TopicFilter("t"), None, acked=Reluctant(), granted=2, consumer="it"
+                    turn, TopicFilter("t"), None, acked=Undecided(refused), granted=2, consumer="it"
                 )
             for _ in range(2):
                 await client.publish("t", b"", 2, packet_id=7)
@@ -687,23 +694,17 @@ async def test_nothing_follows_the_last_word() -> None:
     """What is confirmed while a client reads why it is disconnected is not told to it any more."""
     confirms: list[Confirm] = []
 
-    class Slow(Recipient):
-        def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-            confirm = account.ledger.confirming
-            account.repay(items, nbytes, Outcome.DROPPED)
-            assert confirm is not None
-            confirm.expect()
-            confirms.append(confirm)
-
-        def ready(self) -> None:
-            pass
-
     async with running() as relay:
         async with connected5(relay.port, "c") as client:
             account = relay.ledger.open("elsewhere")
             with account.turn() as turn:
                 observation = relay.relay.dataspace.observe(
-                    turn, TopicFilter("t"), None, acked=Slow(), granted=2, consumer="it"
+                    turn,
+                    TopicFilter("t"),
+                    None,
+                    acked=Undecided(confirms),
+                    granted=2,
+                    consumer="it",
                 )
             await client.stream.send_all(encode5(Publish("t", b"", 1, packet_id=1)) + b"\xf0\x00")
             last = await client.next()
