@@ -16,8 +16,10 @@ export PYTHONDONTWRITEBYTECODE :=
 # The pyright wheel brings pyright and (with its nodejs extra) node: nothing is downloaded on a run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
+# Tests at a time: one more than there are cores, as many of them wait for something; at most four.
+WORKERS = $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 3 ? cores + 1 : 4)))
 # The tests marked so, in parallel. A choice (ARGS) that leaves none of them, status 5, is no failure.
-pytest = $(BIN)/python -m pytest -rs -m "$(1)" -n auto --maxprocesses 4 --dist worksteal $(ARGS) \
+pytest = $(BIN)/python -m pytest -rs -m "$(1)" -n $(WORKERS) --dist worksteal $(ARGS) \
   || [ $$? = 5 ]
 # Minutes are what they may take.
 HANGING = -o faulthandler_timeout=1200

@@ -575,4 +575,11 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestBooks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.long
+def test_books_at_length() -> None:
+    case = Books.TestCase
+    case.settings = settings(max_examples=2_000, stateful_step_count=60, deadline=None)
+    case("runTest").runTest()
