@@ -18,8 +18,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 # Tests at a time: one more than there are cores, as many of them wait for something; at most four.
 WORKERS = $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 3 ? cores + 1 : 4)))
-# The tests marked so, in parallel. A choice (ARGS) that leaves none of them, status 5, is no failure.
-pytest = $(BIN)/python -m pytest -rs -m "$(1)" -n $(WORKERS) --dist worksteal $(ARGS) \
+# Each of these starts a JVM, which keeps more than one core busy.
+SPARKS = auto --maxprocesses 4
+# The tests marked so, so many at a time. A choice (ARGS) that leaves none of them, status 5, is no failure.
+pytest = $(BIN)/python -m pytest -rs -m "$(1)" -n $(2) --dist worksteal $(ARGS) \
   || [ $$? = 5 ]
 # Minutes are what they may take.
 HANGING = -o faulthandler_timeout=1200
@@ -36,8 +38,8 @@ demo: $(VENV)/.relay ## publish a month of flights through a relay and watch who
 	$(BIN)/clearfunds demo $(ARGS)
 
 test: $(VENV)/.test ## run the tests (ARGS="-k ledger" chooses some)
-	$(call pytest,not long and not pipeline)
-	$(call pytest,not long and pipeline)
+	$(call pytest,not long and not pipeline,$(WORKERS))
+	$(call pytest,not long and pipeline,$(SPARKS))
 
 test-long: $(VENV)/.test ## run the tests that take minutes
 	$(BIN)/python -m pytest -rs -m "long and not pipeline" $(HANGING) $(ARGS) || [ $$? = 5 ]

@@ -137,7 +137,17 @@ LOADS = {
 }
 
 
-@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
+AT_LENGTH = ("pipelined", "sizes, topics")
+"""Of which the others have something each."""
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(load, id=name, marks=[pytest.mark.long] if name in AT_LENGTH else [])
+        for name, load in LOADS.items()
+    ],
+)
 async def test_a_real_server_delivers_everything_in_order(
     server: Server, load: tuple[str, ...]
 ) -> None:

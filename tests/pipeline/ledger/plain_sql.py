@@ -117,7 +117,7 @@ def hold_percentiles(by: tuple[str, ...]) -> str:
     keys = ", ".join(by)
     return f"""
         with holds as (
-            select {keys}, greatest(settled_ns - opened_ns, 0) hold, sum(items * weight) n
+            select {keys}, greatest(settled_ns - opened_ns, 0) as hold, sum(items * weight) n
             from settlements group by all
         ),
         ranked as (
@@ -145,7 +145,7 @@ BLAME = """
     select account, holder, sum(bytes * (until - opened_ns) / 1e9) byte_seconds,
            sum(items * (until - opened_ns) / 1e9) item_seconds
     from (
-        select account, holder, opened_ns, settled_ns until, items * weight items,
+        select account, holder, opened_ns, settled_ns as until, items * weight items,
                bytes * weight bytes from settlements
         union all
         select account, holder, opened_ns, at_ns, items, bytes from left_open
