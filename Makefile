@@ -16,10 +16,11 @@ export PYTHONDONTWRITEBYTECODE :=
 # The pyright wheel brings pyright and (with its nodejs extra) node: nothing is downloaded on a run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-# Tests at a time: one more than there are cores, as many of them wait for something; at most four.
-WORKERS = $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 3 ? cores + 1 : 4)))
-# Each of these starts a JVM, which keeps more than one core busy.
-SPARKS = auto --maxprocesses 4
+CORES = $(shell getconf _NPROCESSORS_ONLN)
+# Tests at a time: two a core, as many of them wait for something; at most four.
+WORKERS = $(shell echo $$(($(CORES) < 2 ? 2 : 4)))
+# Each of these starts a JVM, which keeps more than one core busy: one a core, at most four.
+SPARKS = $(shell echo $$(($(CORES) < 4 ? $(CORES) : 4)))
 # The tests marked so, so many at a time. A choice (ARGS) that leaves none of them, status 5, is no failure.
 pytest = $(BIN)/python -m pytest -rs -m "$(1)" -n $(2) --dist worksteal $(ARGS) \
   || [ $$? = 5 ]

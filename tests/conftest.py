@@ -1,16 +1,9 @@
 """What holds for every test."""
 
 import logging
-import os
 from collections.abc import Iterator
 
 import pytest
-
-
-@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: many tests wait, for a process or for a time to be over."""
-    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(autouse=True)

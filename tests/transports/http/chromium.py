@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -214,6 +215,7 @@ async def browsing() -> AsyncGenerator[Browser]:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                env={**os.environ, "TMPDIR": folder},  # Its lock's socket has a folder there.
                 check=False,
                 deliver_cancel=kill,
             )
