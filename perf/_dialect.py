@@ -12,6 +12,7 @@ from ..transports.mqtt import (
     ConnAck,
     Connect,
     ConnectReturnCode,
+    Reason,
     SubAck,
     Subscribe,
     decode,
@@ -150,7 +151,7 @@ class Mqtt5:
         # One that does not know this version answers in its own (section 3.1.2.2).
         code = body[1] if len(body) > 1 else None
         old = ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL
-        if code == _mqtt5.UNSUPPORTED_VERSION or (len(body) == 2 and code == old):
+        if code == Reason.UNSUPPORTED_PROTOCOL_VERSION or (len(body) == 2 and code == old):
             msg = (
                 "the server does not speak MQTT 5 (its CONNACK says: unacceptable protocol "
                 f"version). {NOT_5}"

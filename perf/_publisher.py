@@ -33,7 +33,7 @@ from ._wire import (
     Packets,
     Publications,
     acknowledgement,
-    packet_id_at,
+    short_at,
 )
 
 if TYPE_CHECKING:
@@ -368,16 +368,16 @@ class Publisher(Client):
                 first, at, end = found
                 kind = first >> 4
                 if end - at > 2 and kind in (PUBACK, PUBREC) and packets.buffer[at + 2] >= FAILED:
-                    self._refuse(packets.buffer, at)
+                    self._refuse(packets.buffer, at, end)
                 elif kind in (PUBACK, PUBCOMP):
-                    packet_id = packet_id_at(packets.buffer, at)
+                    packet_id = short_at(packets.buffer, at, end)
                     due_ns = self._due_of.pop(packet_id, None)
                     if self._keeps_topics:
                         self._topic_of.pop(packet_id, None)
                     if due_ns is not None:
                         done.append((now_ns - due_ns) // 1_000)
                 elif kind == PUBREC:
-                    answer = acknowledgement(PUBREL, packet_id_at(packets.buffer, at))
+                    answer = acknowledgement(PUBREL, short_at(packets.buffer, at, end))
                     self._answers += answer
                 elif kind == DISCONNECT:
                     raise disconnected(packets.buffer[at:end])
@@ -390,9 +390,9 @@ class Publisher(Client):
                 return
             packets.feed(data)
 
-    def _refuse(self, buffer: bytes, at: int) -> None:
+    def _refuse(self, buffer: bytes, at: int, end: int) -> None:
         """Note that a message was not taken: there is nothing to come of it [MQTT-4.3.3-4]."""
-        packet_id = packet_id_at(buffer, at)
+        packet_id = short_at(buffer, at, end)
         if self._due_of.pop(packet_id, None) is None:
             return
         self.sent[self._topic_of.pop(packet_id, 0)] -= 1

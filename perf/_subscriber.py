@@ -14,7 +14,7 @@ from ._client import Client
 from ._connect import READ_BYTES, readable, send_all
 from ._header import HEADER, HEADER_BYTES
 from ._latency import Latencies
-from ._mqtt5 import disconnected, number_at
+from ._mqtt5 import disconnected
 from ._scenario import Scenario
 from ._wire import (
     DISCONNECT,
@@ -25,7 +25,9 @@ from ._wire import (
     PUBREL,
     Packets,
     acknowledgement,
-    packet_id_at,
+    cut_off,
+    number_at,
+    short_at,
 )
 
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class Subscriber(Client):
         """See `Client.serve`."""
         read_bytes = SLOW_READ_BYTES if self._delay else READ_BYTES
         while True:
-            count = self._take()
+            count = self.take()
             if count and self._delay:
                 if self.scenario.prefetch is not None:
                     self._look_ahead(sock)
@@ -168,8 +170,12 @@ class Subscriber(Client):
             del self._stalls[0]
             await trio.sleep(max(stall.after + stall.seconds - now, 0.0))
 
-    def _take(self) -> int:
-        """Deal with what has come in full, as much of it as at once; return how many messages."""
+    def take(self) -> int:
+        """Deal with what has come in full, as much of it as at once; return how many messages.
+
+        Raises:
+            PerfError: It was no MQTT, or the server has disconnected it.
+        """
         packets = self._input
         fresh = self.fresh
         now_ns = self.now_ns()
@@ -183,19 +189,21 @@ class Subscriber(Client):
             first, body, end = found
             if first >> 4 != PUBLISH:
                 if first >> 4 == PUBREL:
-                    self._acks.append(acknowledgement(PUBCOMP, packet_id_at(buffer, body)))
+                    self._acks.append(acknowledgement(PUBCOMP, short_at(buffer, body, end)))
                 elif first >> 4 == DISCONNECT:
                     raise disconnected(buffer[body:end])
                 continue
-            at = body + 2 + packet_id_at(buffer, body)
+            at = body + 2 + short_at(buffer, body, end)
             if first & 6:
                 kind = PUBACK if first & 2 else PUBREC
-                self._acks.append(acknowledgement(kind, packet_id_at(buffer, at)))
+                self._acks.append(acknowledgement(kind, short_at(buffer, at, end)))
                 at += 2
             if has_properties:
-                length, at = number_at(buffer, at)
+                length, at = number_at(buffer, at, end)
                 at += length
             if end - at < HEADER_BYTES:
+                if at > end:
+                    raise cut_off()
                 self.foreign += 1
                 continue
             due_ns, run_id, publisher, topic, number = HEADER.unpack_from(buffer, at)

@@ -82,9 +82,38 @@ class Packets:
         return buffer[at], body, end
 
 
-def packet_id_at(buffer: bytes, at: int) -> int:
-    """Return the packet identifier that stands there."""
+def short_at(buffer: bytes, at: int, end: int) -> int:
+    """Return what stands there in two bytes: a packet identifier, or the length of a topic.
+
+    Raises:
+        PerfError: The packet, which goes to `end`, does not have them.
+    """
+    if end - at < 2:
+        raise cut_off()
     return buffer[at] << 8 | buffer[at + 1]
+
+
+def number_at(buffer: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return a variable byte integer that stands there, and where it ends (MQTT 5, section 1.5.5).
+
+    Raises:
+        PerfError: It is none, or the packet, which goes to `end`, is over before it.
+    """
+    value = 0
+    for shift in (0, 7, 14, 21):
+        if at >= end:
+            raise cut_off()
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise PerfError("the server sent a length of more than four bytes [MQTT-1.5.5-1]")
+
+
+def cut_off() -> PerfError:
+    """Return the error for a packet whose fields go beyond its length."""
+    return PerfError("the server sent a packet that ends before its fields do")
 
 
 class Publications:

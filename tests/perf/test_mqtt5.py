@@ -19,40 +19,39 @@ pytest.importorskip("hdrh")
 
 from clearfunds.perf import PerfError, Profile, Result, Scenario, Sizes, measure, summary
 from clearfunds.perf._connect import connect
-from clearfunds.perf._mqtt5 import Granted, disconnected, granted, properties_at, reason
+from clearfunds.perf._mqtt5 import Granted, disconnected, granted, reason
 from clearfunds.perf._publisher import Publisher, PublisherLatencies
 from clearfunds.perf._subscriber import Subscriber
-from clearfunds.perf._wire import Packets, Publications, packet_id_at
+from clearfunds.perf._wire import Packets, Publications, short_at
 from tests.transports.peers import running
 
 
-def test_properties_as_another_implementation_writes_them() -> None:
+def test_what_is_granted_as_another_implementation_writes_it() -> None:
     written: Any = Properties(PacketTypes.CONNACK)  # type: ignore[no-untyped-call]
     for name, value in (
         ("ReceiveMaximum", 20), ("ServerKeepAlive", 30), ("MaximumQoS", 1),
         ("MaximumPacketSize", 70_000), ("ReasonString", "wörter"), ("UserProperty", ("a", "b")),
-        ("AuthenticationData", b"\x00\xff"), ("AssignedClientIdentifier", "me"),
+        ("AssignedClientIdentifier", "me"),
     ):  # fmt: skip
         setattr(written, name, value)
     packed: bytes = written.pack()
-    found, end = properties_at(b"??" + packed + b"rest", 2)
-    assert end == 2 + len(packed)
-    assert found[0x1F] == "wörter"
     assert granted(b"\x00\x00" + packed) == Granted(20, 1, 70_000, 30)
     assert granted(b"\x00\x00\x00") == Granted(65_535, 2, None, None)
-    for size in range(1, len(packed)):
-        with pytest.raises(PerfError):
-            properties_at(packed[:size], 0)
+    with pytest.raises(PerfError, match=r'not authorized \(0x87\): "wörter"'):
+        granted(b"\x00\x87" + packed)
+    for size in range(len(packed)):
+        with pytest.raises(PerfError, match="not MQTT 5"):
+            granted(b"\x00\x00" + packed[:size])
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"\x00", "cut off"),
+        (b"\x00", "CONNACK ends before"),
         (b"\x00\x87\x00", r"refused: not authorized \(0x87\)"),
         (b"\x00\x97\x05\x1f\x00\x02no", r'quota exceeded \(0x97\): "no"'),
-        (b"\x00\x00\x03\x21\x00\x00", "Receive Maximum of 0"),
-        (b"\x00\x00\x01\x7e", "0x7E, which MQTT 5 does not have"),
+        (b"\x00\x00\x03\x21\x00\x00", "receive maximum is 0"),
+        (b"\x00\x00\x01\x7e", "0x7e, which MQTT 5 does not have"),
         (b"\x00\x00\xff\xff\xff\xff\x01", "more than four bytes"),
     ],
 )
@@ -64,7 +63,13 @@ def test_a_connack_that_lets_nobody_in(body: bytes, said: str) -> None:
 def test_why_a_server_hangs_up() -> None:
     assert "session taken over (0x8E)" in str(disconnected(b"\x8e\x00"))
     assert str(disconnected(b"")) == str(disconnected(b"\x00")) == "the server disconnected it"
-    assert reason(0xF0) == "reason (0xF0)"
+    with pytest.raises(PerfError, match="does not have reason code 0xf0"):
+        disconnected(b"\xf0")
+
+
+def test_what_a_reason_says() -> None:
+    assert reason(0x9B) == "QoS not supported (0x9B)"
+    assert reason(0xF0, "so there") == 'reason (0xF0): "so there"'
 
 
 def test_publications_have_room_for_properties() -> None:
@@ -130,7 +135,7 @@ async def test_what_a_server_refuses_is_not_published_and_makes_room() -> None:
             packets.feed(data)
             while (found := packets.next()) is not None:
                 at = found[1]
-                at += 2 + packet_id_at(packets.buffer, at)
+                at += 2 + short_at(packets.buffer, at, found[2])
                 even = packets.buffer[at + 1] % 2 == 0
                 answer = b"\x40\x04" + packets.buffer[at : at + 2] + b"\x97\x00"
                 sock.sendall(b"\x40\x02" + packets.buffer[at : at + 2] if even else answer)

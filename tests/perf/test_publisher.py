@@ -130,7 +130,7 @@ def test_what_was_half_sent_makes_up_for_nothing_that_is_missing() -> None:
             if number not in (5, sent + 3)
         )
     )
-    take = subscriber._take  # pyright: ignore[reportPrivateUsage]
+    take = subscriber.take
     assert take() == subscriber.received == sent + 8
     assert subscriber.received_of([(0, *each) for each in doubtful]) == 9
     assert subscriber.received_of([(0, 0, 0, end)]) == sent + 8

@@ -1,20 +1,31 @@
 """Packets in bulk, against the decoder that everything else uses."""
 
+import socket
+from contextlib import suppress
 from random import Random
+from typing import Final, Literal, TypeAlias
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.perf import PerfError
+pytest.importorskip("hdrh")
+
+from clearfunds.perf import PerfError, Scenario
+from clearfunds.perf._publisher import Publisher, PublisherLatencies
+from clearfunds.perf._subscriber import Subscriber
 from clearfunds.perf._wire import (
     PUBREL,
     Packets,
     Publications,
     acknowledgement,
-    packet_id_at,
+    number_at,
+    short_at,
 )
 from clearfunds.transports.mqtt import PubAck, Publish, PubRel, decode, encode
+
+Version: TypeAlias = Literal["3.1.1", "5"]
+VERSIONS: Final[tuple[Version, ...]] = ("3.1.1", "5")
 
 
 def cut(packets: Packets) -> list[tuple[int, bytes]]:
@@ -58,4 +69,59 @@ def test_publications(qos: int) -> None:
 def test_acknowledgements() -> None:
     assert acknowledgement(4, 513) == encode(PubAck(513))
     assert acknowledgement(PUBREL, 1) == encode(PubRel(1))
-    assert packet_id_at(b"\x00\x02\x01", 1) == 513
+    assert short_at(b"\x00\x02\x01", 1, 3) == 513
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"\x30\x00",
+        b"\x30\x01\x00",
+        b"\x30\x03\x00\x02t",
+        b"\x32\x04\x00\x01t\x00",
+        b"\x34\x03\x00\x01t",
+        b"\x62\x01\x00",
+    ],
+)
+def test_a_subscriber_that_is_sent_less_than_a_packet(packet: bytes, version: Version) -> None:
+    subscriber = Subscriber(Scenario(mqtt=version), 0, "test")
+    subscriber.opened(packet)
+    with pytest.raises(PerfError, match="ends before its fields do"):
+        subscriber.take()
+    subscriber.opened(packet + b"\x30" * 300)  # what comes next is not of it
+    with pytest.raises(PerfError, match="ends before its fields do"):
+        subscriber.take()
+
+
+@pytest.mark.parametrize("rest", [b"", b"\xff\xff\xff\xff\x01", b"\x80", b"\x05"])
+def test_properties_that_are_cut_off_end_it_too(rest: bytes) -> None:
+    subscriber = Subscriber(Scenario(mqtt="5"), 0, "test")
+    subscriber.opened(bytes((0x30, 3 + len(rest))) + b"\x00\x01t" + rest)
+    with pytest.raises(PerfError, match=r"ends before its fields do|more than four bytes"):
+        subscriber.take()
+
+
+@given(st.binary(max_size=300), st.sampled_from(VERSIONS))
+def test_whatever_comes_raises_nothing_else(data: bytes, version: Version) -> None:
+    subscriber = Subscriber(Scenario(mqtt=version, qos=1), 0, "test")
+    subscriber.opened(data)
+    with suppress(PerfError):
+        subscriber.take()
+
+
+@pytest.mark.parametrize("packet", [b"\x40\x00", b"\x40\x01\x00", b"\x50\x00", b"\x70\x00"])
+async def test_a_publisher_that_is_sent_less_than_an_acknowledgement(packet: bytes) -> None:
+    publisher = Publisher(Scenario(qos=1), 0, "test", PublisherLatencies())
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    with here, there:
+        there.send(packet)
+        with pytest.raises(PerfError, match="ends before its fields do"):
+            await publisher.serve(here)
+
+
+def test_a_number_goes_as_far_as_its_packet() -> None:
+    assert number_at(b"\xac\x02", 0, 2) == (300, 2)
+    with pytest.raises(PerfError, match="ends before"):
+        number_at(b"\xac\x02", 0, 1)

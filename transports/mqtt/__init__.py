@@ -43,6 +43,7 @@ from ._packets import Unsubscribe as Unsubscribe
 from ._packets import Will as Will
 from ._packets import decode as decode
 from ._packets import encode as encode
+from ._packets5 import PROTOCOL_LEVEL_5 as PROTOCOL_LEVEL_5
 from ._packets5 import decode5 as decode5
 from ._packets5 import encode5 as encode5
 from ._passwords import Authenticator as Authenticator
