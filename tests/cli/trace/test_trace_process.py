@@ -65,7 +65,7 @@ class Scene:
     def trace(self, *options: str, publish: Callable[[], object]) -> tuple[int, str, str]:
         """Run the command, and do something once it waits for that."""
         process = subprocess.Popen(
-            [*CLEARFUNDS, "trace", "--relay", self.http, *options],
+            [*CLEARFUNDS, "trace", "--url", self.http, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -149,7 +149,7 @@ def test_who_is_throttled_sends_nothing_and_it_says_on_whom_he_waits(
     with stalled, pub:
         subscribe_to_all(stalled)
         publish_until_it_waits(pub)
-        options = (scene.name("pub"), "--relay", scene.http, "--wait", "0.2")
+        options = (scene.name("pub"), "--url", scene.http, "--wait", "0.2")
         done = clearfunds("trace", *options)
         assert done.returncode == 1
         assert re.search(
@@ -169,7 +169,7 @@ def test_what_cannot_be_followed(scene: Scene, clearfunds: Clearfunds) -> None:
     with scene.client("pub") as pub:
         while not pub.is_connected():
             time.sleep(0.01)
-        here = ("--relay", scene.http)
+        here = ("--url", scene.http)
         done = clearfunds("trace", "pab", *here)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith(
@@ -185,10 +185,10 @@ def test_what_cannot_be_followed(scene: Scene, clearfunds: Clearfunds) -> None:
         done = clearfunds("trace", "(", *here)
         assert done.returncode == 1
         assert "that is not closed" in done.stderr
-    done = clearfunds("trace", "pub", "--relay", "127.0.0.1:1")
+    done = clearfunds("trace", "pub", "--url", "127.0.0.1:1")
     assert done.returncode == 1
     assert done.stderr.startswith("clearfunds trace: cannot reach http://127.0.0.1:1: ")
-    for wrong in (("--wait", "61"), ("--wait", "0"), ("--events", "0"), ("--relay", "ftp://x")):
+    for wrong in (("--wait", "61"), ("--wait", "0"), ("--events", "0"), ("--url", "ftp://x")):
         done = clearfunds("trace", "pub", *wrong)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1

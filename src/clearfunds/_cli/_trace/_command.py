@@ -38,7 +38,7 @@ def trace(
         ),
     ],
     *,
-    relay: Annotated[
+    url: Annotated[
         str, Parameter(group=_TRACE, help="The relay's pages, as its --http has it.")
     ] = DEFAULT_URL,
     events: Annotated[
@@ -84,7 +84,7 @@ def trace(
     charged. What is slowest is marked; what is not over within the wait is shown with who still
     holds it. Nothing at all comes from an account that is throttled: then it says on whom it waits.
     """
-    source = Source.parse(relay)
+    source = Source.parse(url)
     stdout: object = sys.stdout
     if isinstance(stdout, io.TextIOWrapper):
         # As for `clearfunds top`: names are whatever peers say.
