@@ -581,5 +581,5 @@ TestBooks.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 @pytest.mark.long
 def test_books_at_length() -> None:
     case = Books.TestCase
-    case.settings = settings(max_examples=2_000, stateful_step_count=60, deadline=None)
+    case.settings = settings(max_examples=600, stateful_step_count=60, deadline=None)
     case("runTest").runTest()
