@@ -247,6 +247,7 @@ class AtMostOnce(Recipient):
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`; `item` is a `Publication`, or a `Batch` of them."""
         outlet, five = self._outlet, self._five
+        why = Outcome.DROPPED
         if isinstance(item, Batch):
             if five.takes_runs:
                 framed = item.framed
@@ -262,10 +263,12 @@ class AtMostOnce(Recipient):
             told = five.select(account, item)
             chunk = b"" if told is None else five.frame(told)
             sent, sent_bytes = (items, nbytes) if chunk else (0, 0)
+            if told is not None and not chunk:
+                why = five.why_not(told)
         if sent:
             outlet.hold(account, chunk, sent, sent_bytes, now)
         if sent < items:
-            account.repay(items - sent, nbytes - sent_bytes, Outcome.DROPPED, outlet)
+            account.repay(items - sent, nbytes - sent_bytes, why, outlet)
 
     def ready(self) -> None:
         """See `Recipient.ready`."""

@@ -375,6 +375,7 @@ async def test_what_has_no_time_left_is_not_sent() -> None:
         await publisher.published("t", b"4", message_expiry=0)
         assert await client.silent()
         await until(lambda: relay.statistics().debt_items == 0)
+        assert relay.statistics().repaid_items["expired"] == 2
 
 
 # -- subscriptions ---------------------------------------------------------------------------------
