@@ -410,7 +410,8 @@ class Connection:
         if self.version == PROTOCOL_LEVEL:
             raise RemoteProtocolError(message)
         if isinstance(packet, Connect):
-            raise UnacceptableConnectError(message, Reason.TOPIC_NAME_INVALID)
+            largest = packet.properties.maximum_packet_size
+            raise UnacceptableConnectError(message, Reason.TOPIC_NAME_INVALID, largest)
         raise ReasonedError(message, Reason.TOPIC_NAME_INVALID)
 
     def _decode(self, buffer: bytes, position: int, start: int, end: int) -> Packet:

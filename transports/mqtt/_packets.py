@@ -56,11 +56,14 @@ class UnacceptableConnectError(RemoteProtocolError):
         return_code: what the CONNACK is to say: `UNACCEPTABLE_PROTOCOL_LEVEL` [MQTT-3.1.2-2] or
             `IDENTIFIER_REJECTED` [MQTT-3.1.3-8]; in MQTT 5, which has a code for all that can be
             wrong with a CONNECT, a `Reason`.
+        max_packet_size: the largest packet that the client takes (MQTT 5, section 3.1.2.11.4), if
+            the CONNECT could be read so far and says it.
     """
 
-    def __init__(self, message: str, return_code: int) -> None:
+    def __init__(self, message: str, return_code: int, max_packet_size: int | None = None) -> None:
         super().__init__(message)
         self.return_code = return_code
+        self.max_packet_size = max_packet_size
 
 
 @attrs.frozen

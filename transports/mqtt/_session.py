@@ -581,7 +581,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 packet = connection.next_packet()
             except UnacceptableConnectError as exc:
                 server.counters.refused += 1
-                self._refuse(exc.return_code, str(exc))
+                self._refuse(exc.return_code, str(exc), exc.max_packet_size)
                 raise
             if packet is NEED_DATA:
                 return False
@@ -731,12 +731,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         account.borrow(1, len(data))
         self.outlet.hold(account, data, 1, len(data), self._server.ledger.clock())
 
-    def _fitting(self, packet: Packet) -> Packet:
+    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet:
         """Return a packet without its reason if it is larger with it than its client takes.
 
-        See [MQTT-3.1.2-24]; what a number says has to do then.
+        See [MQTT-3.1.2-24]; what a number says has to do then. `largest` counts where no more is
+        known of the client.
         """
-        largest = None if self._five is None else self._five.max_packet_size
+        if self._five is not None:
+            largest = self._five.max_packet_size
         if (
             largest is None
             or isinstance(packet, PingReq | PingResp)
@@ -754,12 +756,15 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     # -- CONNECT --------------------------------------------------------------------------------
 
-    def _refuse(self, return_code: int, why: str = "") -> None:
+    def _refuse(self, return_code: int, why: str = "", largest: int | None = None) -> None:
+        """Answer a CONNECT that lets nobody in; `largest`: see `_fitting`."""
         properties = NO_PROPERTIES
         if self._connection.version == PROTOCOL_LEVEL_5:
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
-        data = self._connection.send(self._fitting(ConnAck(False, return_code, properties)))
+        data = self._connection.send(
+            self._fitting(ConnAck(False, return_code, properties), largest)
+        )
         # Nobody owes for it: there is no account yet, and the connection ends here.
         with contextlib.suppress(OSError):
             self._link.sock.send(data)

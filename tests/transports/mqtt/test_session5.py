@@ -798,6 +798,13 @@ async def test_a_reason_is_left_out_where_it_is_too_large() -> None:
         assert last == Disconnect(Reason.PROTOCOL_ERROR)
 
 
+async def test_who_is_not_let_in_is_told_no_more_than_it_takes() -> None:
+    async with running(max_topic_length=8) as relay, dial5(relay.port) as client:
+        said = Properties(maximum_packet_size=40)
+        await client.send(Connect("c", will=Will("t" * 9), protocol_level=5, properties=said))
+        assert await client.gone() == [ConnAck(False, Reason.TOPIC_NAME_INVALID)]
+
+
 async def test_what_is_put_aside_expires() -> None:
     count = 600
     now = [1e9]
