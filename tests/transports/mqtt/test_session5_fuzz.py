@@ -36,7 +36,6 @@ from clearfunds.transports.mqtt import (
     PubRec,
     PubRel,
     Subscribe,
-    TopicLimits,
     Unsubscribe,
     Will,
     decode,
@@ -46,9 +45,9 @@ from clearfunds.transports.mqtt import (
 )
 from clearfunds.transports.mqtt._frames import find_frame
 from clearfunds.transports.mqtt._kept import KeptSessions, KeptSettings
-from clearfunds.transports.mqtt._server import MqttServer, MqttSettings
+from clearfunds.transports.mqtt._server import MqttServer
 from clearfunds.transports.queues import open_ram_shelves
-from tests.transports.mqtt.test_session_fuzz import TENANTS, drain
+from tests.transports.mqtt.test_session_fuzz import SETTINGS, TENANTS, drain
 
 WALL = 1e9
 OWN = "own"  # Stands for the name that each client has for itself.
@@ -336,16 +335,7 @@ async def feed(
 
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, MockClock)
-    mqtt = MqttSettings(
-        limit=Limit(items=5, bytes=20_000),
-        max_packet_size=4000,
-        max_subscriptions=3,
-        max_client_id=64,
-        max_inflight=2,
-        max_awaiting_release=3,
-        max_topic_alias=2,
-        topics=TopicLimits(64, 3),
-    )
+    mqtt = attrs.evolve(SETTINGS, max_topic_alias=2)
     async with open_flusher() as flusher, open_ram_shelves(flusher) as shelves:
         limit = Limit(items=12, bytes=None)
         account = ledger.open("server", limit=limit, shared=bool(tenants))

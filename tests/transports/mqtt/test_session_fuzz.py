@@ -109,6 +109,17 @@ class Served:
         return theirs
 
 
+SETTINGS = MqttSettings(
+    limit=Limit(items=5, bytes=20_000),
+    max_packet_size=4000,
+    max_subscriptions=3,
+    max_client_id=64,
+    max_inflight=2,
+    max_awaiting_release=3,
+    topics=TopicLimits(64, 3),
+)
+"""Small limits, so that what clients draw comes to them."""
+
 TENANTS = (
     Tenant(name="by", topic=("a/#",), items=6),
     Tenant(name="twin", client=("twin",), users=True, weight=2.0),
@@ -120,20 +131,13 @@ TENANTS = (
 @asynccontextmanager
 async def served(tenants: tuple[Tenant, ...] = ()) -> AsyncGenerator[Served]:
     ledger = Ledger()
-    mqtt = MqttSettings(
-        limit=Limit(items=5, bytes=20_000),
-        max_packet_size=4000,
-        max_subscriptions=3,
-        max_client_id=64,
-        max_inflight=2,
-        max_awaiting_release=3,
-        topics=TopicLimits(64, 3),
-    )
     async with open_flusher() as flusher:
         limit = Limit(items=12, bytes=None)
         account = ledger.open("server", limit=limit, shared=bool(tenants))
         tree = AccountTree(account, tenants)
-        server = MqttServer(Dataspace(ledger, max_retained=3), flusher, account, mqtt, tree=tree)
+        server = MqttServer(
+            Dataspace(ledger, max_retained=3), flusher, account, SETTINGS, tree=tree
+        )
         async with trio.open_nursery() as nursery:
             yield Served(server, nursery)
             nursery.cancel_scope.cancel()
