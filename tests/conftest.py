@@ -1,9 +1,12 @@
 """What holds for every test."""
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
+
+from tests.signals import heard
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +20,10 @@ def _logging_as_it_was() -> Iterator[None]:
             root.removeHandler(handler)
     root.setLevel(levels[0])
     own.setLevel(levels[1])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_are_heard() -> Iterator[None]:
+    """Undo what a shell does to `make test &`: Control-C is ignored there, by programs too."""
+    with heard(signal.SIGINT, signal.default_int_handler):
+        yield

@@ -18,6 +18,7 @@ from clearfunds._cli import run as command
 from clearfunds.accounts import DEFAULT_LIMIT_BYTES
 from clearfunds.transports.mqtt import Connect, PingReq, PingResp, encode
 from tests.cli.peers import PUBLISH, connect, publish_until_it_waits, subscribe_to_all
+from tests.signals import heard
 from tests.transports.certificates import papers_in
 from tests.transports.mqtt.users import user_line
 
@@ -303,7 +304,8 @@ def test_certificates_that_are_not_there_are_a_usage_error(
 
 
 def test_without_files_to_read_again_sighup_ends_it(start_relay: StartRelay) -> None:
-    relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0")
+    with heard(signal.SIGHUP):
+        relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0")
     relay.mqtt_port()
     relay.process.send_signal(signal.SIGHUP)
     assert relay.wait() == -signal.SIGHUP
