@@ -14,6 +14,7 @@ from ._account_tree import AccountTree
 from ._flusher import Flusher
 from ._link import Link
 from ._outlet import Outlet
+from ._partings import Partings
 from ._settings import ServerSettings
 from ._ticks import next_tick
 
@@ -84,6 +85,7 @@ class Server(Generic[SettingsT, SessionT]):
         open: Every connection, from its acceptance to its end.
         counters: What has happened since the start.
         stopping: Whether connections end as soon as everything they are owed has been sent.
+        partings: What connections that have ended leave to be taken back.
         unflushed: A sentence for each that ended, while stopping, before it had.
         make_outlet: Makes the way out of each; to be set before anybody connects.
     """
@@ -110,6 +112,7 @@ class Server(Generic[SettingsT, SessionT]):
         self._admission = Admission(limit) if admission is None else admission
         self._admission.covers(self.open)
         self.counters = Counters()
+        self.partings = Partings(flusher, self._not_taken_back)
         self.stopping = False
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
@@ -135,6 +138,15 @@ class Server(Generic[SettingsT, SessionT]):
             )
         link.close()
         return False
+
+    def _not_taken_back(self, name: str, fault: Exception) -> None:
+        self.counters.internal_errors += 1
+        self.logger.error(
+            "something that %s has left could not be taken back",
+            name,
+            exc_info=fault,
+            extra={"event": "not_taken_back", "account": name, "reason": repr(fault)},
+        )
 
     def stop(self) -> None:
         """End every connection as soon as everything it is owed has been sent."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +25,7 @@ from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
+from .._partings import unobserve_each
 from .._session import (
     FLUSH_POLL_SECONDS,
     LOOK_AHEAD_BYTES,
@@ -108,8 +109,12 @@ SERVER_TOPICS = "$SYS/"
 NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
 
-ACKNOWLEDGED_AT_ONCE = 1_000
-"""Packets taken out of the input of a connection that waits before others run."""
+RUNS_A_LOOK = 64
+"""Copies of runs that are handed over, and runs, before the clock is looked at: each is some
+microseconds."""
+
+AHEAD_BYTES = 4 << 10
+"""How much input is looked through at once, by a connection that waits: 2,000 pings."""
 
 SHOWN_OF_USER = 100
 """Characters of a user's name, or a client's, that are logged of who is not let in: it may have
@@ -158,7 +163,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
         "_kept", "_listener", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_short", "_single",
-        "_single_topic", "_undecided", "_way", "_will", "client_id",
+        "_single_topic", "_steps", "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -183,6 +188,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._ahead: Ahead | None = None
         self.client_id = ""
         self.account = None
+        # What is left of a packet that is handled in steps; nothing else is handled before.
+        self._steps: Iterator[trio.Event | None] | None = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
         self._inflight: Inflight | KeptInflight | None = None
@@ -224,10 +231,15 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _resume(self, account: Account) -> bool:
         """Tell of what is retained."""
-        if not self._replays:
+        replays = self._replays
+        if not replays or self._steps is not None:
             return False
+        work = self._work
+        work.begin_now()
         with self._server.flusher.corked():
-            self._replays.step(self._server.dataspace.retained, account, self._holder_of)
+            while replays and account.funds_are_clear() and not work.is_over():
+                replays.step(self._server.dataspace.retained, account, self._holder_of)
+        work.end()
         return True
 
     def _holder_of(self, qos: int) -> Recipient:
@@ -276,6 +288,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         """See `Session._held`: what the disk has to do first may take long (rule 10)."""
         if self._undecided is not None:
             await self._decide(self._undecided)
+            return
+        if self.account is None:
+            await super()._held(hold)
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_ahead, nursery.cancel_scope)
@@ -347,11 +362,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         kept = self._kept
         if kept is not None:
             kept.detach(account)
-        else:
-            with account.turn() as turn:
-                for observation in self._observations.values():
-                    server.dataspace.unobserve(turn, observation)
-        self._observations.clear()
+        elif self._observations:
+            observations, self._observations = self._observations, {}
+            steps = unobserve_each(server.dataspace, account, observations.values())
+            server.partings.take_back(self.client_id, account, self._work, steps)
+        self._steps = None
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
             payer = account if self._payers is None else self._payers.of(will.topic)
@@ -454,17 +469,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             data = connection.take_unparsed()
         allowance = LOOK_AHEAD_BYTES
         while True:
-            taken = ahead.add(data, connection.unparsed_bytes) if data else ()
+            if data and not await self._add_ahead(ahead, data):
+                return
             data = b""
-            if taken:
-                for done, (first, packet_id) in enumerate(taken, 1):
-                    self._acknowledge(first, packet_id)
-                    if not done % ACKNOWLEDGED_AT_ONCE:
-                        # Shielded: the others have been taken out of the input.
-                        await trio.lowlevel.cancel_shielded_checkpoint()
-                        if self._retired:
-                            return
-                self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
                 self._inflight.close()  # nothing more will be acknowledged
             if not ahead.has_whole_packets and not connection.unparsed_bytes:
@@ -487,6 +494,27 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._received_ahead(data)
             if self.outlet.blocked:
                 allowance -= len(data)
+
+    async def _add_ahead(self, ahead: Ahead, data: bytes) -> bool:
+        """Keep what came, and handle what overtakes; False if the connection has ended.
+
+        Cancellation: it is shielded, as what is handled has been taken out of the input.
+        """
+        work = self._work
+        work.begin_now()
+        for start in range(0, len(data), AHEAD_BYTES):
+            piece = data if len(data) <= AHEAD_BYTES else data[start : start + AHEAD_BYTES]
+            for first, packet_id in ahead.add(piece, self._connection.unparsed_bytes):
+                self._acknowledge(first, packet_id)
+                if work.is_over():
+                    self._server.flusher.flush_now()
+                    with trio.CancelScope(shield=True):
+                        await work.let_others()
+                    if self._retired:
+                        return False
+        self._server.flusher.flush_now()
+        work.end()
+        return True
 
     def _received_ahead(self, data: bytes) -> None:
         """Note that something came while it waits; as `_received`, which hands it on, too."""
@@ -533,13 +561,21 @@ class MqttSession(Session["MqttServer", Account | None]):
         connection = self._connection
         server = self._server
         dataspace = server.dataspace
+        work = self._work
         self._short = None
+        if self._steps is not None and not self._go_on(self._steps):
+            return True
         if self._replays:
             # What is retained comes before what the client says next, which may ask for it again.
             return True
         payers = self._payers
         payer_of = payers.of_key if payers is not None and payers.by_topic else None
+        unseen = RUNS_A_LOOK
         while True:
+            if unseen <= 0:
+                if work.is_over():
+                    return True
+                unseen = RUNS_A_LOOK
             buffer = connection.buffer
             position = connection.position
             if position >= len(buffer):
@@ -565,6 +601,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         if run.cut:
                             self._short = account
                             return True
+                        unseen -= 1 + len(run.destinations.holders)
                         continue
             account = self._payer_at(buffer, position) if payer_of else self.account
             if (
@@ -588,8 +625,24 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self.account is not None:  # the time that it has to be let in goes on
                 self._last = server.ledger.clock()
             self._handle(packet)
-            if self._replays or self._undecided is not None:
+            if self._replays or self._undecided is not None or self._steps is not None:
                 return True
+            if work.is_over():
+                return True
+
+    def _go_on(self, steps: Iterator[trio.Event | None]) -> bool:
+        """Go on with a packet that is handled in steps; whether it has been handled.
+
+        A step may yield what has to happen before the next one.
+        """
+        self._steps = None  # nothing is left of one that fails
+        is_over = self._work.is_over
+        for hold in steps:
+            if hold is not None or is_over():
+                self._hold = hold
+                self._steps = steps
+                return False
+        return True
 
     def _at_once(self, data: bytes) -> bool | None:
         """See `Session._at_once`: forwards one publication that is just like the one before.
@@ -660,9 +713,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             case PingReq():
                 self._send(PingResp())
             case Subscribe():
-                self._handle_subscribe(packet)
+                self._go_on(self._handle_subscribe(packet))
             case Unsubscribe():
-                self._handle_unsubscribe(packet)
+                self._go_on(self._handle_unsubscribe(packet))
             case Connect():
                 self._handle_connect(packet)
             case Disconnect():
@@ -791,7 +844,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             or self._link.user is not None  # its certificate says who it is
             or (settings.anonymous and packet.username is None)
         ):
-            self._begin(packet)
+            self._go_on(self._begin(packet))
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
         elif packet.password is None:
@@ -799,7 +852,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         elif isinstance(passwords, Passwords) and passwords.quick:
             if not passwords.check(packet.username, packet.password):
                 self._deny_password(packet.username)
-            self._begin(packet)
+            self._go_on(self._begin(packet))
         else:
             self._undecided = packet
             self._hold = trio.Event()  # nobody sets it: see `_held`
@@ -847,8 +900,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
         if not right:
             self._deny_password(packet.username)
-        with self._server.flusher.corked():
-            self._begin(packet)
+        self._steps = self._begin(packet)
 
     async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
         """Read a bounded stretch while its password is checked; end the check if it leaves.
@@ -879,8 +931,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._refuse(return_code, why)
         raise RemoteProtocolError(why)
 
-    def _begin(self, packet: Connect) -> None:
-        """Let a client in.
+    def _begin(self, packet: Connect) -> Iterator[trio.Event | None]:
+        """Let a client in, in steps: nothing may be left of who had its identifier before.
 
         Raises:
             RemoteProtocolError: If it cannot be, for want of room or because somebody else has its
@@ -892,16 +944,22 @@ class MqttSession(Session["MqttServer", Account | None]):
         client_id = packet.client_id or server.new_client_id()
         user = packet.username if self._link.user is None else self._link.user
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
-        old = server.sessions.get(client_id)
-        if settings.passwords is not None or self._link.user is not None:
-            self._check_user(peer, client_id, old)
+        while True:
+            old = server.sessions.get(client_id)
+            if settings.passwords is not None or self._link.user is not None:
+                self._check_user(peer, client_id, old)
+            if old is not None:
+                # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one
+                # publishes.
+                old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
+                old.cut("another connection came with the same client identifier")
+                old._retire("another connection came with the same client identifier")
+            parting = server.partings.of(client_id)
+            if parting is None:
+                break
+            yield parting
         self.client_id = client_id
         self._peer = peer
-        if old is not None:
-            # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
-            old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
-            old.cut("another connection came with the same client identifier")
-            old._retire("another connection came with the same client identifier")
         name = peer.name
         kept, present = self._find_session(packet, name)
         server.came_back(self.client_id, to_its_session=present)
@@ -1133,7 +1191,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     # -- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------
 
-    def _handle_subscribe(self, packet: Subscribe) -> None:
+    def _handle_subscribe(self, packet: Subscribe) -> Iterator[None]:
+        """Subscribe to one filter in each step; say so when all have been."""
         server = self._server
         settings = server.settings
         account = self.account
@@ -1161,6 +1220,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                     fault = self._subscribe(account, text, options, identifier, new)
             if fault is not None:
                 faults[text] = fault, SUBSCRIPTION_FAILED if five is None else reason
+            yield
         properties = NO_PROPERTIES
         if faults:
             count, (first, _) = len(faults), next(iter(faults.values()))
@@ -1264,7 +1324,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         acked = (None, self._at_least_once, self._inflight)[granted]
         return acked if acked is None or self._five is None else Selecting(acked, self._five.select)
 
-    def _handle_unsubscribe(self, packet: Unsubscribe) -> None:
+    def _handle_unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
+        """Unsubscribe from one filter in each step; say so when that is done."""
         account = self.account
         assert account is not None
         five = self._five
@@ -1272,13 +1333,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         reasons = tuple(
             0 if text in standing else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
         )
-        with account.turn() as turn:
-            for text in dict.fromkeys(packet.filters):
-                observation = self._observations.pop(text, None)
-                if self._kept is not None:
-                    observation = self._kept.unsubscribed(text)
-                elif five is not None:
-                    five.filters.remove(text)
-                if observation is not None:
+        for text in dict.fromkeys(packet.filters):
+            observation = self._observations.pop(text, None)
+            if self._kept is not None:
+                observation = self._kept.unsubscribed(text)
+            elif five is not None:
+                five.filters.remove(text)
+            if observation is not None:
+                with account.turn() as turn:
                     self._server.dataspace.unobserve(turn, observation)
+            yield
         self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
-
-import trio
 
 from ...accounts import Account, QuotaExceededError, TooManyDeliveriesError
 from ...dataspace import TooManyShapesError
@@ -18,12 +15,14 @@ from ._values import value_at, wire_value
 
 if TYPE_CHECKING:
     from ...accounts import Turn as AccountTurn
+    from .._partings import Steps
     from .._server import Counters
     from ._entities import Answer, Entity, Retractor
     from ._membrane import Membrane
 
-RETIRE_STEP = 1_000
-"""How many assertions of a connection that has ended are retracted in one turn: some 10 ms."""
+RETIRE_STEP = 64
+"""How many assertions of a connection that has ended are retracted in one turn: about a
+millisecond's worth."""
 
 
 class Receiver:
@@ -170,23 +169,16 @@ class Receiver:
             if retractor is not None:
                 retractor(turn)
 
-    def withdraw(self, nursery: trio.Nursery) -> None:
-        """Retract all that the peer has asserted; where that is very much, in a task of its own.
-
-        Args:
-            nursery: what outlives the connection's own task, which may have been cancelled.
-        """
+    def withdrawing(self) -> Steps:
+        """Retract all that the peer has asserted: return the steps in which that is done."""
         for answer in list(self._awaited):
             answer.end()
         live = list(self._live.values())
         self._live.clear()
-        if len(live) > RETIRE_STEP:
-            # Before the account is closed, and not only when the task begins.
-            stack = ExitStack()
-            stack.enter_context(self._account.kept_open())
-            nursery.start_soon(_retract_in_steps, self._account, live, stack)
-        elif live:
-            _retract_all(self._account, live)
+        return (
+            partial(_retract_all, self._account, live[start : start + RETIRE_STEP])
+            for start in range(0, len(live), RETIRE_STEP)
+        )
 
     # -- see `Source` ---------------------------------------------------------------------------
 
@@ -254,17 +246,3 @@ def _retract_all(account: Account, live: list[Retractor]) -> None:
     with account.turn() as turn:
         for retract in live:
             retract(turn)
-
-
-async def _retract_in_steps(account: Account, live: list[Retractor], stack: ExitStack) -> None:
-    """Retract very many assertions with others in between; at once if that is cancelled."""
-    with stack:
-        try:
-            while live:
-                step = live[:RETIRE_STEP]
-                del live[:RETIRE_STEP]
-                _retract_all(account, step)
-                await trio.lowlevel.checkpoint()
-        finally:
-            if live:
-                _retract_all(account, live)

@@ -241,7 +241,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._templates.clear()
         for answer in list(self._answers):
             answer.end()
-        self._receiver.withdraw(self._server.flusher.nursery)
+        server = self._server
+        steps = self._receiver.withdrawing()
+        server.partings.take_back(self.name, self.account, self._work, steps, at_once=1)
         self._membrane.disconnect()
 
     def _withdraw(self, reason: str) -> None:
@@ -341,6 +343,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         while True:
             if self._templates and not self._ahead and self._forward_runs():
                 return True
+            if self._work.paused:
+                return True
             if not self._ahead and not self._messages:
                 at = connection.buffered()
                 if at is not None and at[1] >= len(at[0]) and self._fault is None:
@@ -357,6 +361,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._handle(frame)
             if connection.state is State.CLOSED and not self._ahead:
                 return False
+            if self._work.is_over():
+                return True
 
     def _check_layers(self) -> None:
         """Raise what is wrong below the protocol, after all messages that came before."""
@@ -453,6 +459,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 self.credit.took(run.count)
             if cut:
                 return True
+            if self._work.is_over():
+                return False
 
     def _forward_one(self, frame: Frame, part: EventParts) -> bool:
         """Forward a message by itself, in one step; False if it takes a turn to do so.
