@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
@@ -68,8 +69,11 @@ class Partings:
             steps: Each is short, and takes something back in turns of its own.
             at_once: How many of them are done now.
         """
-        if self._go_on(name, steps, at_once):
+        self._go_on(name, steps, at_once)
+        rest = next(steps, None)
+        if rest is None:
             return
+        steps = chain((rest,), steps)
         count, done = self._under_way.get(name) or (0, trio.Event())
         self._under_way[name] = count + 1, done
         # Before the account is closed, and not only when the task begins.
