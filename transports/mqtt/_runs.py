@@ -17,6 +17,7 @@ says what is wrong with it: nothing is refused here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import attrs
 
@@ -41,6 +42,10 @@ from ._reasons import Reason
 
 PROBE = 4
 """After this many equal headers in a row, columns are compared: below it, that costs more."""
+
+HEADERS: Final = range(1_024)
+"""How many different headers a run may have, one after another, before others run: a millisecond's
+worth. Equal ones are found together."""
 
 
 @attrs.define(slots=True)
@@ -103,7 +108,9 @@ def find_run(
     topic = ""
     last = False
     payer: object = None
-    while end - position >= 2 and buffer[position] == PUBLISH:
+    for _ in HEADERS:
+        if end - position < 2 or buffer[position] != PUBLISH:
+            break
         length = buffer[position + 1]
         at = position + 2
         if length >= 128:

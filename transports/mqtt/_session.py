@@ -110,8 +110,8 @@ NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
 
 RUNS_A_LOOK = 64
-"""Copies of runs that are handed over, and runs, before the clock is looked at: each is some
-microseconds."""
+"""Copies of runs that are handed over, and runs, and sixteens of what is in them, before the clock
+is looked at: each is some microseconds."""
 
 AHEAD_BYTES = 4 << 10
 """How much input is looked through at once, by a connection that waits: 2,000 pings."""
@@ -510,8 +510,9 @@ class MqttSession(Session["MqttServer", Account | None]):
                     self._server.flusher.flush_now()
                     with trio.CancelScope(shield=True):
                         await work.let_others()
-                    if self._retired:
-                        return False
+                if self._link.why is not None or self._retired:
+                    work.end()
+                    return False  # what it has acknowledged has gone back to where it came from
         self._server.flusher.flush_now()
         work.end()
         return True
@@ -601,7 +602,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         if run.cut:
                             self._short = account
                             return True
-                        unseen -= 1 + len(run.destinations.holders)
+                        unseen -= 1 + len(run.destinations.holders) + (run.count >> 4)
                         continue
             account = self._payer_at(buffer, position) if payer_of else self.account
             if (
@@ -625,8 +626,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self.account is not None:  # the time that it has to be let in goes on
                 self._last = server.ledger.clock()
             self._handle(packet)
-            if self._replays or self._undecided is not None or self._steps is not None:
-                return True
+            if self._replays or self._hold is not None or self._steps is not None:
+                return True  # what comes next waits for these, DISCONNECT too
             if work.is_over():
                 return True
 
@@ -638,8 +639,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._steps = None  # nothing is left of one that fails
         is_over = self._work.is_over
         for hold in steps:
-            if hold is not None or is_over():
+            if hold is not None:
                 self._hold = hold
+            if hold is not None or is_over():
                 self._steps = steps
                 return False
         return True
