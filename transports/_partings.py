@@ -17,6 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import attrs
 import trio
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ AT_ONCE: Final = 32
 connections stand for less."""
 
 
+@attrs.frozen(eq=False)
+class _Rest:
+    """What is left of one connection."""
+
+    name: str
+    steps: Steps
+    stack: ExitStack = attrs.field(factory=ExitStack)
+    """What comes after it."""
+
+
 class Partings:
     """Those connections that have ended, of which something is still to be taken back.
 
@@ -40,13 +51,15 @@ class Partings:
         failed: Is told who has left and what went wrong; the rest is taken back all the same.
     """
 
-    __slots__ = ("_failed", "_flusher", "_under_way")
+    __slots__ = ("_failed", "_flusher", "_rests", "_under_way")
 
     def __init__(self, flusher: Flusher, failed: Callable[[str, Exception], object]) -> None:
         self._flusher = flusher
         self._failed = failed
         # By name: how many of that name, and what is set when the last is done.
         self._under_way: dict[str, tuple[int, trio.Event]] = {}
+        # What is left to be done, in the order in which they left.
+        self._rests: dict[_Rest, None] = {}
 
     def __len__(self) -> int:
         """Return how many names something is still to be taken back for."""
@@ -73,14 +86,24 @@ class Partings:
         rest = next(steps, None)
         if rest is None:
             return
-        steps = chain((rest,), steps)
         count, done = self._under_way.get(name) or (0, trio.Event())
         self._under_way[name] = count + 1, done
         # Before the account is closed, and not only when the task begins.
-        stack = ExitStack()
-        stack.callback(self._done, name)
-        stack.enter_context(account.kept_open())
-        self._flusher.nursery.start_soon(self._run, name, work, steps, stack)
+        parting = _Rest(name, chain((rest,), steps))
+        parting.stack.callback(self._done, parting)
+        parting.stack.enter_context(account.kept_open())
+        self._rests[parting] = None
+        self._flusher.nursery.start_soon(self._run, parting, work)
+
+    def finish(self) -> None:
+        """Take back at once all that is left: nothing but that goes on any more."""
+        while self._rests:
+            self._finish(next(iter(self._rests)))
+
+    def _finish(self, rest: _Rest) -> None:
+        with rest.stack:
+            while not self._go_on(rest.name, rest.steps, AT_ONCE):
+                pass
 
     def _go_on(self, name: str, steps: Steps, most: int) -> bool:
         """Do some steps; whether that was all."""
@@ -94,26 +117,26 @@ class Partings:
                 self._failed(name, exc)
         return False
 
-    async def _run(self, name: str, work: Work, steps: Steps, stack: ExitStack) -> None:
+    async def _run(self, rest: _Rest, work: Work) -> None:
         """Do the rest with others in between; at once if that is cancelled."""
-        with stack:
-            done = False
-            try:
-                while not done:
-                    await work.let_others()
-                    while not done and not work.is_over():
-                        done = self._go_on(name, steps, 1)
-                    self._flusher.flush_now()
-            finally:
-                while not done:
-                    done = self._go_on(name, steps, AT_ONCE)
+        try:
+            while rest in self._rests:
+                await work.let_others()
+                while rest in self._rests and not work.is_over():
+                    if self._go_on(rest.name, rest.steps, 1):
+                        rest.stack.close()
                 self._flusher.flush_now()
-                work.end()
+        finally:
+            if rest in self._rests:
+                self._finish(rest)
+            self._flusher.flush_now()
+            work.end()
 
-    def _done(self, name: str) -> None:
-        count, done = self._under_way.pop(name)
+    def _done(self, rest: _Rest) -> None:
+        del self._rests[rest]
+        count, done = self._under_way.pop(rest.name)
         if count > 1:
-            self._under_way[name] = count - 1, done
+            self._under_way[rest.name] = count - 1, done
         else:
             done.set()
 

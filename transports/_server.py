@@ -14,7 +14,8 @@ from ._account_tree import AccountTree
 from ._flusher import Flusher
 from ._link import Link
 from ._outlet import Outlet
-from ._partings import Partings
+from ._partings import Partings, Steps
+from ._scheduler import Work
 from ._settings import ServerSettings
 from ._ticks import next_tick
 
@@ -138,6 +139,10 @@ class Server(Generic[SettingsT, SessionT]):
             )
         link.close()
         return False
+
+    def take_back(self, name: str, account: Account, steps: Steps) -> None:
+        """Take back what somebody has left who is not connected any more; see `Partings`."""
+        self.partings.take_back(name, account, Work(self.flusher.scheduler), steps)
 
     def _not_taken_back(self, name: str, fault: Exception) -> None:
         self.counters.internal_errors += 1

@@ -360,12 +360,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         will, self._will = self._will, None
         kept = self._kept
-        if kept is not None:
-            kept.detach(account)
-        elif self._observations:
-            observations, self._observations = self._observations, {}
+        observations, self._observations = self._observations, {}
+        if kept is None:
             steps = unobserve_each(server.dataspace, account, observations.values())
-            server.partings.take_back(self.client_id, account, self._work, steps)
+        else:
+            steps = kept.detaching(account)
+        server.partings.take_back(self.client_id, account, self._work, steps)
         self._steps = None
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
@@ -385,7 +385,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._answers is not None:
             self._answers.close()
         kept, sessions = self._kept, self._server.kept
-        if kept is not None and sessions is not None and kept.expiry == 0 and kept.is_current:
+        if (
+            kept is not None
+            and sessions is not None
+            and kept.expiry == 0
+            and kept.is_current
+            and self._inflight is not None  # it has been let in
+        ):
             sessions.discard(self.client_id)  # nothing of it is under way any more
         self._short = None
         payers, self._payers = self._payers, None
@@ -417,7 +423,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         return self._payer()
 
     def _payer(self) -> Account | None:
-        """See `Session._payer`: who pays for the publication that is next, if that is known."""
+        """See `Session._payer`: who pays for the publication that is next, if that is known.
+
+        Nobody does before the client has been let in.
+        """
+        if self._connection.state is State.AWAITING_CONNACK:
+            return None
         return self.account if self._short is None else self._short
 
     def _payer_at(self, buffer: bytes, position: int) -> Account | None:
@@ -956,6 +967,9 @@ class MqttSession(Session["MqttServer", Account | None]):
                 old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
                 old.cut("another connection came with the same client identifier")
                 old._retire("another connection came with the same client identifier")
+            if server.kept is not None:
+                # What is over ends before anything new begins under its name.
+                (server.kept.discard if packet.clean_session else server.kept.find)(client_id)
             parting = server.partings.of(client_id)
             if parting is None:
                 break
@@ -983,7 +997,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._way = AtMostOnce(five, self.outlet)
             self.outlet.framing_bytes = five.framing_bytes
         if kept is not None:
-            self._attach(kept)
+            self._kept = kept
+            yield from self._attach(kept)
         self._will = None if packet.will is None else LastWill.of(packet.will)
         self._deadline_after = (
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
@@ -1061,23 +1076,22 @@ class MqttSession(Session["MqttServer", Account | None]):
             session.expiry = self._server.expiry_of(five.expiry)
         return session, present
 
-    def _attach(self, session: KeptSession) -> None:
-        """Have what is kept for the client go to this connection.
+    def _attach(self, session: KeptSession) -> Iterator[None]:
+        """Have what is kept for the client go to this connection, one filter in each step.
 
         Raises:
             RemoteProtocolError: If its subscriptions are more than its account may have standing;
-                the client has been told, and the session is as it was.
+                the client has been told.
         """
         assert self.account is not None
         try:
             own = None if self._five is None else self._five.is_own
-            session.attach(self.account, self.name, self._way, own=own)
+            yield from session.attaching(self.account, self.name, self._way, own=own)
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
             why = f"its session cannot be taken up: {exc}"
             self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
             raise RemoteProtocolError(why) from exc
-        self._kept = session
 
     def _resume_session(self, session: KeptSession) -> None:
         """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""

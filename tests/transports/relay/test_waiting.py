@@ -457,9 +457,7 @@ async def test_others_run_between_very_many_pings(
             else:
                 await until(lambda: answered >= 19_990)  # a length may be odd
             nursery.cancel_scope.cancel()
-        assert (
-            most <= AHEAD_BYTES
-        )  # Trio runs a round of tasks in any order
+        assert most <= AHEAD_BYTES  # Trio runs a round of tasks in any order
         assert relay.relay.mqtt.counters.internal_errors == 0
         relay.audit()
 
