@@ -100,6 +100,10 @@ class Work:
         self.paused = False
         return True
 
+    def now(self) -> float:
+        """Return the time on the scheduler's clock."""
+        return self._scheduler.clock()
+
     def is_over(self) -> bool:
         """Whether the time of this step is over; notes that it was `paused` then."""
         if self._scheduler.clock() < self._until:

@@ -43,9 +43,9 @@ from ._reasons import Reason
 PROBE = 4
 """After this many equal headers in a row, columns are compared: below it, that costs more."""
 
-HEADERS: Final = range(1_024)
-"""How many different headers a run may have, one after another, before others run: a millisecond's
-worth. Equal ones are found together."""
+STRETCH_BYTES: Final = 8 << 10
+"""What is looked at for one run where that takes long: where each publication of a few bytes is on
+another topic than the one before. That is a millisecond's worth."""
 
 
 @attrs.define(slots=True)
@@ -76,6 +76,7 @@ def find_run(
     payer_of: Callable[[bytes], object] | None = None,
     *,
     properties: bool = False,
+    most: int = 0,
 ) -> Run | None:
     """Find the longest run at `start` that the account has room for.
 
@@ -94,12 +95,15 @@ def find_run(
             it is somebody else.
         properties: Whether it is MQTT 5, where a length of properties follows the topic: one that
             is not 0 ends the run, and what has an alias for a topic is left to `Connection`.
+        most: How many bytes may be looked at; 0: all.
 
     Returns:
         The run, with a count of 0 if there is no room at all; None if what stands at `start` is not
         a whole, valid QoS 0 PUBLISH.
     """
     end = len(buffer)
+    if most and end - start > most:
+        end = start + most
     position = start
     count = 0
     destinations: Destinations | None = None
@@ -108,9 +112,7 @@ def find_run(
     topic = ""
     last = False
     payer: object = None
-    for _ in HEADERS:
-        if end - position < 2 or buffer[position] != PUBLISH:
-            break
+    while end - position >= 2 and buffer[position] == PUBLISH:
         length = buffer[position + 1]
         at = position + 2
         if length >= 128:

@@ -26,6 +26,7 @@ from .._errors import LocalProtocolError, RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
 from .._partings import unobserve_each
+from .._scheduler import SLICE_SECONDS
 from .._session import (
     FLUSH_POLL_SECONDS,
     LOOK_AHEAD_BYTES,
@@ -82,6 +83,7 @@ from ._reframe import as_mqtt311
 from ._replays import Replays
 from ._runs import (
     REFUSED_PUBREC,
+    STRETCH_BYTES,
     Run,
     Single,
     find_run,
@@ -161,7 +163,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_observations", "_parting",
+        "_kept", "_listener", "_most", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_short", "_single",
         "_single_topic", "_steps", "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
@@ -184,6 +186,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._way: Recipient = self.outlet
         # What it is told if it is cut; there are few reasons but that it does not keep up.
         self._parting: int = Reason.QUOTA_EXCEEDED
+        # How much is looked at for one run; 0: all that there is.
+        self._most = 0
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Ahead | None = None
         self.client_id = ""
@@ -597,6 +601,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             if buffer[position] == PUBLISH:
                 account = self._payer_at(buffer, position) if payer_of else self.account
                 if account is not None:
+                    is_long = len(buffer) - position > STRETCH_BYTES
+                    began = work.now() if is_long else 0.0
                     run = find_run(
                         buffer,
                         position,
@@ -606,7 +612,14 @@ class MqttSession(Session["MqttServer", Account | None]):
                         connection.max_packet_size,
                         payer_of,
                         properties=self._five is not None,
+                        most=self._most,
                     )
+                    if is_long:
+                        took = work.now() - began
+                        if took > SLICE_SECONDS / (4 if self._most else 1):
+                            self._most = STRETCH_BYTES
+                        else:
+                            self._most = 0
                     if run is not None:
                         if run.count:
                             self._forward(account, run)
