@@ -125,6 +125,17 @@ class Work:
             self._let_go = False
             scheduler.under_way -= 1
 
+    def charge(self, seconds: float) -> None:
+        """Charge what was done between two steps."""
+        self._scheduler.used += seconds
+        self._had += seconds
+
+    async def keep_back(self) -> None:
+        """Let others have their turn between two steps, if this has had more than its share."""
+        if self._scheduler.contended and self._had >= self._scheduler.virtual:
+            await self.wait()
+            self.end()
+
     async def wait(self) -> None:
         """Wait for this connection's turn, and begin a step. A checkpoint.
 

@@ -124,7 +124,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._retired = False
         self._warned = -WARN_SECONDS
         self._unsaid = 0
-        self._work = Work(server.flusher.scheduler)
+        self._work = link.work = Work(server.flusher.scheduler)
         # What has to happen before it is read on.
         self._hold: trio.Event | None = None
         # Silence is counted from here, and how much of it is too much.

@@ -168,3 +168,64 @@ def test_a_minute_of_clients_with_many_filters(clean: bool) -> None:
             WHOLE, *(subscribes_and_leaves(port, f"leaves-{n}", clean=clean) for n in range(8))
         )
     scene.survived(P99)
+
+
+CHURN: dict[str, bytes] = {
+    "in small packets": b"".join(b"[[0 <A <State %d> 1>] [0 <R 1>]]" % n for n in range(1_000)),
+    "in packets of many": b"".join(
+        b"[%b]" % b" ".join(b"[0 <A <State %d> %d>] [0 <R %d>]" % (n, n, n) for n in range(500))
+        for _ in range(4)
+    ),
+    "of observers": b"".join(
+        b"[[0 <A <Observe <group <rec State%d> {0: <bind <_>>}> #:[0 9]> 1>] [0 <R 1>]]" % n
+        for n in range(500)
+    ),
+}
+"""What a Syndicate peer says that asserts and retracts without end."""
+
+SYNC = b"[[0 <S #:[0 5]>]]"
+
+
+@pytest.mark.parametrize("kind", CHURN)
+def test_a_syndicate_peer_is_answered_beside_one_that_churns(kind: str) -> None:
+    with attacked("--listen", "syndicate+tcp://127.0.0.1:0") as scene:
+        port = int(scene.relay.listening[1].rpartition(":")[2])
+        answered = 0
+
+        def ping() -> None:
+            nonlocal answered
+            assert other.send(SYNC)
+            assert b"5" in other.receive()
+            answered += 1
+
+        with Attacker(port) as churning, Attacker(port) as other:
+            reader = threading.Thread(target=_read, args=(churning,))
+            reader.start()
+            until_over(SHORT, lambda: churning.sock.sendall(CHURN[kind]), ping)
+            churning.sock.shutdown(socket.SHUT_RDWR)
+            reader.join()
+    scene.survived()
+    assert answered > 30 * SHORT
+
+
+def test_a_websocket_client_that_sends_tiny_frames() -> None:
+    hello = (
+        b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+    )
+    said = connect("tiny") + PINGREQ * 5_000
+    frames = b"".join(b"\x82\x81\0\0\0\0" + said[n : n + 1] for n in range(len(said)))
+    tiny = b"".join(b"\x82\x81\0\0\0\0" + PINGREQ[n : n + 1] for n in range(2)) * 5_000
+    with (
+        attacked("--listen", "mqtt+ws://127.0.0.1:0") as scene,
+        Attacker(int(scene.relay.listening[1].rpartition(":")[2]), hello) as client,
+    ):
+        assert client.receive().startswith(b"HTTP/1.1 101 ")
+        reader = threading.Thread(target=_read, args=(client,))
+        reader.start()
+        client.send(frames)
+        until_over(SHORT, lambda: client.sock.sendall(tiny))
+        client.sock.shutdown(socket.SHUT_RDWR)
+        reader.join()
+    scene.survived()

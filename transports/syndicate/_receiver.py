@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...accounts import Account, QuotaExceededError, TooManyDeliveriesError
 from ...dataspace import TooManyShapesError
@@ -20,16 +20,27 @@ if TYPE_CHECKING:
     from ._entities import Answer, Entity, Retractor
     from ._membrane import Membrane
 
+TURN_EVENTS = 128
+"""Events of a packet that are one turn: two milliseconds' worth. A packet of more is several turns:
+those who have nothing to do with it are not to wait for all of it."""
+
 RETIRE_STEP = 64
 """How many assertions of a connection that has ended are retracted in one turn: about a
 millisecond's worth."""
 
 
+class _Each(Protocol):
+    """Does those events of a packet that stand in a slice of it."""
+
+    def __call__(self, changes: _Changes, turn: AccountTurn, some: slice) -> None: ...
+
+
 class Receiver:
     """What a peer's turns do to the entities that they are for. It is the `Source` of what it does.
 
-    A packet is one turn of the connection's account. What goes wrong in it ends the connection, and
-    nothing of the packet has happened; all packets before it have.
+    A packet is one turn of the connection's account, unless it has more than `TURN_EVENTS` events.
+    What goes wrong in it ends the connection, and nothing of the turn has happened; all before it
+    has.
 
     Args:
         account: who pays.
@@ -70,16 +81,18 @@ class Receiver:
 
     # -- turns ----------------------------------------------------------------------------------
 
-    def take_parts(self, data: bytes, parts: list[EventParts], nbytes: int) -> None:
+    def take_parts(self, data: bytes, parts: list[EventParts], nbytes: int) -> Iterator[None]:
         """Handle a turn without references, as it came: in `data`, `nbytes` of it.
 
+        It is done in steps of `TURN_EVENTS`.
+
         Raises:
-            RemoteProtocolError: if it cannot be done; then nothing of it has been.
+            RemoteProtocolError: if a step cannot be done; then nothing of that has been.
         """
 
-        def each(changes: _Changes, turn: AccountTurn) -> None:
+        def each(changes: _Changes, turn: AccountTurn, some: slice) -> None:
             membrane = self._membrane
-            for part in parts:
+            for part in parts[some]:
                 oid, kind, start, end, handle = part
                 if kind == MESSAGE:
                     self._counters.received += 1
@@ -92,18 +105,18 @@ class Receiver:
                 else:
                     self._retract(changes, turn, Retract(handle))
 
-        self._in_turn(each, len(parts), nbytes)
+        return self._in_turns(each, len(parts), nbytes)
 
-    def take_events(self, events: tuple[TurnEvent, ...], nbytes: int) -> None:
-        """Handle a turn that had to be decoded.
+    def take_events(self, events: tuple[TurnEvent, ...], nbytes: int) -> Iterator[None]:
+        """Handle a turn that had to be decoded, in steps of `TURN_EVENTS`.
 
         Raises:
-            RemoteProtocolError: if it cannot be done; then nothing of it has been.
+            RemoteProtocolError: if a step cannot be done; then nothing of that has been.
         """
 
-        def each(changes: _Changes, turn: AccountTurn) -> None:
+        def each(changes: _Changes, turn: AccountTurn, some: slice) -> None:
             membrane = self._membrane
-            for entry in events:
+            for entry in events[some]:
                 event = entry.event
                 match event:
                     case Message():
@@ -121,12 +134,21 @@ class Receiver:
                             entity, pin = asked
                             entity.sync(turn, pin.entity, pin.release, self)
 
-        self._in_turn(each, len(events), nbytes)
+        return self._in_turns(each, len(events), nbytes)
+
+    def _in_turns(self, each: _Each, events: int, nbytes: int) -> Iterator[None]:
+        """Do what a packet says: in one turn, or in several if it says very much."""
+        for start in range(0, max(1, events), TURN_EVENTS):
+            some = slice(start, start + TURN_EVENTS)
+            count = min(TURN_EVENTS, events - start)
+            share = nbytes if count == events else nbytes * count // events
+            self._in_turn(partial(each, some=some), count, share)
+            yield
 
     def _in_turn(
         self, each: Callable[[_Changes, AccountTurn], None], events: int, nbytes: int
     ) -> None:
-        """Do what a packet says in one turn, whole or not at all."""
+        """Do some of what a packet says in one turn, whole or not at all."""
         changes = _Changes(self._live)
         try:
             with self._account.turn(items=max(1, events), nbytes=nbytes) as turn:
