@@ -231,7 +231,7 @@ class RelaySettings(KeepingSettings):
     """Subscriptions, retained values and assertions that one client may have standing (rule 16)."""
     quota_bytes: int | None = DEFAULT_STANDING_BYTES
     """Their bytes."""
-    max_text_size: int = 64 << 10
+    max_text_size: int = 16 << 10
     """Bytes of one Syndicate packet written as text."""
     max_depth: int = 64
     """How deep values in a Syndicate packet may be nested, the packet itself included."""
