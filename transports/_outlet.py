@@ -307,6 +307,10 @@ class Outlet(LoanQueue):
             msg = f"the frame of outlet {self.name} must make bytes of an event, not {chunk!r:.100}"
             raise TypeError(msg) from None
 
+    def turn_away(self, account: Account, items: int, nbytes: int, why: Outcome) -> None:
+        """Repay what was for this outlet, and what stands before it has not passed on."""
+        account.repay(items, nbytes, why, self)
+
     def ready(self) -> None:
         """See `Holder.ready`."""
         self._flusher.ready()

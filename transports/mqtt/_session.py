@@ -462,8 +462,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     if not done % ACKNOWLEDGED_AT_ONCE:
                         # Shielded: the others have been taken out of the input.
                         await trio.lowlevel.cancel_shielded_checkpoint()
-                        if self._retired:
-                            return
+                    if self._link.why is not None or self._retired:
+                        return  # what it has acknowledged has gone back to where it came from
                 self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
                 self._inflight.close()  # nothing more will be acknowledged
@@ -588,8 +588,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self.account is not None:  # the time that it has to be let in goes on
                 self._last = server.ledger.clock()
             self._handle(packet)
-            if self._replays or self._undecided is not None:
-                return True
+            if self._replays or self._hold is not None:
+                return True  # what comes next waits for these, DISCONNECT too
 
     def _at_once(self, data: bytes) -> bool | None:
         """See `Session._at_once`: forwards one publication that is just like the one before.
@@ -674,6 +674,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
+        if self._answers is not None:
+            self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -1180,14 +1182,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._send(packet)
             return
         kept.write()
-        # What comes next, and what is retained, comes after it.
-        hold = self._hold = trio.Event()
+        hold = trio.Event()
 
         def kept_it() -> None:
             self._send_later(packet)
             hold.set()
 
         self._server.keep(kept_it)
+        if not hold.is_set():
+            self._hold = hold  # what comes next, and what is retained, comes after it
 
     def _subscribe(
         self, account: Account, text: str, options: int, identifier: int, new: bool

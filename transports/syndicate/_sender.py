@@ -99,7 +99,7 @@ class Sender:
     ) -> None:
         """Send one turn, for whose events `account` has been charged. For `Gathering`."""
         if self.gone:
-            account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
+            self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
             return
         try:
             packet = self._packet(events)
@@ -138,7 +138,7 @@ class Sender:
                 left_out = batch.count - len(told)
                 size = sum(map(len, told))
                 spare = nbytes if not told else max(0, nbytes - size)
-                account.repay(left_out, spare, Outcome.DROPPED, self.outlet)
+                self.outlet.turn_away(account, left_out, spare, Outcome.DROPPED)
                 if told:
                     packets = b"".join(told)
                     self._hold(account, packets, len(told), len(told), nbytes - spare, now)
@@ -153,7 +153,7 @@ class Sender:
 
         It must not surface in the turn of whoever happened to say it.
         """
-        account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
+        self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
         logger.error("%s: what it is to be told cannot be framed", self.outlet.name, exc_info=why)
         self._cut(f"internal error: {why!r}")
 
@@ -161,7 +161,7 @@ class Sender:
         self, account: Account, items: int, nbytes: int, why: LocalProtocolError, *, state: bool
     ) -> None:
         """Drop what cannot be told this peer; if it is `state`, end the connection. For `Port`."""
-        account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
+        self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
         if state:
             self._cut(f"it cannot be told what is the case: {why}")
         else:
