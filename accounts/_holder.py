@@ -120,6 +120,9 @@ class Holder(Recipient):
     kind = "holder"
     """What sort of holder this is, for people, and for metrics: as many kinds as classes."""
 
+    takes_responsibility: ClassVar[bool] = False
+    """Whether what it has taken may be acknowledged to its publisher for that (`Confirm`)."""
+
     policies: ClassVar[frozenset[StuckPolicy]] = frozenset(StuckPolicy) - RELIEVES
     """By which policies holders of this class can be dealt with."""
 

@@ -345,12 +345,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         will, self._will = self._will, None
         kept = self._kept
-        if kept is not None:
-            kept.detach(account)
-        else:
-            with account.turn() as turn:
-                for observation in self._observations.values():
-                    server.dataspace.unobserve(turn, observation)
+        server.ledger.faults.call(
+            self, "taking back its subscriptions", self._unsubscribe_all, account
+        )
         self._observations.clear()
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
@@ -364,7 +361,23 @@ class MqttSession(Session["MqttServer", Account | None]):
             extra=self._fields("left", reason),
         )
 
+    def _unsubscribe_all(self, account: Account) -> None:
+        if self._kept is not None:
+            self._kept.detach(account)
+            return
+        with account.turn() as turn:
+            for observation in self._observations.values():
+                self._server.dataspace.unobserve(turn, observation)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        """See `Session.has`."""
+        kept = self._kept
+        return super()._is_of_peer(whose) or (kept is not None and whose is kept.queue)
+
     def _close(self) -> None:
+        server = self._server
+        if server.sessions.get(self.client_id) is self:
+            del server.sessions[self.client_id]  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
         if self._answers is not None:
@@ -753,8 +766,12 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
         if self.account is not None and self._connection.state is State.CONNECTED:
-            self._send(packet)
+            self._send_answer(packet)
             self._server.flusher.ready()
+
+    def _send_answer(self, packet: Packet) -> None:
+        """Send what another's queue, or the disk, has made due: a fault is not for them to hear."""
+        self._server.ledger.faults.call(self, "sending what is due to it", self._send, packet)
 
     # -- CONNECT --------------------------------------------------------------------------------
 
@@ -1057,7 +1074,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             answers = self._answers
             if answers is None:
                 answers = self._answers = Answers(
-                    self._send, self.cut, None if self._five is None else self._refusal
+                    self._send_answer, self.cut, None if self._five is None else self._refusal_later
                 )
             if self._five is not None:
                 self._check_receive_maximum(answers, packet)
@@ -1098,7 +1115,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
-                server.kept.keeping.when_durable(answer.taken)
+                server.kept.keeping.when_durable(answer.taken, self)
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
@@ -1118,6 +1135,14 @@ class MqttSession(Session["MqttServer", Account | None]):
                 "receive maximum that it was told"
             )
             raise ReasonedError(msg, Reason.RECEIVE_MAXIMUM_EXCEEDED)
+
+    def _refusal_later(self, packet: PubAck | PubRec, why: str) -> PubAck | PubRec:
+        """Return what `_refusal` does, in another's task: a fault is not for that to hear."""
+        try:
+            return self._refusal(packet, why)
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            self._server.ledger.faults.note(self, "refusing what it published", exc)
+            return type(packet)(packet.packet_id, Reason.UNSPECIFIED_ERROR)
 
     def _refusal(
         self, packet: PubAck | PubRec, why: str, reason: Reason = Reason.QUOTA_EXCEEDED
@@ -1188,7 +1213,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._send_later(packet)
             hold.set()
 
-        self._server.keep(kept_it)
+        self._server.keep(kept_it, self)
         if not hold.is_set():
             self._hold = hold  # what comes next, and what is retained, comes after it
 

@@ -227,4 +227,7 @@ class Gathering:
         self._account = None
         self._events = []
         self._items = self._nbytes = self._size = 0
-        self._sender.put_turn(account, events, items, nbytes, self._now)
+        try:
+            self._sender.put_turn(account, events, items, nbytes, self._now)
+        except Exception as exc:  # noqa: BLE001 (whatever it is: nobody holds it)
+            self._sender.failed(account, items, nbytes, exc)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -20,9 +19,6 @@ from ._runs import MessageRun, SingleMessage
 if TYPE_CHECKING:
     from ._credit import Credited
     from ._writer import Writer
-
-
-logger = logging.getLogger("clearfunds.transports.syndicate")
 
 
 class Sender:
@@ -154,7 +150,7 @@ class Sender:
         It must not surface in the turn of whoever happened to say it.
         """
         self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
-        logger.error("%s: what it is to be told cannot be framed", self.outlet.name, exc_info=why)
+        account.ledger.faults.note(self.outlet, "framing what it is to be told", why)
         self._cut(f"internal error: {why!r}")
 
     def unsayable(
@@ -196,7 +192,12 @@ class Sender:
             # What frames it is owed for, too; it was not known when the commit charged for it.
             account.borrow(0, more)
             nbytes += more
-        if self.credited is None:
-            self.outlet.hold(account, packets, items, nbytes, now)
-        else:
-            self.credited.put(account, packets, turns, items, nbytes, now)
+        try:
+            if self.credited is None:
+                self.outlet.hold(account, packets, items, nbytes, now)
+            else:
+                self.credited.put(account, packets, turns, items, nbytes, now)
+        except Exception:
+            if more > 0:
+                account.repay(0, more, Outcome.REJECTED)
+            raise
