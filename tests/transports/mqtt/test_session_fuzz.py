@@ -2,6 +2,9 @@
 
 Nothing but clean closes comes of it: no error of the relay's own, books that balance at every look,
 and nothing left at the end; and the client next to it is served.
+
+No session is kept here, and each piece is dealt with before the next comes: so nothing is due when
+DISCONNECT comes. For that see `test_session5_fuzz` and `test_whole_packets`.
 """
 
 from __future__ import annotations

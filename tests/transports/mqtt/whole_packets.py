@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import attrs
 import pytest
@@ -199,16 +199,13 @@ class Write:
 
     client: int
     hello: int
-    """Which CONNECT it begins with, on a new connection; -1: with none, on the one that there is."""
+    """Which CONNECT it begins with, on a new connection; -1: none, on the one that there is."""
     sayings: tuple[int, ...]
     """What follows."""
     cut: int
     """Where it is cut in two, in bytes; from the end if it is negative."""
     between: int
     then: int
-
-
-Step: TypeAlias = Write
 
 
 def made_up(chance: random.Random) -> list[Write]:
@@ -380,7 +377,7 @@ class Machine:
         if not got:
             # What all may owe together is at its limit still: of clients that are no more.
             with trio.fail_after(20):
-                while not (got := self._hears.read()):
+                while not (got := self._hears.read()):  # noqa: ASYNC110
                     await trio.sleep(0.005)
         assert got == encode(Publish("pair", body))
 
@@ -454,9 +451,7 @@ async def count(which: str, seed: int, sequences: int, seconds: float) -> dict[s
 
 def main() -> None:
     """Count sequences, of one relay after the other."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description="Play made-up sequences, and count them.")
     parser.add_argument("--sequences", type=int, default=10_000, help="how many, in all")
     parser.add_argument("--seconds", type=float, default=1e9, help="for how long, in all")
     parser.add_argument("--seed", type=int, default=0)
