@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 import trio
@@ -19,7 +20,7 @@ class ConfirmedError(Exception):
 class Fragile(Box):
     """A holder that raises when it is given something."""
 
-    def hold(self, *_: object) -> None:
+    def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         raise ConfirmedError
 
 
@@ -27,6 +28,16 @@ class Durable(Fragile):
     """One whose word is believed by publishers."""
 
     takes_responsibility = True
+
+
+def nobody(whose: object, doing: str, exc: Exception) -> bool:
+    """End nobody."""
+    return False
+
+
+def somebody(whose: object, doing: str, exc: Exception) -> bool:
+    """End whose it is."""
+    return True
 
 
 class Confirm:
@@ -86,7 +97,7 @@ def test_the_first_whose_it_is_ends_it(caplog: pytest.LogCaptureFixture) -> None
 async def test_a_task_that_fails_begins_anew(autojump_clock: MockClock) -> None:
     assert autojump_clock
     faults = Faults()
-    faults.ends.append(lambda *_: False)
+    faults.ends.append(nobody)
     began: list[float] = []
 
     async def run(most: int) -> None:
@@ -110,7 +121,12 @@ def test_a_holder_that_fails_is_ended_and_others_have_theirs(
     ledger: Ledger, account: Account, run: bool
 ) -> None:
     ended: list[object] = []
-    ledger.faults.ends.append(lambda whose, *_: ended.append(whose) or True)  # type: ignore[func-returns-value]
+
+    def end(whose: object, doing: str, exc: Exception) -> bool:
+        ended.append(whose)
+        return True
+
+    ledger.faults.ends.append(end)
     box, fragile = Box(ledger, "b"), Fragile(ledger, "f")
     if run:
         commit_run(account, [fragile, box], b"x", 1, 1)
@@ -127,7 +143,7 @@ def test_a_holder_that_fails_is_ended_and_others_have_theirs(
 def test_a_publisher_is_not_told_that_it_is_there_when_it_is_not(
     ledger: Ledger, account: Account
 ) -> None:
-    ledger.faults.ends.append(lambda *_: True)
+    ledger.faults.ends.append(somebody)
     for holder, refused in ((Fragile(ledger, "f"), 0), (Durable(ledger, "d"), 1)):
         confirm = Confirm()
         with account.turn(confirm=confirm) as turn:
@@ -140,7 +156,7 @@ def test_a_publisher_is_not_told_that_it_is_there_when_it_is_not(
 
 def test_a_turn_that_fails_for_another_reason_is_undone(ledger: Ledger, account: Account) -> None:
     """Faults change nothing about rule 4: what is raised before anything is handed over."""
-    ledger.faults.ends.append(lambda *_: True)
+    ledger.faults.ends.append(somebody)
     box = Box(ledger, "b")
 
     def fail(_: object) -> None:

@@ -475,7 +475,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                     if not done % ACKNOWLEDGED_AT_ONCE:
                         # Shielded: the others have been taken out of the input.
                         await trio.lowlevel.cancel_shielded_checkpoint()
-                    if self._link.why is not None or self._retired:
+                    if self._retired or (self._link.why is not None and not self._server.stopping):
                         return  # what it has acknowledged has gone back to where it came from
                 self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:

@@ -25,7 +25,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -396,7 +396,7 @@ class Machine:
 @asynccontextmanager
 async def machine(which: str) -> AsyncGenerator[Machine]:
     """Run one of `RELAYS`, whose steps are short, so that many things come in between."""
-    settings = {**SMALL, **RELAYS[which]}
+    settings: dict[str, Any] = {**SMALL, **RELAYS[which]}
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for module in ("_flusher", "_session", "_at_once", "credit._session"):
@@ -413,7 +413,7 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def quietly() -> Generator[None]:
     """Say only what has gone wrong inside."""
     logger = logging.getLogger("clearfunds")
     before = logger.level

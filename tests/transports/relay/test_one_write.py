@@ -178,7 +178,7 @@ async def test_acknowledgements_behind_a_cut_are_not_looked_at(
         mqtt = relay.relay.mqtt
         assert mqtt.kept is not None
         kept = mqtt.kept.by_id["keeper"]
-        session = mqtt.sessions["keeper"]
+        session: Any = mqtt.sessions["keeper"]
         mqtt.account.halt("a test")  # a publication waits, and what comes behind it does not
         answers = [PubAck(each.packet_id) for each in got]
         await keeper.send(Publish("other", b"x"), *answers)

@@ -83,9 +83,9 @@ class Seam:
     hits: int = 0
 
     def at(self, cls: type, method: str, *, of: Callable[[Any], bool] = is_victims) -> None:
-        original = getattr(cls, method)
+        original: Any = getattr(cls, method)
         prop = isinstance(original, property)
-        function: Callable[..., Any] = original.fget if prop else original
+        function: Any = original.fget if prop else original
 
         def fails(me: Any, *args: Any, **kwargs: Any) -> Any:
             if self.armed and (of(me) or any(map(of, args))):
@@ -181,7 +181,8 @@ async def test_a_subscriber_that_fails_when_it_is_sent_something(
     ):
         for client in (victim, other):
             await client.subscribe("t/#", qos=qos)
-        inflight: Any = relay.relay.mqtt.sessions[VICTIM]._inflight
+        session: Any = relay.relay.mqtt.sessions[VICTIM]
+        inflight = session._inflight
         if inflight is not None:
             theirs.append(inflight._framing)
         seam.armed = True
@@ -221,7 +222,7 @@ async def test_a_subscriber_whose_socket_fails_in_a_way_that_sockets_do_not(
             def __getattr__(self, name: str) -> Any:
                 return getattr(self.sock, name)
 
-        outlet = relay.relay.mqtt.sessions[VICTIM].outlet
+        outlet: Any = relay.relay.mqtt.sessions[VICTIM].outlet
         outlet.sock = Broken(outlet.sock)
         for n in range(5):
             await pub.publish("t", b"%d" % n)
@@ -332,6 +333,7 @@ async def test_an_answer_that_fails_when_it_is_due(
         async with dial(relay.port) as victim, connected(relay.port, "pub") as pub:
             await keeper(relay.port, victim)
             await victim.subscribe("t", qos=2)
+            got: list[Publish] = []
             if what == "pubcomp":
                 await victim.publish("t", b"x", 2)
                 while await victim.next() != PubRec(1):

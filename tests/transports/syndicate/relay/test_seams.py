@@ -53,6 +53,7 @@ async def test_a_fault_of_one_peers_ends_its_connection_and_no_other(
             await peer.send(observe(WHOLE_SAYS))
             await peer.sync()
         port = victim.sock.getsockname()[1]
+        session: Any
         (session,) = [each for each in served.side.open if each.name.endswith(f":{port}")]
         victims += [session.outlet, session._membrane]
         seam.armed = True
