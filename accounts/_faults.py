@@ -80,7 +80,7 @@ class Faults:
         more = f" (and {self._unlogged} more faults)" if self._unlogged else ""
         name = getattr(whose, "name", None)
         logger.error(
-            "an error of the relay's own%s, while %s%s",
+            "internal error%s, while %s%s",
             f" with {name}" if name else "",
             doing,
             more,

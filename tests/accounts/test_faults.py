@@ -91,7 +91,7 @@ def test_the_first_whose_it_is_ends_it(caplog: pytest.LogCaptureFixture) -> None
     assert faults.unowned == 10
     (record,) = caplog.records
     assert (record.levelno, record.exc_info is not None) == (logging.ERROR, True)
-    assert record.getMessage() == "an error of the relay's own, while testing"
+    assert record.getMessage() == "internal error, while testing"
 
 
 async def test_a_task_that_fails_begins_anew(autojump_clock: MockClock) -> None:

@@ -918,7 +918,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._peer = peer
         if old is not None:
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
-            old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
+            what = "another connection came with its identifier"
+            tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
+            server.ledger.faults.call(old, "telling it that it is taken over", tell)
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
         name = peer.name
