@@ -84,8 +84,9 @@ class Recipient(abc.ABC):
         """Take custody of one `item`, for which `account` has just been charged.
 
         Called by a commit, for each delivery; must not raise. If it does nevertheless, it has taken
-        nothing, and whoever commits hears of it when the others have theirs. What arrives after the
-        holder has been closed is repaid at once as `dropped`.
+        nothing, and its connection ends (`Faults`); where nobody ends connections, whoever commits
+        hears of it when the others have theirs. What arrives after the holder has been closed is
+        repaid at once as `dropped`.
         """
 
     def gathered(self) -> None:  # noqa: B027 (most have nothing to do then)

@@ -33,7 +33,7 @@ from .._session import (
 )
 from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
-from ._answers import Answer, Answers, Identifier
+from ._answers import ANSWERING, Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._filters import Filters
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
@@ -766,12 +766,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
         if self.account is not None and self._connection.state is State.CONNECTED:
-            self._send_answer(packet)
+            self._server.ledger.faults.call(self, ANSWERING, self._send, packet)
             self._server.flusher.ready()
-
-    def _send_answer(self, packet: Packet) -> None:
-        """Send what another's queue, or the disk, has made due: a fault is not for them to hear."""
-        self._server.ledger.faults.call(self, "sending what is due to it", self._send, packet)
 
     # -- CONNECT --------------------------------------------------------------------------------
 
@@ -1075,9 +1071,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         if packet.qos:
             answers = self._answers
             if answers is None:
-                answers = self._answers = Answers(
-                    self._send_answer, self.cut, None if self._five is None else self._refusal_later
-                )
+                refusal = None if self._five is None else self._refusal
+                note = partial(server.ledger.faults.note, self, ANSWERING)
+                answers = self._answers = Answers(self._send, self.cut, refusal, note)
             if self._five is not None:
                 self._check_receive_maximum(answers, packet)
             if packet.qos == 1:
@@ -1137,14 +1133,6 @@ class MqttSession(Session["MqttServer", Account | None]):
                 "receive maximum that it was told"
             )
             raise ReasonedError(msg, Reason.RECEIVE_MAXIMUM_EXCEEDED)
-
-    def _refusal_later(self, packet: PubAck | PubRec, why: str) -> PubAck | PubRec:
-        """Return what `_refusal` does, in another's task: a fault is not for that to hear."""
-        try:
-            return self._refusal(packet, why)
-        except Exception as exc:  # noqa: BLE001 (whatever it is)
-            self._server.ledger.faults.note(self, "refusing what it published", exc)
-            return type(packet)(packet.packet_id, Reason.UNSPECIFIED_ERROR)
 
     def _refusal(
         self, packet: PubAck | PubRec, why: str, reason: Reason = Reason.QUOTA_EXCEEDED
