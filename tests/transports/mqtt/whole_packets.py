@@ -77,6 +77,15 @@ SMALL: Final = {
 }
 """Small limits, so that a few packets come to them."""
 
+
+class Checked:
+    """Who knows passwords: in a thread, so that a client is neither in nor out for a while."""
+
+    def check(self, user: str, password: bytes) -> bool:
+        time.sleep(0.0005)
+        return user.encode() == password
+
+
 RELAYS: Final[dict[str, dict[str, Any]]] = {
     "ram": {},
     "store": {"store": True, "fsync_interval": 0.0},
@@ -102,6 +111,7 @@ RELAYS: Final[dict[str, dict[str, Any]]] = {
     "dropping": {"stuck": "drop_oldest"},
     "spilling": {"stuck": "spill", "store": True, "fsync_interval": 0.0},
     "waiting": {"stuck": "wait"},
+    "passwords": {"passwords": Checked(), "anonymous": True},
 }
 """The relays that are played with."""
 
@@ -117,6 +127,8 @@ def _hellos() -> Iterator[Connect]:
         for clean in (True, False):
             for each in (None, will):
                 yield Connect(client_id, clean, 0, will=each)
+            for password in (b"u", b"wrong"):
+                yield Connect(client_id, clean, 0, "u", password)
             for said in (
                 Properties(),
                 Properties(session_expiry=20),
