@@ -38,6 +38,7 @@ from ._errors import SelfWaitError as SelfWaitError
 from ._errors import SettledError as SettledError
 from ._errors import TooManyDeliveriesError as TooManyDeliveriesError
 from ._errors import UnfitPolicyError as UnfitPolicyError
+from ._faults import Faults as Faults
 from ._holder import DEFAULT_PATIENCE as DEFAULT_PATIENCE
 from ._holder import JOIN_BYTES as JOIN_BYTES
 from ._holder import Holder as Holder
