@@ -38,10 +38,18 @@ from ._errors import DataspaceError, NotAssertedError
 from ._events import Asserted, Batch, Observe, Publication, Retracted
 from ._index import DEFAULT_MAX_SHAPES, Endpoint, PatternIndex, kind_wanted, matches
 from ._mailbox import Mailbox, subject_of
-from ._pattern import Path, Pattern, Skeleton, captured, compile_pattern
+from ._pattern import Path, Pattern, Skeleton, captured, compile_pattern, take_apart
 from ._retained import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, RetainedStore
-from ._routes import DEFAULT_CACHED_ROUTES, Destinations, Route, Routes, Subscription
-from ._topics import TopicFilter
+from ._routes import (
+    DEFAULT_CACHED_ROUTE_BYTES,
+    DEFAULT_CACHED_ROUTES,
+    DEFAULT_MAX_DEEP_SHAPES,
+    Destinations,
+    Route,
+    Routes,
+    Subscription,
+)
+from ._topics import TopicFilter, shape_of
 
 if TYPE_CHECKING:
     from .queues import Queue
@@ -130,6 +138,8 @@ class Dataspace:
         max_retained: How many topics may have a retained value.
         max_retained_bytes: How many bytes of topics and payloads may be retained.
         max_shapes: How many different shapes the patterns that are observed may have.
+        cached_route_bytes: How much memory the routes that are kept may take.
+        max_filter_shapes: See `max_deep_shapes` of `Routes`.
 
     Attributes:
         routes: Subscriptions to topics, for transports that route runs of publications.
@@ -148,9 +158,16 @@ class Dataspace:
         max_retained: int = DEFAULT_MAX_RETAINED,
         max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES,
         max_shapes: int = DEFAULT_MAX_SHAPES,
+        cached_route_bytes: int = DEFAULT_CACHED_ROUTE_BYTES,
+        max_filter_shapes: int = DEFAULT_MAX_DEEP_SHAPES,
     ) -> None:
         self.ledger = ledger
-        self.routes = Routes(cached_routes, self._observers_of_runs)
+        self.routes = Routes(
+            cached_routes,
+            self._observers_of_runs,
+            cached_bytes=cached_route_bytes,
+            max_deep_shapes=max_filter_shapes,
+        )
         self.retained = RetainedStore(max_retained, max_retained_bytes)
         self.published = 0
         self.deliveries = 0
@@ -417,7 +434,8 @@ class Dataspace:
 
         Raises:
             PatternError: If `pattern` cannot be one; at the commit, `TooManyShapesError`, and as
-                `assert_`.
+                `assert_`; `QuotaExceededError` also if its owner has too many shapes, or all have
+                (see `Routes.subscribe`).
             TypeError: If `holder` is none.
         """
         if holder is not None and not hasattr(holder, "hold"):
@@ -516,6 +534,7 @@ class Dataspace:
     def _subscribe(self, turn: Turn, observation: Observation, *, replay: bool) -> None:
         subscription = observation.subscription
         assert subscription is not None
+        self._take_shape(turn, observation, shape_of(subscription.filter.text))
         self.routes.subscribe(subscription)
         turn.on_undo(partial(self.routes.unsubscribe, subscription))
         if replay:
@@ -529,7 +548,9 @@ class Dataspace:
                     turn.deliver(holder, publication, 1, publication.nbytes)
 
     def _observe(self, turn: Turn, observation: Observation, pattern: Pattern) -> None:
-        endpoint, skeleton = self._index.add(pattern, observation)
+        skeleton = take_apart(pattern)
+        self._take_shape(turn, observation, skeleton.shape)
+        endpoint = self._index.put(skeleton, observation, Endpoint(skeleton.captures))
         observation.skeleton = skeleton
         self._observations += 1
         self._look_again(skeleton)
@@ -551,13 +572,29 @@ class Dataspace:
         if subscription is not None:
             self.routes.unsubscribe(subscription)
             turn.on_undo(partial(self.routes.subscribe, subscription))
+            self._release_shape(turn, observation, shape_of(subscription.filter.text))
             return
         endpoint = self._drop_observation(observation)
         turn.on_undo(partial(self._restore_observation, observation, endpoint))
+        assert observation.skeleton is not None
+        self._release_shape(turn, observation, observation.skeleton.shape)
         holder = _holder(observation)
         if holder.hears_of_its_end:
             for shown, _ in endpoint.shown.values():
                 turn.deliver(holder, Retracted(shown), 1, measure(shown))
+
+    def _take_shape(self, turn: Turn, observation: Observation, shape: Hashable | None) -> None:
+        """Count one more of a shape for whose observation it is; None is no shape."""
+        if shape is not None:
+            owner = observation.assertion.owner.standing()
+            owner.add_shape(shape)
+            turn.on_undo(partial(owner.release_shape, shape))
+
+    def _release_shape(self, turn: Turn, observation: Observation, shape: Hashable | None) -> None:
+        if shape is not None:
+            owner = observation.assertion.owner.standing()
+            owner.release_shape(shape)
+            turn.on_undo(partial(owner.restore_shape, shape))
 
     def _drop_observation(self, observation: Observation) -> Endpoint:
         skeleton = observation.skeleton

@@ -19,7 +19,7 @@ import attrs
 
 from ..accounts import QuotaExceededError, Standing
 from ._events import Publication
-from ._topics import TopicIndex
+from ._topic_index import TopicIndex
 
 DEFAULT_MAX_RETAINED = 100_000
 """Topics with a retained value; with 200 bytes each about 100 MiB of Python objects."""

@@ -24,8 +24,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from ..dataspace import PatternError, TopicFilter
-from ..dataspace._topics import FilterIndex
+from ..dataspace import FilterIndex, PatternError, TopicFilter
 from ._patterns import Patterns
 
 CACHED_TOPICS: Final = 16_384
