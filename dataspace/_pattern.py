@@ -20,7 +20,7 @@ Source: syndicate-rs, pattern.rs and the schema dataspacePatterns.prs (discard, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Final, cast
 
 import attrs
@@ -169,6 +169,23 @@ class Shape:
     """Compounds that must be there: (where, of what kind, with which entries at least)."""
     constants: tuple[Path, ...]
     """Where the constants stand."""
+    needed: tuple[tuple[Path, Hashable, tuple[Hashable, ...], tuple[Path, ...]], ...] = attrs.field(
+        init=False, eq=False, repr=False
+    )
+    """The groups, each with as few entries as have to be looked for, and their paths."""
+
+    def __attrs_post_init__(self) -> None:
+        groups = ((path, kind, _needed(kind, keys)) for path, kind, keys in self.groups)
+        needed = [(p, kind, keys, tuple((*p, key) for key in keys)) for p, kind, keys in groups]
+        object.__setattr__(self, "needed", tuple(needed))
+
+
+def _needed(kind: Hashable, keys: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """Return of which entries it is enough that they are there: of a sequence's, the last."""
+    if kind in (dict, frozenset):
+        return keys
+    places = [key for key in keys if type(key) is int and key >= 0]
+    return (max(places),) if places and len(places) == len(keys) else keys
 
 
 @attrs.frozen(slots=True)
@@ -231,28 +248,68 @@ def entry(value: object, key: Any) -> Any:
     return MISSING
 
 
-def fits(shape: Shape, value: Any) -> bool:
-    """Whether every compound of the shape is there, with its entries."""
-    for path, kind, keys in shape.groups:
-        part = look_up(value, path) if path else value
-        if part is MISSING or kind_of(part) != kind:
+_Atom = tuple[type, Hashable]
+
+_NO_ATOM: Final[_Atom] = (object, None)
+"""What stands where a constant is wanted for a compound, or nothing: equal to no constant."""
+
+
+class Looked:
+    """A value, and what was found in it: many patterns look at the same places."""
+
+    __slots__ = ("_atoms", "_kinds", "_parts")
+
+    def __init__(self, value: Any) -> None:
+        self._parts: dict[Path, Any] = {(): value}
+        self._kinds: dict[Path, Kind] = {}
+        self._atoms: dict[Path, _Atom] = {}
+
+    def at(self, path: Path) -> Any:
+        """Return what stands at `path`, or `MISSING`."""
+        parts = self._parts
+        part = parts.get(path, parts)
+        if part is parts:
+            around = parts[()] if len(path) == 1 else self.at(path[:-1])
+            part = parts[path] = MISSING if around is MISSING else entry(around, path[-1])
+        return part
+
+    def kind_at(self, path: Path) -> Kind:
+        """Return of what kind it is."""
+        kind = self._kinds.get(path)
+        if kind is None:
+            kind = self._kinds[path] = kind_of(self.at(path))
+        return kind
+
+    def atoms_at(self, paths: tuple[Path, ...]) -> tuple[_Atom, ...]:
+        """Return what stands at these places, each with its type, as constants do."""
+        atoms = self._atoms
+        return tuple([atoms.get(path) or self._atom_at(path) for path in paths])
+
+    def _atom_at(self, path: Path) -> _Atom:
+        part = self.at(path)
+        atom = (type(part), part) if isinstance(part, ATOMS) else _NO_ATOM
+        self._atoms[path] = atom
+        return atom
+
+
+def fits(shape: Shape, looked: Looked) -> bool:
+    """Whether every compound of the shape is there, with its entries.
+
+    Of which kind the whole is has been looked at: by that shapes are kept.
+    """
+    for path, kind, keys, paths in shape.needed:
+        if path and looked.kind_at(path) != kind:
             return False
+        part = looked.at(path)
         if isinstance(part, Foreign):
             for key in keys:
                 if not part.pattern_has(key):
                     return False
         else:
-            for key in keys:
-                if entry(part, key) is MISSING:
+            for inner in paths:
+                if looked.at(inner) is MISSING:
                     return False
     return True
-
-
-def constants_of(shape: Shape, value: Any) -> Iterator[tuple[type, Hashable]]:
-    """Yield what stands where the shape has its constants, each with its type."""
-    for path in shape.constants:
-        part = look_up(value, path)
-        yield (type(part), part) if isinstance(part, ATOMS) else (object, None)
 
 
 def captured(captures: tuple[Path, ...] | None, value: Any) -> Any:
