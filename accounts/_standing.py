@@ -99,25 +99,22 @@ class Standing:
         self.all.bytes -= nbytes
         self._forget()
 
-    def add_shape(self, shape: Hashable) -> None:
-        """Count one more filter or pattern of this shape.
+    def check_shape(self, shape: Hashable) -> None:
+        """See whether one more filter or pattern of this shape is allowed.
 
         Raises:
-            QuotaExceededError: If it is one shape too many.
+            QuotaExceededError: If it would be one shape too many.
         """
-        count = self.shapes.get(shape, 0)
         most = self.quota.shapes
-        if not count and most is not None and len(self.shapes) >= most:
+        if most is not None and len(self.shapes) >= most and shape not in self.shapes:
             msg = (
                 f"{self.owner} has filters or patterns of {most} different shapes, which is the "
                 "limit; have their wildcards and constants in the same places, or raise the quota"
             )
             raise QuotaExceededError(msg)
-        self.shapes[shape] = count + 1
-        self.all.owners.add(self)
 
-    def restore_shape(self, shape: Hashable) -> None:
-        """Count one more without a check: for the undoing of a removal."""
+    def add_shape(self, shape: Hashable) -> None:
+        """Count one more, without a check."""
         self.shapes[shape] = self.shapes.get(shape, 0) + 1
         self.all.owners.add(self)
 

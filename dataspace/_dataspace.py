@@ -534,9 +534,11 @@ class Dataspace:
     def _subscribe(self, turn: Turn, observation: Observation, *, replay: bool) -> None:
         subscription = observation.subscription
         assert subscription is not None
-        self._take_shape(turn, observation, shape_of(subscription.filter.text))
-        self.routes.subscribe(subscription)
-        turn.on_undo(partial(self.routes.unsubscribe, subscription))
+        shape = shape_of(subscription.filter.text)
+        if shape is not None:
+            observation.assertion.owner.standing().check_shape(shape)
+        self._join(observation)
+        turn.on_undo(partial(self._leave, observation))
         if replay:
             for publication in self.retained.matching(subscription.filter.text):
                 holder: Recipient | None = subscription.holder
@@ -549,9 +551,11 @@ class Dataspace:
 
     def _observe(self, turn: Turn, observation: Observation, pattern: Pattern) -> None:
         skeleton = take_apart(pattern)
-        self._take_shape(turn, observation, skeleton.shape)
+        owner = observation.assertion.owner.standing()
+        owner.check_shape(skeleton.shape)
         endpoint = self._index.put(skeleton, observation, Endpoint(skeleton.captures))
         observation.skeleton = skeleton
+        owner.add_shape(skeleton.shape)
         self._observations += 1
         self._look_again(skeleton)
         turn.on_undo(partial(self._drop_observation, observation))
@@ -568,39 +572,39 @@ class Dataspace:
             turn.deliver(holder, Asserted(shown), 1, measure(shown))
 
     def _unobserve(self, turn: Turn, observation: Observation) -> None:
-        subscription = observation.subscription
-        if subscription is not None:
-            self.routes.unsubscribe(subscription)
-            turn.on_undo(partial(self.routes.subscribe, subscription))
-            self._release_shape(turn, observation, shape_of(subscription.filter.text))
+        if observation.subscription is not None:
+            self._leave(observation)
+            turn.on_undo(partial(self._join, observation))
             return
         endpoint = self._drop_observation(observation)
         turn.on_undo(partial(self._restore_observation, observation, endpoint))
-        assert observation.skeleton is not None
-        self._release_shape(turn, observation, observation.skeleton.shape)
         holder = _holder(observation)
         if holder.hears_of_its_end:
             for shown, _ in endpoint.shown.values():
                 turn.deliver(holder, Retracted(shown), 1, measure(shown))
 
-    def _take_shape(self, turn: Turn, observation: Observation, shape: Hashable | None) -> None:
-        """Count one more of a shape for whose observation it is; None is no shape."""
+    def _join(self, observation: Observation) -> None:
+        subscription = observation.subscription
+        assert subscription is not None
+        self.routes.subscribe(subscription)
+        shape = shape_of(subscription.filter.text)
         if shape is not None:
-            owner = observation.assertion.owner.standing()
-            owner.add_shape(shape)
-            turn.on_undo(partial(owner.release_shape, shape))
+            observation.assertion.owner.standing().add_shape(shape)
 
-    def _release_shape(self, turn: Turn, observation: Observation, shape: Hashable | None) -> None:
+    def _leave(self, observation: Observation) -> None:
+        subscription = observation.subscription
+        assert subscription is not None
+        self.routes.unsubscribe(subscription)
+        shape = shape_of(subscription.filter.text)
         if shape is not None:
-            owner = observation.assertion.owner.standing()
-            owner.release_shape(shape)
-            turn.on_undo(partial(owner.restore_shape, shape))
+            observation.assertion.owner.standing().release_shape(shape)
 
     def _drop_observation(self, observation: Observation) -> Endpoint:
         skeleton = observation.skeleton
         assert skeleton is not None
         self._observations -= 1
         endpoint = self._index.remove(skeleton, observation)
+        observation.assertion.owner.standing().release_shape(skeleton.shape)
         self._look_again(skeleton)
         return endpoint
 
@@ -610,6 +614,7 @@ class Dataspace:
         self._observations += 1
         # The very same endpoint: what is undone next may be what it showed.
         self._index.put(skeleton, observation, endpoint)
+        observation.assertion.owner.standing().add_shape(skeleton.shape)
         self._look_again(skeleton)
 
     def _look_again(self, skeleton: Skeleton) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from operator import itemgetter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 
@@ -66,8 +66,7 @@ def topic_matches(topic_filter: str, topic: str) -> bool:
     return len(wanted) == len(levels)
 
 
-@attrs.frozen(slots=True)
-class FilterShape:
+class FilterShape(NamedTuple):
     """Where a filter has its wildcards; see `shape_of`."""
 
     depth: int
@@ -84,9 +83,10 @@ def shape_of(topic_filter: str) -> FilterShape | None:
         return None
     levels = topic_filter.split("/")
     rest = levels[-1] == "#"
-    depth = len(levels) - rest
-    literals = tuple(place for place in range(depth) if levels[place] != "+")
-    return FilterShape(depth, rest, literals)
+    if rest:
+        levels.pop()
+    literals = tuple([place for place, level in enumerate(levels) if level != "+"])
+    return FilterShape(len(levels), rest, literals)
 
 
 _Table: TypeAlias = tuple[Callable[[Any], Hashable], dict[Hashable, dict[V, None]], bool]
