@@ -49,7 +49,7 @@ from ._routes import (
     Routes,
     Subscription,
 )
-from ._topics import TopicFilter, shape_of
+from ._topics import TopicFilter, memory_of, shape_of
 
 if TYPE_CHECKING:
     from .queues import Queue
@@ -444,7 +444,10 @@ class Dataspace:
         compiled = pattern if isinstance(pattern, TopicFilter) else compile_pattern(pattern)
         if value is None:
             value = Observe(compiled)
-        assertion = Assertion(value, turn.account, measure(value), identity(value))
+        nbytes = measure(value)
+        if isinstance(compiled, TopicFilter):
+            nbytes += memory_of(compiled.text)
+        assertion = Assertion(value, turn.account, nbytes, identity(value))
         observation = Observation(compiled, holder, assertion)
         if isinstance(compiled, TopicFilter):
             # What stands before a holder may do so for one subscription of several: it does not

@@ -202,6 +202,8 @@ class PatternIndex:
 def matches(skeleton: Skeleton, value: Any) -> bool:
     """Whether one pattern matches one value."""
     shape = skeleton.shape
+    if kind_wanted(skeleton) not in (None, kind_of(value)):
+        return False
     looked = Looked(value)
     return looked.atoms_at(shape.constants) == skeleton.constants and fits(shape, looked)
 
