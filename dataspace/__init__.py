@@ -48,6 +48,7 @@ from ._routes import Routes as Routes
 from ._routes import Subscription as Subscription
 from ._topic_index import Cursor as Cursor
 from ._topic_index import TopicIndex as TopicIndex
+from ._topics import LONG_TOPIC as LONG_TOPIC
 from ._topics import FilterIndex as FilterIndex
 from ._topics import FilterShape as FilterShape
 from ._topics import TopicFilter as TopicFilter

@@ -75,7 +75,7 @@ class _Table:
 
     def matching(self, shape: Shape, looked: Looked) -> Collection[Endpoint]:
         """Return the endpoints that a value concerns: by the constants, which tell most apart."""
-        endpoints = self.endpoints.get(looked.atoms_at(shape.constants))
+        endpoints = self.endpoints.get(shape.pick(looked))
         return endpoints.values() if endpoints is not None and fits(shape, looked) else ()
 
     def may_depend(self, shape: Shape, looked: Looked, varying: Path) -> bool:
@@ -85,7 +85,7 @@ class _Table:
         if others is None:
             others = {_without(constants, place) for constants in self.endpoints}
             self._others[place] = others
-        return _without(looked.atoms_at(shape.constants), place) in others
+        return _without(shape.pick(looked), place) in others
 
 
 def _without(constants: Constants, place: int) -> Constants:
@@ -205,7 +205,7 @@ def matches(skeleton: Skeleton, value: Any) -> bool:
     if kind_wanted(skeleton) not in (None, kind_of(value)):
         return False
     looked = Looked(value)
-    return looked.atoms_at(shape.constants) == skeleton.constants and fits(shape, looked)
+    return shape.pick(looked) == skeleton.constants and fits(shape, looked)
 
 
 def kind_wanted(skeleton: Skeleton) -> Hashable:

@@ -20,8 +20,10 @@ Source: syndicate-rs, pattern.rs and the schema dataspacePatterns.prs (discard, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from operator import itemgetter
 from typing import Any, Final, cast
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -161,6 +163,35 @@ def _order_of_key(key: Hashable) -> tuple[int, Any, str]:
 Path = tuple[Hashable, ...]
 
 
+_Atom = tuple[type, Hashable]
+
+_NO_ATOM: Final[_Atom] = (object, None)
+"""What stands where a constant is wanted for a compound, or nothing: equal to no constant."""
+
+
+class _Place:
+    """A path that is the same object wherever it is the same: found sooner than by its parts."""
+
+    __slots__ = ("__weakref__", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+
+_places: WeakValueDictionary[Path, _Place] = WeakValueDictionary()
+
+
+def _picker(paths: tuple[Path, ...]) -> Callable[[Looked], tuple[_Atom, ...]]:
+    """Return what looks at these places, without a loop in Python."""
+    places = [_places.setdefault(path, _Place(path)) for path in paths]
+    if len(places) > 1:
+        return itemgetter(*places)
+    if places:
+        (place,) = places
+        return lambda looked: (looked[place],)
+    return lambda _: ()
+
+
 @attrs.frozen(slots=True)
 class Shape:
     """Where a pattern looks: patterns of one shape share a table (`_index.py`)."""
@@ -173,11 +204,14 @@ class Shape:
         init=False, eq=False, repr=False
     )
     """The groups, each with as few entries as have to be looked for, and their paths."""
+    pick: Callable[[Looked], tuple[_Atom, ...]] = attrs.field(init=False, eq=False, repr=False)
+    """Returns what stands where the constants do, each with its type."""
 
     def __attrs_post_init__(self) -> None:
         groups = ((path, kind, _needed(kind, keys)) for path, kind, keys in self.groups)
         needed = [(p, kind, keys, tuple((*p, key) for key in keys)) for p, kind, keys in groups]
         object.__setattr__(self, "needed", tuple(needed))
+        object.__setattr__(self, "pick", _picker(self.constants))
 
 
 def _needed(kind: Hashable, keys: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
@@ -248,21 +282,24 @@ def entry(value: object, key: Any) -> Any:
     return MISSING
 
 
-_Atom = tuple[type, Hashable]
+class Looked(dict["_Place", _Atom]):
+    """A value, and what was found in it: many patterns look at the same places.
 
-_NO_ATOM: Final[_Atom] = (object, None)
-"""What stands where a constant is wanted for a compound, or nothing: equal to no constant."""
+    As a mapping it has what stands where constants do, each with its type.
+    """
 
-
-class Looked:
-    """A value, and what was found in it: many patterns look at the same places."""
-
-    __slots__ = ("_atoms", "_kinds", "_parts")
+    __slots__ = ("_kinds", "_parts")
 
     def __init__(self, value: Any) -> None:
+        super().__init__()
         self._parts: dict[Path, Any] = {(): value}
         self._kinds: dict[Path, Kind] = {}
-        self._atoms: dict[Path, _Atom] = {}
+
+    def __missing__(self, place: _Place) -> _Atom:
+        """Look at what has not been looked at."""
+        part = self.at(place.path)
+        atom = self[place] = (type(part), part) if isinstance(part, ATOMS) else _NO_ATOM
+        return atom
 
     def at(self, path: Path) -> Any:
         """Return what stands at `path`, or `MISSING`."""
@@ -279,17 +316,6 @@ class Looked:
         if kind is None:
             kind = self._kinds[path] = kind_of(self.at(path))
         return kind
-
-    def atoms_at(self, paths: tuple[Path, ...]) -> tuple[_Atom, ...]:
-        """Return what stands at these places, each with its type, as constants do."""
-        atoms = self._atoms
-        return tuple([atoms.get(path) or self._atom_at(path) for path in paths])
-
-    def _atom_at(self, path: Path) -> _Atom:
-        part = self.at(path)
-        atom = (type(part), part) if isinstance(part, ATOMS) else _NO_ATOM
-        self._atoms[path] = atom
-        return atom
 
 
 def fits(shape: Shape, looked: Looked) -> bool:

@@ -277,7 +277,7 @@ class Routes:
     def forget_all(self) -> None:
         """Forget every route that is cached."""
         if self._by_topic:
-            self._waste += (self._by_topic, self.by_key, *self._alike.values())
+            self._waste += (self._by_topic, self.by_key, self._alike)
             self._by_topic = {}
             self.by_key = {}
             self._alike = {}
@@ -325,12 +325,17 @@ class Routes:
         return cached
 
     def _free(self) -> None:
-        """Free some of what was forgotten: more than comes."""
-        waste = self._waste[-1]
-        for _ in range(min(len(waste), FREED_AT_ONCE)):
-            waste.popitem()
-        if not waste:
-            self._waste.pop()
+        """Free some of what was forgotten: more than one route that is found leaves behind."""
+        waste = self._waste
+        for _ in range(FREED_AT_ONCE):
+            if not waste:
+                break
+            if not waste[-1]:
+                waste.pop()
+                continue
+            _, value = waste[-1].popitem()
+            if isinstance(value, dict):  # to be freed piece by piece, too
+                waste.append(value)
 
     def _keep_limits(self) -> None:
         while len(self._by_topic) > self._capacity or (

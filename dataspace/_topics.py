@@ -24,6 +24,11 @@ from ._errors import PatternError
 V = TypeVar("V")
 
 
+LONG_TOPIC: Final = 256
+"""Longer topics are looked up each time in what is kept by topic and counted by number alone, so
+that this is bounded in bytes, too. AWS IoT Core's topics have at most 256 bytes."""
+
+
 def _check_filter(_: object, __: object, text: str) -> None:
     levels = text.split("/")
     if not text:

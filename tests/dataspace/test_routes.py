@@ -203,6 +203,16 @@ def test_a_change_that_may_concern_many_forgets_all_at_once() -> None:
     assert not waste
 
 
+def test_what_is_forgotten_again_and_again_does_not_pile_up() -> None:
+    routes = Routes()
+    mine = subscription("+/x", 0)
+    for n in range(300):
+        routes.of_key(b"::" + f"{n}/x".encode(), topic_of)
+        routes.subscribe(mine)
+        routes.unsubscribe(mine)
+        assert len(inside(routes, "_waste")) <= 3
+
+
 def test_the_cache_is_bounded_in_bytes() -> None:
     """By true cost: deep topics of many bytes take the place of many short ones."""
     routes = Routes(cached_bytes=1 << 20)
