@@ -214,7 +214,7 @@ class Shape:
         object.__setattr__(self, "pick", _picker(self.constants))
 
 
-def _needed(kind: Hashable, keys: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+def _needed(kind: Kind, keys: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
     """Return of which entries it is enough that they are there: of a sequence's, the last."""
     if kind in (dict, frozenset):
         return keys

@@ -334,7 +334,7 @@ class Routes:
                 waste.pop()
                 continue
             _, value = waste[-1].popitem()
-            if isinstance(value, dict):  # to be freed piece by piece, too
+            if hasattr(value, "popitem"):  # to be freed piece by piece, too
                 waste.append(value)
 
     def _keep_limits(self) -> None:

@@ -112,9 +112,9 @@ or `#`."""
 
 def _picker(shape: FilterShape) -> Callable[[Any], Hashable]:
     """Return what picks the literal levels out of a tuple of levels, without a loop in Python."""
-    literals = shape.literals
+    literals: tuple[Any, ...] = shape.literals
     if literals == tuple(range(len(literals))):
-        return itemgetter(slice(len(literals)))
+        literals = (slice(len(literals)),)
     return itemgetter(*literals)
 
 
