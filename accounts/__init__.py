@@ -72,6 +72,7 @@ from ._slow_waits import DEFAULT_SLOW_WAIT as DEFAULT_SLOW_WAIT
 from ._slow_waits import watch_slow_waits as watch_slow_waits
 from ._standing import DEFAULT_STANDING_BYTES as DEFAULT_STANDING_BYTES
 from ._standing import DEFAULT_STANDING_ITEMS as DEFAULT_STANDING_ITEMS
+from ._standing import DEFAULT_STANDING_SHAPES as DEFAULT_STANDING_SHAPES
 from ._standing import Quota as Quota
 from ._standing import Standing as Standing
 from ._statistics import AccountStatistics as AccountStatistics

@@ -22,6 +22,7 @@ from ..accounts import (
     DEFAULT_SLOW_WAIT,
     DEFAULT_STANDING_BYTES,
     DEFAULT_STANDING_ITEMS,
+    DEFAULT_STANDING_SHAPES,
     KEEP,
     Account,
     Credit,
@@ -34,6 +35,9 @@ from ..accounts import (
     watch_slow_waits,
 )
 from ..dataspace import (
+    DEFAULT_CACHED_ROUTE_BYTES,
+    DEFAULT_CACHED_ROUTES,
+    DEFAULT_MAX_DEEP_SHAPES,
     DEFAULT_MAX_RETAINED,
     DEFAULT_MAX_RETAINED_BYTES,
     DEFAULT_MAX_SHAPES,
@@ -231,6 +235,15 @@ class RelaySettings(KeepingSettings):
     """Subscriptions, retained values and assertions that one client may have standing (rule 16)."""
     quota_bytes: int | None = DEFAULT_STANDING_BYTES
     """Their bytes."""
+    quota_shapes: int | None = DEFAULT_STANDING_SHAPES
+    """In how many different places one client's filters and patterns may have their wildcards and
+    constants: a topic, or a message, is looked up once for each."""
+    max_filter_shapes: int = DEFAULT_MAX_DEEP_SHAPES
+    """The same of all clients' filters that have more than eight levels: others are always few."""
+    cached_routes: int = DEFAULT_CACHED_ROUTES
+    """Topics for which it is kept who subscribes."""
+    cached_route_bytes: int = DEFAULT_CACHED_ROUTE_BYTES
+    """Memory that this may take."""
     max_text_size: int = 64 << 10
     """Bytes of one Syndicate packet written as text."""
     max_depth: int = 64
@@ -303,12 +316,16 @@ class Relay:
             )
         self.settings = settings
         self.keeping = keeping
-        self.ledger = Ledger(quota=Quota(items=settings.quota_items, bytes=settings.quota_bytes))
+        quota = Quota(settings.quota_items, settings.quota_bytes, settings.quota_shapes)
+        self.ledger = Ledger(quota=quota)
         self.dataspace = Dataspace(
             self.ledger,
             max_retained=settings.max_retained,
             max_retained_bytes=settings.max_retained_bytes,
             max_shapes=settings.max_shapes,
+            cached_routes=settings.cached_routes,
+            cached_route_bytes=settings.cached_route_bytes,
+            max_filter_shapes=settings.max_filter_shapes,
         )
         server = self.ledger.open(
             SERVER_ACCOUNT,
