@@ -35,7 +35,7 @@ from .._session import (
 )
 from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
-from ._answers import Answer, Answers, Identifier
+from ._answers import ANSWERING, Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._filters import Filters
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
@@ -364,12 +364,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         will, self._will = self._will, None
         kept = self._kept
-        observations, self._observations = self._observations, {}
-        if kept is None:
-            steps = unobserve_each(server.dataspace, account, observations.values())
-        else:
-            steps = kept.detaching(account)
-        server.partings.take_back(self.client_id, account, self._work, steps)
+        server.ledger.faults.call(
+            self, "taking back its subscriptions", self._unsubscribe_all, account
+        )
         self._steps = None
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
@@ -383,7 +380,24 @@ class MqttSession(Session["MqttServer", Account | None]):
             extra=self._fields("left", reason),
         )
 
+    def _unsubscribe_all(self, account: Account) -> None:
+        server, kept = self._server, self._kept
+        observations, self._observations = self._observations, {}
+        if kept is None:
+            steps = unobserve_each(server.dataspace, account, observations.values())
+        else:
+            steps = kept.detaching(account)
+        server.partings.take_back(self.client_id, account, self._work, steps)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        """See `Session.has`."""
+        kept = self._kept
+        return super()._is_of_peer(whose) or (kept is not None and whose is kept.queue)
+
     def _close(self) -> None:
+        server = self._server
+        if server.sessions.get(self.client_id) is self:
+            del server.sessions[self.client_id]  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
         if self._answers is not None:
@@ -525,7 +539,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                     self._server.flusher.flush_now()
                     with trio.CancelScope(shield=True):
                         await work.let_others()
-                if self._link.why is not None or self._retired:
+                if self._retired or (self._link.why is not None and not self._server.stopping):
                     work.end()
                     return False  # what it has acknowledged has gone back to where it came from
         self._server.flusher.flush_now()
@@ -753,6 +767,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
+        if self._answers is not None:
+            self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -830,7 +846,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
         if self.account is not None and self._connection.state is State.CONNECTED:
-            self._send(packet)
+            self._server.ledger.faults.call(self, ANSWERING, self._send, packet)
             self._server.flusher.ready()
 
     # -- CONNECT --------------------------------------------------------------------------------
@@ -977,7 +993,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             if old is not None:
                 # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one
                 # publishes.
-                old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
+                what = "another connection came with its identifier"
+                tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
+                server.ledger.faults.call(old, "telling it that it is taken over", tell)
                 old.cut("another connection came with the same client identifier")
                 old._retire("another connection came with the same client identifier")
             if server.kept is not None:
@@ -1141,9 +1159,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         if packet.qos:
             answers = self._answers
             if answers is None:
-                answers = self._answers = Answers(
-                    self._send, self.cut, None if self._five is None else self._refusal
-                )
+                refusal = None if self._five is None else self._refusal
+                note = partial(server.ledger.faults.note, self, ANSWERING)
+                answers = self._answers = Answers(self._send, self.cut, refusal, note)
             if self._five is not None:
                 self._check_receive_maximum(answers, packet)
             if packet.qos == 1:
@@ -1183,7 +1201,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
-                server.kept.keeping.when_durable(answer.taken)
+                server.kept.keeping.when_durable(answer.taken, self)
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
@@ -1269,14 +1287,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._send(packet)
             return
         kept.write()
-        # What comes next, and what is retained, comes after it.
-        hold = self._hold = trio.Event()
+        hold = trio.Event()
 
         def kept_it() -> None:
             self._send_later(packet)
             hold.set()
 
-        self._server.keep(kept_it)
+        self._server.keep(kept_it, self)
+        if not hold.is_set():
+            self._hold = hold  # what comes next, and what is retained, comes after it
 
     def _subscribe(
         self, account: Account, text: str, options: int, identifier: int, new: bool

@@ -247,12 +247,16 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self.sender.gone = True
         self._templates.clear()
         self._steps = None
-        for answer in list(self._answers):
-            answer.end()
         server = self._server
+        call = server.ledger.faults.call
+        for answer in list(self._answers):
+            call(self, "ending what it was asked", answer.end)
+        call(self, "retracting what it asserted", self._part_with_assertions)
+        call(self, "forgetting what it knew", self._membrane.disconnect)
+
+    def _part_with_assertions(self) -> None:
         steps = self._receiver.withdrawing()
-        server.partings.take_back(self.name, self.account, self._work, steps, at_once=1)
-        self._membrane.disconnect()
+        self._server.partings.take_back(self.name, self.account, self._work, steps, at_once=1)
 
     def _withdraw(self, reason: str) -> None:
         """See `Session._withdraw`."""

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.accounts import NO_LIMIT, Account, Ledger, LoanedItem, Outcome, StuckPolicy
+from clearfunds.accounts import (
+    NO_LIMIT,
+    Account,
+    Faults,
+    Ledger,
+    LoanedItem,
+    Outcome,
+    StuckPolicy,
+)
 from clearfunds.dataspace import Dataspace, Mailbox, Publication
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.transports._account_tree import AccountTree
@@ -35,6 +43,7 @@ class Keeping:
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
+        self.faults = Faults()
 
     def shelf(self, name: str) -> MemoryShelf:
         return MemoryShelf()
@@ -48,7 +57,7 @@ class Keeping:
     def delete(self, key: str) -> None:
         self.values.pop(key, None)
 
-    def when_durable(self, callback: Callable[[], object]) -> None:
+    def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
         callback()
 
     def hurry(self) -> None:
