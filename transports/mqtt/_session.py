@@ -86,6 +86,7 @@ from ._runs import (
     STRETCH_BYTES,
     Run,
     Single,
+    clears_retained,
     find_run,
     is_disconnect,
     publications,
@@ -648,8 +649,19 @@ class MqttSession(Session["MqttServer", Account | None]):
                 and not account.funds_are_clear()
                 and connection.state is State.CONNECTED
                 and not is_disconnect(buffer, position)
-                # An alarm stops publications, and what comes after them.
-                and (buffer[position] & 0xF0 == PUBLISH or not account.debt_is_clear())
+                # An alarm stops publications, and what comes after them; not what frees memory.
+                and (
+                    not account.debt_is_clear()
+                    or (
+                        buffer[position] & 0xF0 == PUBLISH
+                        and not clears_retained(
+                            buffer,
+                            position,
+                            connection.max_packet_size,
+                            properties=self._five is not None,
+                        )
+                    )
+                )
             ):
                 self._short = account
                 return True
