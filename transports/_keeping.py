@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,9 +16,10 @@ from ..store import StoreSettings
 from ._alarms import AlarmSettings, memory_limit
 from ._flusher import Flusher
 from ._memory import memory_used
+from ._passed import Noted, PassedTime
 from ._server import Admission
 from ._settings import KeepingSettings, ServerSettings
-from .mqtt._kept import KeptSessions, KeptSettings, SessionQueue
+from .mqtt._kept import CLOCK_KEY, KeptSessions, KeptSettings, SessionQueue
 from .mqtt._kept_retained import keep_retained
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
@@ -25,6 +27,8 @@ from .queues._spool import forget_spools
 from .subscriptions import SubscriptionServer, SubscriptionSettings
 from .subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
 from .subscriptions._sink_disk import PREFIX as SINK_PREFIX
+
+logger = logging.getLogger("clearfunds.relay")
 
 DISK_ACCOUNT = "disk"
 """The account above those of all queues, for what is at rest on disk. Apart from `server`: what is
@@ -65,6 +69,8 @@ def keep_sessions(
     """
     ledger: Ledger = mqtt.ledger
     at_rest = _at_rest(ledger, keeping, settings)
+    values = keeping.store.values("mqtt/") if isinstance(keeping, Shelves) else {}
+    mqtt.wall = mqtt.dataspace.retained.wall = clock = _clock(values.get(CLOCK_KEY))
     mqtt.kept = KeptSessions(
         mqtt.dataspace,
         keeping,
@@ -83,15 +89,30 @@ def keep_sessions(
         ),
         backing=_paging(mqtt.account, settings),
         queue=queue,
+        wall=clock,
     )
     mqtt.kept.take_back = mqtt.take_back
     if isinstance(keeping, Shelves):
         forget_spools(keeping)
         keeping.on_trouble = partial(_note_trouble, ledger)
         _note_trouble(ledger, keeping.trouble)
-        values = keeping.store.values("mqtt/")
         keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
         mqtt.kept.restore(values)
+
+
+def _clock(noted: bytes | None) -> PassedTime:
+    """Return the clock by which what is kept expires; it goes on from where it was noted."""
+    if noted is None:
+        return PassedTime()
+    try:
+        return PassedTime(Noted.of(noted))
+    except ValueError as exc:
+        logger.error(
+            "the time of the last run cannot be read, the wall clock is believed: %s",
+            exc,
+            extra={"event": "unreadable", "key": CLOCK_KEY},
+        )
+        return PassedTime()
 
 
 def _note_trouble(ledger: Ledger, sentence: str | None) -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums,
 from .._account_tree import AccountTree
 from .._outlet import nobody
 from .._partings import Steps
+from .._passed import PassedTime
 from .._tenants import peer_of, printable
 from ._answers import Answer
 from ._filters import Filters
@@ -64,6 +66,11 @@ logger = logging.getLogger("clearfunds.transports.mqtt")
 SESSION_PREFIX = "mqtt/session/"
 AWAITING_PREFIX = "mqtt/awaiting/"
 RELEASING_PREFIX = "mqtt/releasing/"
+CLOCK_KEY = "mqtt/clock"
+
+CLOCK_NOTED_SECONDS: Final = 60.0
+"""How often the time is noted, which what is kept expires by: as much as may count twice or not at
+all where a machine without a clock loses power. As cheap as one message a minute."""
 
 EXACTLY_ONCE = 2
 
@@ -260,7 +267,7 @@ class KeptSession:
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
         unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
-        left: When it was last disconnected, in seconds of the wall clock; None while it is not.
+        left: When it was last disconnected, by `KeptSessions.wall`; None while it is not.
         short_since: Since when something waits for room while its client is away; None if nothing
             does. On the ledger's clock.
     """
@@ -315,7 +322,7 @@ class KeptSession:
         self._expiry = AS_SET
 
     def is_over(self, now: float) -> bool:
-        """Whether its client has been away for too long at `now`, on the wall clock."""
+        """Whether its client has been away for too long at `now`, by `KeptSessions.wall`."""
         expiry = self.expiry
         return self.left is not None and expiry is not None and now - self.left >= expiry
 
@@ -565,7 +572,8 @@ class KeptSession:
         if packet_id not in self.releasing:
             self.releasing[packet_id] = None
             # With a number that tells their order [MQTT-4.6.0-4].
-            keeping.set(self._key(RELEASING_PREFIX, packet_id), time.time_ns().to_bytes(8, "big"))
+            number = self._sessions.next_number()
+            keeping.set(self._key(RELEASING_PREFIX, packet_id), number.to_bytes(8, "big"))
         keeping.when_durable(release, self.queue)
 
     def completed(self, packet_id: int) -> bool:
@@ -610,7 +618,7 @@ class KeptSessions:
         settings: How much is kept.
         backing: Makes the queues' policy of paging.
         queue: Makes a queue.
-        wall: The wall clock.
+        wall: The time by which they expire; it only passes, and is not set (`PassedTime`).
 
     Attributes:
         by_id: Them, by client identifier.
@@ -643,6 +651,10 @@ class KeptSessions:
         self.given_up = 0
         self.ended = QueueSums()
         self.wall = wall
+        # What is noted of it, for the next run; a clock that is set at will says nothing then.
+        self._passed = wall if isinstance(wall, PassedTime) else None
+        self._noted_at = -math.inf
+        self._last_number = 0
         self._tree = tree
         self.at_rest = at_rest
         self._at_rest_of: dict[str, Account] = {
@@ -774,6 +786,7 @@ class KeptSessions:
         Who waits for a confirm waits as well as who is not read (rule 11): for a client that is
         away, and for which nothing more may be kept, not longer than its patience.
         """
+        self._note_time(now)
         over: KeptSession | None = None
         call = self.ledger.faults.call
         for session in self.by_id.values():
@@ -788,6 +801,19 @@ class KeptSessions:
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
             why = "what came for it waits for room, and nobody makes any"
             call(over.queue, "ending its session", self._give_up, over.client_id, why)
+
+    def next_number(self) -> int:
+        """Return a number that is larger than all before it, also those of earlier runs."""
+        self._last_number = max(self._last_number + 1, int(self.wall() * 1e9))
+        return self._last_number
+
+    def _note_time(self, now: float) -> None:
+        passed = self._passed
+        if passed is None or not self.settings.outlives:
+            return
+        if now - self._noted_at >= CLOCK_NOTED_SECONDS:
+            self._noted_at = now
+            self.keeping.set(CLOCK_KEY, passed.note().encode())
 
     def restore(self, values: Mapping[str, bytes]) -> None:
         """Take up the sessions from before a restart; for who opens the store, before all else.
@@ -815,13 +841,16 @@ class KeptSessions:
             self._restore_session(client_id, kept, now)
         for prefix in (AWAITING_PREFIX, RELEASING_PREFIX):
             found = sorted((v, k) for k, v in values.items() if k.startswith(prefix))
-            for _, key in found:
+            for number, key in found:
+                self._last_number = max(self._last_number, int.from_bytes(number, "big"))
                 self._restore_identifier(prefix, key)
 
     def _restore_session(self, client_id: str, kept: _KeptValue, now: float) -> None:
         session = self.by_id[client_id] = KeptSession(self, client_id, kept.name)
-        # Who was connected when the relay ended was last seen then; not later than now.
-        session.left = now if kept.left is None else min(now, kept.left)
+        # Who was connected when the relay ended was last seen then.
+        session.left = now if kept.left is None else kept.left
+        if self._passed is not None:
+            self._passed.not_before(session.left)
         session.expiry = kept.expiry
         # All of them first: whether one has options goes for all.
         for text, _, options, identifier in kept.filters:
