@@ -13,8 +13,9 @@ from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, cla
 from ..dataspace.sinks import SinkLimits
 from ..dataspace.subscriptions import RangeSubscription
 from ..store import StoreSettings
-from ._alarms import AlarmSettings, memory_limit, memory_used
+from ._alarms import AlarmSettings, memory_limit
 from ._flusher import Flusher
+from ._memory import memory_used
 from ._passed import Noted, PassedTime
 from ._server import Admission
 from ._settings import KeepingSettings, ServerSettings
@@ -85,6 +86,7 @@ def keep_sessions(
             patience=mqtt.settings.patience,
             stuck=mqtt.settings.stuck_kept,
             outlives=isinstance(keeping, Shelves),
+            verified=mqtt.settings.passwords is not None,
         ),
         backing=_paging(mqtt.account, settings),
         queue=queue,

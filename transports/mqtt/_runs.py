@@ -31,10 +31,12 @@ from ._frames import (
     PUBLISH,
     PUBREC,
     PUBREL,
+    QOS_1,
     QOS_2,
     RETAIN,
     body_of,
     encode_remaining_length,
+    find_frame,
 )
 from ._packets5 import decode5
 from ._reasons import Reason
@@ -360,6 +362,28 @@ def is_disconnect(buffer: bytes | bytearray, position: int) -> bool:
         and buffer[position] == DISCONNECT
         and position + 2 + buffer[position + 1] <= min(end, position + 2 + 127)
     )
+
+
+def clears_retained(
+    buffer: bytes, position: int, max_packet_size: int, *, properties: bool = False
+) -> bool:
+    """Whether a PUBLISH at `position` takes a retained value away, and publishes nothing else.
+
+    It has RETAIN and no payload (section 3.3.1.3). With `properties` it is MQTT 5's, and has none
+    of them that an empty payload could do without. Where not all of it is there: no.
+
+    Raises:
+        RemoteProtocolError: If no packet can begin so.
+    """
+    first = buffer[position]
+    if first & 0xF0 != PUBLISH or not first & RETAIN:
+        return False
+    frame = find_frame(buffer, position, max_packet_size)
+    if frame is None or frame[1] > len(buffer):
+        return False
+    at, end = frame
+    rest = end - at - 2 - (buffer[at] << 8 | buffer[at + 1]) if end - at >= 2 else -1
+    return rest == (2 if first & (QOS_1 | QOS_2) else 0) + properties
 
 
 REFUSED_PUBREC = 0x51

@@ -83,6 +83,7 @@ from ._runs import (
     REFUSED_PUBREC,
     Run,
     Single,
+    clears_retained,
     find_run,
     is_disconnect,
     publications,
@@ -572,8 +573,19 @@ class MqttSession(Session["MqttServer", Account | None]):
                 and not account.funds_are_clear()
                 and connection.state is State.CONNECTED
                 and not is_disconnect(buffer, position)
-                # An alarm stops publications, and what comes after them.
-                and (buffer[position] & 0xF0 == PUBLISH or not account.debt_is_clear())
+                # An alarm stops publications, and what comes after them; not what frees memory.
+                and (
+                    not account.debt_is_clear()
+                    or (
+                        buffer[position] & 0xF0 == PUBLISH
+                        and not clears_retained(
+                            buffer,
+                            position,
+                            connection.max_packet_size,
+                            properties=self._five is not None,
+                        )
+                    )
+                )
             ):
                 self._short = account
                 return True

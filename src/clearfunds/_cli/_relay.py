@@ -26,6 +26,7 @@ from clearfunds.transports import (
     TransportError,
     serve_relay,
 )
+from clearfunds.transports._memory import let_go_of_large
 from clearfunds.transports.mqtt import Passwords
 
 from ._credit_options import Flow
@@ -188,6 +189,7 @@ def relay(
         )
     _spare_the_collector()
     _allow_descriptors(settings.max_connections)
+    let_go_of_large()
     return run_async(_serve, settings, beside)
 
 
