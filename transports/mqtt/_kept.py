@@ -48,7 +48,8 @@ from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums,
 from .._account_tree import AccountTree
 from .._outlet import nobody
 from .._passed import PassedTime
-from .._tenants import peer_of, printable
+from .._shares import fits
+from .._tenants import NO_USER, identity, peer_of, peer_of_older, printable
 from ._answers import Answer
 from ._filters import Filters
 from ._frames import MAX_REMAINING_LENGTH
@@ -122,6 +123,9 @@ class KeptSettings:
     """QoS 2 publications of one client whose PUBREL has not come."""
     outlives: bool = True
     """Whether sessions outlive the process, too."""
+    verified: bool = False
+    """Whether it is verified which users clients are; then what an older version has kept for a
+    user is that user's."""
     patience: float
     """Seconds that a client, or the queue of one that is away, may make no progress while others
     wait on it."""
@@ -195,14 +199,19 @@ class _KeptValue:
     """What is written of a session, but for its identifiers and its queue.
 
     Each filter is [text, granted] or, with MQTT 5's, [text, granted, options, identifier]. There is
-    an expiry only if it is the session's own. So what has nothing of MQTT 5 is as older versions
-    have it.
+    an expiry only if it is the session's own, and a client's identifier only where it is not what
+    the value is kept by. Older versions have no user, and the names of users stand as they are in
+    theirs; so what has nothing of this is as they have it.
     """
 
     name: str
     left: float | None
     filters: list[tuple[str, int, int, int]]
     expiry: float | None = AS_SET
+    user: str | None = None
+    """Whose it is, if that is verified."""
+    client: str | None = None
+    is_older: bool = False
 
     @classmethod
     def of(cls, value: bytes) -> _KeptValue:
@@ -218,6 +227,9 @@ class _KeptValue:
                 raise TypeError("its name or its time is none")
             if not isinstance(expiry, float | int | None):
                 raise TypeError("its expiry is none")
+            user, client = kept.get("user"), kept.get("client")
+            if not isinstance(user, str | None) or not isinstance(client, str | None):
+                raise TypeError("its user or its client is none")
             filters = [(*each, 0, 0) if len(each) == 2 else each for each in kept["filters"]]
             for text, granted, options, identifier in filters:
                 fault = topic_filter_fault(text)
@@ -229,7 +241,8 @@ class _KeptValue:
                     raise ValueError(f"options {options}, identifier {identifier} are none")
         except (TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-        return cls(name, left, [(t, g, o, i) for t, g, o, i in filters], expiry)
+        filters = [(t, g, o, i) for t, g, o, i in filters]
+        return cls(name, left, filters, expiry, user, client, is_older="user" not in kept)
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -238,8 +251,12 @@ class _KeptValue:
             "left": self.left,
             "filters": [each if each[2] or each[3] else each[:2] for each in self.filters],
         }
+        if self.user is not None or "%" in self.name:
+            kept["user"] = self.user
         if self.expiry != AS_SET:
             kept["expiry"] = self.expiry
+        if self.client is not None:
+            kept["client"] = self.client
         return json.dumps(kept, separators=(",", ":")).encode()
 
 
@@ -248,6 +265,8 @@ class KeptSession:
 
     Attributes:
         client_id: The client's.
+        user: Whose it is, if that was verified when it was last connected; else None.
+        place: What it is called where it is kept.
         name: What its account is called: `listener/user/client`, as it was last connected.
         queue: What it is to acknowledge, and whether it may have had it before.
         subscriptions: Its filters.
@@ -264,14 +283,23 @@ class KeptSession:
 
     __slots__ = (
         "__weakref__", "_at_least_once", "_expiry", "_selecting", "_sessions", "awaiting",
-        "client_id", "filters", "left", "name", "own", "queue", "releasing", "shelf", "short_since",
-        "subscriptions", "unanswered",
+        "client_id", "filters", "left", "name", "own", "place", "queue", "releasing", "shelf",
+        "short_since", "subscriptions", "unanswered", "user",
     )  # fmt: skip
 
-    def __init__(self, sessions: KeptSessions, client_id: str, name: str) -> None:
+    def __init__(
+        self,
+        sessions: KeptSessions,
+        client_id: str,
+        name: str,
+        user: str | None = None,
+        place: str | None = None,
+    ) -> None:
         self._sessions = sessions
         self.client_id = client_id
         self.name = name
+        self.user = user
+        self.place = self.key if place is None else place
         self.subscriptions: dict[str, _Subscribed] = {}
         self.filters = Filters()
         self.own: Callable[[Account], bool] | None = None
@@ -291,9 +319,14 @@ class KeptSession:
         return f"<KeptSession {self.client_id}: {where}, {len(self.queue)} queued>"
 
     @property
+    def key(self) -> str:
+        """What it is known by; see `identity`."""
+        return identity(self.client_id, self.user)
+
+    @property
     def is_current(self) -> bool:
         """Whether it is its client's session: not ended while a connection still had it."""
-        return self._sessions.by_id.get(self.client_id) is self
+        return self._sessions.by_id.get(self.key) is self
 
     @property
     def expiry(self) -> float | None:
@@ -483,13 +516,14 @@ class KeptSession:
             (text, each.granted, each.options, each.identifier)
             for text, each in self.subscriptions.items()
         ]
-        value = _KeptValue(self.name, self.left, filters, self._expiry)
-        self._sessions.keeping.set(SESSION_PREFIX + self.client_id, value.encode())
+        client = None if self.place == self.client_id else self.client_id
+        value = _KeptValue(self.name, self.left, filters, self._expiry, self.user, client)
+        self._sessions.keeping.set(SESSION_PREFIX + self.place, value.encode())
 
     def erase(self) -> None:
         """Keep nothing of it."""
         keeping = self._sessions.keeping
-        keeping.delete(SESSION_PREFIX + self.client_id)
+        keeping.delete(SESSION_PREFIX + self.place)
         for packet_id in self.awaiting:
             keeping.delete(self._key(AWAITING_PREFIX, packet_id))
         for packet_id in self.releasing:
@@ -497,7 +531,7 @@ class KeptSession:
         keeping.drop(self.shelf)
 
     def _key(self, prefix: str, packet_id: int) -> str:
-        return f"{prefix}{packet_id}/{self.client_id}"
+        return f"{prefix}{packet_id}/{self.place}"
 
     # -- QoS 2 from the client ------------------------------------------------------------------
 
@@ -588,7 +622,7 @@ class KeptSessions:
         wall: The time by which they expire; it only passes, and is not set (`PassedTime`).
 
     Attributes:
-        by_id: Them, by client identifier.
+        by_id: Them, by what they are known by (`KeptSession.key`).
         at_rest: See above.
         expired: How many were ended because nobody came back for them.
         given_up: How many were ended because others waited for room in their queues.
@@ -653,7 +687,7 @@ class KeptSessions:
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""
         settings = self.settings
-        name = f"mqtt/{session.client_id}"
+        name = f"mqtt/{session.place}"
         shelf = self.keeping.shelf(name)
         limit = Limit(items=settings.max_queued, bytes=settings.max_queued_bytes)
         above = self.at_rest_of(session.name, session.client_id)
@@ -667,31 +701,48 @@ class KeptSessions:
             patience=settings.patience,
             policy=settings.stuck,
         )
-        queue.on_given_up = partial(self._give_up, session.client_id)
+        queue.on_given_up = partial(self._give_up, session)
         if settings.outlives:
             queue.durable_first = is_exactly_once
         shelf.recover(queue)
         return queue, shelf
 
-    def create(self, client_id: str, name: str) -> KeptSession | None:
-        """Begin a session; None if there are too many."""
-        if len(self.by_id) >= self.settings.max_sessions:
+    def create(self, client_id: str, name: str, user: str | None = None) -> KeptSession | None:
+        """Begin a session of a client, whose `user` is verified; None if there are too many.
+
+        One user is left no more than a share of what is free (`fits`).
+        """
+        most = self.settings.max_sessions
+        mine = sum(1 for each in self.by_id.values() if each.user == user) if user else 0
+        if not fits(mine, len(self.by_id), most):
             return None
-        session = self.by_id[client_id] = KeptSession(self, client_id, name)
+        session = KeptSession(self, client_id, name, user)
+        self.by_id[session.key] = session
         return session
 
-    def find(self, client_id: str) -> KeptSession | None:
-        """Return the session of a client; None if there is none, or it is over and ends now."""
-        session = self.by_id.get(client_id)
+    def find(
+        self, client_id: str, user: str | None = None, *, adopts: bool = False
+    ) -> KeptSession | None:
+        """Return the session of a client; None if there is none, or it is over and ends now.
+
+        One that `adopts` takes up what is nobody's, if it has none of its own.
+        """
+        session = self.by_id.get(identity(client_id, user))
+        if session is None and adopts and user is not None:
+            session = self.by_id.get(identity(client_id, None))
+            if session is not None:
+                del self.by_id[session.key]
+                session.user = user
+                self.by_id[session.key] = session
         if session is not None and session.is_over(self.wall()):
-            self.discard(client_id)
+            self.discard(session.key)
             self.expired += 1
             return None
         return session
 
-    def discard(self, client_id: str) -> None:
+    def discard(self, key: str) -> None:
         """End a session, if there is one: its client wants a clean one, or did not come back."""
-        session = self.by_id.pop(client_id, None)
+        session = self.by_id.pop(key, None)
         if session is None:
             return
         with self._account_of(session) as account:
@@ -701,8 +752,7 @@ class KeptSessions:
         session.queue.account.close()
         session.erase()
 
-    def _give_up(self, client_id: str, why: str) -> None:
-        session = self.by_id[client_id]
+    def _give_up(self, session: KeptSession, why: str) -> None:
         self.given_up += 1
         logger.warning(
             "the session of %s, who is away, is over with %d messages: %s",
@@ -723,16 +773,16 @@ class KeptSessions:
             ring=0,
         )
         self.ledger.incidents.add_given_up(queue, what, now)
-        self.discard(client_id)
+        self.discard(session.key)
 
     def expire(self) -> list[str]:
         """End the sessions whose clients have been away for too long; return whose they were."""
         now = self.wall()
-        over = [session.client_id for session in self.by_id.values() if session.is_over(now)]
-        for client_id in over:
-            self.discard(client_id)
+        over = [session for session in self.by_id.values() if session.is_over(now)]
+        for session in over:
+            self.discard(session.key)
         self.expired += len(over)
-        return over
+        return [session.client_id for session in over]
 
     def tick(self, now: float) -> None:
         """Let the queues do what is due at `now`, on the ledger's clock.
@@ -752,7 +802,7 @@ class KeptSessions:
                 over = session
         # One at a time: the others may have room then.
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
-            self._give_up(over.client_id, "what came for it waits for room, and nobody makes any")
+            self._give_up(over, "what came for it waits for room, and nobody makes any")
 
     def next_number(self) -> int:
         """Return a number that is larger than all before it, also those of earlier runs."""
@@ -776,29 +826,37 @@ class KeptSessions:
             values: All that was kept with `Keeping.set`, by key.
         """
         now = self.wall()
+        by_place: dict[str, KeptSession] = {}
         for key, value in values.items():
             if not key.startswith(SESSION_PREFIX):
                 continue
-            client_id = key.removeprefix(SESSION_PREFIX)
+            place = key.removeprefix(SESSION_PREFIX)
             try:
                 kept = _KeptValue.of(value)
             except ValueError as exc:
                 logger.error(
                     "the session of %r is not taken up, what is kept of it cannot be read: %s",
-                    client_id,
+                    place,
                     exc,
-                    extra={"event": "unreadable", "client_id": client_id},
+                    extra={"event": "unreadable", "client_id": place},
                 )
                 continue
-            self._restore_session(client_id, kept, now)
+            by_place[place] = self._restore_session(place, kept, now)
         for prefix in (AWAITING_PREFIX, RELEASING_PREFIX):
             found = sorted((v, k) for k, v in values.items() if k.startswith(prefix))
             for number, key in found:
                 self._last_number = max(self._last_number, int.from_bytes(number, "big"))
-                self._restore_identifier(prefix, key)
+                self._restore_identifier(prefix, key, by_place)
 
-    def _restore_session(self, client_id: str, kept: _KeptValue, now: float) -> None:
-        session = self.by_id[client_id] = KeptSession(self, client_id, kept.name)
+    def _restore_session(self, place: str, kept: _KeptValue, now: float) -> KeptSession:
+        client_id = place if kept.client is None else kept.client
+        name, user = kept.name, kept.user
+        if kept.is_older:
+            older = peer_of_older(name, printable(client_id))
+            name = older.name
+            user = older.user if self.settings.verified and older.user != NO_USER else None
+        session = KeptSession(self, client_id, name, user, place)
+        self.by_id[session.key] = session
         # Who was connected when the relay ended was last seen then.
         session.left = now if kept.left is None else kept.left
         if self._passed is not None:
@@ -819,10 +877,13 @@ class KeptSessions:
                 session.subscribed(
                     text, granted, observation, options=options, identifier=identifier
                 )
+        return session
 
-    def _restore_identifier(self, prefix: str, key: str) -> None:
-        number, _, client_id = key.removeprefix(prefix).partition("/")
-        session = self.by_id.get(client_id)
+    def _restore_identifier(
+        self, prefix: str, key: str, by_place: Mapping[str, KeptSession]
+    ) -> None:
+        number, _, place = key.removeprefix(prefix).partition("/")
+        session = by_place.get(place)
         packet_id = int(number) if number.isdecimal() else 0
         if session is None or not 0 < packet_id <= MAX_PACKET_ID:
             self.keeping.delete(key)

@@ -31,7 +31,7 @@ from .._session import (
     LOOK_AHEAD_PAUSE_SECONDS,
     Session,
 )
-from .._tenants import NO_USER, Peer, peer_of, printable
+from .._tenants import NO_USER, Peer, identity, printable
 from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
@@ -135,11 +135,6 @@ REASONS: dict[int, Reason] = {
 """What a CONNACK says in MQTT 5 for what it says in 3.1.1."""
 
 
-def _taken(peer: Peer, what: str) -> str:
-    user, client = peer.user[:SHOWN_OF_USER], peer.client[:SHOWN_OF_USER]
-    return f"another user has {what} with its client identifier (user {user}, client {client})"
-
-
 def frame(item: Publication | bytes) -> bytes:
     """Make bytes of what reaches an outlet: a publication for at-most-once, or a packet."""
     if isinstance(item, bytes):
@@ -157,9 +152,9 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_observations", "_parting",
+        "_kept", "_key", "_listener", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_short", "_single",
-        "_single_topic", "_undecided", "_way", "_will", "client_id",
+        "_single_topic", "_undecided", "_user", "_way", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -183,6 +178,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Ahead | None = None
         self.client_id = ""
+        # What it is known by to the server: its identifier, and its user if that is verified.
+        self._key = ""
+        self._user: str | None = None
         self.account = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
@@ -329,8 +327,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _withdraw(self, reason: str) -> None:
         """Take back the subscriptions, publish the will, and give up the name."""
         server = self._server
-        if server.sessions.get(self.client_id) is self:
-            del server.sessions[self.client_id]
+        if server.sessions.get(self._key) is self:
+            del server.sessions[self._key]
         account = self.account
         if account is None:
             server.logger.info(
@@ -372,7 +370,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._answers.close()
         kept, sessions = self._kept, self._server.kept
         if kept is not None and sessions is not None and kept.expiry == 0 and kept.is_current:
-            sessions.discard(self.client_id)  # nothing of it is under way any more
+            sessions.discard(kept.key)  # nothing of it is under way any more
         self._short = None
         payers, self._payers = self._payers, None
         for payer in () if payers is None else payers.close():
@@ -385,7 +383,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return False
         seconds = delay if kept.expiry is None else min(delay, kept.expiry)
         due = self._server.ledger.clock() + seconds
-        return self._server.wills.add(self.client_id, self._peer, will, due)
+        return self._server.wills.add(self._key, self._peer, will, due)
 
     def _silence(self, seconds: float, allowed: float) -> str:
         self._parting = Reason.KEEP_ALIVE_TIMEOUT
@@ -901,13 +899,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         settings = server.settings
         self._last = server.ledger.clock()
-        client_id = packet.client_id or server.new_client_id()
+        self.client_id = packet.client_id or server.new_client_id()
         user = packet.username if self._link.user is None else self._link.user
-        peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
-        old = server.sessions.get(client_id)
-        if settings.passwords is not None or self._link.user is not None:
-            self._check_user(peer, client_id, old)
-        self.client_id = client_id
+        peer = Peer(self._listener, printable(user) if user else NO_USER, printable(self.client_id))
+        if user and (settings.passwords is not None or self._link.user is not None):
+            self._user = peer.user
+        self._key = identity(self.client_id, self._user)
+        old = server.sessions.get(self._key)
         self._peer = peer
         if old is not None:
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
@@ -916,8 +914,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             old._retire("another connection came with the same client identifier")
         name = peer.name
         kept, present = self._find_session(packet, name)
-        server.came_back(self.client_id, to_its_session=present)
-        server.sessions[self.client_id] = self
+        server.came_back(self._key, to_its_session=present)
+        server.sessions[self._key] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
@@ -967,19 +965,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             shared_available=0,
         )
 
-    def _check_user(self, peer: Peer, client_id: str, old: MqttSession | None) -> None:
-        """See that a client takes up nothing of another user's; what is nobody's it may have.
-
-        Raises:
-            RemoteProtocolError: If it would; the client has been told.
-        """
-        kept = None if self._server.kept is None else self._server.kept.by_id.get(client_id)
-        users = {peer.user, NO_USER}
-        if old is not None and old._peer.user not in users:
-            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, _taken(peer, "a connection"))
-        if kept is not None and peer_of(kept.name, peer.client).user not in users:
-            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, _taken(peer, "a session"))
-
     def _find_session(self, packet: Connect, name: str) -> tuple[KeptSession | None, bool]:
         """Take up the client's session, or begin one that is kept; and say whether there was one.
 
@@ -990,16 +975,21 @@ class MqttSession(Session["MqttServer", Account | None]):
         if sessions is None:
             return None, False
         five = self._five
+        # Where all who come are verified, what is nobody's is from before they were.
+        settings = self._server.settings
+        adopts = settings.passwords is not None and not settings.anonymous
+        session = sessions.find(self.client_id, self._user, adopts=adopts)
         if packet.clean_session:
-            sessions.discard(self.client_id)
+            if session is not None:
+                sessions.discard(session.key)
+                session = None
             if five is None or five.expiry == 0:
                 return None, False
-        session = sessions.find(self.client_id)
         present = session is not None
         if session is None and five is not None and five.expiry == 0:
             return None, False
         if session is None:
-            session = sessions.create(self.client_id, name)
+            session = sessions.create(self.client_id, name, self._user)
         if session is None:
             why = (
                 f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
