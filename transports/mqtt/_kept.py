@@ -49,12 +49,13 @@ from .._account_tree import AccountTree
 from .._outlet import nobody
 from .._passed import PassedTime
 from .._shares import fits
-from .._tenants import NO_USER, identity, peer_of, peer_of_older, printable
+from .._tenants import NO_USER, as_part, identity, peer_of, peer_of_older, printable
 from ._answers import Answer
 from ._filters import Filters
 from ._frames import MAX_REMAINING_LENGTH
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
+from ._room import Kept, over_share
 from ._selecting import Selecting, select_by
 from ._topics import topic_filter_fault
 
@@ -145,8 +146,8 @@ def is_exactly_once(event: Any) -> bool:
 class SessionQueue(Queue):
     """The queue of a kept session.
 
-    If publishers wait on it because nothing more may be kept on disk, and its client is away, the
-    session is over: nobody else will make room (rule 11).
+    If publishers wait on it because nothing more may be kept on disk, and its client is away, room
+    is made by those sessions that have more than their share (rule 11).
     """
 
     __slots__ = ("on_given_up",)
@@ -170,6 +171,11 @@ class SessionQueue(Queue):
         """Whether something waits, unconfirmed, for room to be kept in."""
         writer = self._writer
         return writer.short and writer.trouble is None and writer.unwritten > 0
+
+    @property
+    def wants(self) -> int:
+        """How many bytes the first of what waits for room needs; 0: nothing waits."""
+        return self._writer.wants
 
     def give_up(self, why: str) -> None:
         """See `Queue.give_up`."""
@@ -701,7 +707,7 @@ class KeptSessions:
             patience=settings.patience,
             policy=settings.stuck,
         )
-        queue.on_given_up = partial(self._give_up, session)
+        queue.on_given_up = partial(self._make_room, session)
         if settings.outlives:
             queue.durable_first = is_exactly_once
         shelf.recover(queue)
@@ -792,6 +798,7 @@ class KeptSessions:
         """
         self._note_time(now)
         over: KeptSession | None = None
+        wanted = 0
         for session in self.by_id.values():
             session.queue.tick(now)
             if session.left is None or not session.queue.is_short:
@@ -800,9 +807,43 @@ class KeptSessions:
                 session.short_since = now
             elif now - session.short_since >= self.settings.patience:
                 over = session
-        # One at a time: the others may have room then.
+                wanted += session.queue.wants
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
-            self._give_up(over, "what came for it waits for room, and nobody makes any")
+            self._make_room(over, "what is to be kept waits for room, and nobody makes any", wanted)
+
+    def _make_room(self, session: KeptSession, why: str, wanted: int = 0) -> None:
+        """End sessions that have more than their share, if there is no room for what comes."""
+        needed = max(wanted, session.queue.wants)
+        at_rest = self.at_rest_of(session.name, session.client_id)
+        if at_rest is not self.at_rest and at_rest.debt_bytes + needed <= at_rest.mark_bytes:
+            at_rest = self.at_rest
+        limit = at_rest.own_limit.bytes
+        if limit is None:
+            self._give_up(session, why)  # it has used up what it may have itself
+            return
+        everybody = at_rest is self.at_rest
+        over = over_share(
+            [each for each in self.by_id.values() if everybody or self._is_below(each, at_rest)],
+            self._kept_for,
+            {name: tenant.kept for name, tenant in self._tree.rules.tenants.items() if tenant.kept},
+            limit,
+            lambda each: each.left is not None,
+            needed,
+        )
+        for each in over:
+            self._give_up(each, why)
+
+    def _is_below(self, session: KeptSession, at_rest: Account) -> bool:
+        return self.at_rest_of(session.name, session.client_id) is at_rest
+
+    def _kept_for(self, session: KeptSession) -> Kept:
+        tenant = self._tree.of(peer_of(session.name, printable(session.client_id))).tenant
+        return Kept(
+            "" if tenant is None else tenant.name,
+            session.key if session.user is None else as_part(session.user),
+            session.queue.account.debt_bytes,
+            session.queue.wants,
+        )
 
     def next_number(self) -> int:
         """Return a number that is larger than all before it, also those of earlier runs."""
