@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from ..accounts import DEFAULT_FLOOR, Account, LatencyLimit, Limit, RateLimit
 from ._account_limits import AccountLimits, AccountRate
 from ._patterns import FirstMatch
-from ._tenants import NO_USER, Membership, Peer, Tenant, TenantRules
+from ._tenants import NO_USER, Membership, Peer, Tenant, TenantRules, as_part
 
 TENANT_PREFIX = "tenant/"
 """With a tenant's name behind it: its account's; and with `/USER` behind that, a user's of it."""
@@ -153,7 +153,7 @@ class AccountTree:
         if not tenant.has_users:
             return above
         account = self.server.ledger.open(
-            f"{above.name}/{user}",
+            f"{above.name}/{as_part(user)}",
             limit=Limit(items=tenant.user_items, bytes=tenant.user_bytes),
             parent=above,
             shared=True,

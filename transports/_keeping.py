@@ -86,6 +86,7 @@ def keep_sessions(
             patience=mqtt.settings.patience,
             stuck=mqtt.settings.stuck_kept,
             outlives=isinstance(keeping, Shelves),
+            verified=mqtt.settings.passwords is not None,
         ),
         backing=_paging(mqtt.account, settings),
         queue=queue,

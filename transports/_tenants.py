@@ -48,14 +48,28 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """What its account is called."""
-        return f"{self.listener}/{self.user}/{self.client}"
+        """What its account is called; no two peers' are called the same.
+
+        A listener's label and a client's name may have a `/`; in a user's it stands as in URLs.
+        """
+        return f"{self.listener}/{as_part(self.user)}/{self.client}"
+
+
+def as_part(user: str) -> str:
+    """Return a user's name as a part of another one, without `/`; no two names become one."""
+    return user.replace("%", "%25").replace("/", "%2F")
 
 
 def peer_of(name: str, client: str) -> Peer:
-    """Take the name of a client's account apart again.
+    """Take the name of a client's account apart again."""
+    listener, _, user = name.removesuffix(f"/{client}").rpartition("/")
+    return Peer(listener, user.replace("%2F", "/").replace("%25", "%"), client)
 
-    Only where a listener's label and a user's name both have a / in them there are several ways to.
+
+def peer_of_older(name: str, client: str) -> Peer:
+    """The same for a name from when a user's `/` stood there as it is: what a store may have.
+
+    Where a listener's label and a user's name both have one, the user's is taken to have none.
     """
     rest = name.removesuffix(f"/{client}")
     if rest.partition("/")[0].endswith(":"):  # a path, which has them itself
@@ -65,9 +79,28 @@ def peer_of(name: str, client: str) -> Peer:
     return Peer(listener, user, client)
 
 
+_VERIFIED: Final = "@"
+
+
+def identity(client: str, user: str | None) -> str:
+    """Return what a client is known by: its identifier, and its user if that has been verified.
+
+    Each verified user has identifiers of its own: nobody takes over, or keeps from its owner, what
+    is another user's. Those who are believed whatever they say share theirs.
+    """
+    if user is not None:
+        return f"{_VERIFIED}{as_part(user)}/{client}"
+    return _VERIFIED + client if client.startswith(_VERIFIED) else client
+
+
 def printable(name: str) -> str:
-    """Return a name that a peer has chosen, fit for a log line and a label."""
-    return name if name.isprintable() else name.encode("unicode_escape").decode()
+    """Return a name that a peer has chosen, fit for a log line and a label.
+
+    No two names become one: a backslash is doubled.
+    """
+    if name.isprintable() and "\\" not in name:
+        return name
+    return name.encode("unicode_escape").decode()
 
 
 def _check_name(_: object, __: object, name: str) -> None:

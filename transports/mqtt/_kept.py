@@ -52,12 +52,14 @@ from .._account_tree import AccountTree
 from .._outlet import nobody
 from .._partings import Steps
 from .._passed import PassedTime
-from .._tenants import peer_of, printable
+from .._shares import fits
+from .._tenants import NO_USER, as_part, identity, peer_of, peer_of_older, printable
 from ._answers import Answer
 from ._filters import Filters
 from ._frames import MAX_REMAINING_LENGTH
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
+from ._room import Kept, over_share
 from ._selecting import Selecting, select_by
 from ._topics import topic_filter_fault
 
@@ -132,6 +134,9 @@ class KeptSettings:
     """QoS 2 publications of one client whose PUBREL has not come."""
     outlives: bool = True
     """Whether sessions outlive the process, too."""
+    verified: bool = False
+    """Whether it is verified which users clients are; then what an older version has kept for a
+    user is that user's."""
     patience: float
     """Seconds that a client, or the queue of one that is away, may make no progress while others
     wait on it."""
@@ -151,8 +156,8 @@ def is_exactly_once(event: Any) -> bool:
 class SessionQueue(Queue):
     """The queue of a kept session.
 
-    If publishers wait on it because nothing more may be kept on disk, and its client is away, the
-    session is over: nobody else will make room (rule 11).
+    If publishers wait on it because nothing more may be kept on disk, and its client is away, room
+    is made by those sessions that have more than their share (rule 11).
     """
 
     __slots__ = ("on_given_up",)
@@ -176,6 +181,11 @@ class SessionQueue(Queue):
         """Whether something waits, unconfirmed, for room to be kept in."""
         writer = self._writer
         return writer.short and writer.trouble is None and writer.unwritten > 0
+
+    @property
+    def wants(self) -> int:
+        """How many bytes the first of what waits for room needs; 0: nothing waits."""
+        return self._writer.wants
 
     def give_up(self, why: str) -> None:
         """See `Queue.give_up`."""
@@ -205,14 +215,19 @@ class _KeptValue:
     """What is written of a session, but for its identifiers and its queue.
 
     Each filter is [text, granted] or, with MQTT 5's, [text, granted, options, identifier]. There is
-    an expiry only if it is the session's own. So what has nothing of MQTT 5 is as older versions
-    have it.
+    an expiry only if it is the session's own, and a client's identifier only where it is not what
+    the value is kept by. Older versions have no user, and the names of users stand as they are in
+    theirs; so what has nothing of this is as they have it.
     """
 
     name: str
     left: float | None
     filters: list[tuple[str, int, int, int]]
     expiry: float | None = AS_SET
+    user: str | None = None
+    """Whose it is, if that is verified."""
+    client: str | None = None
+    is_older: bool = False
 
     @classmethod
     def of(cls, value: bytes) -> _KeptValue:
@@ -228,6 +243,9 @@ class _KeptValue:
                 raise TypeError("its name or its time is none")
             if not isinstance(expiry, float | int | None):
                 raise TypeError("its expiry is none")
+            user, client = kept.get("user"), kept.get("client")
+            if not isinstance(user, str | None) or not isinstance(client, str | None):
+                raise TypeError("its user or its client is none")
             filters = [(*each, 0, 0) if len(each) == 2 else each for each in kept["filters"]]
             for text, granted, options, identifier in filters:
                 fault = topic_filter_fault(text)
@@ -239,7 +257,8 @@ class _KeptValue:
                     raise ValueError(f"options {options}, identifier {identifier} are none")
         except (TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-        return cls(name, left, [(t, g, o, i) for t, g, o, i in filters], expiry)
+        filters = [(t, g, o, i) for t, g, o, i in filters]
+        return cls(name, left, filters, expiry, user, client, is_older="user" not in kept)
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -248,8 +267,12 @@ class _KeptValue:
             "left": self.left,
             "filters": [each if each[2] or each[3] else each[:2] for each in self.filters],
         }
+        if self.user is not None or "%" in self.name:
+            kept["user"] = self.user
         if self.expiry != AS_SET:
             kept["expiry"] = self.expiry
+        if self.client is not None:
+            kept["client"] = self.client
         return json.dumps(kept, separators=(",", ":")).encode()
 
 
@@ -258,6 +281,8 @@ class KeptSession:
 
     Attributes:
         client_id: The client's.
+        user: Whose it is, if that was verified when it was last connected; else None.
+        place: What it is called where it is kept.
         name: What its account is called: `listener/user/client`, as it was last connected.
         queue: What it is to acknowledge, and whether it may have had it before.
         subscriptions: Its filters.
@@ -274,14 +299,23 @@ class KeptSession:
 
     __slots__ = (
         "__weakref__", "_at_least_once", "_expiry", "_selecting", "_sessions", "awaiting",
-        "client_id", "filters", "left", "name", "own", "queue", "releasing", "shelf", "short_since",
-        "subscriptions", "unanswered",
+        "client_id", "filters", "left", "name", "own", "place", "queue", "releasing", "shelf",
+        "short_since", "subscriptions", "unanswered", "user",
     )  # fmt: skip
 
-    def __init__(self, sessions: KeptSessions, client_id: str, name: str) -> None:
+    def __init__(
+        self,
+        sessions: KeptSessions,
+        client_id: str,
+        name: str,
+        user: str | None = None,
+        place: str | None = None,
+    ) -> None:
         self._sessions = sessions
         self.client_id = client_id
         self.name = name
+        self.user = user
+        self.place = self.key if place is None else place
         self.subscriptions: dict[str, _Subscribed] = {}
         self.filters = Filters()
         self.own: Callable[[Account], bool] | None = None
@@ -301,9 +335,14 @@ class KeptSession:
         return f"<KeptSession {self.client_id}: {where}, {len(self.queue)} queued>"
 
     @property
+    def key(self) -> str:
+        """What it is known by; see `identity`."""
+        return identity(self.client_id, self.user)
+
+    @property
     def is_current(self) -> bool:
         """Whether it is its client's session: not ended while a connection still had it."""
-        return self._sessions.by_id.get(self.client_id) is self
+        return self._sessions.by_id.get(self.key) is self
 
     @property
     def expiry(self) -> float | None:
@@ -511,13 +550,14 @@ class KeptSession:
             (text, each.granted, each.options, each.identifier)
             for text, each in self.subscriptions.items()
         ]
-        value = _KeptValue(self.name, self.left, filters, self._expiry)
-        self._sessions.keeping.set(SESSION_PREFIX + self.client_id, value.encode())
+        client = None if self.place == self.client_id else self.client_id
+        value = _KeptValue(self.name, self.left, filters, self._expiry, self.user, client)
+        self._sessions.keeping.set(SESSION_PREFIX + self.place, value.encode())
 
     def erase(self) -> None:
         """Keep nothing of it."""
         keeping = self._sessions.keeping
-        keeping.delete(SESSION_PREFIX + self.client_id)
+        keeping.delete(SESSION_PREFIX + self.place)
         for packet_id in self.awaiting:
             keeping.delete(self._key(AWAITING_PREFIX, packet_id))
         for packet_id in self.releasing:
@@ -525,7 +565,7 @@ class KeptSession:
         keeping.drop(self.shelf)
 
     def _key(self, prefix: str, packet_id: int) -> str:
-        return f"{prefix}{packet_id}/{self.client_id}"
+        return f"{prefix}{packet_id}/{self.place}"
 
     # -- QoS 2 from the client ------------------------------------------------------------------
 
@@ -621,7 +661,7 @@ class KeptSessions:
         wall: The time by which they expire; it only passes, and is not set (`PassedTime`).
 
     Attributes:
-        by_id: Them, by client identifier.
+        by_id: Them, by what they are known by (`KeptSession.key`).
         at_rest: See above.
         expired: How many were ended because nobody came back for them.
         given_up: How many were ended because others waited for room in their queues.
@@ -690,7 +730,7 @@ class KeptSessions:
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""
         settings = self.settings
-        name = f"mqtt/{session.client_id}"
+        name = f"mqtt/{session.place}"
         shelf = self.keeping.shelf(name)
         limit = Limit(items=settings.max_queued, bytes=settings.max_queued_bytes)
         above = self.at_rest_of(session.name, session.client_id)
@@ -704,37 +744,54 @@ class KeptSessions:
             patience=settings.patience,
             policy=settings.stuck,
         )
-        queue.on_given_up = partial(self._give_up, session.client_id)
+        queue.on_given_up = partial(self._make_room, session)
         if settings.outlives:
             queue.durable_first = is_exactly_once
         shelf.recover(queue)
         return queue, shelf
 
-    def create(self, client_id: str, name: str) -> KeptSession | None:
-        """Begin a session; None if there are too many."""
-        if len(self.by_id) >= self.settings.max_sessions:
+    def create(self, client_id: str, name: str, user: str | None = None) -> KeptSession | None:
+        """Begin a session of a client, whose `user` is verified; None if there are too many.
+
+        One user is left no more than a share of what is free (`fits`).
+        """
+        most = self.settings.max_sessions
+        mine = sum(1 for each in self.by_id.values() if each.user == user) if user else 0
+        if not fits(mine, len(self.by_id), most):
             return None
-        session = self.by_id[client_id] = KeptSession(self, client_id, name)
+        session = KeptSession(self, client_id, name, user)
+        self.by_id[session.key] = session
         return session
 
-    def find(self, client_id: str) -> KeptSession | None:
-        """Return the session of a client; None if there is none, or it is over and ends now."""
-        session = self.by_id.get(client_id)
+    def find(
+        self, client_id: str, user: str | None = None, *, adopts: bool = False
+    ) -> KeptSession | None:
+        """Return the session of a client; None if there is none, or it is over and ends now.
+
+        One that `adopts` takes up what is nobody's, if it has none of its own.
+        """
+        session = self.by_id.get(identity(client_id, user))
+        if session is None and adopts and user is not None:
+            session = self.by_id.get(identity(client_id, None))
+            if session is not None:
+                del self.by_id[session.key]
+                session.user = user
+                self.by_id[session.key] = session
         if session is not None and session.is_over(self.wall()):
-            self.discard(client_id)
+            self.discard(session.key)
             self.expired += 1
             return None
         return session
 
-    def discard(self, client_id: str) -> None:
+    def discard(self, key: str) -> None:
         """End a session, if there is one: its client wants a clean one, or did not come back."""
-        session = self.by_id.pop(client_id, None)
+        session = self.by_id.pop(key, None)
         if session is None:
             return
         with self._account_of(session) as account:
             end: Steps = iter((partial(self._end, session),))
             steps = chain(session.unobserving(account), end)
-            self.take_back(client_id, account, steps)
+            self.take_back(key, account, steps)
 
     def _end(self, session: KeptSession) -> None:
         session.queue.delete()
@@ -742,8 +799,7 @@ class KeptSessions:
         session.queue.account.close()
         session.erase()
 
-    def _give_up(self, client_id: str, why: str) -> None:
-        session = self.by_id[client_id]
+    def _give_up(self, session: KeptSession, why: str) -> None:
         self.given_up += 1
         logger.warning(
             "the session of %s, who is away, is over with %d messages: %s",
@@ -764,7 +820,7 @@ class KeptSessions:
             ring=0,
         )
         self.ledger.incidents.add_given_up(queue, what, now)
-        self.discard(client_id)
+        self.discard(session.key)
 
     def expire(self) -> list[str]:
         """End sessions whose clients have been away for too long; return whose they were.
@@ -772,13 +828,12 @@ class KeptSessions:
         Not very many at once: the others are over all the same (`find`).
         """
         now = self.wall()
-        all_over = (each.client_id for each in self.by_id.values() if each.is_over(now))
+        all_over = (each for each in self.by_id.values() if each.is_over(now))
         over = list(islice(all_over, EXPIRED_AT_ONCE))
-        for client_id in over:
-            queue = self.by_id[client_id].queue
-            self.ledger.faults.call(queue, "ending its session", self.discard, client_id)
+        for session in over:
+            self.ledger.faults.call(session.queue, "ending its session", self.discard, session.key)
         self.expired += len(over)
-        return over
+        return [session.client_id for session in over]
 
     def tick(self, now: float) -> None:
         """Let the queues do what is due at `now`, on the ledger's clock.
@@ -788,6 +843,7 @@ class KeptSessions:
         """
         self._note_time(now)
         over: KeptSession | None = None
+        wanted = 0
         call = self.ledger.faults.call
         for session in self.by_id.values():
             call(session.queue, "doing what is due", session.queue.tick, now)
@@ -797,10 +853,44 @@ class KeptSessions:
                 session.short_since = now
             elif now - session.short_since >= self.settings.patience:
                 over = session
-        # One at a time: the others may have room then.
+                wanted += session.queue.wants
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
-            why = "what came for it waits for room, and nobody makes any"
-            call(over.queue, "ending its session", self._give_up, over.client_id, why)
+            why = "what is to be kept waits for room, and nobody makes any"
+            call(over.queue, "making room", self._make_room, over, why, wanted)
+
+    def _make_room(self, session: KeptSession, why: str, wanted: int = 0) -> None:
+        """End sessions that have more than their share, if there is no room for what comes."""
+        needed = max(wanted, session.queue.wants)
+        at_rest = self.at_rest_of(session.name, session.client_id)
+        if at_rest is not self.at_rest and at_rest.debt_bytes + needed <= at_rest.mark_bytes:
+            at_rest = self.at_rest
+        limit = at_rest.own_limit.bytes
+        if limit is None:
+            self._give_up(session, why)  # it has used up what it may have itself
+            return
+        everybody = at_rest is self.at_rest
+        over = over_share(
+            [each for each in self.by_id.values() if everybody or self._is_below(each, at_rest)],
+            self._kept_for,
+            {name: tenant.kept for name, tenant in self._tree.rules.tenants.items() if tenant.kept},
+            limit,
+            lambda each: each.left is not None,
+            needed,
+        )
+        for each in over:
+            self.ledger.faults.call(each.queue, "ending its session", self._give_up, each, why)
+
+    def _is_below(self, session: KeptSession, at_rest: Account) -> bool:
+        return self.at_rest_of(session.name, session.client_id) is at_rest
+
+    def _kept_for(self, session: KeptSession) -> Kept:
+        tenant = self._tree.of(peer_of(session.name, printable(session.client_id))).tenant
+        return Kept(
+            "" if tenant is None else tenant.name,
+            session.key if session.user is None else as_part(session.user),
+            session.queue.account.debt_bytes,
+            session.queue.wants,
+        )
 
     def next_number(self) -> int:
         """Return a number that is larger than all before it, also those of earlier runs."""
@@ -824,29 +914,37 @@ class KeptSessions:
             values: All that was kept with `Keeping.set`, by key.
         """
         now = self.wall()
+        by_place: dict[str, KeptSession] = {}
         for key, value in values.items():
             if not key.startswith(SESSION_PREFIX):
                 continue
-            client_id = key.removeprefix(SESSION_PREFIX)
+            place = key.removeprefix(SESSION_PREFIX)
             try:
                 kept = _KeptValue.of(value)
             except ValueError as exc:
                 logger.error(
                     "the session of %r is not taken up, what is kept of it cannot be read: %s",
-                    client_id,
+                    place,
                     exc,
-                    extra={"event": "unreadable", "client_id": client_id},
+                    extra={"event": "unreadable", "client_id": place},
                 )
                 continue
-            self._restore_session(client_id, kept, now)
+            by_place[place] = self._restore_session(place, kept, now)
         for prefix in (AWAITING_PREFIX, RELEASING_PREFIX):
             found = sorted((v, k) for k, v in values.items() if k.startswith(prefix))
             for number, key in found:
                 self._last_number = max(self._last_number, int.from_bytes(number, "big"))
-                self._restore_identifier(prefix, key)
+                self._restore_identifier(prefix, key, by_place)
 
-    def _restore_session(self, client_id: str, kept: _KeptValue, now: float) -> None:
-        session = self.by_id[client_id] = KeptSession(self, client_id, kept.name)
+    def _restore_session(self, place: str, kept: _KeptValue, now: float) -> KeptSession:
+        client_id = place if kept.client is None else kept.client
+        name, user = kept.name, kept.user
+        if kept.is_older:
+            older = peer_of_older(name, printable(client_id))
+            name = older.name
+            user = older.user if self.settings.verified and older.user != NO_USER else None
+        session = KeptSession(self, client_id, name, user, place)
+        self.by_id[session.key] = session
         # Who was connected when the relay ended was last seen then.
         session.left = now if kept.left is None else kept.left
         if self._passed is not None:
@@ -867,10 +965,13 @@ class KeptSessions:
                 session.subscribed(
                     text, granted, observation, options=options, identifier=identifier
                 )
+        return session
 
-    def _restore_identifier(self, prefix: str, key: str) -> None:
-        number, _, client_id = key.removeprefix(prefix).partition("/")
-        session = self.by_id.get(client_id)
+    def _restore_identifier(
+        self, prefix: str, key: str, by_place: Mapping[str, KeptSession]
+    ) -> None:
+        number, _, place = key.removeprefix(prefix).partition("/")
+        session = by_place.get(place)
         packet_id = int(number) if number.isdecimal() else 0
         if session is None or not 0 < packet_id <= MAX_PACKET_ID:
             self.keeping.delete(key)

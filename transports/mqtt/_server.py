@@ -75,7 +75,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     """What the sessions of one relay share.
 
     Attributes:
-        sessions: The connected ones, by client identifier.
+        sessions: The connected ones, by what their clients are known by (`identity`).
         dealings: What is done about those that are stuck.
         kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
             set before anybody connects.
@@ -193,12 +193,12 @@ class MqttServer(Server[MqttSettings, MqttSession]):
                 extra={"event": "will_dropped", "account": name, "reason": fault},
             )
 
-    def came_back(self, client_id: str, *, to_its_session: bool) -> None:
+    def came_back(self, key: str, *, to_its_session: bool) -> None:
         """Note that a client is here again: its will, if one waits, is not published.
 
         Unless it begins anew: then the session that the will waited for is over [MQTT-3.1.3-9].
         """
-        delayed = self.wills.take(client_id)
+        delayed = self.wills.take(key)
         if delayed is not None and not to_its_session:
             self.ledger.faults.call(None, "publishing a will", self._publish_delayed, delayed)
 

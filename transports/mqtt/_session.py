@@ -33,7 +33,7 @@ from .._session import (
     LOOK_AHEAD_PAUSE_SECONDS,
     Session,
 )
-from .._tenants import NO_USER, Peer, peer_of, printable
+from .._tenants import NO_USER, Peer, identity, printable
 from ._ahead import Ahead
 from ._answers import ANSWERING, Answer, Answers, Identifier
 from ._connection import Connection, Role, State
@@ -142,11 +142,6 @@ REASONS: dict[int, Reason] = {
 """What a CONNACK says in MQTT 5 for what it says in 3.1.1."""
 
 
-def _taken(peer: Peer, what: str) -> str:
-    user, client = peer.user[:SHOWN_OF_USER], peer.client[:SHOWN_OF_USER]
-    return f"another user has {what} with its client identifier (user {user}, client {client})"
-
-
 def frame(item: Publication | bytes) -> bytes:
     """Make bytes of what reaches an outlet: a publication for at-most-once, or a packet."""
     if isinstance(item, bytes):
@@ -164,9 +159,9 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_most", "_observations", "_parting",
+        "_kept", "_key", "_listener", "_most", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_short", "_single",
-        "_single_topic", "_steps", "_undecided", "_way", "_will", "client_id",
+        "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -192,6 +187,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Ahead | None = None
         self.client_id = ""
+        # What it is known by to the server: its identifier, and its user if that is verified.
+        self._key = ""
+        self._user: str | None = None
         self.account = None
         # What is left of a packet that is handled in steps; nothing else is handled before.
         self._steps: Iterator[trio.Event | None] | None = None
@@ -348,8 +346,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _withdraw(self, reason: str) -> None:
         """Take back the subscriptions, publish the will, and give up the name."""
         server = self._server
-        if server.sessions.get(self.client_id) is self:
-            del server.sessions[self.client_id]
+        if server.sessions.get(self._key) is self:
+            del server.sessions[self._key]
         account = self.account
         if account is None:
             server.logger.info(
@@ -388,7 +386,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             steps = unobserve_each(server.dataspace, account, observations.values())
         else:
             steps = kept.detaching(account)
-        server.partings.take_back(self.client_id, account, self._work, steps)
+        server.partings.take_back(self._key, account, self._work, steps)
 
     def _is_of_peer(self, whose: object) -> bool:
         """See `Session.has`."""
@@ -397,8 +395,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _close(self) -> None:
         server = self._server
-        if server.sessions.get(self.client_id) is self:
-            del server.sessions[self.client_id]  # `_withdraw` has failed
+        if server.sessions.get(self._key) is self:
+            del server.sessions[self._key]  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
         if self._answers is not None:
@@ -411,7 +409,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             and kept.is_current
             and self._inflight is not None  # it has been let in
         ):
-            sessions.discard(self.client_id)  # nothing of it is under way any more
+            sessions.discard(kept.key)  # nothing of it is under way any more
         self._short = None
         payers, self._payers = self._payers, None
         for payer in () if payers is None else payers.close():
@@ -424,7 +422,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return False
         seconds = delay if kept.expiry is None else min(delay, kept.expiry)
         due = self._server.ledger.clock() + seconds
-        return self._server.wills.add(self.client_id, self._peer, will, due)
+        return self._server.wills.add(self._key, self._peer, will, due)
 
     def _silence(self, seconds: float, allowed: float) -> str:
         self._parting = Reason.KEEP_ALIVE_TIMEOUT
@@ -998,10 +996,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         client_id = packet.client_id or server.new_client_id()
         user = packet.username if self._link.user is None else self._link.user
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
+        if user and (settings.passwords is not None or self._link.user is not None):
+            self._user = peer.user
+        key = identity(client_id, self._user)
         while True:
-            old = server.sessions.get(client_id)
-            if settings.passwords is not None or self._link.user is not None:
-                self._check_user(peer, client_id, old)
+            old = server.sessions.get(key)
             if old is not None:
                 # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one
                 # publishes.
@@ -1012,17 +1011,20 @@ class MqttSession(Session["MqttServer", Account | None]):
                 old._retire("another connection came with the same client identifier")
             if server.kept is not None:
                 # What is over ends before anything new begins under its name.
-                (server.kept.discard if packet.clean_session else server.kept.find)(client_id)
-            parting = server.partings.of(client_id)
+                session = server.kept.find(client_id, self._user, adopts=self._adopts)
+                if session is not None and packet.clean_session:
+                    server.kept.discard(session.key)
+            parting = server.partings.of(key)
             if parting is None:
                 break
             yield parting
         self.client_id = client_id
+        self._key = key
         self._peer = peer
         name = peer.name
         kept, present = self._find_session(packet, name)
-        server.came_back(self.client_id, to_its_session=present)
-        server.sessions[self.client_id] = self
+        server.came_back(self._key, to_its_session=present)
+        server.sessions[self._key] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
@@ -1073,18 +1075,11 @@ class MqttSession(Session["MqttServer", Account | None]):
             shared_available=0,
         )
 
-    def _check_user(self, peer: Peer, client_id: str, old: MqttSession | None) -> None:
-        """See that a client takes up nothing of another user's; what is nobody's it may have.
-
-        Raises:
-            RemoteProtocolError: If it would; the client has been told.
-        """
-        kept = None if self._server.kept is None else self._server.kept.by_id.get(client_id)
-        users = {peer.user, NO_USER}
-        if old is not None and old._peer.user not in users:
-            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, _taken(peer, "a connection"))
-        if kept is not None and peer_of(kept.name, peer.client).user not in users:
-            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, _taken(peer, "a session"))
+    @property
+    def _adopts(self) -> bool:
+        """Whether what is kept for nobody is from before all had to say who they are."""
+        settings = self._server.settings
+        return settings.passwords is not None and not settings.anonymous
 
     def _find_session(self, packet: Connect, name: str) -> tuple[KeptSession | None, bool]:
         """Take up the client's session, or begin one that is kept; and say whether there was one.
@@ -1096,16 +1091,18 @@ class MqttSession(Session["MqttServer", Account | None]):
         if sessions is None:
             return None, False
         five = self._five
+        session = sessions.find(self.client_id, self._user, adopts=self._adopts)
         if packet.clean_session:
-            sessions.discard(self.client_id)
+            if session is not None:
+                sessions.discard(session.key)
+                session = None
             if five is None or five.expiry == 0:
                 return None, False
-        session = sessions.find(self.client_id)
         present = session is not None
         if session is None and five is not None and five.expiry == 0:
             return None, False
         if session is None:
-            session = sessions.create(self.client_id, name)
+            session = sessions.create(self.client_id, name, self._user)
         if session is None:
             why = (
                 f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
