@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
@@ -16,6 +15,7 @@ import attrs
 from ...accounts._waits_for import rings_in_steps
 from ._audit import audit
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
+from ._json import readable as _encode
 from ._tenants import tenants_of
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 CONTENT_TYPE: Final = "application/json"
 
 PIECE_CHARACTERS: Final = 32768
-
-# One for all rows: json.dumps with options makes a new one for each call. Numbers that are not
-# finite are not JSON; they are kept out by `_finite`.
-_encode: Final = JSONEncoder(allow_nan=False, separators=(", ", ": ")).encode
 
 
 @attrs.define
