@@ -7,6 +7,7 @@ import logging
 import resource
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +19,7 @@ from cyclopts.validators import Number
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.store import StoreError
 from clearfunds.transports import (
+    BearerTokens,
     Beside,
     ListenURLError,
     RelayAddresses,
@@ -33,9 +35,11 @@ from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
 from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
+from ._pages_options import PagesAccess
 from ._password_file import read_passwords
 from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
 from ._running import alone, run_async
+from ._secret_file import check_secret
 from ._tls_options import Tls
 from ._types import OptionalSeconds, OptionalText, Seconds
 
@@ -99,10 +103,12 @@ def relay(
         OptionalText,
         Parameter(
             group=_LISTENERS,
-            help="HOST:PORT for /metrics, /ledger.json, /healthz and /readyz; none: no HTTP.",
+            help="HOST:PORT for the live page, /metrics, /ledger.json, /healthz and /readyz; "
+            "https://HOST:PORT for the same with TLS (--tls-certificate); none: no HTTP.",
         ),
     ] = DEFAULTS.http,
-    tls: Tls = Tls(),  # noqa: B008  (frozen)
+    pages: PagesAccess = PagesAccess(),  # noqa: B008  (frozen)
+    tls: Tls = Tls(),  # noqa: B008
     debt: Debt = Debt(),  # noqa: B008
     flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
@@ -165,9 +171,10 @@ def relay(
             listen=listen,
             origin=origin,
             tls=tls.of_server(),
-            passwords=None if passwords is None else read_passwords(passwords, log.warning),
+            passwords=None if passwords is None else read_passwords(passwords),
             anonymous=anonymous,
             http=http,
+            **pages.settings(http),
             grace=grace,
             busy_poll=busy_poll,
             otel_every=otel_every,
@@ -182,9 +189,10 @@ def relay(
         beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if settings.tls is not None and not any(_is_secure(url) for url in listen):
+    if settings.tls is not None and not any(_is_secure(url) for url in (*listen, http or "")):
         log.warning(
-            "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does"
+            "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does, "
+            "and --http https://HOST:PORT"
         )
     _spare_the_collector()
     _allow_descriptors(settings.max_connections)
@@ -192,7 +200,7 @@ def relay(
 
 
 def _is_secure(url: str) -> bool:
-    return url.partition(":")[0].endswith(("+tls", "+wss"))
+    return url.partition(":")[0].endswith(("+tls", "+wss", "https"))
 
 
 def _spare_the_collector() -> None:
@@ -269,10 +277,20 @@ def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
     """Return what is called at SIGHUP, by what it reads again; it raises if it cannot."""
     reloads: dict[str, Callable[[], object]] = {}
     if isinstance(settings.passwords, Passwords):
-        reloads["passwords"] = settings.passwords.reload
+        reloads["passwords"] = partial(_reload_secrets, settings.passwords)
+    if settings.http_token is not None:
+        reloads["tokens of the pages"] = partial(_reload_secrets, settings.http_token)
+    if isinstance(settings.http_password, Passwords):
+        reloads["passwords of the pages"] = partial(_reload_secrets, settings.http_password)
     if settings.tls is not None:
         reloads["certificates"] = settings.tls.reload
     return reloads
+
+
+def _reload_secrets(secrets: Passwords | BearerTokens) -> None:
+    if secrets.file is not None:
+        check_secret(secrets.file)
+    secrets.reload()
 
 
 async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:
