@@ -129,7 +129,8 @@ class RelaySettings(KeepingSettings):
     """What `tls` and `wss` are encrypted with. Where it wants certificates of clients, a client's
     user is who its certificate is for, whatever it says itself."""
     origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
-    """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
+    """Whose pages may connect over WebSocket, as `https://example.com`; none: those of the same
+    host; `*`: anybody's."""
     passwords: Authenticator | None = None
     """Who knows the passwords of MQTT clients (`transports.mqtt.Passwords`, or one of your own);
     None: they are asked for none, and whatever user they name is believed."""

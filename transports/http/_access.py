@@ -4,9 +4,9 @@
 2. All others are for those who have a token or a password, if there are any: as `Authorization:
    Bearer TOKEN`, or as `Basic` with a user's name and password, or with any name and a token, which
    is how a browser can give one.
-3. A page on the Web may let its own name point to an address of ours (DNS rebinding), and so have a
-   browser that is allowed to connect read what is here. The browser says by which name it came: it
-   has to be an address, or one of the names in `Access.hosts`.
+3. A page on the Web may have a browser that can connect read what is here, under a name of its own
+   (DNS rebinding, see `_hosts.py`). So the name by which the browser came has to be this machine's,
+   or one of `Access.hosts`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 import secrets
-import socket
 from collections import OrderedDict
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import attrs
 import trio
 
+from .._hosts import host_of, is_own
 from ._attempts import Attempts
 from ._messages import Request, Response
 
@@ -65,8 +63,7 @@ class Verdict:
 
 
 def _names(given: Iterable[str]) -> frozenset[str]:
-    own = socket.gethostname()
-    return frozenset(each.lower().rstrip(".") for each in (*given, "localhost", own))
+    return frozenset(each.lower().rstrip(".") for each in given)
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -112,8 +109,8 @@ class Access:
         given = request.field(b"host")
         if given is None or ANY_HOST in self.hosts:
             return None
-        name = _host_of(given.decode("latin-1"))
-        if name is not None and (name in self.hosts or _is_address(name)):
+        name = host_of(given.decode("latin-1"))
+        if name is not None and is_own(name, self.hosts):
             return None
         return Response.sentence(
             421,
@@ -184,20 +181,3 @@ def _user_and_password(credentials: bytes) -> tuple[str, bytes]:
         return (user.decode(), password) if colon else ("", b"")
     except (binascii.Error, UnicodeDecodeError):
         return "", b""
-
-
-def _host_of(given: str) -> str | None:
-    """Return the name or address in a Host field, in lower case; None if there is none."""
-    try:
-        found = urlsplit(f"//{given}").hostname
-    except ValueError:
-        return None
-    return None if found is None else found.rstrip(".")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True

@@ -77,8 +77,9 @@ def relay(
         Parameter(
             group=_LISTENERS,
             negative=(),
-            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; none: "
-            "anybody's. May be given several times.",
+            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; *: anybody's; "
+            "none: pages of the same host, if they are known by its address or its own name. May be "
+            "given several times.",
         ),
     ] = DEFAULTS.origin,
     passwords: Annotated[
