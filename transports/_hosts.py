@@ -1,8 +1,8 @@
 """By which names a browser may know this machine.
 
 A page on the Web may have its own name point to an address of ours (DNS rebinding). That name is
-then what the browser says in `Host` and `Origin`. It cannot be an address, and not a name that is this
-machine's own, as whoever made the page has no say in where those lead.
+then what the browser says in `Host` and `Origin`. It cannot be an address, nor this machine's own
+name: whoever made the page has no say in where those lead.
 """
 
 from __future__ import annotations

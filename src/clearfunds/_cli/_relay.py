@@ -77,8 +77,8 @@ def relay(
         Parameter(
             group=_LISTENERS,
             negative=(),
-            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; *: anybody's; "
-            "none: pages of the same host, if they are known by its address or its own name. May be "
+            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; *: any. By "
+            "default: pages of the same host, by an address, localhost or its own name. May be "
             "given several times.",
         ),
     ] = DEFAULTS.origin,
