@@ -146,6 +146,8 @@ class RelaySettings(KeepingSettings):
     http_host: tuple[str, ...] = ()
     """Names by which a browser may know the pages, beside addresses, `localhost` and this machine's
     own; `*`: any."""
+    max_http_connections: int = 128
+    """Connections to the pages at a time; for one more, one that waits for its peer is closed."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS
     """Events that one connection may owe before it is not read any more."""
     limit_bytes: int | None = DEFAULT_LIMIT_BYTES

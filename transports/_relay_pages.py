@@ -89,7 +89,7 @@ async def serve_relays_pages(
         ListenError: The address cannot be listened on.
     """
     # Imported here: the pages need h11, which only the [relay] extra brings.
-    from .http import Access, serve_pages
+    from .http import Access, HttpLimits, serve_pages
 
     settings, where = relay.settings, PagesAddress.parse(address)
     access = Access(
@@ -104,6 +104,7 @@ async def serve_relays_pages(
             relay.pages,
             where.host,
             where.port,
+            limits=HttpLimits(connections=settings.max_http_connections),
             access=access,
             tls=settings.tls if where.secure else None,
             task_status=task_status,

@@ -12,7 +12,9 @@ from clearfunds.transports import BearerTokens, TokenFileError
 
 from ._errors import UsageError
 from ._password_file import read_passwords
+from ._relay_options import DEFAULTS
 from ._secret_file import check_secret
+from ._types import Count
 
 
 @Parameter(name="*", group=Group("Pages", sort_key=1.5))
@@ -43,6 +45,13 @@ class PagesAccess:
             "localhost and this machine's own name; *: any name. May be given several times.",
         ),
     ] = ()
+    max_http_connections: Annotated[
+        Count,
+        Parameter(
+            help="Connections to the pages at once. For one more, one that waits is closed: "
+            "/healthz answers in any case."
+        ),
+    ] = DEFAULTS.max_http_connections
 
     def settings(self, http: str | None) -> dict[str, Any]:
         """Read the files; return what `RelaySettings` has of them.
@@ -50,8 +59,8 @@ class PagesAccess:
         Raises:
             UsageError: A file cannot be used, or there are no pages.
         """
-        for name, given in attrs.asdict(self).items():
-            if given and http is None:
+        for name in ("http_token", "http_password", "http_host"):
+            if getattr(self, name) and http is None:
                 msg = f"--{name.replace('_', '-')} is of pages: give --http HOST:PORT"
                 raise UsageError(msg)
         return {
@@ -60,6 +69,7 @@ class PagesAccess:
                 None if self.http_password is None else read_passwords(self.http_password)
             ),
             "http_host": self.http_host,
+            "max_http_connections": self.max_http_connections,
         }
 
 

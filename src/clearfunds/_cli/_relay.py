@@ -1,10 +1,8 @@
 """`clearfunds relay`: options, the lines on stdout, signals."""
 
-import contextlib
 import gc
 import json
 import logging
-import resource
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +29,7 @@ from clearfunds.transports import (
 from clearfunds.transports.mqtt import Passwords
 
 from ._credit_options import Flow
+from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
 from ._key_file import read_key
@@ -50,9 +49,6 @@ log = logging.getLogger("clearfunds.relay")
 _YOUNG: Final = 50_000
 _MIDDLE: Final = 20
 _OLD: Final = 100
-
-# Descriptors for listeners, pages and the loop itself.
-_OTHER_FILES: Final = 200
 
 _LISTENERS: Final = Group("Listeners", sort_key=1)
 _RUNNING: Final = Group("Running", sort_key=7)
@@ -196,7 +192,7 @@ def relay(
             "and --http https://HOST:PORT"
         )
     _spare_the_collector()
-    _allow_descriptors(settings.max_connections)
+    settings = within_descriptors(settings, journal=beside is not None)
     return run_async(_serve, settings, beside)
 
 
@@ -213,21 +209,6 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
-
-
-def _allow_descriptors(connections: int) -> None:
-    """Raise this process's limit on open files as far as it may go itself."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # not allowed: then what there is has to do
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < connections + _OTHER_FILES:
-        log.warning(
-            "%d open files are allowed, fewer than %d connections need (--max-connections); "
-            "raise the limit (ulimit -n), or lower the option",
-            soft,
-            connections,
-        )
 
 
 async def _serve(settings: RelaySettings, beside: Beside | None) -> int:
