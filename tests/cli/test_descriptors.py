@@ -47,8 +47,15 @@ def test_what_fits(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
-    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+
+    def getrlimit(which: int) -> tuple[int, int]:
+        return allowed, allowed
+
+    def setrlimit(which: int, limits: tuple[int, int]) -> None:
+        pass
+
+    monkeypatch.setattr(resource, "getrlimit", getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
     settings = RelaySettings(**options)  # type: ignore[arg-type]
     found = within_descriptors(settings, journal=False)
     assert (found.max_connections, found.max_http_connections) == (connections, pages)

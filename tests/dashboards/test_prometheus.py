@@ -319,9 +319,11 @@ async def test_it_logs_in_with_a_token_and_with_a_password(tmp_path: Path) -> No
             folder = tmp_path / str(number)
             folder.mkdir()
             async with prometheus(target, folder, login) as prom:
+                seen: list[float] = []
                 with trio.fail_after(SECONDS):
-                    while not (seen := await prom.numbers("up")):
+                    while not seen:
                         await trio.sleep(0.5)
+                        seen = await prom.numbers("up")
                 assert set(seen) == {up}
     finally:
         relay.close()

@@ -74,7 +74,7 @@ class Access:
     """Of which one is enough."""
     passwords: Authenticator | None = attrs.field(default=None, repr=False)
     """Who knows the passwords of users."""
-    hosts: frozenset[str] = attrs.field(default=(), converter=_names)
+    hosts: frozenset[str] = attrs.field(factory=frozenset[str], converter=_names)
     """Names, without a port, by which the pages may be asked for; `*`: by any. This machine's own
     name and `localhost` are always among them."""
     open_pages: frozenset[str] = OPEN_PAGES

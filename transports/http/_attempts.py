@@ -25,6 +25,10 @@ class Attempts:
     def __init__(self) -> None:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    def __len__(self) -> int:
+        """Return of how many addresses something is known."""
+        return len(self._left)
+
     def seconds_to_wait(self, address: str) -> int:
         """Return for how long an address has had its attempts, in whole seconds; 0 if it has not.
 

@@ -78,6 +78,10 @@ class Looks:
         self._known: OrderedDict[Look, _Known] = OrderedDict()
         self._answers, self._refusals = _Lines(), _Lines()
 
+    def __len__(self) -> int:
+        """Return of how many the log has been told, as far as is known."""
+        return len(self._known)
+
     def note(self, look: Look, peer: str, reason: str = "") -> None:
         """Tell the log of an answer, unless it has been told enough.
 

@@ -25,7 +25,7 @@ import os
 import select
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from http import HTTPStatus
@@ -325,7 +325,7 @@ class _Session:
         return bool(look.poll(0))
 
     @contextmanager
-    def _waiting(self, what: Waits) -> Iterator[None]:
+    def _waiting(self, what: Waits) -> Generator[None]:
         self.waits, self.since = what, trio.current_time()
         try:
             yield

@@ -13,14 +13,14 @@ from clearfunds.pipeline._errors import PipelineError
 from clearfunds.pipeline.journal import JournalSettings, open_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
     from clearfunds.pipeline.journal._readers import Readers
 
 
 @contextmanager
-def umask(mask: int) -> Iterator[None]:
+def umask(mask: int) -> Generator[None]:
     before = os.umask(mask)
     try:
         yield

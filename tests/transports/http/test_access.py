@@ -195,7 +195,7 @@ async def test_attempts_come_back_and_are_of_a_bounded_number_of_addresses(
     assert attempts.seconds_to_wait("2001:db8::2") == 0
     for number in range(2 * ADDRESSES_MAX):
         attempts.failed(f"10.0.{number // 256}.{number % 256}")
-    assert len(attempts._left) == ADDRESSES_MAX
+    assert len(attempts) == ADDRESSES_MAX
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ async def test_a_flood_is_few_lines_and_hides_nobody(
     for number in range(2 * KNOWN_MAX):
         looks.note(Look(f"10.2.0.{number}", "-", "/metrics", 401), "x")
         await trio.sleep(1 / LINES_PER_SECOND)
-    assert len(looks._known) == KNOWN_MAX
+    assert len(looks) == KNOWN_MAX
 
 
 async def test_access_is_made_of_nothing_by_default() -> None:
