@@ -131,7 +131,7 @@ def too_slow(ledger: Ledger, now: float, paces: Paces) -> list[Stuck]:
             if loan.account is slow.account:
                 items += loan.items
                 nbytes += loan.bytes
-        names = (slow.account.name,)
+        names: tuple[str, ...] = (slow.account.name,)
         before = found.get(slow.holder)
         if before is not None:
             names = tuple(sorted({*before.waiting, *names}))

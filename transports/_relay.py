@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import urlsplit
 
 import attrs
 import trio
@@ -24,7 +23,6 @@ from ..accounts import (
     DEFAULT_STANDING_ITEMS,
     DEFAULT_STANDING_SHAPES,
     KEEP,
-    Account,
     Credit,
     Ledger,
     Limit,
@@ -47,6 +45,7 @@ from ..dataspace.subscriptions import RangeSubscription
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
 from ._alarms import AlarmSettings, watch_alarms
+from ._bearer_tokens import BearerTokens
 from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
 from ._busy_poll import BusyPoll
@@ -56,6 +55,7 @@ from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from ._origins import origins_of
 from ._otel_export import check_exporter, open_provider
+from ._relay_pages import check_pages, serve_relays_pages
 from ._server import Admission, Server
 from ._settings import KeepingSettings
 from ._subscription_policies import (
@@ -67,8 +67,6 @@ from ._subscription_policies import (
 from ._tenants import Tenant, check_tenants
 from .credit import (
     STORE_CREDIT_TODAY,
-    CreditCollector,
-    CreditPage,
     CreditQueue,
     CreditScheme,
     CreditSettings,
@@ -135,14 +133,25 @@ class RelaySettings(KeepingSettings):
     """What `tls` and `wss` are encrypted with. Where it wants certificates of clients, a client's
     user is who its certificate is for, whatever it says itself."""
     origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
-    """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
+    """Whose pages may connect over WebSocket, as `https://example.com`; none: those of the same
+    host; `*`: anybody's."""
     passwords: Authenticator | None = None
     """Who knows the passwords of MQTT clients (`transports.mqtt.Passwords`, or one of your own);
     None: they are asked for none, and whatever user they name is believed."""
     anonymous: bool = False
     """With passwords: whether MQTT clients are let in that name no user."""
     http: str | None = None
-    """`host:port` of the pages for Prometheus and for people, or None for none."""
+    """`host:port` of the pages for Prometheus and for people, `https://host:port` for the same with
+    TLS; None for none."""
+    http_token: BearerTokens | None = attrs.field(default=None, repr=False)
+    """Who looks at the pages has to give one of these, or a password, if there are any."""
+    http_password: Authenticator | None = attrs.field(default=None, repr=False)
+    """Who knows the passwords of people who look at the pages."""
+    http_host: tuple[str, ...] = ()
+    """Names by which a browser may know the pages, beside addresses, `localhost` and this machine's
+    own; `*`: any."""
+    max_http_connections: int = 128
+    """Connections to the pages at a time; for one more, one that waits for its peer is closed."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS
     """Events that one connection may owe before it is not read any more."""
     limit_bytes: int | None = DEFAULT_LIMIT_BYTES
@@ -614,6 +623,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 "(--tls-certificate, --tls-key)"
             )
             raise ListenURLError(msg)
+    check_pages(settings)
     _check_flow(settings)
     if settings.otel_every is not None:
         check_exporter()
@@ -766,7 +776,7 @@ async def _run(
             keep_going("exporting spans", _export_spans, relay.ledger, settings.otel_every)
         http: str | None = None
         if settings.http is not None:
-            (http, *_) = await background.start(_serve_pages, relay, settings.http)
+            (http, *_) = await background.start(serve_relays_pages, relay, settings.http)
         async with trio.open_nursery() as connections:
             accepting = trio.CancelScope()
 
@@ -805,63 +815,3 @@ async def _export_spans(ledger: Ledger, every: float) -> None:
 
     async with open_provider() as tracer:
         await sample_traces(ledger, tracer, every=every)
-
-
-async def _serve_pages(
-    relay: Relay, address: str, *, task_status: trio.TaskStatus[list[str]]
-) -> None:
-    # Imported here: the pages need h11, which only the [relay] extra brings.
-    from .http import KeptCollector, Pages, RelayCollector, serve_pages
-
-    host, port = parse_address(address)
-    limits: dict[str, Limit | Account] = {
-        "connection": relay.mqtt.settings.limit,
-        "server": relay.mqtt.account,
-    }
-    if relay.mqtt.kept is not None:
-        at_rest = relay.mqtt.kept.at_rest
-        limits[at_rest.name] = at_rest
-    store = getattr(relay.keeping, "store", None)
-    pages = Pages(
-        relay.ledger,
-        limits=limits,
-        collectors=[
-            RelayCollector(relay.counts),
-            *_sink_collectors(relay),
-            *_credit_collectors(relay),
-            *relay.collectors,
-        ],
-        kept=KeptCollector(relay.mqtt.kept, store),
-        flow=None if relay.credit is None else CreditPage(relay.credit),
-    )
-    relay.pages = pages
-    try:
-        await serve_pages(pages, host, port, task_status=task_status)
-    except OSError as exc:
-        raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
-
-
-def _sink_collectors(relay: Relay) -> list[Collector]:
-    # Imported here: who shows nothing need not import what shows it.
-    from .subscriptions._sink_collector import SinkCollector
-
-    return [] if relay.readers is None else [SinkCollector(relay.readers.writing.sinks)]
-
-
-def _credit_collectors(relay: Relay) -> list[Collector]:
-    return [] if relay.credit is None else [CreditCollector(relay.credit)]
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Take `host:port` apart; an IPv6 host stands in brackets.
-
-    Raises:
-        ListenURLError: If it is not that.
-    """
-    try:
-        parts = urlsplit(f"//{address}")
-        if parts.hostname is not None and parts.port is not None and not parts.path:
-            return parts.hostname, parts.port
-    except ValueError:
-        pass
-    raise ListenURLError(f"cannot serve pages on {address!r}: write host:port (port 0: any free)")

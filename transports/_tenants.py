@@ -89,7 +89,7 @@ def identity(client: str, user: str | None) -> str:
     is another user's. Those who are believed whatever they say share theirs.
     """
     if user is not None:
-        return f"{_VERIFIED}{as_part(user)}/{client}"
+        return f"{_VERIFIED}{as_part(user).replace(_VERIFIED, '%40')}/{client}"
     return _VERIFIED + client if client.startswith(_VERIFIED) else client
 
 

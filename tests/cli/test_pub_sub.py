@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import threading
@@ -31,11 +33,11 @@ mosquitto = servers.mosquitto  # a fixture
 class Subscriber:
     """`clearfunds sub` as a process that has subscribed."""
 
-    def __init__(self, url: str, options: tuple[str, ...]) -> None:
+    def __init__(self, url: str, options: tuple[str, ...], stdout: int = subprocess.PIPE) -> None:
         self.process = subprocess.Popen(
             [*CLEARFUNDS, "sub", "--url", url, "--log-level", "info", *options],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
         )
         assert self.process.stderr is not None
@@ -117,6 +119,53 @@ def test_json_says_all_there_is_to_say(
     del binary["time"]
     assert text == {"topic": "a/text", "qos": 1, "retain": False, "payload": "zwölf\n"}
     assert binary == {"topic": "a/binary", "qos": 0, "retain": False, "payload_base64": "/wA="}
+
+
+EVIL = "\x1b]0;title\x07\x1b[2J\u202etxt.exe\x9b31m\ta\r\nline"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ((), "\\x1b]0;title\\x07\\x1b[2J\\u202etxt.exe\\x9b31m\ta\\r\r\nline\r\n\\xff\r\n"),
+        (
+            ("--show-topic",),
+            "a/\\x1b[1m \\x1b]0;title\\x07\\x1b[2J\\u202etxt.exe\\x9b31m\\ta\\r\\nline\r\n"
+            "a/\\x1b[1m \\\\xff\r\n".replace("\\\\", "\\"),
+        ),
+        (("--format", "raw"), None),
+    ],
+)
+def test_a_terminal_is_not_driven_by_whoever_publishes(
+    url: str, clearfunds: Clearfunds, tmp_path: Path, options: tuple[str, ...], shown: str | None
+) -> None:
+    (tmp_path / "evil").write_bytes(EVIL.encode())
+    (tmp_path / "binary").write_bytes(b"\xff")
+    master, slave = pty.openpty()
+    try:
+        subscriber = Subscriber(url, ("a/#", "--count", "2", *options), slave)
+        for name in ("evil", "binary"):
+            file = str(tmp_path / name)
+            run = clearfunds("pub", "--url", url, "-t", "a/\x1b[1m", "--file", file)
+            assert run.returncode == 0, run.stderr
+        subscriber.output()
+        seen = os.read(master, 65536)
+    finally:
+        os.close(slave)
+        os.close(master)
+    if shown is None:
+        assert b"\x1b[2J" in seen
+    else:
+        assert seen.decode() == shown
+
+
+def test_what_a_server_says_does_not_drive_it_either(
+    clearfunds: Clearfunds, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = clearfunds("pub", "--url", "\x1b[2J://x", "-t", "t", "-m", "x")
+    assert run.returncode == 2
+    assert "\x1b" not in run.stderr
+    assert "\\x1b[2J" in run.stderr
 
 
 def test_topics_before_texts_and_bytes_that_are_no_text(

@@ -314,6 +314,7 @@ def test_without_files_to_read_again_sighup_ends_it(start_relay: StartRelay) -> 
 def test_passwords_that_are_none_are_a_usage_error(clearfunds: Clearfunds, tmp_path: Path) -> None:
     file = tmp_path / "users"
     file.write_text("anna:geheim\n")
+    file.chmod(0o600)
     run = clearfunds("relay", "--passwords", str(file))
     assert run.returncode == 2
     assert run.stdout == ""

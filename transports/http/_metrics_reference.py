@@ -49,6 +49,9 @@ each account, each holder, each queue and each tenant; nothing is on it but what
 `?family=account,holder,matrix,blame,queue,tenant`, with `account=REGEX` and `holder=REGEX` to say
 whose, and never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say, {SERIES_MAX:,} at
 most).
+
+Where the relay has `--http-token` or `--http-password`, Prometheus has to give one (`authorization`
+or `basic_auth` in its scrape configuration, see [security.md](security.md#the-pages)).
 """
 
 UNITS: Final = (

@@ -81,13 +81,16 @@ class Passwords:
     Made by `from_file` or `from_text`. May be used by several threads.
 
     Attributes:
+        file: Where they are from; None: from a text.
         quick: Whether a check takes so little time that no thread is worth its while.
+        generation: How often they have been read; what was right in another one may not be.
     """
 
-    __slots__ = ("_file", "_users", "quick")
+    __slots__ = ("_users", "file", "generation", "quick")
 
     def __init__(self, users: Mapping[str, _Stored], file: Path | None = None) -> None:
-        self._file = file
+        self.file = file
+        self.generation = 0
         self._take(users)
 
     def _take(self, users: Mapping[str, _Stored]) -> None:
@@ -95,9 +98,10 @@ class Passwords:
         self.quick = all(each.iterations <= QUICK_ITERATIONS for each in users.values())
         # One after the other would not do: another thread may look in between.
         self._users = users, tuple(users.values()) or (_NOBODYS,)
+        self.generation += 1
 
     def __repr__(self) -> str:
-        return f"<Passwords: {len(self)} users, {self._file or 'of a text'}>"
+        return f"<Passwords: {len(self)} users, {self.file or 'of a text'}>"
 
     def __len__(self) -> int:
         """Return how many users there are."""
@@ -130,8 +134,8 @@ class Passwords:
             OSError: It cannot be read; the passwords are those of before.
             PasswordFileError: It has something else in it; likewise.
         """
-        if self._file is not None:
-            self._take(_read(self._file))
+        if self.file is not None:
+            self._take(_read(self.file))
 
     def check(self, user: str, password: bytes) -> bool:
         """Return whether a password is the user's.

@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from ._config import PREFIX, sources
 from ._errors import CommandFailedError, UsageError
+from ._printable import printable_lines
 
 _COMMANDS: Final = {
     "relay": "Run a relay until SIGTERM or SIGINT.",
@@ -106,4 +107,5 @@ def _one_line(error: Exception) -> str:
 
 
 def _complain(line: str) -> None:
-    print(line, file=sys.stderr)
+    # Parts of it may be what a server said.
+    print(printable_lines(line), file=sys.stderr)

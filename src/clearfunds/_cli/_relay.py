@@ -1,12 +1,11 @@
 """`clearfunds relay`: options, the lines on stdout, signals."""
 
-import contextlib
 import gc
 import json
 import logging
-import resource
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +17,7 @@ from cyclopts.validators import Number
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.store import StoreError
 from clearfunds.transports import (
+    BearerTokens,
     Beside,
     ListenURLError,
     RelayAddresses,
@@ -30,13 +30,16 @@ from clearfunds.transports._memory import let_go_of_large
 from clearfunds.transports.mqtt import Passwords
 
 from ._credit_options import Flow
+from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
 from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
+from ._pages_options import PagesAccess
 from ._password_file import read_passwords
 from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
 from ._running import alone, run_async
+from ._secret_file import check_secret
 from ._tls_options import Tls
 from ._types import OptionalSeconds, OptionalText, Seconds
 
@@ -47,9 +50,6 @@ log = logging.getLogger("clearfunds.relay")
 _YOUNG: Final = 50_000
 _MIDDLE: Final = 20
 _OLD: Final = 100
-
-# Descriptors for listeners, pages and the loop itself.
-_OTHER_FILES: Final = 200
 
 _LISTENERS: Final = Group("Listeners", sort_key=1)
 _RUNNING: Final = Group("Running", sort_key=7)
@@ -74,8 +74,9 @@ def relay(
         Parameter(
             group=_LISTENERS,
             negative=(),
-            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; none: "
-            "anybody's. May be given several times.",
+            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; *: any. By "
+            "default: pages of the same host, by an address, localhost or its own name. May be "
+            "given several times.",
         ),
     ] = DEFAULTS.origin,
     passwords: Annotated[
@@ -100,10 +101,12 @@ def relay(
         OptionalText,
         Parameter(
             group=_LISTENERS,
-            help="HOST:PORT for /metrics, /ledger.json, /healthz and /readyz; none: no HTTP.",
+            help="HOST:PORT for the live page, /metrics, /ledger.json, /healthz and /readyz; "
+            "https://HOST:PORT for the same with TLS (--tls-certificate); none: no HTTP.",
         ),
     ] = DEFAULTS.http,
-    tls: Tls = Tls(),  # noqa: B008  (frozen)
+    pages: PagesAccess = PagesAccess(),  # noqa: B008  (frozen)
+    tls: Tls = Tls(),  # noqa: B008
     debt: Debt = Debt(),  # noqa: B008
     flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
@@ -166,9 +169,10 @@ def relay(
             listen=listen,
             origin=origin,
             tls=tls.of_server(),
-            passwords=None if passwords is None else read_passwords(passwords, log.warning),
+            passwords=None if passwords is None else read_passwords(passwords),
             anonymous=anonymous,
             http=http,
+            **pages.settings(http),
             grace=grace,
             busy_poll=busy_poll,
             otel_every=otel_every,
@@ -183,18 +187,19 @@ def relay(
         beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if settings.tls is not None and not any(_is_secure(url) for url in listen):
+    if settings.tls is not None and not any(_is_secure(url) for url in (*listen, http or "")):
         log.warning(
-            "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does"
+            "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does, "
+            "and --http https://HOST:PORT"
         )
     _spare_the_collector()
-    _allow_descriptors(settings.max_connections)
+    settings = within_descriptors(settings, journal=beside is not None)
     let_go_of_large()
     return run_async(_serve, settings, beside)
 
 
 def _is_secure(url: str) -> bool:
-    return url.partition(":")[0].endswith(("+tls", "+wss"))
+    return url.partition(":")[0].endswith(("+tls", "+wss", "https"))
 
 
 def _spare_the_collector() -> None:
@@ -206,21 +211,6 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
-
-
-def _allow_descriptors(connections: int) -> None:
-    """Raise this process's limit on open files as far as it may go itself."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # not allowed: then what there is has to do
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < connections + _OTHER_FILES:
-        log.warning(
-            "%d open files are allowed, fewer than %d connections need (--max-connections); "
-            "raise the limit (ulimit -n), or lower the option",
-            soft,
-            connections,
-        )
 
 
 async def _serve(settings: RelaySettings, beside: Beside | None) -> int:
@@ -271,10 +261,20 @@ def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
     """Return what is called at SIGHUP, by what it reads again; it raises if it cannot."""
     reloads: dict[str, Callable[[], object]] = {}
     if isinstance(settings.passwords, Passwords):
-        reloads["passwords"] = settings.passwords.reload
+        reloads["passwords"] = partial(_reload_secrets, settings.passwords)
+    if settings.http_token is not None:
+        reloads["tokens of the pages"] = partial(_reload_secrets, settings.http_token)
+    if isinstance(settings.http_password, Passwords):
+        reloads["passwords of the pages"] = partial(_reload_secrets, settings.http_password)
     if settings.tls is not None:
         reloads["certificates"] = settings.tls.reload
     return reloads
+
+
+def _reload_secrets(secrets: Passwords | BearerTokens) -> None:
+    if secrets.file is not None:
+        check_secret(secrets.file)
+    secrets.reload()
 
 
 async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:

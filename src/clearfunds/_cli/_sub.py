@@ -18,6 +18,7 @@ from clearfunds.transports.mqtt import MqttClient, Publish
 from ._client import ClientOptions, connected, run_client
 from ._errors import CommandFailedError, UsageError
 from ._logging import LogLevel, configure_logging
+from ._printable import printable, printable_lines
 from ._types import Count
 
 log = logging.getLogger("clearfunds.sub")
@@ -63,8 +64,8 @@ def sub(
         Literal["text", "json", "raw"],
         Parameter(
             group=_OUTPUT,
-            help="text: a line each; json: an object a line, with topic, QoS and time; "
-            "raw: the bytes as they are, nothing added.",
+            help="text: a line each, in a terminal with control characters escaped; json: an "
+            "object a line, with topic, QoS and time; raw: the bytes as they are, nothing added.",
         ),
     ] = "text",
     show_topic: Annotated[
@@ -94,6 +95,8 @@ def sub(
         raise UsageError(msg)
     configure_logging(log_level)
     write = _FORMATS["topic" if show_topic else format]
+    if format == "text" and sys.stdout.isatty():
+        write = _shown_with_topic if show_topic else _shown
     came = run_client(_subscribe, connection, filters, qos, persistent, count, write)
     if count is not None and came < count:
         msg = f"ended by a signal after {came} of {count} messages"
@@ -165,6 +168,18 @@ def _write_all(text: bytes) -> None:
 def _text(message: Publish) -> bytes:
     # What is not UTF-8 is escaped: a terminal is no place for arbitrary bytes.
     return message.payload.decode(errors="backslashreplace").encode() + b"\n"
+
+
+def _shown(message: Publish) -> bytes:
+    # Whoever publishes must not drive the terminal of those who look.
+    text = message.payload.decode(errors="backslashreplace")
+    return printable_lines(text).encode(errors="backslashreplace") + b"\n"
+
+
+def _shown_with_topic(message: Publish) -> bytes:
+    # What stands at the beginning of a line is a topic, and nothing of a payload.
+    text = f"{message.topic} {message.payload.decode(errors='backslashreplace')}"
+    return printable(text).encode(errors="backslashreplace") + b"\n"
 
 
 def _json(message: Publish) -> bytes:
