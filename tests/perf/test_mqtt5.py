@@ -192,7 +192,7 @@ async def test_the_relay_speaks_it() -> None:
     async with running() as relay:
         found = await connect("127.0.0.1", relay.port, "test", [("t", 1)], version="5", prefetch=3)
         found.sock.close()
-        assert found.granted.receive_maximum == relay.relay.settings.max_awaiting_release
+        assert found.granted.receive_maximum == relay.relay.settings.receive_maximum
 
 
 async def test_acknowledgements_wait_for_their_time_or_their_number() -> None:

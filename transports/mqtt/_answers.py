@@ -16,6 +16,7 @@ from .._errors import RemoteProtocolError
 from .._outlet import nobody
 from .._writes import Writes, nowhere
 from ._packets import PubAck, PubRec
+from ._reasons import Reason
 
 MAX_UNANSWERED = 65_535
 """Publications of one client that are not acknowledged: it has no identifiers for more."""
@@ -97,6 +98,12 @@ class Answer(Writes):
         self._forget_identifier()
         if answers is not None:
             answers.refuse(self, reason)
+
+    def note_reached(self, anybody: bool) -> None:
+        """Note whether the publication concerned anybody; MQTT 5 can say so (section 3.4.2.1)."""
+        packet = self.packet
+        if not (anybody or packet.reason):
+            self.packet = type(packet)(packet.packet_id, Reason.NO_MATCHING_SUBSCRIBERS)
 
     def refuse_with(self, packet: PubAck | PubRec) -> None:
         """Let it be this acknowledgement, which says that the publication was not taken."""

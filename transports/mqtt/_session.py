@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-import attrs
 import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
@@ -36,6 +35,7 @@ from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._filters import Filters
+from ._fitting import fitting, too_large
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
 from ._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from ._framing import Framing
@@ -72,7 +72,7 @@ from ._packets import (
     Unsubscribe,
     encode_publish,
 )
-from ._packets5 import PROTOCOL_LEVEL_5, encode5
+from ._packets5 import PROTOCOL_LEVEL_5
 from ._passwords import Passwords
 from ._payers import Payers
 from ._properties import NO_PROPERTIES, Properties
@@ -311,8 +311,11 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._server.flusher.flush_now()
         if self.outlet.unsent or self.outlet.closed:
             return False
+        last = self._fitting(Disconnect(reason, with_reason(why)))
+        if last is None:
+            return False
         try:
-            data = connection.send(self._fitting(Disconnect(reason, with_reason(why))))
+            data = connection.send(last)
         except LocalProtocolError:
             return False  # it is closed already
         if self._answers is not None:
@@ -725,28 +728,24 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _send(self, packet: Packet) -> None:
         """Send a packet of the connection's own, on its own account (rule 2)."""
-        data = self._connection.send(packet if self._five is None else self._fitting(packet))
+        data = self._connection.send(packet)
+        five = self._five
+        largest = None if five is None else five.max_packet_size
+        if largest is not None and len(data) > largest:
+            fits = self._fitting(packet)
+            if fits is None:
+                self._parting = Reason.PACKET_TOO_LARGE
+                self.cut(too_large(packet, largest))
+                return
+            data = self._connection.send(fits)
         account = self.account
         assert account is not None
         account.borrow(1, len(data))
         self.outlet.hold(account, data, 1, len(data), self._server.ledger.clock())
 
-    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet:
-        """Return a packet without its reason if it is larger with it than its client takes.
-
-        See [MQTT-3.1.2-24]; what a number says has to do then. `largest` counts where no more is
-        known of the client.
-        """
-        if self._five is not None:
-            largest = self._five.max_packet_size
-        if (
-            largest is None
-            or isinstance(packet, PingReq | PingResp)
-            or not packet.properties.reason_string
-            or len(encode5(packet)) <= largest
-        ):
-            return packet
-        return attrs.evolve(packet, properties=NO_PROPERTIES)
+    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet | None:
+        """See `fitting`; `largest` counts where no more is known of the client."""
+        return fitting(packet, largest if self._five is None else self._five.max_packet_size)
 
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
@@ -762,9 +761,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._connection.version == PROTOCOL_LEVEL_5:
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
-        data = self._connection.send(
-            self._fitting(ConnAck(False, return_code, properties), largest)
-        )
+        answer = self._fitting(ConnAck(False, return_code, properties), largest)
+        if answer is None:
+            return
+        data = self._connection.send(answer)
         # Nobody owes for it: there is no account yet, and the connection ends here.
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
@@ -925,10 +925,18 @@ class MqttSession(Session["MqttServer", Account | None]):
         if kept is not None:
             self._attach(kept)
         self._will = None if packet.will is None else LastWill.of(packet.will)
+        keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
         self._deadline_after = (
-            packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
+            keep_alive * KEEP_ALIVE_GRACE if keep_alive else settings.idle_timeout
         )
-        self._send(ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept)))
+        accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept))
+        if five is not None and self._fitting(accepted) is None:
+            assert five.max_packet_size is not None
+            why = too_large(accepted, five.max_packet_size)
+            server.counters.refused += 1
+            self._refuse(Reason.PACKET_TOO_LARGE, why)
+            raise RemoteProtocolError(why)
+        self._send(accepted)
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
@@ -940,14 +948,17 @@ class MqttSession(Session["MqttServer", Account | None]):
         five = self._five
         if five is None:
             return NO_PROPERTIES
-        settings = self._server.settings
+        server = self._server
+        settings = server.settings
         expiry: int | None = None
         granted = 0.0 if kept is None else kept.expiry
         if granted != five.expiry:
             expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
-        most = settings.max_awaiting_release
+        most = server.receive_maximum
+        alive = server.keep_alive_of(packet.keep_alive)
         return Properties(
             session_expiry=expiry,
+            server_keep_alive=alive if alive != packet.keep_alive else None,
             receive_maximum=most if most < MAX_PACKET_ID else None,
             maximum_packet_size=settings.max_packet_size,
             assigned_client_id=None if packet.client_id else self.client_id,
@@ -1082,7 +1093,10 @@ class MqttSession(Session["MqttServer", Account | None]):
             else:
                 publication = server.publication(packet)
             payer = account if self._payers is None else self._payers.of(packet.topic)
+            unrouted = server.dataspace.unrouted
             fault = server.publish(payer, publication, answer)
+            if answer is not None and self._five is not None:
+                answer.note_reached(server.dataspace.unrouted == unrouted)
             if fault is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
@@ -1106,7 +1120,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         Raises:
             RemoteProtocolError: If it has.
         """
-        most = self._server.settings.max_awaiting_release
+        most = self._server.receive_maximum
         awaiting = self._awaiting
         if awaiting is not None and packet.qos > 1 and packet.packet_id in awaiting:
             return  # the same again

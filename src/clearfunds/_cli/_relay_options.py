@@ -174,8 +174,28 @@ class Peers:
         ),
     ] = DEFAULTS.max_inflight
     max_awaiting_release: Annotated[
-        Count, Parameter(help="QoS 2 messages of one client whose PUBREL has not come.")
+        Count,
+        Parameter(
+            validator=Number(gte=1, lte=MAX_PACKET_ID),
+            help="QoS 2 messages of one client whose PUBREL has not come.",
+        ),
     ] = DEFAULTS.max_awaiting_release
+    receive_maximum: Annotated[
+        Count,
+        Parameter(
+            validator=Number(gte=1, lte=MAX_PACKET_ID),
+            help="Receive Maximum (MQTT 5): QoS 1 and 2 messages of one client that are not "
+            "acknowledged; at most --max-awaiting-release.",
+        ),
+    ] = DEFAULTS.receive_maximum
+    max_keep_alive: Annotated[
+        OptionalCount,
+        Parameter(
+            validator=Number(gte=1, lte=65_535),
+            help="Longest keep-alive of an MQTT client, in seconds; MQTT 5 clients are told it as "
+            "Server Keep Alive, and a keep-alive of 0 means it. none: as the client asks.",
+        ),
+    ] = DEFAULTS.max_keep_alive
     max_topic_alias: Annotated[
         Count,
         Parameter(
