@@ -43,6 +43,7 @@ from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
+from ._leaving import disconnect_has_come
 from ._options import (
     HIGHEST_QOS,
     NO_LOCAL,
@@ -677,6 +678,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
+        if isinstance(self._inflight, KeptInflight):
+            self._inflight.leave()
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -1039,9 +1042,14 @@ class MqttSession(Session["MqttServer", Account | None]):
             self.outlet,
             self._window(),
             framing=self._framing(),
+            leaves=self._says_disconnect,
         )
         self._inflight = inflight
         inflight.begin(self.cut)
+
+    def _says_disconnect(self) -> bool:
+        """Whether the client has said DISCONNECT, as far as that can be told before its turn."""
+        return not self._unparsed() and disconnect_has_come(self._link.sock)
 
     def _framing(self) -> Framing:
         return Framing(self._server.wall) if self._five is None else self._five
