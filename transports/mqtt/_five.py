@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...accounts import Account, Holder, Outcome, Recipient
 from ...dataspace import Batch, Publication
 from .._outlet import FRAMING_BYTES
+from ._bridges import Bridge, is_nobodys
 from ._droppable import QOS_ZERO, with_packet_id
 from ._filters import Filters
 from ._frames import body_of
@@ -55,10 +56,6 @@ _IDENTIFIER_BYTES: Final = 5
 """At most so much for each subscription identifier."""
 
 
-def _is_nobodys(_: Account) -> bool:
-    return False
-
-
 class Five(Framing):
     """One connection's side of MQTT 5.
 
@@ -90,7 +87,7 @@ class Five(Framing):
         super().__init__(wall)
         said = packet.properties
         self.filters = filters
-        self.is_own: Callable[[Account], bool] = _is_nobodys
+        self.is_own: Callable[[Account], bool] = is_nobodys
         self.max_packet_size = said.maximum_packet_size
         self.receive_maximum = said.receive_maximum or MAX_PACKET_ID
         self.expiry = seconds_of(said.session_expiry or 0)
@@ -231,11 +228,14 @@ def seconds_of(interval: int) -> float | None:
 
 
 class AtMostOnce(Recipient):
-    """Stands before the outlet of a client that speaks MQTT 5, for what it does not acknowledge."""
+    """Stands before the outlet of a client that speaks MQTT 5, for what it does not acknowledge.
+
+    And before that of a bridge, whatever it speaks.
+    """
 
     __slots__ = ("_five", "_outlet")
 
-    def __init__(self, five: Five, outlet: Outlet) -> None:
+    def __init__(self, five: Five | Bridge, outlet: Outlet) -> None:
         self._five = five
         self._outlet = outlet
 

@@ -33,6 +33,7 @@ from .._session import (
 from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
+from ._bridges import BRIDGE_OPTIONS, Bridge
 from ._connection import Connection, Role, State
 from ._filters import Filters
 from ._fitting import fitting, too_large
@@ -46,13 +47,12 @@ from ._kept_inflight import KeptInflight
 from ._leaving import disconnect_has_come
 from ._options import (
     HIGHEST_QOS,
-    NO_LOCAL,
-    RETAIN_AS_PUBLISHED,
     RETAIN_HANDLING,
     RETAINED_TO_NEW,
     RETAINED_TO_NONE,
 )
 from ._packets import (
+    PROTOCOL_LEVEL_31,
     SUBSCRIPTION_FAILED,
     ConnAck,
     Connect,
@@ -156,8 +156,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_observations", "_parting",
+        "_ahead", "_answers", "_at_least_once", "_awaiting", "_bridge", "_connection", "_five",
+        "_inflight", "_kept", "_listener", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_short", "_single",
         "_single_topic", "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
@@ -177,6 +177,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
         self._five: Five | None = None
+        self._bridge: Bridge | None = None
         self._way: Recipient = self.outlet
         # What it is told if it is cut; there are few reasons but that it does not keep up.
         self._parting: int = Reason.QUOTA_EXCEEDED
@@ -777,6 +778,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         settings = server.settings
         if packet.protocol_level == PROTOCOL_LEVEL_5:
             self._five = Five(packet, Filters(), server.wall)
+        elif packet.bridge:
+            self._bridge = Bridge(server.wall)
         if len(packet.client_id.encode()) > settings.max_client_id:
             why = (
                 f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
@@ -925,6 +928,9 @@ class MqttSession(Session["MqttServer", Account | None]):
                 five.filters = kept.filters
             self._way = AtMostOnce(five, self.outlet)
             self.outlet.framing_bytes = five.framing_bytes
+        elif self._bridge is not None:
+            self._bridge.is_own = payers.has
+            self._way = AtMostOnce(self._bridge, self.outlet)
         if kept is not None:
             self._attach(kept)
         self._will = None if packet.will is None else LastWill.of(packet.will)
@@ -932,6 +938,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._deadline_after = (
             keep_alive * KEEP_ALIVE_GRACE if keep_alive else settings.idle_timeout
         )
+        # MQTT 3.1 cannot say that there was a session.
+        present = present and self._connection.version != PROTOCOL_LEVEL_31
         accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept))
         if five is not None and self._fitting(accepted) is None:
             assert five.max_packet_size is not None
@@ -1024,7 +1032,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """
         assert self.account is not None
         try:
-            own = None if self._five is None else self._five.is_own
+            selects = self._selects
+            own = None if selects is None else selects.is_own
             session.attach(self.account, self.name, self._way, own=own)
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
@@ -1050,6 +1059,11 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _says_disconnect(self) -> bool:
         """Whether the client has said DISCONNECT, as far as that can be told before its turn."""
         return not self._unparsed() and disconnect_has_come(self._link.sock)
+
+    @property
+    def _selects(self) -> Five | Bridge | None:
+        """What selects publications for the client, if something does."""
+        return self._bridge if self._five is None else self._five
 
     def _framing(self) -> Framing:
         return Framing(self._server.wall) if self._five is None else self._five
@@ -1182,7 +1196,10 @@ class MqttSession(Session["MqttServer", Account | None]):
                 else:
                     fault = self._subscribe(account, text, options, identifier, new)
             if fault is not None:
-                faults[text] = fault, SUBSCRIPTION_FAILED if five is None else reason
+                failed = SUBSCRIPTION_FAILED if five is None else reason
+                # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
+                is_31 = self._connection.version == PROTOCOL_LEVEL_31
+                faults[text] = fault, options if is_31 else failed
         properties = NO_PROPERTIES
         if faults:
             count, (first, _) = len(faults), next(iter(faults.values()))
@@ -1217,7 +1234,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Subscribe to one filter; return why not."""
         server = self._server
         qos = options & HIGHEST_QOS
-        told = options & (NO_LOCAL | RETAIN_AS_PUBLISHED)
+        told = options & BRIDGE_OPTIONS if self._bridge is None else BRIDGE_OPTIONS
         if self._kept is not None:
             try:
                 with account.turn() as turn:
@@ -1284,7 +1301,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Return who takes what this client is to acknowledge, for a subscription."""
         assert not isinstance(self._inflight, KeptInflight)
         acked = (None, self._at_least_once, self._inflight)[granted]
-        return acked if acked is None or self._five is None else Selecting(acked, self._five.select)
+        selects = self._selects
+        return acked if acked is None or selects is None else Selecting(acked, selects.select)
 
     def _handle_unsubscribe(self, packet: Unsubscribe) -> None:
         account = self.account
