@@ -40,6 +40,7 @@ class Bridge(Framing):
 
     takes_runs: Final = False
     """Who has published a run is looked at."""
+    max_packet_size: Final = None
 
     def __init__(self, wall: Callable[[], float]) -> None:
         super().__init__(wall)

@@ -102,9 +102,9 @@ class Five(Framing):
 
     @property
     def takes_runs(self) -> bool:
-        """Whether a run of publications is told as it is."""
+        """Whether a run of publications is told as it is, but for what is too large."""
         filters = self.filters
-        return not (filters.selects or filters.identifies or self.max_packet_size is not None)
+        return not (filters.selects or filters.identifies)
 
     @property
     def framing_bytes(self) -> int:
@@ -256,8 +256,10 @@ class AtMostOnce(Recipient):
                 chunk = framed.get(MQTT5)
                 if chunk is None:
                     chunk = framed[MQTT5] = as_mqtt5(item.raw)
-                outlet.hold(account, chunk, items, nbytes, now)
-                return
+                largest = five.max_packet_size
+                if largest is None or len(chunk) <= largest:
+                    outlet.hold(account, chunk, items, nbytes, now)
+                    return
             chunk, sent, sent_bytes = five.frame_run(account, item)
         else:
             told = five.select(account, item)
