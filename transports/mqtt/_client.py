@@ -24,7 +24,6 @@ write of its own, at some thirty times the cost. A filled buffer always makes it
 so no task holds the thread for longer than it takes to fill 64 KiB.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -33,8 +32,9 @@ import trio
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._need_data import NEED_DATA
 from ._client_dialects import Dialect
-from ._client_errors import ConnectionLostError, PublicationRefusedError
+from ._client_errors import ConnectionLostError
 from ._client_keeper import Keeper
+from ._client_outbound import Outbound
 from ._client_quota import ReceiveQuota
 from ._client_requests import Request, Requests, options_of
 from ._client_session import ClientSession, Outgoing, Receipts
@@ -56,7 +56,7 @@ from ._packets import (
 )
 from ._packets5 import PROTOCOL_LEVEL_5
 from ._properties import NO_PROPERTIES, Properties
-from ._reasons import Reason, in_words, reason_of
+from ._reasons import in_words, reason_of
 from ._send_buffer import SendBuffer
 
 #: What one read takes at most.
@@ -133,24 +133,22 @@ class MqttClient:
 
         self._send = SendBuffer()
 
-        # On its way. A place in the window is handed over to who waits first, not freed.
         self._keeps = session is not None
         self._session = ClientSession() if session is None else session
         self._ids = self._session.ids
-        self._inflight = self._session.outgoing
         self._requests = Requests(self._ids)
-        if max_inflight < 1:
-            raise ValueError(f"a window of {max_inflight} publications lets none of QoS 1 or 2 go")
-        self._window_free = min(max_inflight, dialect.granted.receive_maximum)
-        self._window = trio.lowlevel.ParkingLot()
-        self._held_back: deque[int] = deque()
+        self._outbound = Outbound(
+            dialect,
+            self._session,
+            self._send,
+            max_inflight,
+            keeps=self._keeps,
+            check=self._check_usable,
+        )
 
         self._keeper = Keeper(
             self._send, keep_alive, ping_timeout, lambda: self._reading, self._end
         )
-        # Of a publication that nobody waited for.
-        self._refused: PublicationRefusedError | None = None
-
         self._lost: str | None = None
         self._lost_reason: int | None = None
         self._lost_by: BaseException | None = None
@@ -158,13 +156,13 @@ class MqttClient:
         self._disconnected = False
         self._left = False
         self._ended = trio.Event()
-        self._resume()
+        self._outbound.resume(session_present=session_present)
 
     def __repr__(self) -> str:
         condition = "lost" if self._lost else "disconnected" if self._leaving else "connected"
         return (
             f"<MqttClient {self.client_id!r} {condition}, {len(self._inbox)} messages buffered, "
-            f"{len(self._inflight)} in flight>"
+            f"{len(self._outbound)} in flight>"
         )
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -195,7 +193,7 @@ class MqttClient:
             buffered_messages=len(self._inbox),
             buffered_bytes=self._inbox.bytes_held,
             reading=self._reading,
-            inflight=len(self._inflight),
+            inflight=len(self._outbound),
             unacknowledged=sum(map(len, self._receipts)),
             identifiers_in_use=len(self._ids),
             unsent_bytes=self._send.unwritten,
@@ -224,13 +222,13 @@ class MqttClient:
         """
         if self._lost is not None or self._leaving:
             self._raise_unusable()
-        if not self._send.has_room or (qos and self._window_free <= 0):
+        if not self._send.has_room or (qos and not self._outbound.has_place):
             raise trio.WouldBlock
         if qos == 0:
             self._send.put(self._dialect.publish(topic, payload, 0, retain, 0, properties))
         else:
-            self._window_free -= 1
-            self._begin(topic, payload, qos, retain, properties)
+            self._outbound.take_place_nowait()
+            self._outbound.begin(topic, payload, qos, retain, properties)
 
     async def publish(
         self,
@@ -271,13 +269,13 @@ class MqttClient:
             if wait:
                 await self._wait_written()
             return
-        await self._take_place()
+        await self._outbound.take_place()
         try:
             await self._wait_for_room()
         except BaseException:
-            self._give_place()
+            self._outbound.give_place()
             raise
-        inflight = self._begin(topic, payload, qos, retain, properties)
+        inflight = self._outbound.begin(topic, payload, qos, retain, properties)
         if wait:
             inflight.awaited = True
             try:
@@ -304,7 +302,7 @@ class MqttClient:
             ConnectionLostError: the connection is lost; some may not have reached the server.
         """
         await self._flush()
-        self._raise_refused()
+        self._outbound.raise_refused()
 
     # --- subscribing ------------------------------------------------------------------------
 
@@ -485,7 +483,7 @@ class MqttClient:
             self._raise_unusable()
         self._leaving = True
         self._inbox.clear()
-        self._window.unpark_all()
+        self._outbound.wake()
         self._send.room.unpark_all()
         await self._flush()
         if not self._disconnected:
@@ -494,99 +492,25 @@ class MqttClient:
         await self._wait_written()
         with trio.move_on_after(_CLOSE_PATIENCE):
             await self._ended.wait()
-        self._raise_refused()
+        self._outbound.raise_refused()
 
     # --- inside: sending --------------------------------------------------------------------
 
-    def _resume(self) -> None:
-        """Send again what the connection before has left unfinished [MQTT-4.4.0-1].
-
-        What was released is sent again whatever the window says: the server has a place for it.
-        """
-        session = self._session
-        if not self.session_present:
-            # What the server would not release any more; its identifiers are for new messages now.
-            session.received.clear()
-        for packet_id in session.released:
-            self._send.put(self._encode(PubRel(packet_id)))
-            self._inflight[packet_id].on_its_way = True
-            self._window_free -= 1
-        self._held_back.extend(
-            packet_id for packet_id, inflight in self._inflight.items() if not inflight.released
-        )
-        while self._window_free > 0 and self._send_held_back():
-            self._window_free -= 1
-
-    def _send_held_back(self) -> bool:
-        """Send again what comes next; False if there is nothing."""
-        while self._held_back:
-            inflight = self._inflight.get(self._held_back.popleft())
-            if inflight is not None and not inflight.released:
-                inflight.on_its_way = True
-                self._send.put(inflight.again())
-                return True
-        return False
-
-    def _begin(
-        self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties
-    ) -> Outgoing:
-        """Send a publication whose place in the window has been taken."""
-        packet_id = None
-        dialect = self._dialect
-        try:
-            packet_id = self._ids.allocate()
-            frame = dialect.publish(topic, payload, qos, retain, packet_id, properties)
-        except BaseException:
-            if packet_id is not None:
-                self._ids.release(packet_id)
-            self._give_place()
-            raise
-        self._send.put(frame)
-        again = b""
-        if self._keeps:
-            again = dialect.publish_again(frame, topic, payload, retain, properties)
-        inflight = Outgoing(qos, again, topic)
-        self._session.begin(packet_id, inflight)
-        return inflight
-
-    async def _take_place(self) -> None:
+    def _check_usable(self) -> None:
         if self._lost is not None or self._leaving:
             self._raise_unusable()
-        if self._window_free > 0:
-            self._window_free -= 1
-            return
-        await self._window.park()
-        if self._lost is not None or self._leaving:
-            self._raise_unusable()
-
-    def _give_place(self) -> None:
-        # Below zero while a session has left more unfinished than this window holds.
-        if self._window_free < 0:
-            self._window_free += 1
-        elif self._held_back and self._send_held_back():
-            pass
-        elif self._window:
-            self._window.unpark()
-        else:
-            self._window_free += 1
 
     async def _wait_for_room(self) -> None:
         while True:
-            if self._lost is not None or self._leaving:
-                self._raise_unusable()
+            self._check_usable()
             if self._send.has_room:
                 return
             await self._send.room.park()
 
     async def _flush(self) -> None:
         await self._wait_written()
-        for inflight in tuple(self._inflight.values()):
-            await self._wait_finished(inflight)
-
-    def _raise_refused(self) -> None:
-        refused, self._refused = self._refused, None
-        if refused is not None:
-            raise refused
+        for outgoing in self._outbound.unfinished():
+            await self._wait_finished(outgoing)
 
     async def _wait_written(self) -> None:
         if not await self._send.wait_written():
@@ -648,9 +572,9 @@ class MqttClient:
             case Publish():
                 self._handle_publish(packet)
             case PubAck() | PubComp():
-                self._finish(packet)
+                self._outbound.finish(packet)
             case PubRec():
-                self._handle_pubrec(packet)
+                self._outbound.received(packet)
             case PubRel():
                 self._session.received.discard(packet.packet_id)
                 self._quota.answered(packet.packet_id)
@@ -661,19 +585,6 @@ class MqttClient:
                 self._handle_disconnect(packet)
             case _:
                 pass  # PINGRESP: that something came is what counts; see `_read`.
-
-    def _handle_pubrec(self, packet: PubRec) -> None:
-        inflight = self._inflight.get(packet.packet_id)
-        if inflight is not None:
-            if inflight.qos != 2:
-                raise _mismatch(packet, inflight)
-            if packet.reason >= Reason.UNSPECIFIED_ERROR:
-                self._finished(packet, inflight)  # it is over (MQTT 5, section 4.3.3)
-                return
-            self._session.release(packet.packet_id, inflight)
-        if packet.reason < Reason.UNSPECIFIED_ERROR:
-            # Also for an unknown one: the server waits for it [MQTT-4.3.3-1].
-            self._send.put(self._encode(PubRel(packet.packet_id)))
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Note why the server ends the connection (MQTT 5); that it does is found by the reader."""
@@ -705,30 +616,6 @@ class MqttClient:
                 return
         self._inbox.put(publish)
 
-    def _finish(self, packet: PubAck | PubComp) -> None:
-        inflight = self._inflight.get(packet.packet_id)
-        if inflight is None:
-            return
-        if (inflight.qos == 1) is not isinstance(packet, PubAck) or (
-            inflight.qos == 2 and not inflight.released
-        ):
-            raise _mismatch(packet, inflight)
-        self._finished(packet, inflight)
-
-    def _finished(self, packet: PubAck | PubRec | PubComp, inflight: Outgoing) -> None:
-        # A PUBCOMP may say that its identifier was not known: then it was acknowledged before.
-        if packet.reason >= Reason.UNSPECIFIED_ERROR and not isinstance(packet, PubComp):
-            words = packet.properties.reason_string
-            inflight.refused = PublicationRefusedError(inflight.topic, packet.reason, words)
-            if not inflight.awaited and self._refused is None:
-                self._refused = inflight.refused
-        self._session.finish(packet.packet_id)
-        inflight.finished = True
-        if inflight.waiter is not None:
-            inflight.waiter.set()
-        if inflight.on_its_way:
-            self._give_place()
-
     def _end(self, what: str, cause: BaseException | None = None) -> None:
         """Note that the connection has ended, and wake all who wait for anything of it."""
         if self._ended.is_set():
@@ -740,14 +627,14 @@ class MqttClient:
             self._lost_by = cause
         self._send.close()
         unfinished: list[Outgoing | Request] = [
-            *self._inflight.values(),
+            *self._outbound.unfinished(),
             *self._requests.unfinished(),
         ]
         for waiting in unfinished:
             if waiting.waiter is not None:
                 waiting.waiter.set()
         self._inbox.arrived.unpark_all()
-        self._window.unpark_all()
+        self._outbound.wake()
 
     # --- inside: the tasks ------------------------------------------------------------------
 
@@ -805,10 +692,3 @@ class MqttClient:
             return  # it is the server that has said so
         with trio.move_on_after(_CLOSE_PATIENCE):
             await self._send.wait_written()
-
-
-def _mismatch(packet: PubAck | PubRec | PubComp, inflight: Outgoing) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"the server answered a publication of QoS {inflight.qos} with "
-        f"{type(packet).__name__.upper()} out of turn (section 4.3)"
-    )
