@@ -220,8 +220,7 @@ class MqttClient:
                 takes, or this client has disconnected.
             ConnectionLostError: the connection is lost.
         """
-        if self._lost is not None or self._leaving:
-            self._raise_unusable()
+        self._check_usable()
         if not self._send.has_room or (qos and not self._outbound.has_place):
             raise trio.WouldBlock
         if qos == 0:
@@ -626,11 +625,8 @@ class MqttClient:
             self._lost = what
             self._lost_by = cause
         self._send.close()
-        unfinished: list[Outgoing | Request] = [
-            *self._outbound.unfinished(),
-            *self._requests.unfinished(),
-        ]
-        for waiting in unfinished:
+        unfinished: list[Outgoing | Request] = [*self._outbound.unfinished()]
+        for waiting in [*unfinished, *self._requests.unfinished()]:
             if waiting.waiter is not None:
                 waiting.waiter.set()
         self._inbox.arrived.unpark_all()
