@@ -35,7 +35,6 @@ from ._client_dialects import Dialect
 from ._client_errors import ConnectionLostError
 from ._client_keeper import Keeper
 from ._client_outbound import Outbound
-from ._client_quota import ReceiveQuota
 from ._client_requests import Request, Requests, options_of
 from ._client_session import ClientSession, Outgoing, Receipts
 from ._connection import Connection
@@ -108,7 +107,6 @@ class MqttClient:
         client_id: str,
         session_present: bool,
         keep_alive: int,
-        receive_maximum: int | None,
         ping_timeout: float,
         max_buffered: int,
         max_buffered_bytes: int,
@@ -129,7 +127,6 @@ class MqttClient:
         self._taken_in_a_row = 0
         self._manual_ack = manual_ack
         self._receipts = (Receipts(), Receipts())  # of QoS 1 and 2
-        self._quota = ReceiveQuota(receive_maximum)
 
         self._send = SendBuffer()
 
@@ -560,8 +557,6 @@ class MqttClient:
             answer = PubAck if message.qos == 1 else PubRec
             for number in leaving:
                 self._send.put(self._encode(answer(number)))
-                if message.qos == 1:
-                    self._quota.answered(number)
 
     def _must_not_read(self) -> bool:
         return self._inbox.full or not self._send.has_room_for_answers
@@ -576,7 +571,6 @@ class MqttClient:
                 self._outbound.received(packet)
             case PubRel():
                 self._session.received.discard(packet.packet_id)
-                self._quota.answered(packet.packet_id)
                 self._send.put(self._encode(PubComp(packet.packet_id)))
             case SubAck() | UnsubAck():
                 self._requests.finish(packet)
@@ -595,8 +589,6 @@ class MqttClient:
         )
 
     def _handle_publish(self, publish: Publish) -> None:
-        if publish.qos:
-            self._quota.arrived(publish.packet_id)
         if self._leaving:
             return
         if publish.qos:

@@ -87,7 +87,8 @@ async def open_mqtt(
             more of QoS 2 begun. More keeps a pipelined sender busy, where the server has room. In
             MQTT 5 it is no more than the server's Receive Maximum.
         receive_maximum: how many messages of QoS 1 and 2 the server may send that are not
-            acknowledged, in MQTT 5, 1 to 65,535; None: as many as it likes.
+            acknowledged, in MQTT 5, 1 to 65,535; None: as many as it likes. A server that sends
+            more is put up with (mosquitto 2.0.11 does): what is held is bounded by the buffer.
         max_topic_alias: the largest topic alias that the server may use, in MQTT 5; 0: none.
         properties: what else CONNECT says, in MQTT 5, as user properties.
         manual_ack: whether messages of QoS 1 and 2 are acknowledged by `MqttClient.ack`, when their
@@ -150,7 +151,6 @@ async def open_mqtt(
                 client_id=client_id or granted.client_id,
                 session_present=connack.session_present,
                 keep_alive=keep_alive,
-                receive_maximum=receive_maximum,
                 ping_timeout=keep_alive if ping_timeout is None else ping_timeout,
                 max_buffered=max_buffered,
                 max_buffered_bytes=max_buffered_bytes,

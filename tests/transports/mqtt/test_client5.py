@@ -325,25 +325,6 @@ async def test_a_server_that_breaks_the_protocol_is_told_so() -> None:
     assert getattr(lost[0], "reason", 0) is None
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_a_server_keeps_to_the_receive_maximum(qos: int) -> None:
-    async with losing(receive_maximum=2) as (client, peer, lost):
-        for number in range(1, 8):
-            await peer.send(Publish("t", b"", qos, packet_id=number))
-            await client.receive()
-            if qos == 1:
-                assert await peer.packet() == PubAck(number)
-            else:
-                assert await peer.packet() == PubRec(number)
-                await peer.send(PubRel(number))
-                assert await peer.packet() == PubComp(number)
-        await peer.send(*(Publish("t", b"", qos, packet_id=number) for number in range(1, 4)))
-        await trio.testing.wait_all_tasks_blocked()
-        await client.publish("t", b"", 1)
-    assert await peer.packet() == Disconnect(Reason.RECEIVE_MAXIMUM_EXCEEDED)
-    assert "MQTT-3.3.4-9" in str(lost[0])
-
-
 async def test_short_names_for_topics_both_ways() -> None:
     async with connected(Properties(topic_alias_maximum=2), max_topic_alias=1) as (client, peer):
         said = Properties(topic_alias=2)
