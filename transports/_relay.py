@@ -224,7 +224,7 @@ class RelaySettings(KeepingSettings):
     max_keep_alive: int | None = _MQTT.max_keep_alive
     """The longest keep-alive of an MQTT client, in seconds; None: as it asks."""
     max_topic_alias: int = _MQTT.max_topic_alias
-    """Topics that a client which speaks MQTT 5 may give short names to."""
+    """Topics that a client which speaks MQTT 5 may give short names to, and the relay for it."""
     max_shapes: int = DEFAULT_MAX_SHAPES
     """Different shapes that the patterns of all observers may have; a message is compared with each
     one of its kind."""

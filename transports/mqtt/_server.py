@@ -87,7 +87,8 @@ class MqttSettings(ServerSettings):
     max_topic_alias: int = attrs.field(
         default=10, validator=(attrs.validators.ge(0), attrs.validators.le(MAX_PACKET_ID))
     )
-    """Topics that a client which speaks MQTT 5 may give short names to; as mosquitto's."""
+    """Topics that a client which speaks MQTT 5 may give short names to, as mosquitto's; and that
+    the relay gives some to on its connection, if the client allows as many."""
     passwords: Authenticator | None = None
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False

@@ -777,7 +777,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         settings = server.settings
         if packet.protocol_level == PROTOCOL_LEVEL_5:
-            self._five = Five(packet, Filters(), server.wall)
+            self._five = Five(packet, Filters(), server.wall, settings.max_topic_alias)
         elif packet.bridge:
             self._bridge = Bridge(server.wall)
         if len(packet.client_id.encode()) > settings.max_client_id:

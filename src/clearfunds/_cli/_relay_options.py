@@ -200,7 +200,8 @@ class Peers:
         Count,
         Parameter(
             validator=Number(lte=MAX_PACKET_ID),
-            help="Topics that an MQTT 5 client may give short names to.",
+            help="Topic Alias Maximum (MQTT 5): topics that a client may give short names to, and "
+            "the relay for it, if it allows as many.",
         ),
     ] = DEFAULTS.max_topic_alias
     max_shapes: Annotated[
