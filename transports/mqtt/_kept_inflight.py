@@ -103,8 +103,7 @@ class KeptInflight:
 
     def _deliver(self, delivery: Delivery) -> None:
         message = delivery.message
-        # What joins something that is to be sent goes with it.
-        if not self._outlet.unsent and self._leaves():
+        if self._leaves():
             self.pause()
             self._put_back(delivery)
             return

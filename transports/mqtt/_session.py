@@ -1057,8 +1057,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         inflight.begin(self.cut)
 
     def _says_disconnect(self) -> bool:
-        """Whether the client has said DISCONNECT, as far as that can be told before its turn."""
-        return not self._unparsed() and disconnect_has_come(self._link.sock)
+        """Whether the client has said DISCONNECT, as far as that can be told before its turn.
+
+        It is not looked for where something is to be sent already: what comes next goes with it.
+        """
+        if self.outlet.unsent or self._unparsed():
+            return False
+        return disconnect_has_come(self._link.sock)
 
     @property
     def _selects(self) -> Five | Bridge | None:
