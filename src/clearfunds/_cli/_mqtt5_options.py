@@ -30,7 +30,7 @@ def _split(text: str) -> tuple[str, str]:
     return name, value
 
 
-def given(options: Any) -> list[str]:
+def given(options: attrs.AttrsInstance) -> list[str]:
     """Return the names of the options that differ from their defaults."""
     return [
         f"--{field.name.replace('_', '-')}"

@@ -98,7 +98,8 @@ def test_there_are_no_more_than_either_wants(asked: int, allowed: int, count: in
     for _ in range(3):
         for number in range(20):
             side.frame(Publication(f"{LONG}/{number}", b"x", 1), 1)
-    assert (0 if side._aliases is None else len(side._aliases)) == count
+    aliases = side._aliases  # pyright: ignore[reportPrivateUsage]
+    assert (0 if aliases is None else len(aliases)) == count
 
 
 def test_a_name_that_is_not_used_is_given_to_another_topic() -> None:
