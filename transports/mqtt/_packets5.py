@@ -228,6 +228,8 @@ def _encode_connect(packet: Connect) -> bytes:
             f"as MQTT 5 only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL_5} can be sent, not "
             f"{packet.protocol_name!r} level {packet.protocol_level}"
         )
+    if packet.bridge:
+        raise LocalProtocolError("a bridge of MQTT 5 says so with its subscriptions' options")
     will_properties = b""
     if packet.will is not None:
         if packet.will.qos not in (0, 1, 2):
