@@ -470,13 +470,17 @@ class MqttClient:
 
         Raises:
             PublicationRefusedError: as `flush`; the client has disconnected then.
-            LocalProtocolError: a client does not say that; it goes on.
+            LocalProtocolError: a client does not say that; nothing has happened.
             ConnectionLostError: the connection was lost first.
         """
         if self._disconnected:
             return
         if self._lost is not None:
             self._raise_unusable()
+        last = Disconnect(reason, properties)
+        self._encode(last)
+        if self._connection.version == PROTOCOL_LEVEL_5:
+            self._connection.check_disconnect(last)
         self._leaving = True
         self._inbox.clear()
         self._outbound.wake()
@@ -484,7 +488,7 @@ class MqttClient:
         await self._flush()
         if not self._disconnected:
             self._disconnected = True
-            self._send.put(self._connection.send(Disconnect(reason, properties)))
+            self._send.put(self._connection.send(last))
         await self._wait_written()
         with trio.move_on_after(_CLOSE_PATIENCE):
             await self._ended.wait()

@@ -326,7 +326,7 @@ class Connection:
             encoded = encode(packet)
         else:
             if isinstance(packet, Disconnect):
-                self._check_disconnect(packet)
+                self.check_disconnect(packet)
             encoded = encode5(packet)
         match packet:
             case Connect():
@@ -513,8 +513,12 @@ class Connection:
                 Reason.PROTOCOL_ERROR,
             )
 
-    def _check_disconnect(self, packet: Disconnect) -> None:
-        """See that this side may send this DISCONNECT."""
+    def check_disconnect(self, packet: Disconnect) -> None:
+        """See that this side may send this DISCONNECT of MQTT 5. For this package only.
+
+        Raises:
+            LocalProtocolError: if not.
+        """
         server = self.role is Role.SERVER
         if packet.reason not in (
             SERVER_DISCONNECT_REASONS if server else CLIENT_DISCONNECT_REASONS

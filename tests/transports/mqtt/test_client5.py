@@ -118,6 +118,21 @@ async def test_what_is_said_at_the_beginning_and_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (Reason.SERVER_SHUTTING_DOWN, NO_PROPERTIES),
+        (Reason.NORMAL_DISCONNECTION, Properties(session_expiry=1)),  # it was 0
+        (Reason.NORMAL_DISCONNECTION, Properties(content_type="x")),
+    ],
+)
+async def test_a_farewell_that_cannot_be_said_is_none(reason: int, said: Properties) -> None:
+    async with connected() as (client, peer):
+        await refused(client.disconnect(reason, said), LocalProtocolError, "DISCONNECT")
+        await client.publish("t")
+        assert await peer.packet() == Publish("t")
+
+
+@pytest.mark.parametrize(
     ("clean", "asked", "said"),
     [(True, None, None), (False, None, FOR_EVER), (False, 0, None), (True, 60, 60)],
 )
