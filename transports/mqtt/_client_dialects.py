@@ -1,6 +1,7 @@
-"""How a client says what it publishes, in each version of MQTT, and what the server lets it say.
+"""Encoding of a client's publications, in each version of MQTT, within the server's limits.
 
-What a server does not take is refused here, before it is sent: it would end the connection.
+A publication that the server does not accept is refused here, before it is sent: the server would
+end the connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a client publishes with QoS 1 and 2, until the server has acknowledged it to the end."""
+"""A client's publications with QoS 1 and 2, until the server has fully acknowledged them."""
 
 from __future__ import annotations
 

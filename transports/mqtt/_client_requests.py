@@ -1,4 +1,4 @@
-"""What a client asks its server for, and waits for the answer to: SUBSCRIBE and UNSUBSCRIBE."""
+"""Requests of a client that await an answer: SUBSCRIBE and UNSUBSCRIBE."""
 
 from __future__ import annotations
 

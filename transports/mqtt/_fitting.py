@@ -1,9 +1,9 @@
 """Packets as large as a client of MQTT 5 takes them (Maximum Packet Size, section 3.1.2.11.4).
 
-A publication that is too large is not sent, as if it had been (`_five`). This is about the relay's
-own packets [MQTT-3.1.2-24]: what a reason says in words is left out where it makes a packet too
-large [MQTT-3.2.2-19][MQTT-3.4.2-2], and what is too large even so cannot be said at all: then there
-is nothing left but to end the connection.
+A publication that is too large is dropped as if it had been sent (`_five`). This is about the
+relay's own packets [MQTT-3.1.2-24]: the reason string is left out where it makes a packet too large
+[MQTT-3.2.2-19][MQTT-3.4.2-2]. A packet that is too large even so cannot be sent, and the connection
+ends.
 """
 
 from __future__ import annotations

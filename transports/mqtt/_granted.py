@@ -1,4 +1,4 @@
-"""What a server lets a client do: what its CONNACK says, and what holds where it says nothing."""
+"""The limits that a server sets for a client: those of its CONNACK, and defaults for the rest."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ._properties import NO_PROPERTIES, Properties
 
 @attrs.frozen(kw_only=True)
 class Granted:
-    """What a server lets a client do, and asks of it (MQTT 5, section 3.2.2.3).
+    """Limits and demands of a server (MQTT 5, section 3.2.2.3).
 
-    MQTT 3.1.1 says nothing of it: there it is what MQTT 5 has by default.
+    MQTT 3.1.1 cannot express them: there the defaults of MQTT 5 hold.
     """
 
     receive_maximum: int = MAX_PACKET_ID

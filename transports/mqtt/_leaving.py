@@ -1,10 +1,9 @@
-"""Whether a client has said DISCONNECT, before its reader has come to it.
+"""Detection of a DISCONNECT that has arrived and that its reader has not handled yet.
 
-A client whose session is kept says DISCONNECT, and is sent nothing from then on: what it is sent
-later it does not acknowledge, and it comes back with DUP, though the client has never seen it. But
-between the arrival of that packet and its reader's turn others may have theirs, and publish: under
-load for some milliseconds. So whoever is about to send something that is to be acknowledged looks
-at what has come, where that can be done without taking it: a peek takes about a microsecond.
+A message sent to a client with a kept session after its DISCONNECT is not acknowledged: it comes
+back with DUP, though the client has never seen it. Between the arrival of the packet and the turn
+of its reader other tasks run, and may publish: under load for some milliseconds. So the input is
+peeked at before a message is sent that the client has to acknowledge. A peek takes 1.4 us.
 """
 
 from __future__ import annotations

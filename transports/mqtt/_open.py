@@ -88,7 +88,7 @@ async def open_mqtt(
             MQTT 5 it is no more than the server's Receive Maximum.
         receive_maximum: how many messages of QoS 1 and 2 the server may send that are not
             acknowledged, in MQTT 5, 1 to 65,535; None: as many as it likes. A server that sends
-            more is put up with (mosquitto 2.0.11 does): what is held is bounded by the buffer.
+            more is tolerated (mosquitto 2.0.11 does): `max_buffered` bounds what is held.
         max_topic_alias: the largest topic alias that the server may use, in MQTT 5; 0: none.
         properties: what else CONNECT says, in MQTT 5, as user properties.
         manual_ack: whether messages of QoS 1 and 2 are acknowledged by `MqttClient.ack`, when their

@@ -56,16 +56,16 @@ def version_of(wanted: Version | None, needs_5: Sequence[str]) -> Version:
 @Parameter(name="*", group=Group("MQTT 5", sort_key=4))
 @attrs.frozen
 class MessageProperties:
-    """What is said of a message besides; each of these has MQTT 5 spoken."""
+    """Properties of a message; each of them needs MQTT 5."""
 
     content_type: Annotated[
-        str | None, Parameter(help="What the payload is, as text/plain; handed on as it is.")
+        str | None, Parameter(help="Content type of the payload, as text/plain.")
     ] = None
     response_topic: Annotated[
         str | None, Parameter(help="The topic on which an answer is expected.")
     ] = None
     correlation_data: Annotated[
-        str | None, Parameter(help="What an answer has to carry, as UTF-8.")
+        str | None, Parameter(help="Correlation data for the answer, as UTF-8.")
     ] = None
     message_expiry: Annotated[
         Count | None,
@@ -80,7 +80,7 @@ class MessageProperties:
             converter=_pair,
             n_tokens=1,
             negative=(),
-            help="NAME=VALUE, handed on as it is. May be given several times.",
+            help="NAME=VALUE: a user property. May be given several times.",
         ),
     ] = ()
 
@@ -99,10 +99,10 @@ class MessageProperties:
 @Parameter(name="*", group=Group("MQTT 5", sort_key=4))
 @attrs.frozen
 class SubscriptionOptions:
-    """What is said of a subscription besides; each of these has MQTT 5 spoken."""
+    """Options of a subscription; each of them needs MQTT 5."""
 
     no_local: Annotated[
-        bool, Parameter(negative=(), help="Not what is published by this client identifier.")
+        bool, Parameter(negative=(), help="Exclude messages that this client itself publishes.")
     ] = False
     retain_as_published: Annotated[
         bool, Parameter(negative=(), help="Let the retain flag stay as it was published.")
@@ -110,8 +110,7 @@ class SubscriptionOptions:
     retained: Annotated[
         Literal["always", "new", "never"],
         Parameter(
-            help="When to be sent what is retained: at each subscription, if there was none to "
-            "the same topics, or not at all."
+            help="When to send retained messages: at each subscription, only at a new one, or never."
         ),
     ] = "always"
     receive_maximum: Annotated[
