@@ -110,7 +110,7 @@ class SubscriptionOptions:
     retained: Annotated[
         Literal["always", "new", "never"],
         Parameter(
-            help="When to send retained messages: at each subscription, only at a new one, or never."
+            help="When to send retained messages: at each subscription, at a new one, or never."
         ),
     ] = "always"
     receive_maximum: Annotated[
