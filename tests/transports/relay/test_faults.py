@@ -19,6 +19,8 @@ from clearfunds.transports.mqtt import (
     Publish,
     SubAck,
     Subscribe,
+    UnsubAck,
+    Unsubscribe,
     Will,
     encode,
 )
@@ -108,7 +110,8 @@ TLS = bytes.fromhex("1603010200010001fc0303")
         (encode(Publish("t", b"x")), "the first packet is PUBLISH, not CONNECT"),
         (encode(PingReq()), "the first packet is PINGREQ, not CONNECT"),
         (encode(Connect("c")).replace(b"MQTT", b"MQTP"), "MQTP"),
-        (b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x00\x00\x00", "MQIsdp"),
+        (b"\x10\x0e\x00\x06MQIsdp\x04\x02\x00\x00\x00\x00", "MQIsdp"),
+        (b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x00\x00\x00", "MQTT 3.1"),
         (b"\x10\xff\xff\xff\x7f", "268435460 bytes is announced"),
         (b"\x10\xff\xff\xff\xff\x01", "the remaining length takes more than four bytes"),
         (encode(Connect("c"))[:-1], "within a packet (14 bytes of it came)"),
@@ -309,6 +312,36 @@ async def test_what_is_too_much_to_subscribe_to_is_refused(
     assert "3 subscriptions are the limit for one client (and 1 more like it)" in second
 
 
+async def test_wildcards_in_too_many_places_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """For each place a topic is looked up once: one client has its share, and all together."""
+    deep, other = "+/1/2/3/4/5/6/7/8", "1/+/2/3/4/5/6/7/8"
+    async with (
+        running(quota_shapes=2, max_filter_shapes=1) as relay,
+        connected(relay.port, "c") as client,
+        connected(relay.port, "d") as neighbour,
+    ):
+        filters = (("a/+", 0), ("b/+", 1), ("a/#", 0), ("+/a", 0), ("a/b", 0))
+        await client.send(Subscribe(1, filters))
+        await client.expect(SubAck(1, (0, 1, 0, SUBSCRIPTION_FAILED, 0)))
+        await neighbour.send(Subscribe(1, (("+/a", 0), (deep, 0))))
+        await neighbour.expect(SubAck(1, (0, 0)))
+        # In place of another there is room for one more, unless all have too many.
+        await client.send(Unsubscribe(2, ("a/#",)))
+        await client.expect(UnsubAck(2))
+        await client.send(Subscribe(3, ((other, 0), (deep, 0), ("+/a", 0))))
+        await client.expect(SubAck(3, (SUBSCRIPTION_FAILED, 0, SUBSCRIPTION_FAILED)))
+        await client.publish(deep.replace("+", "x"), b"p")
+        assert (await client.publication()).payload == b"p"
+        assert (await neighbour.publication()).payload == b"p"
+        relay.audit()
+        standing = relay.account("d").standing()
+        await neighbour.send(Unsubscribe(4, ("+/a", deep)))
+        await neighbour.expect(UnsubAck(4))
+        assert not standing.shapes
+    first, *_ = log_of(caplog, "refused")
+    assert "has filters or patterns of 2 different shapes, which is the limit" in first
+
+
 async def test_a_packet_full_of_one_filter_does_not_hold_up_the_relay() -> None:
     async with running() as relay, connected(relay.port, "c") as client:
         filters = (("t", 0), ("t", 1)) * 200_000
@@ -338,7 +371,10 @@ async def test_a_flood_of_what_is_dropped_is_no_flood_in_the_log(
 
 
 async def test_too_much_of_qos_2_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    async with running() as relay, connected(relay.port, "c") as client:
+    async with (
+        running(max_awaiting_release=1_000) as relay,
+        connected(relay.port, "c") as client,
+    ):
         await client.send(*(Publish("t", b"", 2, packet_id=n) for n in range(1, 1002)))
         assert len(await client.gone()) <= 1000
         await relay.deserted()
