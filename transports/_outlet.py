@@ -23,6 +23,7 @@ from ..accounts import (
     DEFAULT_PATIENCE,
     JOIN_BYTES,
     Account,
+    Holder,
     Ledger,
     LoanedItem,
     LoanQueue,
@@ -331,6 +332,21 @@ class Outlet(LoanQueue):
         if not self._dirty:
             self._dirty = True
             self._flusher.dirty.append(self)
+
+    def withdraw(self, holder: Holder) -> list[LoanedItem[list[Any]]]:
+        """Send nothing of the loans of another holder's that nothing has been sent of; return them.
+
+        While it is behind there are none: what has been put aside for later is sent later.
+        """
+        if self._behind is not None:
+            return []
+        queue = self.queue
+        begun = list(islice(queue, self._sending))
+        rest = list(islice(queue, self._sending, None))
+        queue.clear()
+        queue.extend(begun)
+        queue.extend(loan for loan in rest if loan.holder is not holder)
+        return [loan for loan in rest if loan.holder is holder]
 
     def unbegun(self) -> Iterator[LoanedItem[list[Any]]]:
         """Yield the loans of which the kernel has been offered nothing yet, in order.

@@ -230,9 +230,14 @@ class RelaySettings(KeepingSettings):
     max_inflight: int = _MQTT.max_inflight
     """Publications with QoS 1 or 2 on their way to one subscriber and not fully acknowledged."""
     max_awaiting_release: int = _MQTT.max_awaiting_release
-    """QoS 2 publications of one client whose PUBREL has not come; in MQTT 5 its Receive Maximum."""
+    """QoS 2 publications of one client whose PUBREL has not come."""
+    receive_maximum: int = _MQTT.receive_maximum
+    """The Receive Maximum that MQTT 5 clients are told, of QoS 1 and 2; at the most the number
+    above."""
+    max_keep_alive: int | None = _MQTT.max_keep_alive
+    """The longest keep-alive of an MQTT client, in seconds; None: as it asks."""
     max_topic_alias: int = _MQTT.max_topic_alias
-    """Topics that a client which speaks MQTT 5 may give short names to."""
+    """Topics that a client which speaks MQTT 5 may give short names to, and the relay for it."""
     max_shapes: int = DEFAULT_MAX_SHAPES
     """Different shapes that the patterns of all observers may have; a message is compared with each
     one of its kind."""
@@ -363,6 +368,8 @@ class Relay:
                 topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
                 max_inflight=settings.max_inflight,
                 max_awaiting_release=settings.max_awaiting_release,
+                receive_maximum=settings.receive_maximum,
+                max_keep_alive=settings.max_keep_alive,
                 max_topic_alias=settings.max_topic_alias,
                 connect_timeout=settings.connect_timeout,
                 idle_timeout=settings.idle_timeout,

@@ -262,6 +262,11 @@ def test_options_from_environment_and_file(
         (["sub", "t", "--show-topic", "--format", "raw"], "--show-topic"),
         (["sub", "t", "--count", "0"], "--count"),
         (["sub", "t", "--persistent"], "--client-id"),
+        (["sub", "t", "--session-expiry", "9"], "--persistent"),
+        (["sub", "t", "--retained", "at times"], "--retained"),
+        (["sub", "t", "--mqtt", "3.1.1", "--no-local"], "--no-local is an option of MQTT 5"),
+        (["pub", "-t", "t", "-m", "x", "--user-property", "x"], "NAME=VALUE"),
+        (["pub", "-t", "t", "-m", "x", "--mqtt", "4"], "--mqtt"),
     ],
 )
 def test_wrong_use_is_status_2_and_one_line(
@@ -353,3 +358,48 @@ def test_with_the_clients_of_mosquitto(
         timeout=SECONDS,
     )
     assert came.stdout == b"to mosquitto\n"
+
+
+MQTT_5 = [
+    "--content-type", "text/plain", "--response-topic", "answers", "--correlation-data", "n1",
+    "--message-expiry", "60", "--user-property", "a=1", "--user-property", "a=2=3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("server", ["url", "mosquitto"])
+def test_what_mqtt_5_says_of_a_message(
+    server: str, request: pytest.FixtureRequest, clearfunds: Clearfunds
+) -> None:
+    where = request.getfixturevalue(server)
+    url = where if server == "url" else f"mqtt://127.0.0.1:{where}"
+    topic = f"cli/{uuid.uuid4().hex}"
+    subscriber = Subscriber(
+        url,
+        (topic, "--mqtt", "5", "--count", "1", "--format", "json", "-q", "1", "--retained", "new"),
+    )
+    sent = clearfunds("pub", "--url", url, "-t", topic, "-m", "x", "-q", "1", *MQTT_5)
+    assert (sent.returncode, sent.stderr) == (0, "")
+    line = json.loads(subscriber.output())
+    assert 0 < line.pop("message_expiry") <= 60
+    del line["time"]
+    assert line == {
+        "topic": topic,
+        "qos": 1,
+        "retain": False,
+        "payload": "x",
+        "content_type": "text/plain",
+        "response_topic": "answers",
+        "correlation_data": "n1",
+        "user_properties": [["a", "1"], ["a", "2=3"]],
+    }
+
+
+def test_what_the_relay_refuses_is_an_error_with_its_reason(
+    url: str, clearfunds: Clearfunds
+) -> None:
+    run = clearfunds("pub", "--url", url, "-t", "$SYS/x", "-m", "x", "-q", "1", "--mqtt", "5")
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1
+    assert "not authorized" in run.stderr
+    # With 3.1.1 there is no way to say so.
+    assert clearfunds("pub", "-u", url, "-t", "$SYS/x", "-m", "x", "-q", "1").returncode == 0

@@ -15,6 +15,10 @@ from ._inflight import check_handshake
 from ._kept import KeptSession
 
 
+def _stays() -> bool:
+    return False
+
+
 class KeptInflight:
     """What is under way to the client of a kept session, while it is connected.
 
@@ -26,10 +30,12 @@ class KeptInflight:
         outlet: The way out.
         window: How much may be under way, not fully acknowledged.
         framing: Makes the packets of publications; by default as MQTT 3.1.1 has them.
+        leaves: Tells whether the client has said DISCONNECT.
     """
 
     __slots__ = (
-        "_channel", "_consumer", "_framing", "_ids", "_outlet", "_session", "_unacked", "_window",
+        "_channel", "_consumer", "_framing", "_ids", "_leaves", "_outlet", "_session", "_unacked",
+        "_window",
     )  # fmt: skip
 
     def __init__(
@@ -39,7 +45,9 @@ class KeptInflight:
         window: int,
         *,
         framing: Framing | None = None,
+        leaves: Callable[[], bool] = _stays,
     ) -> None:
+        self._leaves = leaves
         self._session = session
         self._outlet = outlet
         self._framing = Framing() if framing is None else framing
@@ -75,8 +83,30 @@ class KeptInflight:
         if self._consumer is not None:
             self._consumer.cancel()
 
+    def leave(self) -> None:
+        """Send nothing more: the client has said DISCONNECT.
+
+        What has not been sent goes back to its place as if it had never been taken from there.
+        """
+        self.pause()
+        unsent = {id(loan) for loan in self._outlet.withdraw(self._session.queue)}
+        for packet_id, (delivery, _) in list(self._unacked.items()):
+            if id(delivery.loan) in unsent:
+                del self._unacked[packet_id]
+                self._put_back(delivery)
+
+    def _put_back(self, delivery: Delivery) -> None:
+        """Give back what the client has not been sent: it is no redelivery the next time."""
+        message, redelivered = delivery.message, delivery.redelivered
+        delivery.nack()
+        message.redelivered = redelivered
+
     def _deliver(self, delivery: Delivery) -> None:
         message = delivery.message
+        if self._leaves():
+            self.pause()
+            self._put_back(delivery)
+            return
         # Of its number, so that it is the same when it is sent again. Another one only if that is
         # still in use: of a message that has not been acknowledged while 65,534 others were.
         packet_id = message.seq % MAX_PACKET_ID + 1

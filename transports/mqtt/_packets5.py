@@ -145,6 +145,8 @@ def encode_publish5(
     dup: bool = False,
     packet_id: int = 0,
     properties: bytes = b"",
+    *,
+    aliased: bool = False,
 ) -> bytes:
     """Encode a PUBLISH without making the packet first; otherwise as `encode5`.
 
@@ -157,11 +159,12 @@ def encode_publish5(
         packet_id: as said.
         properties: encoded, WITHOUT their length in front, as `application_properties` makes them.
             They are not looked at, but for a topic alias if the topic is empty.
+        aliased: whether it is known that they have one, so that they need not be looked at.
     """
     if topic:
         if fault := topic_name_fault(topic):
             raise LocalProtocolError(fault)
-    elif not _have_alias(properties):
+    elif not (aliased or _have_alias(properties)):
         raise LocalProtocolError(
             "an empty topic name needs a topic alias (section 3.3.2.1)[MQTT-4.7.3-1]"
         )
@@ -225,6 +228,8 @@ def _encode_connect(packet: Connect) -> bytes:
             f"as MQTT 5 only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL_5} can be sent, not "
             f"{packet.protocol_name!r} level {packet.protocol_level}"
         )
+    if packet.bridge:
+        raise LocalProtocolError("a bridge of MQTT 5 says so with its subscriptions' options")
     will_properties = b""
     if packet.will is not None:
         if packet.will.qos not in (0, 1, 2):

@@ -354,8 +354,11 @@ def _value_fault(row: _Property, value: Any) -> str | None:
     if isinstance(value, int):
         if not row.lowest <= value <= row.highest:
             return f"is {value}, not within {row.lowest} to {row.highest} ({row.section})"
-    elif row.field == "response_topic" and ("+" in value or "#" in value):
-        return "contains a wildcard [MQTT-3.3.2-14]"
+    elif row.field == "response_topic":
+        if not value:
+            return "is empty; it has to be a topic name [MQTT-4.7.3-1]"
+        if "+" in value or "#" in value:
+            return "contains a wildcard [MQTT-3.3.2-14]"
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
 CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
 """Passwords that are checked at a time, each in a thread: hashing leaves a core to the loop."""
 
+NAME_BYTES: Final = 16
+"""Random bytes in a client identifier that the relay chooses: as many as a UUID has."""
+
+DEFAULT_RECEIVE_MAXIMUM: Final = 1_000
+"""Publications of QoS 1 and 2 that an MQTT 5 client may have under way, unless told otherwise.
+EMQX's `max_awaiting_rel` is 100; clients keep about 20 in flight (paho-mqtt)."""
+
 
 @attrs.frozen(slots=True, kw_only=True)
 class MqttSettings(ServerSettings):
@@ -58,13 +66,29 @@ class MqttSettings(ServerSettings):
     )
     """Publications of QoS 1 and 2 on their way to one subscriber and not acknowledged: no more than
     there are packet identifiers [MQTT-2.3.1-1]."""
-    max_awaiting_release: int = DEFAULT_MAX_AWAITING_RELEASE
-    """QoS 2 publications of one client whose PUBREL has not come; in MQTT 5 its Receive Maximum,
-    which is about those of QoS 1 that are not acknowledged, too."""
+    max_awaiting_release: int = attrs.field(
+        default=DEFAULT_MAX_AWAITING_RELEASE,
+        validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
+    )
+    """QoS 2 publications of one client whose PUBREL has not come. As many as there are packet
+    identifiers: MQTT 3.1.1 has no way to tell a client of less."""
+    receive_maximum: int = attrs.field(
+        default=DEFAULT_RECEIVE_MAXIMUM,
+        validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
+    )
+    """The Receive Maximum that MQTT 5 clients are told: their publications with QoS 1 and 2 that
+    are not acknowledged. Not more than `max_awaiting_release`."""
+    max_keep_alive: int | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional((attrs.validators.ge(1), attrs.validators.le(65_535))),
+    )
+    """Seconds; the longest keep-alive of a client, who has it also if it asks for none. None: it
+    is as the client asks. As mosquitto's `max_keepalive`."""
     max_topic_alias: int = attrs.field(
         default=10, validator=(attrs.validators.ge(0), attrs.validators.le(MAX_PACKET_ID))
     )
-    """Topics that a client which speaks MQTT 5 may give short names to; as mosquitto's."""
+    """Topics that a client which speaks MQTT 5 may give short names to, as mosquitto's; and that
+    the relay gives some to on its connection, if the client allows as many."""
     passwords: Authenticator | None = None
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False
@@ -108,7 +132,6 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.checks = trio.CapacityLimiter(CHECKS_AT_ONCE)
         self.wills = DelayedWills()
         self.wall: Callable[[], float] = time.time
-        self._named = 0
 
     def __repr__(self) -> str:
         return f"<MqttServer: {len(self.open)} connections, {len(self.sessions)} clients>"
@@ -226,12 +249,28 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         return most if asked is None else asked if most is None else min(asked, most)
 
     def new_client_id(self) -> str:
-        """Name a client that leaves that to the server [MQTT-3.1.3-6]."""
-        while True:
-            self._named += 1
-            name = f"auto-{self._named}"
-            if name not in self.sessions and (self.kept is None or name not in self.kept.by_id):
-                return name
+        """Name a client that leaves that to the server [MQTT-3.1.3-6].
+
+        At random: a client that was given a name before the relay's last start may come back with
+        it, and must not meet another one that was given the same.
+        """
+        return f"auto-{secrets.token_hex(NAME_BYTES)}"
+
+    @property
+    def receive_maximum(self) -> int:
+        """The Receive Maximum that clients with MQTT 5 are told."""
+        return min(self.settings.receive_maximum, self.settings.max_awaiting_release)
+
+    def keep_alive_of(self, asked: int, *, told: bool = True) -> int:
+        """Return the keep-alive that counts, of what a client asks for, in seconds; 0: none does.
+
+        A client that speaks MQTT 5 is `told` of it [MQTT-3.2.2-21]. With 3.1.1 it cannot be, and
+        would be cut off again and again: what it asks for counts, if it asks for any.
+        """
+        most = self.settings.max_keep_alive
+        if most is None or 0 < asked <= most:
+            return asked
+        return most if told or not asked else asked
 
     def resolve(self, key: bytes) -> Route | None:
         """Find the route of a topic as it stands in a packet; None if it may not be routed so."""

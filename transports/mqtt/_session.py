@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-import attrs
 import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
@@ -36,8 +35,10 @@ from .._session import (
 from .._tenants import NO_USER, Peer, identity, printable
 from ._ahead import Ahead
 from ._answers import ANSWERING, Answer, Answers, Identifier
+from ._bridges import BRIDGE_OPTIONS, Bridge
 from ._connection import Connection, Role, State
 from ._filters import Filters
+from ._fitting import fitting, too_large
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
 from ._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from ._framing import Framing
@@ -45,15 +46,15 @@ from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
+from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
 from ._options import (
     HIGHEST_QOS,
-    NO_LOCAL,
-    RETAIN_AS_PUBLISHED,
     RETAIN_HANDLING,
     RETAINED_TO_NEW,
     RETAINED_TO_NONE,
 )
 from ._packets import (
+    PROTOCOL_LEVEL_31,
     SUBSCRIPTION_FAILED,
     ConnAck,
     Connect,
@@ -74,7 +75,7 @@ from ._packets import (
     Unsubscribe,
     encode_publish,
 )
-from ._packets5 import PROTOCOL_LEVEL_5, encode5
+from ._packets5 import PROTOCOL_LEVEL_5
 from ._passwords import Passwords
 from ._payers import Payers
 from ._properties import NO_PROPERTIES, Properties
@@ -158,8 +159,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_key", "_listener", "_most", "_observations", "_parting",
+        "_ahead", "_answers", "_at_least_once", "_awaiting", "_bridge", "_connection", "_five",
+        "_inflight", "_kept", "_key", "_listener", "_most", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_short", "_single",
         "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "client_id",
     )  # fmt: skip
@@ -179,6 +180,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
         self._five: Five | None = None
+        self._bridge: Bridge | None = None
         self._way: Recipient = self.outlet
         # What it is told if it is cut; there are few reasons but that it does not keep up.
         self._parting: int = Reason.QUOTA_EXCEEDED
@@ -329,8 +331,11 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._server.flusher.flush_now()
         if self.outlet.unsent or self.outlet.closed:
             return False
+        last = self._fitting(Disconnect(reason, with_reason(why)))
+        if last is None:
+            return False
         try:
-            data = connection.send(self._fitting(Disconnect(reason, with_reason(why))))
+            data = connection.send(last)
         except LocalProtocolError:
             return False  # it is closed already
         if self._answers is not None:
@@ -779,6 +784,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
         if self._answers is not None:
             self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
+        if isinstance(self._inflight, KeptInflight):
+            self._inflight.leave()
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -830,28 +837,24 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _send(self, packet: Packet) -> None:
         """Send a packet of the connection's own, on its own account (rule 2)."""
-        data = self._connection.send(packet if self._five is None else self._fitting(packet))
+        data = self._connection.send(packet)
+        five = self._five
+        largest = None if five is None else five.max_packet_size
+        if largest is not None and len(data) > largest:
+            fits = self._fitting(packet)
+            if fits is None:
+                self._parting = Reason.PACKET_TOO_LARGE
+                self.cut(too_large(packet, largest))
+                return
+            data = self._connection.send(fits)
         account = self.account
         assert account is not None
         account.borrow(1, len(data))
         self.outlet.hold(account, data, 1, len(data), self._server.ledger.clock())
 
-    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet:
-        """Return a packet without its reason if it is larger with it than its client takes.
-
-        See [MQTT-3.1.2-24]; what a number says has to do then. `largest` counts where no more is
-        known of the client.
-        """
-        if self._five is not None:
-            largest = self._five.max_packet_size
-        if (
-            largest is None
-            or isinstance(packet, PingReq | PingResp)
-            or not packet.properties.reason_string
-            or len(encode5(packet)) <= largest
-        ):
-            return packet
-        return attrs.evolve(packet, properties=NO_PROPERTIES)
+    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet | None:
+        """See `fitting`; `largest` counts where no more is known of the client."""
+        return fitting(packet, largest if self._five is None else self._five.max_packet_size)
 
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
@@ -867,9 +870,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._connection.version == PROTOCOL_LEVEL_5:
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
-        data = self._connection.send(
-            self._fitting(ConnAck(False, return_code, properties), largest)
-        )
+        answer = self._fitting(ConnAck(False, return_code, properties), largest)
+        if answer is None:
+            return
+        data = self._connection.send(answer)
         # Nobody owes for it: there is no account yet, and the connection ends here.
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
@@ -878,7 +882,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         settings = server.settings
         if packet.protocol_level == PROTOCOL_LEVEL_5:
-            self._five = Five(packet, Filters(), server.wall)
+            self._five = Five(packet, Filters(), server.wall, settings.max_topic_alias)
+        elif packet.bridge:
+            self._bridge = Bridge(server.wall)
         if len(packet.client_id.encode()) > settings.max_client_id:
             why = (
                 f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
@@ -1041,14 +1047,27 @@ class MqttSession(Session["MqttServer", Account | None]):
                 five.filters = kept.filters
             self._way = AtMostOnce(five, self.outlet)
             self.outlet.framing_bytes = five.framing_bytes
+        elif self._bridge is not None:
+            self._bridge.is_own = payers.has
+            self._way = AtMostOnce(self._bridge, self.outlet)
         if kept is not None:
             self._kept = kept
             yield from self._attach(kept)
         self._will = None if packet.will is None else LastWill.of(packet.will)
+        keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
         self._deadline_after = (
-            packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
+            keep_alive * KEEP_ALIVE_GRACE if keep_alive else settings.idle_timeout
         )
-        self._send(ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept)))
+        # MQTT 3.1 cannot say that there was a session.
+        present = present and self._connection.version != PROTOCOL_LEVEL_31
+        accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept))
+        if five is not None and self._fitting(accepted) is None:
+            assert five.max_packet_size is not None
+            why = too_large(accepted, five.max_packet_size)
+            server.counters.refused += 1
+            self._refuse(Reason.PACKET_TOO_LARGE, why)
+            raise RemoteProtocolError(why)
+        self._send(accepted)
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
@@ -1060,14 +1079,17 @@ class MqttSession(Session["MqttServer", Account | None]):
         five = self._five
         if five is None:
             return NO_PROPERTIES
-        settings = self._server.settings
+        server = self._server
+        settings = server.settings
         expiry: int | None = None
         granted = 0.0 if kept is None else kept.expiry
         if granted != five.expiry:
             expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
-        most = settings.max_awaiting_release
+        most = server.receive_maximum
+        alive = server.keep_alive_of(packet.keep_alive)
         return Properties(
             session_expiry=expiry,
+            server_keep_alive=alive if alive != packet.keep_alive else None,
             receive_maximum=most if most < MAX_PACKET_ID else None,
             maximum_packet_size=settings.max_packet_size,
             assigned_client_id=None if packet.client_id else self.client_id,
@@ -1125,7 +1147,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """
         assert self.account is not None
         try:
-            own = None if self._five is None else self._five.is_own
+            selects = self._selects
+            own = None if selects is None else selects.is_own
             yield from session.attaching(self.account, self.name, self._way, own=own)
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
@@ -1142,9 +1165,27 @@ class MqttSession(Session["MqttServer", Account | None]):
             self.outlet,
             self._window(),
             framing=self._framing(),
+            leaves=self._says_disconnect,
         )
         self._inflight = inflight
         inflight.begin(self.cut)
+
+    def _says_disconnect(self) -> bool:
+        """Whether the client has said DISCONNECT, as far as that can be told before its turn.
+
+        It is not looked for where something is to be sent already: what comes next goes with it.
+        """
+        unparsed = self._unparsed()
+        if self.outlet.unsent or unparsed > PEEK_BYTES:
+            return False
+        if unparsed:
+            return has_disconnect(self._connection.buffer[self._connection.position :])
+        return disconnect_has_come(self._link.sock)
+
+    @property
+    def _selects(self) -> Five | Bridge | None:
+        """What selects publications for the client, if something does."""
+        return self._bridge if self._five is None else self._five
 
     def _framing(self) -> Framing:
         return Framing(self._server.wall) if self._five is None else self._five
@@ -1196,7 +1237,10 @@ class MqttSession(Session["MqttServer", Account | None]):
             else:
                 publication = server.publication(packet)
             payer = account if self._payers is None else self._payers.of(packet.topic)
+            unrouted = server.dataspace.unrouted
             fault = server.publish(payer, publication, answer)
+            if answer is not None and self._five is not None:
+                answer.note_reached(server.dataspace.unrouted == unrouted)
             if fault is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
@@ -1220,7 +1264,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         Raises:
             RemoteProtocolError: If it has.
         """
-        most = self._server.settings.max_awaiting_release
+        most = self._server.receive_maximum
         awaiting = self._awaiting
         if awaiting is not None and packet.qos > 1 and packet.packet_id in awaiting:
             return  # the same again
@@ -1275,7 +1319,10 @@ class MqttSession(Session["MqttServer", Account | None]):
                 else:
                     fault = self._subscribe(account, text, options, identifier, new)
             if fault is not None:
-                faults[text] = fault, SUBSCRIPTION_FAILED if five is None else reason
+                failed = SUBSCRIPTION_FAILED if five is None else reason
+                # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
+                is_31 = self._connection.version == PROTOCOL_LEVEL_31
+                faults[text] = fault, options if is_31 else failed
             yield
         properties = NO_PROPERTIES
         if faults:
@@ -1312,7 +1359,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Subscribe to one filter; return why not."""
         server = self._server
         qos = options & HIGHEST_QOS
-        told = options & (NO_LOCAL | RETAIN_AS_PUBLISHED)
+        told = options & BRIDGE_OPTIONS if self._bridge is None else BRIDGE_OPTIONS
         if self._kept is not None:
             try:
                 with account.turn() as turn:
@@ -1379,7 +1426,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Return who takes what this client is to acknowledge, for a subscription."""
         assert not isinstance(self._inflight, KeptInflight)
         acked = (None, self._at_least_once, self._inflight)[granted]
-        return acked if acked is None or self._five is None else Selecting(acked, self._five.select)
+        selects = self._selects
+        return acked if acked is None or selects is None else Selecting(acked, selects.select)
 
     def _handle_unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
         """Unsubscribe from one filter in each step; say so when that is done."""

@@ -174,13 +174,34 @@ class Peers:
         ),
     ] = DEFAULTS.max_inflight
     max_awaiting_release: Annotated[
-        Count, Parameter(help="QoS 2 messages of one client whose PUBREL has not come.")
+        Count,
+        Parameter(
+            validator=Number(gte=1, lte=MAX_PACKET_ID),
+            help="QoS 2 messages of one client whose PUBREL has not come.",
+        ),
     ] = DEFAULTS.max_awaiting_release
+    receive_maximum: Annotated[
+        Count,
+        Parameter(
+            validator=Number(gte=1, lte=MAX_PACKET_ID),
+            help="Receive Maximum (MQTT 5): QoS 1 and 2 messages of one client that are not "
+            "acknowledged; at most --max-awaiting-release.",
+        ),
+    ] = DEFAULTS.receive_maximum
+    max_keep_alive: Annotated[
+        OptionalCount,
+        Parameter(
+            validator=Number(gte=1, lte=65_535),
+            help="Longest keep-alive of an MQTT client, in seconds; MQTT 5 clients are told it as "
+            "Server Keep Alive, and a keep-alive of 0 means it. none: as the client asks.",
+        ),
+    ] = DEFAULTS.max_keep_alive
     max_topic_alias: Annotated[
         Count,
         Parameter(
             validator=Number(lte=MAX_PACKET_ID),
-            help="Topics that an MQTT 5 client may give short names to.",
+            help="Topic Alias Maximum (MQTT 5): topics that a client may give short names to, and "
+            "the relay for it, if it allows as many.",
         ),
     ] = DEFAULTS.max_topic_alias
     max_shapes: Annotated[

@@ -67,7 +67,7 @@ MESSAGE: dict[str, st.SearchStrategy[Any]] = {
     "payload_format": bits,
     "message_expiry": longs,
     "content_type": strings,
-    "response_topic": free,
+    "response_topic": free.filter(bool),
     "correlation_data": binaries,
 }
 AUTHENTICATION: dict[str, st.SearchStrategy[Any]] = {

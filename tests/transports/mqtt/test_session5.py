@@ -243,14 +243,14 @@ async def test_a_publication_that_is_refused_is_acknowledged_so() -> None:
         assert answer.reason == Reason.NOT_AUTHORIZED
         assert "$SYS" in (answer.properties.reason_string or "")
         await client.send(Publish("a", b"1", 1, True, packet_id=1))
-        await client.expect(PubAck(1))
+        await client.expect(PubAck(1, Reason.NO_MATCHING_SUBSCRIBERS))
         await client.send(Publish("b", b"1", 2, True, packet_id=2))
         answer = await client.next()
         assert isinstance(answer, PubRec)
         assert answer.reason == Reason.QUOTA_EXCEEDED
         # It is over with that: the identifier may mean another one.
         await client.send(Publish("c", b"1", 2, packet_id=2))
-        await client.expect(PubRec(2))
+        await client.expect(PubRec(2, Reason.NO_MATCHING_SUBSCRIBERS))
         await client.send(PubRel(2))
         await client.expect(PubComp(2))
         assert relay.relay.mqtt.counters.rejected == 2
@@ -276,7 +276,7 @@ async def test_more_than_the_receive_maximum_is_too_much() -> None:
         for packet_id in range(1, 5):
             await client.publish("t", b"", 2, packet_id=packet_id)
         packets = await client.gone()
-        assert packets[:3] == [PubRec(n) for n in range(1, 4)]
+        assert packets[:3] == [PubRec(n, Reason.NO_MATCHING_SUBSCRIBERS) for n in range(1, 4)]
         assert isinstance(packets[3], Disconnect)
         assert packets[3].reason == Reason.RECEIVE_MAXIMUM_EXCEEDED
 
@@ -788,7 +788,7 @@ async def test_a_clock_that_is_set_back_leaves_no_more_time_than_can_be_said() -
 
 
 async def test_a_reason_is_left_out_where_it_is_too_large() -> None:
-    async with running() as relay, connected5(relay.port, maximum_packet_size=30) as client:
+    async with running() as relay, connected5(relay.port, "c", maximum_packet_size=30) as client:
         await client.publish("$SYS/x", b"", 1)
         await client.expect(PubAck(1, Reason.NOT_AUTHORIZED))
         await client.send(Subscribe(2, (("$share/g/t", 0),)))
