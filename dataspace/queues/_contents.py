@@ -55,6 +55,8 @@ class QueueContents(Holder):
 
     kind = "queue"
 
+    makes_room = True
+
     def __init__(
         self,
         ledger: Ledger,
