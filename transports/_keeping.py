@@ -82,6 +82,7 @@ def keep_sessions(
         ),
         backing=_paging(mqtt.account, settings),
         queue=queue,
+        groups=mqtt.groups,
     )
     if isinstance(keeping, Shelves):
         forget_spools(keeping)
@@ -90,6 +91,7 @@ def keep_sessions(
         values = keeping.store.values("mqtt/")
         keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
         mqtt.kept.restore(values)
+        mqtt.groups.forget_others(keeping)
 
 
 def _note_trouble(ledger: Ledger, sentence: str | None) -> None:

@@ -220,6 +220,10 @@ class RelaySettings(KeepingSettings):
     """QoS 2 publications of one client whose PUBREL has not come; in MQTT 5 its Receive Maximum."""
     max_topic_alias: int = _MQTT.max_topic_alias
     """Topics that a client which speaks MQTT 5 may give short names to."""
+    max_share_groups: int = _MQTT.max_share_groups
+    """Groups that share a subscription; 0: there are no shared subscriptions."""
+    max_share_members: int = _MQTT.max_share_members
+    """Members of one such group."""
     max_shapes: int = DEFAULT_MAX_SHAPES
     """Different shapes that the patterns of all observers may have; a message is compared with each
     one of its kind."""
@@ -338,6 +342,8 @@ class Relay:
                 max_inflight=settings.max_inflight,
                 max_awaiting_release=settings.max_awaiting_release,
                 max_topic_alias=settings.max_topic_alias,
+                max_share_groups=settings.max_share_groups,
+                max_share_members=settings.max_share_members,
                 connect_timeout=settings.connect_timeout,
                 idle_timeout=settings.idle_timeout,
                 patience=settings.patience,

@@ -28,8 +28,10 @@ from .._events import Batch, Publication
 from ._binding import Binding
 from ._channel import Channel, Delivery
 from ._consumer import Consumer
+from ._message import Message
 from ._prefetch import PrefetchWindow
 from ._queue import Queue, is_persistent
+from ._writer import Writer
 
 LOOKED_AT: Final = 32
 """Members that are compared for one message; of a larger group the others have their turn next. A
@@ -109,6 +111,24 @@ class _Flow(PrefetchWindow):
         return self.member.flows
 
 
+class _Keeper(Writer):
+    """Writes what is to survive, and pages out nothing else: its publishers wait for members.
+
+    Attributes:
+        pages: Whether all is written nevertheless: nobody has made progress for too long.
+    """
+
+    __slots__ = ("pages",)
+
+    pages: bool
+
+    def write(self, message: Message) -> bool:
+        """See `Keeper.write`."""
+        if not message.persistent and message.ticket is None and not self.pages:
+            return False
+        return super().write(message)
+
+
 class Group(Queue):
     """Messages that several members share, each of which goes to exactly one of them.
 
@@ -129,6 +149,8 @@ class Group(Queue):
 
     kind = "group"
 
+    writer = _Keeper
+
     def __init__(self, *args: Any, part: Part | None = None, **more: Any) -> None:
         self.members: dict[Member, Consumer] = {}
         self.keeps = False
@@ -140,6 +162,7 @@ class Group(Queue):
         self._stopped: dict[Member, None] = {}
         self._touched: dict[Recipient, None] = {}
         super().__init__(*args, persistent=self._is_kept, **more)
+        cast("_Keeper", self._writer).pages = False
 
     def __repr__(self) -> str:
         return f"<Group {self.name}: {len(self)} ready, {len(self.members)} members>"
@@ -219,7 +242,10 @@ class Group(Queue):
             self.leave(member)
             member.cut(why)
         if not stuck:
+            keeper = cast("_Keeper", self._writer)
+            keeper.pages = True
             super().give_up(why)
+            keeper.pages = False
 
     # -- what comes in --------------------------------------------------------------------------
 

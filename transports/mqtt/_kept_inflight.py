@@ -10,6 +10,7 @@ from ...dataspace import Publication
 from ...dataspace.queues import Channel, Consumer, Delivery, PrefetchWindow
 from .._outlet import Outlet
 from ._framing import Framing
+from ._handed import drop, end
 from ._identifiers import MAX_PACKET_ID, PacketIds
 from ._inflight import check_handshake
 from ._kept import KeptSession
@@ -83,26 +84,36 @@ class KeptInflight:
         if not self._ids.take(packet_id):
             packet_id = self._ids.allocate()
         publication: Publication = delivery.event
-        delivery.event = None
         packet = self._framing.frame(publication, packet_id, delivery.redelivered)
+        self._send(delivery, publication, packet_id, packet, self._framing)
+
+    @property
+    def room(self) -> PrefetchWindow:
+        """See `Taker.room`."""
+        return self._window
+
+    def take(self, delivery: Delivery, publication: Publication, framing: Framing) -> None:
+        """See `Taker.take`."""
+        packet_id = self._ids.allocate()
+        packet = framing.frame(publication, packet_id)
+        self._send(delivery, publication, packet_id, packet, framing)
+
+    def _send(
+        self,
+        delivery: Delivery,
+        publication: Publication,
+        packet_id: int,
+        packet: bytes,
+        framing: Framing,
+    ) -> None:
+        delivery.event = None
         if not packet:  # it may have expired since the queue has looked at its clock
             self._ids.release(packet_id)
-            self._drop(delivery, self._framing.why_not(publication))
+            drop(delivery, framing.why_not(publication))
             return
         delivery.loan.item[:] = [packet]
         self._unacked[packet_id] = delivery, publication.qos
         self._outlet.forward(delivery.loan)
-
-    def _drop(self, delivery: Delivery, outcome: Outcome) -> None:
-        """End a delivery that is not to be sent: for the queue it is acknowledged."""
-        counters = self._session.queue.counters
-        if outcome is Outcome.EXPIRED:
-            counters.expired += 1
-        else:
-            counters.dropped += 1
-        # It is not the client who has done so.
-        delivery.loan.settle(outcome=outcome)
-        delivery.ack()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
         """Yield what is under way; the queue holds it."""
@@ -121,7 +132,7 @@ class KeptInflight:
         delivery = self._take(packet_id, 1)
         if delivery is not None:
             self._ids.release(packet_id)
-            delivery.ack()
+            end(delivery)
 
     def received(self, packet_id: int) -> bool:
         """See `Inflight.received`; `KeptSession.received` is to follow, in the same batch."""
@@ -130,7 +141,7 @@ class KeptInflight:
             return False
         # Its place in the window is kept until the PUBCOMP.
         self._window.take(0)
-        delivery.ack()
+        end(delivery)
         return True
 
     def refused(self, packet_id: int) -> bool:
@@ -139,9 +150,7 @@ class KeptInflight:
         if delivery is None:
             return False
         self._ids.release(packet_id)
-        if delivery.loan.items:  # else it went with the session
-            delivery.loan.settle(outcome=Outcome.REJECTED)
-        delivery.ack()
+        end(delivery, Outcome.REJECTED)
         return True
 
     def completed(self, packet_id: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
-from ...dataspace import Batch, Observation, Publication, TopicFilter
+from ...dataspace import Assertion, Batch, Observation, Publication, TopicFilter
 from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._link import Link
@@ -89,7 +89,8 @@ from ._runs import (
     topic_key,
 )
 from ._selecting import Selecting
-from ._topics import SHARED_PREFIX
+from ._shared import Shares, stop
+from ._topics import is_shared, shared_fault
 from ._wills import LastWill
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
         "_kept", "_listener", "_observations", "_parting",
-        "_payers", "_peer", "_replays", "_short", "_single",
+        "_payers", "_peer", "_replays", "_shares", "_short", "_single",
         "_single_topic", "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
 
@@ -199,6 +200,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._single: Single | None = None
         self._single_topic = ""
         self._observations: dict[str, Observation] = {}
+        self._shares: Shares | None = None
         self._replays = Replays()
 
     def __repr__(self) -> str:
@@ -269,6 +271,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 await trio.sleep(FLUSH_POLL_SECONDS)
         if isinstance(self._inflight, KeptInflight) and self._server.keeps_for_later:
             self._inflight.pause()
+            if self._shares is not None:
+                self._shares.pause()
         self._waiting = True
         await super()._flush_out()
 
@@ -344,6 +348,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._answers.close()
         self.account = None
         will, self._will = self._will, None
+        shares, self._shares = self._shares, None
+        if shares is not None:
+            shares.close()
         kept = self._kept
         if kept is not None:
             kept.detach(account)
@@ -351,6 +358,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             with account.turn() as turn:
                 for observation in self._observations.values():
                     server.dataspace.unobserve(turn, observation)
+                for standing in () if shares is None else shares.standing.values():
+                    server.dataspace.retract(turn, standing)
         self._observations.clear()
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
@@ -952,7 +961,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             maximum_packet_size=settings.max_packet_size,
             assigned_client_id=None if packet.client_id else self.client_id,
             topic_alias_maximum=settings.max_topic_alias or None,
-            shared_available=0,
+            shared_available=1 if settings.max_share_groups else 0,
         )
 
     def _check_user(self, peer: Peer, client_id: str, old: MqttSession | None) -> None:
@@ -1031,6 +1040,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         self._inflight = inflight
         inflight.begin(self.cut)
+        for text, each in session.subscriptions.items():
+            if each.group is not None:
+                self._sharing().join(text, each.granted | each.options, each.identifier, inflight)
 
     def _framing(self) -> Framing:
         return Framing(self._server.wall) if self._five is None else self._five
@@ -1146,14 +1158,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         for text, options in dict(packet.filters).items():
             fault = settings.topics.filter_fault(text)
             reason = Reason.TOPIC_FILTER_INVALID
-            if five is not None and text.startswith(SHARED_PREFIX):
-                fault = "there are no shared subscriptions here"
-                reason = Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            if is_shared(text):
+                fault, reason = self._share_fault(text, fault)
             if fault is None:
                 reason = Reason.QUOTA_EXCEEDED
-                standing = self._observations if self._kept is None else self._kept.subscriptions
-                new = text not in standing
-                if new and len(standing) >= settings.max_subscriptions:
+                new = text not in self._subscribed()
+                if new and len(self._subscribed()) >= settings.max_subscriptions:
                     fault = (
                         f"{settings.max_subscriptions} subscriptions are the limit for one client"
                     )
@@ -1178,6 +1188,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         kept = self._kept
         if kept is None:
             self._send(packet)
+            self._begin_sharing()
             return
         kept.write()
         # What comes next, and what is retained, comes after it.
@@ -1185,6 +1196,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
         def kept_it() -> None:
             self._send_later(packet)
+            self._begin_sharing()
             hold.set()
 
         self._server.keep(kept_it)
@@ -1195,6 +1207,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Subscribe to one filter; return why not."""
         server = self._server
         qos = options & HIGHEST_QOS
+        if is_shared(text):
+            return self._share(account, text, options, identifier)
         told = options & (NO_LOCAL | RETAIN_AS_PUBLISHED)
         if self._kept is not None:
             try:
@@ -1204,9 +1218,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 return str(exc)
             self._kept.subscribed(text, qos, kept, options=told, identifier=identifier)
         else:
-            if qos and self._inflight is None:
-                self._inflight = self._make_inflight(account)
-                self._at_least_once = AtLeastOnce(self._inflight)
+            if qos:
+                self._have_inflight(account)
             topic_filter = TopicFilter(text)
             try:
                 with account.turn() as turn:
@@ -1240,6 +1253,53 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._replays.add(text, qos)
         return None
 
+    def _subscribed(self) -> Collection[str]:
+        """Return the filters that the client has subscribed to."""
+        if self._kept is not None:
+            return self._kept.subscriptions
+        shares = self._shares
+        if shares is None or not shares.standing:
+            return self._observations
+        return {**self._observations, **shares.standing}
+
+    def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
+        """Say why a shared subscription is not granted, of what is wrong with its filter.
+
+        Raises:
+            ReasonedError: In MQTT 5, if it is none [MQTT-4.8.2-1][MQTT-4.8.2-2]. To 3.1.1 it is a
+                filter as any other, which may be refused.
+        """
+        malformed = shared_fault(text)
+        if malformed is not None and self._five is not None:
+            raise ReasonedError(malformed, Reason.PROTOCOL_ERROR)
+        if not self._server.settings.max_share_groups:
+            no = "there are no shared subscriptions here (max_share_groups)"
+            return no, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        return malformed or fault, Reason.TOPIC_FILTER_INVALID
+
+    def _share(self, account: Account, text: str, options: int, identifier: int) -> str | None:
+        """Have a part in a group; return why not. What is retained is not told of (4.8.2)."""
+        if options & HIGHEST_QOS and self._kept is None:
+            self._have_inflight(account)
+        taker = self._inflight
+        return self._sharing().subscribe(account, text, options, identifier, taker)
+
+    def _sharing(self) -> Shares:
+        if self._shares is None:
+            self._shares = Shares(
+                self._server.groups, self._peer, self.outlet, self._five, self._kept, self.cut
+            )
+        return self._shares
+
+    def _begin_sharing(self) -> None:
+        if self._shares is not None:
+            self._shares.begin()
+
+    def _have_inflight(self, account: Account) -> None:
+        if self._inflight is None:
+            self._inflight = self._make_inflight(account)
+            self._at_least_once = AtLeastOnce(self._inflight)
+
     def _make_inflight(self, account: Account) -> Inflight:
         server = self._server
         dealing = self.outlet.dealing
@@ -1268,17 +1328,25 @@ class MqttSession(Session["MqttServer", Account | None]):
         account = self.account
         assert account is not None
         five = self._five
-        standing = self._observations if self._kept is None else self._kept.subscriptions
+        subscribed = self._subscribed()
         reasons = tuple(
-            0 if text in standing else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
+            0 if text in subscribed else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
         )
+        ended = [self._unsubscribed(text) for text in dict.fromkeys(packet.filters)]
         with account.turn() as turn:
-            for text in dict.fromkeys(packet.filters):
-                observation = self._observations.pop(text, None)
-                if self._kept is not None:
-                    observation = self._kept.unsubscribed(text)
-                elif five is not None:
-                    five.filters.remove(text)
-                if observation is not None:
-                    self._server.dataspace.unobserve(turn, observation)
+            for observation in ended:
+                stop(self._server.dataspace, turn, observation)
         self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))
+
+    def _unsubscribed(self, text: str) -> Observation | Assertion | None:
+        """Forget a subscription; return what there is to end."""
+        shares = self._shares
+        if shares is not None and is_shared(text):
+            shares.leave(text)
+        if self._kept is not None:
+            return self._kept.unsubscribed(text)
+        if shares is not None and text in shares.standing:
+            return shares.standing.pop(text)
+        if self._five is not None:
+            self._five.filters.remove(text)
+        return self._observations.pop(text, None)

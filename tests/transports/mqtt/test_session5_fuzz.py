@@ -360,6 +360,7 @@ async def feed(
                 stuck=StuckPolicy.DISCONNECT,
             ),
             wall=wall,
+            groups=server.groups,
         )
         async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as stack:
             clients = [Client(server, nursery, own) for own in ("fuzz", "twin")]
