@@ -808,7 +808,7 @@ async def _serve_pages(
             *_credit_collectors(relay),
             *relay.collectors,
         ],
-        kept=KeptCollector(relay.mqtt.kept, store),
+        kept=KeptCollector(relay.mqtt.kept, store, relay.mqtt.groups),
         flow=None if relay.credit is None else CreditPage(relay.credit),
     )
     relay.pages = pages

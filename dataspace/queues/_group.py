@@ -20,8 +20,12 @@ from __future__ import annotations
 import abc
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from heapq import nlargest
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, cast
+
+import attrs
 
 from ...accounts import Account, Outcome, Recipient
 from .._events import Batch, Publication
@@ -96,6 +100,20 @@ class Member(abc.ABC):
         """End it: the group has given it up, and it is a member no more."""
 
 
+@attrs.frozen(slots=True)
+class MemberStatistics:
+    """One member of a group in numbers."""
+
+    name: str
+    """What an operator knows it by."""
+    delivered: int
+    """How many messages it was given."""
+    unacked: int
+    """How many of them it has not acknowledged, of those that it has to."""
+    flows: bool
+    """Whether it takes anything at the moment."""
+
+
 class _Flow(PrefetchWindow):
     """The window of a member's channel: open while the member flows."""
 
@@ -140,12 +158,9 @@ class Group(Queue):
         members: Those that are there, with the consumer that each is to the queue.
         keeps: Whether what is to be acknowledged is kept while no member is there: one that is away
             is to have it. Only then is it persistent.
-        passed: Messages that went straight through.
-        spent: Messages that ended with a member that left: it may have had them, and they are for
-            nobody else (`Member.is_spent`).
     """
 
-    __slots__ = ("_line", "_part", "_stopped", "_touched", "keeps", "members", "passed", "spent")
+    __slots__ = ("_line", "_part", "_stopped", "_touched", "keeps", "members")
 
     kind = "group"
 
@@ -154,8 +169,6 @@ class Group(Queue):
     def __init__(self, *args: Any, part: Part | None = None, **more: Any) -> None:
         self.members: dict[Member, Consumer] = {}
         self.keeps = False
-        self.passed = 0
-        self.spent = 0
         self._part = part
         # Those that flow, as far as is known, in the order of their turns; and those that do not.
         self._line: OrderedDict[Member, None] = OrderedDict()
@@ -214,7 +227,7 @@ class Group(Queue):
         """Give away what a member that was stopped has not acknowledged."""
         for delivery in channel.outstanding():
             if member.is_spent(delivery):
-                self.spent += 1
+                self.counters.spent += 1
                 if delivery.loan.items:
                     delivery.loan.settle(outcome=Outcome.CANCELLED)
                 delivery.ack()
@@ -234,6 +247,14 @@ class Group(Queue):
             window.let_on()
         self.work()
         self._tell_touched()
+
+    def member_statistics(self, most: int) -> list[MemberStatistics]:
+        """Return so many members in numbers, those first that have most in their hands."""
+        found = [
+            MemberStatistics(member.name, member.delivered, consumer.outstanding, member.flows)
+            for member, consumer in self.members.items()
+        ]
+        return nlargest(most, found, key=attrgetter("unacked", "delivered"))
 
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: those who have something and do not acknowledge it are cut off."""
@@ -329,7 +350,7 @@ class Group(Queue):
         now: float,
     ) -> None:
         """Let members have what nobody acknowledges."""
-        self.passed += items
+        self.counters.passed += items
         self.counters.published += items
         self.counters.delivered += items
         self.progressed_at = now

@@ -72,6 +72,15 @@ class QueueSums:
         """Add what has happened to a queue's messages, and nothing that it has now."""
         self._add_past(queue.counters, queue.backing.statistics())
 
+    def add_sums(self, past: QueueSums) -> None:
+        """Add what has happened to the messages of others, which are no more."""
+        for name in _COUNTERS:
+            setattr(
+                self.counters, name, getattr(self.counters, name) + getattr(past.counters, name)
+            )
+        self.paged_out += past.paged_out
+        self.paged_in += past.paged_in
+
     def _add_past(self, counters: Counters, backing: BackingStatistics) -> None:
         mine = self.counters
         for name in _COUNTERS:

@@ -67,9 +67,10 @@ class MqttSettings(ServerSettings):
     )
     """Topics that a client which speaks MQTT 5 may give short names to; as mosquitto's."""
     max_share_groups: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
-    """Groups that share a subscription; 0: there are none. One has about 10 KiB."""
+    """Groups that share a subscription; 0: there are none. One takes about 10 KiB; ten thousand, as
+    many as sessions are kept by default."""
     max_share_members: int = attrs.field(default=1_000, validator=attrs.validators.ge(1))
-    """Members of one of them."""
+    """Members of one of them; a hundred times what a pool of workers has."""
     passwords: Authenticator | None = None
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False

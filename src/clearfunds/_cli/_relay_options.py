@@ -183,6 +183,13 @@ class Peers:
             help="Topics that an MQTT 5 client may give short names to.",
         ),
     ] = DEFAULTS.max_topic_alias
+    max_share_groups: Annotated[
+        Count,
+        Parameter(help="Groups of MQTT clients that share a subscription; 0: there are none."),
+    ] = DEFAULTS.max_share_groups
+    max_share_members: Annotated[Count, Parameter(help="Members of one such group.")] = (
+        DEFAULTS.max_share_members
+    )
     max_shapes: Annotated[
         Count, Parameter(help="Different shapes of patterns that are observed, by all clients.")
     ] = DEFAULTS.max_shapes

@@ -211,7 +211,7 @@ def test_a_run_is_parted_evenly(bench: Bench, group: Group) -> None:
     for member in (one, two, three):
         assert len(list(member.box.loans())) == 1  # a run still
     assert bench.publisher.debt_items == 8
-    assert group.passed == 8
+    assert group.counters.passed == 8
     run(bench, "i")
     assert three.plain == [*"ghi"]
 
@@ -278,7 +278,7 @@ def test_what_a_member_may_have_had_once_is_for_nobody_else(bench: Bench, group:
     bench.publish(*"ab", qos=2)
     group.leave(one)
     assert two.names == ["b"]
-    assert group.spent == 1
+    assert group.counters.spent == 1
     assert bench.repaid(Outcome.CANCELLED) == 1
     assert bench.publisher.debt_items == 1
 

@@ -124,7 +124,7 @@ async def test_a_run_is_shared_evenly_and_stays_one() -> None:
             for each in found:
                 assert [int(name) for name in each] == sorted(map(int, each))
                 assert 90 <= len(each) <= 110
-            assert group_of(relay).group.passed == 400
+            assert group_of(relay).group.counters.passed == 400
             assert relay.relay.dataspace.deliveries == 400
         await relay.deserted()
 
@@ -236,7 +236,7 @@ async def test_what_was_sent_to_be_had_once_goes_to_nobody_else() -> None:
             await until(lambda: "a" not in relay.relay.mqtt.sessions)
             assert not await settled(b)
             assert second.payload == b"2"
-            assert group_of(relay).group.spent == 1
+            assert group_of(relay).group.counters.spent == 1
             relay.audit()
         await relay.deserted()
 
