@@ -74,14 +74,9 @@ class QueueSums:
 
     def add_sums(self, past: QueueSums) -> None:
         """Add what has happened to the messages of others, which are no more."""
-        for name in _COUNTERS:
-            setattr(
-                self.counters, name, getattr(self.counters, name) + getattr(past.counters, name)
-            )
-        self.paged_out += past.paged_out
-        self.paged_in += past.paged_in
+        self._add_past(past.counters, past)
 
-    def _add_past(self, counters: Counters, backing: BackingStatistics) -> None:
+    def _add_past(self, counters: Counters, backing: BackingStatistics | QueueSums) -> None:
         mine = self.counters
         for name in _COUNTERS:
             count = getattr(counters, name)
