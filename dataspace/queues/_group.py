@@ -213,6 +213,7 @@ class Group(Queue):
             return None
         self._line.pop(member, None)
         self._stopped.pop(member, None)
+        self._touched.pop(member.way, None)
         self.retire(consumer)
         self.consumer_gone()
         return consumer.channel
@@ -283,9 +284,7 @@ class Group(Queue):
             return
         if not self.members:
             # As for anybody who is away: what need not be acknowledged is not kept.
-            self.counters.published += items
-            self.counters.dropped += items
-            account.repay(items, nbytes, Outcome.DROPPED, self)
+            self.drop(account, items, nbytes)
             return
         if not (self._arrived or self._returned or self._dying or len(self.backing)):
             members = self._flowing(items if is_run and self._part is not None else 1)
@@ -306,7 +305,11 @@ class Group(Queue):
         """See `Queue.take_in`; with nobody there, and nobody to come back, it is for nobody."""
         if self.members or self.keeps or self.deleted:
             super().take_in(account, item, items, nbytes, now, by)
-            return
+        else:
+            self.drop(account, items, nbytes)
+
+    def drop(self, account: Account, items: int, nbytes: int) -> None:
+        """Drop what is for nobody."""
         self.counters.published += items
         self.counters.dropped += items
         account.repay(items, nbytes, Outcome.DROPPED, self)

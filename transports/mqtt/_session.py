@@ -271,8 +271,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 await trio.sleep(FLUSH_POLL_SECONDS)
         if isinstance(self._inflight, KeptInflight) and self._server.keeps_for_later:
             self._inflight.pause()
-            if self._shares is not None:
-                self._shares.pause()
+        if self._shares is not None and self._server.keeps_for_later:
+            self._shares.pause()
         self._waiting = True
         await super()._flush_out()
 
@@ -475,7 +475,10 @@ class MqttSession(Session["MqttServer", Account | None]):
                             return
                 self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
-                self._inflight.close()  # nothing more will be acknowledged
+                # Nothing more will be acknowledged; what others may have instead they get now.
+                if self._shares is not None:
+                    self._shares.close()
+                self._inflight.close()
             if not ahead.has_whole_packets and not connection.unparsed_bytes:
                 self._left = self._eof
                 if self._eof or ahead.begins_with_disconnect:

@@ -19,6 +19,7 @@ which does that. Here is what a group is to MQTT: who its members are, and what 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -334,12 +335,14 @@ class SharedGroups:
     Attributes:
         server: See above.
         by_key: Them, by tenant, name and filter.
+        make: Makes the queue of one; to be set before anybody connects.
         ended: What those did with messages that are over.
     """
 
     def __init__(self, server: MqttServer) -> None:
         self.server = server
         self.by_key: dict[Key, SharedGroup] = {}
+        self.make: Callable[..., Group] = Group
         self.ended = QueueSums()
 
     def __len__(self) -> int:
@@ -397,7 +400,7 @@ class SharedGroups:
             shelf = kept.keeping.shelf(shelf_name)
             limit = Limit(items=kept.settings.max_queued, bytes=kept.settings.max_queued_bytes)
             parent = kept.at_rest_of_tenant(tenant)
-        group = Group(
+        group = self.make(
             ledger,
             f"{tenant}/{name}" if tenant else name,
             account=ledger.open(printable(shelf_name), limit=limit, parent=parent),

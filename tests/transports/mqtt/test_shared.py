@@ -77,9 +77,10 @@ async def kept5(port: int, client_id: str, **properties: Any) -> AsyncGenerator[
         yield client
 
 
+@pytest.mark.parametrize("flow", ["debt", "credit"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_each_message_goes_to_one_member(qos: int) -> None:
-    async with running() as relay:
+async def test_each_message_goes_to_one_member(qos: int, flow: str) -> None:
+    async with running(flow=flow) as relay:
         async with (
             connected(relay.port, "p") as publisher,
             connected(relay.port, "a") as a,
@@ -580,4 +581,70 @@ async def test_it_stands_on_the_quota_of_its_client() -> None:
             answer = await a.subscribe(G, "$share/h/t", "$share/i/t")
             assert answer.return_codes == (0, 0, Reason.QUOTA_EXCEEDED)
             assert len(relay.relay.mqtt.groups) == 2
+        await relay.deserted()
+
+
+async def test_with_credit_the_publisher_waits_on_the_group() -> None:
+    async with running(flow="credit", max_inflight=10) as relay:
+        async with connected(relay.port, "p") as publisher, connected(relay.port, "a") as a:
+            await a.subscribe(G, qos=1)
+            for n in range(2_000):
+                await publisher.publish("t/x", b"%d" % n, 1, packet_id=n + 1)
+            await until(lambda: relay.account("p").waiting)
+            assert relay.account("p").blockers
+            seen = 0
+            with trio.fail_after(20):
+                while seen < 2_000:
+                    packet = await a.publication()
+                    assert packet.payload == b"%d" % seen
+                    seen += 1
+                    await a.send(PubAck(packet.packet_id))
+            relay.audit()
+        await relay.deserted()
+
+
+async def test_who_leaves_while_it_waits_for_what_it_shares_itself_frees_it() -> None:
+    """A member that publishes to its own group, and goes: others get what it had at once."""
+    async with running(limit_items=20, max_inflight=30, patience=60) as relay:
+        async with connected(relay.port, "b") as b:
+            async with connected(relay.port, "a") as a:
+                await a.subscribe(G, qos=1)
+                for n in range(60):
+                    await a.publish("t/x", b"%d" % n, 1, packet_id=n + 1)
+                await until(lambda: relay.account("a").waiting)
+                await b.subscribe(G, qos=1)
+            got = [await b.publication() for _ in range(20)]
+            await b.send(*(PubAck(each.packet_id) for each in got))
+            await until(lambda: "a" not in relay.relay.mqtt.sessions)
+            relay.audit()
+        await relay.deserted()
+
+
+@pytest.mark.parametrize("stuck", ["drop_oldest", "spill"])
+async def test_a_member_that_is_behind_gets_nothing_until_it_has_caught_up(stuck: str) -> None:
+    policy = ("client=slow stuck=" + stuck + " patience=0.1",)
+    del policy
+    async with running(stuck=stuck, patience=0.2, limit_items=50) as relay:
+        async with (
+            connected(relay.port, "p") as publisher,
+            connected(relay.port, "slow", receive_buffer=4096) as slow,
+        ):
+            await slow.subscribe("own")
+            await slow.subscribe(G, qos=1)
+            outlet = relay.relay.mqtt.sessions["slow"].outlet
+            with trio.move_on_after(10):
+                while not outlet.behind:
+                    await publisher.send(*(Publish("own", b"x" * 50_000) for _ in range(10)))
+                    await trio.sleep(0.01)
+            assert outlet.behind
+            async with connected(relay.port, "fast") as fast:
+                await fast.subscribe(G, qos=1)
+                await published(publisher, *(b"%d" % n for n in range(20)))
+                assert payloads(await settled(fast)) == [b"%d" % n for n in range(20)]
+                relay.audit()
+                with trio.fail_after(20):
+                    while outlet.behind:
+                        await slow.stream.receive_some(1 << 20)
+                await until(lambda: len(group_of(relay).group._line) == 2)
+                relay.audit()
         await relay.deserted()
