@@ -67,7 +67,7 @@ class MqttSettings(ServerSettings):
     )
     """Topics that a client which speaks MQTT 5 may give short names to; as mosquitto's."""
     max_share_groups: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
-    """Groups that share a subscription; 0: there are none. One takes about 10 KiB; ten thousand, as
+    """Groups that share a subscription; 0: there are none. One takes about 14 KiB; ten thousand, as
     many as sessions are kept by default."""
     max_share_members: int = attrs.field(default=1_000, validator=attrs.validators.ge(1))
     """Members of one of them; a hundred times what a pool of workers has."""

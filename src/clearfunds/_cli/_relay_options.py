@@ -185,7 +185,10 @@ class Peers:
     ] = DEFAULTS.max_topic_alias
     max_share_groups: Annotated[
         Count,
-        Parameter(help="Groups of MQTT clients that share a subscription; 0: there are none."),
+        Parameter(
+            validator=Number(gte=0),
+            help="Groups of MQTT clients that share a subscription; 0: there are none.",
+        ),
     ] = DEFAULTS.max_share_groups
     max_share_members: Annotated[Count, Parameter(help="Members of one such group.")] = (
         DEFAULTS.max_share_members
