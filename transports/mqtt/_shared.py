@@ -511,21 +511,21 @@ class Shares:
         if fault is not None:
             return fault
         qos = options & HIGHEST_QOS
+        stands: Observation | Assertion | None = None
         try:
             with account.turn() as turn:
                 if kept is not None:
-                    observation = kept.observe(turn, text, qos, None)
+                    stands = kept.observe(turn, text, qos, None)
                 else:
-                    standing = stand_for(
-                        groups.server.dataspace, turn, text, self.standing.get(text)
-                    )
+                    dataspace = groups.server.dataspace
+                    stands = stand_for(dataspace, turn, text, self.standing.get(text))
         except QuotaExceededError as exc:
             return str(exc)
         if kept is not None:
             told = options & RETAIN_AS_PUBLISHED
-            kept.subscribed(text, qos, observation, options=told, identifier=identifier)
-        else:
-            self.standing[text] = standing
+            kept.subscribed(text, qos, stands, options=told, identifier=identifier)
+        elif isinstance(stands, Assertion):
+            self.standing[text] = stands
         groups.of(key)
         self._joining.append((text, options, identifier, taker))
         return None

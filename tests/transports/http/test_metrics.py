@@ -14,7 +14,15 @@ import trio.testing
 from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from clearfunds.accounts import LatencyLimit, Ledger, Limit, LoanQueue, Outcome, StuckPolicy
+from clearfunds.accounts import (
+    LatencyLimit,
+    Ledger,
+    Limit,
+    LoanQueue,
+    Outcome,
+    Recipient,
+    StuckPolicy,
+)
 from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import (
     Delivery,
@@ -50,12 +58,20 @@ DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 class Worker(Member):
     """A member that takes nothing."""
 
-    way: Any = None
-    flows = False
-    debt = (0, 0)
-
     def __init__(self) -> None:
         super().__init__("worker", PrefetchWindow())
+
+    @property
+    def way(self) -> Recipient:
+        raise AssertionError
+
+    @property
+    def flows(self) -> bool:
+        return False
+
+    @property
+    def debt(self) -> tuple[int, int]:
+        raise AssertionError
 
     def take(self, delivery: Delivery) -> None:
         raise AssertionError

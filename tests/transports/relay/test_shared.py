@@ -73,8 +73,15 @@ async def test_paho_shares_and_what_it_did_not_acknowledge_goes_to_another() -> 
         client = paho.Client(
             paho.CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, manual_ack=True
         )
-        client.on_message = lambda _, __, message: got.put(message)
-        client.on_subscribe = lambda _, __, ___, reasons, ____: got.put(reasons)
+
+        def on_message(_: Any, __: Any, message: Any) -> None:
+            got.put(message)
+
+        def on_subscribe(_: Any, __: Any, ___: Any, reasons: Any, ____: Any) -> None:
+            got.put(reasons)
+
+        client.on_message = on_message
+        client.on_subscribe = on_subscribe
         client.connect("127.0.0.1", port, clean_start=True)
         client.loop_start()
         client.subscribe("$share/jobs/t/#", qos=1)
