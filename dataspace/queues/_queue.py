@@ -572,6 +572,11 @@ class Queue(ServingQueue):
         return writer.short and writer.trouble is None and writer.unwritten > 0
 
     @property
+    def next_seq(self) -> int:
+        """The number that the next message gets."""
+        return self._next_seq
+
+    @property
     def unacked(self) -> int:
         """How many messages are delivered and not acknowledged."""
         return len(self._unacked)

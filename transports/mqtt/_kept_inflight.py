@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from ...accounts import LoanedItem, Outcome
 from ...dataspace import Publication
@@ -14,6 +14,11 @@ from ._handed import drop, end
 from ._identifiers import MAX_PACKET_ID, PacketIds
 from ._inflight import check_handshake
 from ._kept import KeptSession
+
+APART: Final = MAX_PACKET_ID // 4
+"""How many identifiers there are for what groups hand over: the quarter that is the farthest ahead
+of those that the session's own messages have by their numbers. If one of these were in use, its
+message would have another one, and after a crash that one: it would seem to be a new message."""
 
 
 class KeptInflight:
@@ -30,7 +35,8 @@ class KeptInflight:
     """
 
     __slots__ = (
-        "_channel", "_consumer", "_framing", "_ids", "_outlet", "_session", "_unacked", "_window",
+        "_channel", "_consumer", "_framing", "_ids", "_outlet", "_session", "_turn",
+        "_unacked", "_window",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +56,7 @@ class KeptInflight:
         self._window = PrefetchWindow(window)
         self._channel = Channel(session.name)
         self._consumer: Consumer | None = None
+        self._turn = 0
         # What waits for its PUBCOMP is under way, too.
         for packet_id in session.releasing:
             self._ids.take(packet_id)
@@ -94,9 +101,19 @@ class KeptInflight:
 
     def take(self, delivery: Delivery, publication: Publication, framing: Framing) -> None:
         """See `Taker.take`."""
-        packet_id = self._ids.allocate()
+        packet_id = self._allocate_apart()
         packet = framing.frame(publication, packet_id)
         self._send(delivery, publication, packet_id, packet, framing)
+
+    def _allocate_apart(self) -> int:
+        """Draw an identifier that none of the session's own messages has before long."""
+        first = self._session.queue.next_seq + MAX_PACKET_ID // 2
+        for _ in range(APART):
+            self._turn = (self._turn + 1) % APART
+            packet_id = (first + self._turn) % MAX_PACKET_ID + 1
+            if self._ids.take(packet_id):
+                return packet_id
+        return self._ids.allocate()
 
     def _send(
         self,

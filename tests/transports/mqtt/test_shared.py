@@ -554,6 +554,23 @@ async def test_another_connection_takes_over_and_gets_what_there_was() -> None:
         await relay.deserted()
 
 
+async def test_what_a_group_hands_over_has_none_of_the_sessions_own_identifiers() -> None:
+    """Its own messages have them by their numbers, also after a crash: see `APART`."""
+    async with running() as relay, connected(relay.port, "p") as publisher:
+        async with kept5(relay.port, "a") as a:
+            await a.subscribe(G, "own", options=1)
+            await published(publisher, b"1", b"2")
+            await published(publisher, b"3", b"4", topic="own")
+            own, shared = [], []
+            for packet in await settled_later(a, 4):
+                (own if packet.topic == "own" else shared).append(packet.packet_id)
+            assert own == [2, 3]
+            assert all(30_000 < packet_id < 60_000 for packet_id in shared)
+            assert len(set(shared)) == 2
+        async with connected(relay.port, "a"):
+            pass
+
+
 # -- whose they are -------------------------------------------------------------------------------
 
 
