@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -1165,8 +1165,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 fault, reason = self._share_fault(text, fault)
             if fault is None:
                 reason = Reason.QUOTA_EXCEEDED
-                new = text not in self._subscribed()
-                if new and len(self._subscribed()) >= settings.max_subscriptions:
+                new = not self._has_subscribed(text)
+                if new and self._subscriptions >= settings.max_subscriptions:
                     fault = (
                         f"{settings.max_subscriptions} subscriptions are the limit for one client"
                     )
@@ -1256,14 +1256,20 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._replays.add(text, qos)
         return None
 
-    def _subscribed(self) -> Collection[str]:
-        """Return the filters that the client has subscribed to."""
+    def _has_subscribed(self, text: str) -> bool:
+        """Whether the client has subscribed to a filter."""
         if self._kept is not None:
-            return self._kept.subscriptions
+            return text in self._kept.subscriptions
         shares = self._shares
-        if shares is None or not shares.standing:
-            return self._observations
-        return {**self._observations, **shares.standing}
+        return text in self._observations or (shares is not None and text in shares.standing)
+
+    @property
+    def _subscriptions(self) -> int:
+        """How many filters the client has subscribed to."""
+        if self._kept is not None:
+            return len(self._kept.subscriptions)
+        shares = self._shares
+        return len(self._observations) + (0 if shares is None else len(shares.standing))
 
     def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
         """Say why a shared subscription is not granted, of what is wrong with its filter.
@@ -1331,9 +1337,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         account = self.account
         assert account is not None
         five = self._five
-        subscribed = self._subscribed()
         reasons = tuple(
-            0 if text in subscribed else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
+            0 if self._has_subscribed(text) else Reason.NO_SUBSCRIPTION_EXISTED
+            for text in packet.filters
         )
         ended = [self._unsubscribed(text) for text in dict.fromkeys(packet.filters)]
         with account.turn() as turn:

@@ -307,7 +307,10 @@ class SharedGroup:
     def tick(self, now: float, patience: float, stuck: StuckPolicy) -> None:
         """Do what is due; see `KeptSessions.tick`."""
         group = self.group
-        group.tick(now)
+        if self.kept or group.members:
+            if not (len(group) or group.unacked):
+                return  # most of ten thousand have nothing to do
+            group.tick(now)
         if group.members or not group.is_short:
             self.short_since = None
         elif self.short_since is None:

@@ -561,7 +561,8 @@ async def test_what_a_group_hands_over_has_none_of_the_sessions_own_identifiers(
             await a.subscribe(G, "own", options=1)
             await published(publisher, b"1", b"2")
             await published(publisher, b"3", b"4", topic="own")
-            own, shared = [], []
+            own: list[int] = []
+            shared: list[int] = []
             for packet in await settled_later(a, 4):
                 (own if packet.topic == "own" else shared).append(packet.packet_id)
             assert own == [2, 3]
