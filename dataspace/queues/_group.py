@@ -260,8 +260,11 @@ class Group(Queue):
     def give_up(self, why: str) -> None:
         """See `Holder.give_up`: those who have something and do not acknowledge it are cut off."""
         stuck = [member for member, consumer in self.members.items() if consumer.outstanding]
-        for member in stuck:
-            self.leave(member)
+        # All of them first: what one has had is not for another one that is stuck.
+        channels = [self.stop(member) for member in stuck]
+        for member, channel in zip(stuck, channels, strict=True):
+            if channel is not None:
+                self.release(member, channel)
             member.cut(why)
         if not stuck:
             keeper = cast("_Keeper", self._writer)

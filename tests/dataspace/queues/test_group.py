@@ -448,12 +448,10 @@ class Groups(RuleBasedStateMachine):
                 for d in member.got
                 if d.message.event is not None and d.message.event.qos >= member.spends
             ]
-        before = len(self.group)
         stuck = [member for member in self.members if member.got]
         if stuck:
             self.group.give_up("stuck")
             self.members = [member for member in self.members if member not in stuck]
-        del before
 
     def take_plain(self, member: Someone) -> None:
         self.done += member.plain
