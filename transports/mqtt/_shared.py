@@ -43,7 +43,7 @@ from ._framing import Framing
 from ._handed import Taker, end
 from ._options import HIGHEST_QOS, RETAIN_AS_PUBLISHED
 from ._runs import part_run
-from ._topics import SHARED_PREFIX, SharedFilter, shared_parts
+from ._topics import SHARED_PREFIX, SharedFilter, filter_of, shared_parts
 
 if TYPE_CHECKING:
     from ...dataspace import Dataspace
@@ -550,9 +550,7 @@ class Shares:
             member = SharedMember(self._peer.name, self._outlet, takes, self._kept, self._on_cut)
         else:
             member = found[1]
-        shared = shared_parts(text)
-        assert shared is not None
-        member.set_options(shared.filter, options, identifier, self._five, Framing(server.wall))
+        member.set_options(filter_of(text), options, identifier, self._five, Framing(server.wall))
         if anew:
             group = self._groups.of(self._groups.key_of(self._peer, text))
             self._members[text] = group, member

@@ -68,7 +68,7 @@ class SharedFilter:
     group: str
     """The name of those who share it."""
     filter: str
-    """Of what they share it: this is what authorisation and limits are about."""
+    """What they share."""
 
 
 def is_shared(topic_filter: str) -> bool:
@@ -99,6 +99,15 @@ def shared_parts(topic_filter: str) -> SharedFilter | None:
         return None
     _, group, inner = topic_filter.split("/", 2)
     return SharedFilter(group, inner)
+
+
+def filter_of(topic_filter: str) -> str:
+    """Return what a subscription is about: of a shared one, the part behind the group's name.
+
+    This is what authorisation has to look at.
+    """
+    shared = shared_parts(topic_filter)
+    return topic_filter if shared is None else shared.filter
 
 
 @attrs.frozen

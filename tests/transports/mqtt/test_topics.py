@@ -5,6 +5,7 @@ import pytest
 from clearfunds.transports.mqtt import TopicLimits
 from clearfunds.transports.mqtt._topics import (
     SharedFilter,
+    filter_of,
     is_shared,
     shared_fault,
     shared_parts,
@@ -89,6 +90,11 @@ def test_the_default_limits_let_ordinary_topics_pass() -> None:
 def test_shared_subscriptions_are_taken_apart() -> None:
     assert shared_parts("$share/group/a/#") == SharedFilter("group", "a/#")
     assert shared_parts("$share/g//a") == SharedFilter("g", "/a")
+    assert [filter_of(text) for text in ("$share/g/a/#", "$share/g", "a")] == [
+        "a/#",
+        "$share/g",
+        "a",
+    ]
     assert TopicLimits().filter_fault("$share/group/a/#") is None
     assert "4099 bytes" in str(TopicLimits().filter_fault("$share/g/" + "a" * 4090))
     # As a name it is an ordinary one, and so is a filter that merely looks alike.
