@@ -18,6 +18,7 @@ Sources: MQTT 5, section 4.8.2; `Queue` for the rest.
 from __future__ import annotations
 
 import abc
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from heapq import nlargest
@@ -36,6 +37,8 @@ from ._message import Message
 from ._prefetch import PrefetchWindow
 from ._queue import Queue, is_persistent
 from ._writer import Writer
+
+logger = logging.getLogger("clearfunds.dataspace")
 
 LOOKED_AT: Final = 32
 """Members that are compared for one message; of a larger group the others have their turn next. A
@@ -76,6 +79,11 @@ class Member(abc.ABC):
     @abc.abstractmethod
     def way(self) -> Recipient:
         """Who takes for it what nobody acknowledges: publications, and runs of them."""
+
+    @property
+    def whose(self) -> object:
+        """Whose fault it is if it fails; see `clearfunds.accounts.Faults.note`."""
+        return self
 
     @property
     @abc.abstractmethod
@@ -370,7 +378,13 @@ class Group(Queue):
             member.delivered += items
             way = member.way
             self._touched[way] = None
-            way.hold(account, part, items, nbytes, now)
+            try:
+                way.hold(account, part, items, nbytes, now)
+            except Exception as exc:  # (whatever it is: the others have theirs)
+                account.repay(items, nbytes, Outcome.REJECTED, self)
+                logger.exception("a member of %s could not take what was its part", self.name)
+                if self.ledger.faults.ends:
+                    self.ledger.faults.note(member.whose, "delivering to it", exc)
 
     def ready(self) -> None:
         """See `Holder.ready`."""
@@ -393,6 +407,9 @@ class Group(Queue):
         member.delivered += 1
         self._touched[member.way] = None
         member.take(delivery)
+
+    def _whose(self, consumer: Consumer) -> object:
+        return _member_of(consumer).whose
 
     def _next_consumer(self) -> Consumer | None:
         """Return the one with the least debt that has room, in the front of the line."""

@@ -33,7 +33,7 @@ from .._session import (
 )
 from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
-from ._answers import Answer, Answers, Identifier
+from ._answers import ANSWERING, Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._filters import Filters
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
@@ -348,18 +348,10 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._answers.close()
         self.account = None
         will, self._will = self._will, None
-        shares, self._shares = self._shares, None
-        if shares is not None:
-            shares.close()
         kept = self._kept
-        if kept is not None:
-            kept.detach(account)
-        else:
-            with account.turn() as turn:
-                for observation in self._observations.values():
-                    server.dataspace.unobserve(turn, observation)
-                for standing in () if shares is None else shares.standing.values():
-                    server.dataspace.retract(turn, standing)
+        server.ledger.faults.call(
+            self, "taking back its subscriptions", self._unsubscribe_all, account
+        )
         self._observations.clear()
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
@@ -373,7 +365,29 @@ class MqttSession(Session["MqttServer", Account | None]):
             extra=self._fields("left", reason),
         )
 
+    def _unsubscribe_all(self, account: Account) -> None:
+        server = self._server
+        shares, self._shares = self._shares, None
+        if shares is not None:
+            server.ledger.faults.call(self, "leaving its groups", shares.close)
+        if self._kept is not None:
+            self._kept.detach(account)
+            return
+        with account.turn() as turn:
+            for observation in self._observations.values():
+                server.dataspace.unobserve(turn, observation)
+            for standing in () if shares is None else shares.standing.values():
+                server.dataspace.retract(turn, standing)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        """See `Session.has`."""
+        kept = self._kept
+        return super()._is_of_peer(whose) or (kept is not None and whose is kept.queue)
+
     def _close(self) -> None:
+        server = self._server
+        if server.sessions.get(self.client_id) is self:
+            del server.sessions[self.client_id]  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
         if self._answers is not None:
@@ -471,8 +485,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     if not done % ACKNOWLEDGED_AT_ONCE:
                         # Shielded: the others have been taken out of the input.
                         await trio.lowlevel.cancel_shielded_checkpoint()
-                        if self._retired:
-                            return
+                    if self._retired or (self._link.why is not None and not self._server.stopping):
+                        return  # what it has acknowledged has gone back to where it came from
                 self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
                 # Nothing more will be acknowledged; what others may have instead they get now.
@@ -600,8 +614,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self.account is not None:  # the time that it has to be let in goes on
                 self._last = server.ledger.clock()
             self._handle(packet)
-            if self._replays or self._undecided is not None:
-                return True
+            if self._replays or self._hold is not None:
+                return True  # what comes next waits for these, DISCONNECT too
 
     def _at_once(self, data: bytes) -> bool | None:
         """See `Session._at_once`: forwards one publication that is just like the one before.
@@ -686,6 +700,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
+        if self._answers is not None:
+            self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -763,7 +779,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
         if self.account is not None and self._connection.state is State.CONNECTED:
-            self._send(packet)
+            self._server.ledger.faults.call(self, ANSWERING, self._send, packet)
             self._server.flusher.ready()
 
     # -- CONNECT --------------------------------------------------------------------------------
@@ -911,7 +927,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._peer = peer
         if old is not None:
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
-            old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
+            what = "another connection came with its identifier"
+            tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
+            server.ledger.faults.call(old, "telling it that it is taken over", tell)
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
         name = peer.name
@@ -1069,9 +1087,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         if packet.qos:
             answers = self._answers
             if answers is None:
-                answers = self._answers = Answers(
-                    self._send, self.cut, None if self._five is None else self._refusal
-                )
+                refusal = None if self._five is None else self._refusal
+                note = partial(server.ledger.faults.note, self, ANSWERING)
+                answers = self._answers = Answers(self._send, self.cut, refusal, note)
             if self._five is not None:
                 self._check_receive_maximum(answers, packet)
             if packet.qos == 1:
@@ -1111,7 +1129,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
-                server.kept.keeping.when_durable(answer.taken)
+                server.kept.keeping.when_durable(answer.taken, self)
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
@@ -1194,15 +1212,16 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._begin_sharing()
             return
         kept.write()
-        # What comes next, and what is retained, comes after it.
-        hold = self._hold = trio.Event()
+        hold = trio.Event()
 
         def kept_it() -> None:
             self._send_later(packet)
             self._begin_sharing()
             hold.set()
 
-        self._server.keep(kept_it)
+        self._server.keep(kept_it, self)
+        if not hold.is_set():
+            self._hold = hold  # what comes next, and what is retained, comes after it
 
     def _subscribe(
         self, account: Account, text: str, options: int, identifier: int, new: bool

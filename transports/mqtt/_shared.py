@@ -149,6 +149,11 @@ class SharedMember(Member):
         return self._way
 
     @property
+    def whose(self) -> object:
+        """See `Member.whose`."""
+        return self._outlet
+
+    @property
     def flows(self) -> bool:
         """See `Member.flows`."""
         outlet = self._outlet
@@ -435,8 +440,10 @@ class SharedGroups:
     def tick(self, now: float) -> None:
         """Let the groups do what is due at `now`, on the ledger's clock."""
         settings = self.server.settings
+        call = self.server.ledger.faults.call
         for group in list(self.by_key.values()):
-            group.tick(now, settings.patience, settings.stuck_kept)
+            due = "doing what is due"
+            call(group.group, due, group.tick, now, settings.patience, settings.stuck_kept)
 
     def forget_others(self, keeping: Any) -> None:
         """Erase what a store has of groups that nobody has a part in any more. After a restart."""
