@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -36,6 +37,7 @@ from ...dataspace.queues import (
     QueueSums,
     SteadyBacking,
 )
+from .._partings import Steps
 from .._tenants import Peer, peer_of, printable
 from ._filters import Filters
 from ._five import AtMostOnce, Five, identifier_bytes
@@ -270,7 +272,7 @@ class SharedGroup:
 
     def join(self, member: SharedMember) -> None:
         """Let a member that is connected have its part."""
-        self._bind()
+        self.bind()
         self._limit(None, None)
         self.group.join(member)
 
@@ -279,7 +281,7 @@ class SharedGroup:
         group = self.group
         group.keeps = any(self.kept.values())
         if group.members or self.kept:
-            self._bind()
+            self.bind()
             if not group.members:
                 kept = self._groups.server.kept
                 assert kept is not None
@@ -294,7 +296,8 @@ class SharedGroup:
         if not group.unacked:
             self._groups.end(self)
 
-    def _bind(self) -> None:
+    def bind(self) -> None:
+        """Let it have what its filter matches, if it does not yet."""
         if self._binding is None:
             group = self.group
             with group.account.turn() as turn:
@@ -536,7 +539,8 @@ class Shares:
             kept.subscribed(text, qos, stands, options=told, identifier=identifier)
         elif isinstance(stands, Assertion):
             self.standing[text] = stands
-        groups.of(key)
+        # Most of what it costs is done now: what is left is done in one step for all of them.
+        groups.of(key).bind()
         self._joining.append((text, options, identifier, taker))
         return None
 
@@ -591,6 +595,25 @@ class Shares:
         for group, member, channel in stopped:
             group.group.release(member, channel)
             group.look()
+
+    def leaving(self, account: Account) -> Steps:
+        """Leave all groups, in the steps that are returned; see `close`.
+
+        The connection may be closed by then.
+        """
+        self._joining.clear()
+        for text in list(self._members):
+            yield partial(self.leave, text)
+        while self._stopped:
+            group, member, channel = self._stopped.pop(0)
+            yield partial(group.group.release, member, channel)
+            yield group.look
+        for standing in list(self.standing.values()):
+            yield partial(self._retract, account, standing)
+
+    def _retract(self, account: Account, standing: Assertion) -> None:
+        with account.turn() as turn:
+            self._groups.server.dataspace.retract(turn, standing)
 
     def _go_on(self) -> None:
         """Note that the outlet takes something again."""

@@ -435,6 +435,30 @@ async def test_any_members_progress_is_the_groups() -> None:
         await relay.deserted()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_member_of_many_groups_leaves_them_all(kept: bool) -> None:
+    texts = [f"$share/g{n}/t/{n}" for n in range(100)]
+    async with running(max_inflight=200) as relay:
+        async with connected(relay.port, "p") as publisher, connected(relay.port, "b") as b:
+            dial: Any = kept5 if kept else connected5
+            async with dial(relay.port, "a") as a:
+                await a.subscribe(*texts, options=1)
+                for n in range(100):
+                    await published(publisher, b"%d" % n, topic=f"t/{n}")
+                assert len(await settled_later(a, 100)) == 100
+                await b.send(Subscribe(1, tuple((text, 1) for text in texts)))
+                await b.expect(SubAck(1, (1,) * 100))
+            got = [await b.publication() for _ in range(100)]
+            assert sorted(int(each.payload) for each in got) == list(range(100))
+            relay.audit()
+            await b.send(*(PubAck(each.packet_id) for each in got))
+            await settled(b)
+            async with connected(relay.port, "a"):
+                pass
+        await relay.deserted()
+        await until(lambda: not len(relay.relay.mqtt.groups))
+
+
 # -- sessions that are kept -----------------------------------------------------------------------
 
 

@@ -413,7 +413,7 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for module in ("_flusher", "_session", "_at_once", "credit._session"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
-        patch.setattr("clearfunds.transports.mqtt._session.ACKNOWLEDGED_AT_ONCE", 1)
+        patch.setattr("clearfunds.transports._scheduler.SLICE_SECONDS", 0.0)
         if settings.pop("store", None):
             settings["store"] = stack.enter_context(tempfile.TemporaryDirectory())
         async with running(**settings) as relay, trio.open_nursery() as nursery:
