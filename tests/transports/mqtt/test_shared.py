@@ -455,8 +455,8 @@ async def test_a_member_of_many_groups_leaves_them_all(kept: bool) -> None:
             await settled(b)
             async with connected(relay.port, "a"):
                 pass
-        await relay.deserted()
         await until(lambda: not len(relay.relay.mqtt.groups))
+        await relay.deserted()
 
 
 # -- sessions that are kept -----------------------------------------------------------------------
