@@ -385,7 +385,7 @@ class _Watch:
     def _give_up(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder
         # A queue lets go of what it may; what it has accepted it keeps, if it can.
-        what_now = "it has to make room" if holder.kind == "queue" else "its debt is written off"
+        what_now = "it has to make room" if holder.makes_room else "its debt is written off"
         logger.warning("%s; giving it up, %s", sentence, what_now, extra=stuck.fields())
         began = self.ledger.clock()
         debtors = _debtors(holder)
@@ -396,13 +396,13 @@ class _Watch:
             self._failed(stuck, "given up", exc)
             return False
         if (
-            holder.kind == "queue"
+            holder.makes_room
             and holder in self.ledger.holders
             and _written_off(self.ledger)[0] == before[0]
         ):
             # It has put aside what it had, or keeps it: nobody was given up.
             return True
-        if holder.kind == "queue" and self.ledger.incidents.has_given_up(holder, began):
+        if holder.makes_room and self.ledger.incidents.has_given_up(holder, began):
             # Who it belongs to has said what became of it.
             return True
         self._note_given_up(stuck, debtors, before, ring)

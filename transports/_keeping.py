@@ -91,6 +91,7 @@ def keep_sessions(
         backing=_paging(mqtt.account, settings),
         queue=queue,
         wall=clock,
+        groups=mqtt.groups,
     )
     mqtt.kept.take_back = mqtt.take_back
     if isinstance(keeping, Shelves):
@@ -99,6 +100,7 @@ def keep_sessions(
         _note_trouble(ledger, keeping.trouble)
         keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
         mqtt.kept.restore(values)
+        mqtt.groups.forget_others(keeping)
 
 
 def _clock(noted: bytes | None) -> PassedTime:

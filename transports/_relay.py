@@ -238,6 +238,10 @@ class RelaySettings(KeepingSettings):
     """The longest keep-alive of an MQTT client, in seconds; None: as it asks."""
     max_topic_alias: int = _MQTT.max_topic_alias
     """Topics that a client which speaks MQTT 5 may give short names to, and the relay for it."""
+    max_share_groups: int = _MQTT.max_share_groups
+    """Groups that share a subscription; 0: there are no shared subscriptions."""
+    max_share_members: int = _MQTT.max_share_members
+    """Members of one such group."""
     max_shapes: int = DEFAULT_MAX_SHAPES
     """Different shapes that the patterns of all observers may have; a message is compared with each
     one of its kind."""
@@ -371,6 +375,8 @@ class Relay:
                 receive_maximum=settings.receive_maximum,
                 max_keep_alive=settings.max_keep_alive,
                 max_topic_alias=settings.max_topic_alias,
+                max_share_groups=settings.max_share_groups,
+                max_share_members=settings.max_share_members,
                 connect_timeout=settings.connect_timeout,
                 idle_timeout=settings.idle_timeout,
                 patience=settings.patience,

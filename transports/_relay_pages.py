@@ -158,7 +158,7 @@ def _pages(relay: Relay) -> Pages:
             *_credit_collectors(relay),
             *relay.collectors,
         ],
-        kept=KeptCollector(relay.mqtt.kept, store),
+        kept=KeptCollector(relay.mqtt.kept, store, relay.mqtt.groups),
         flow=None if relay.credit is None else CreditPage(relay.credit),
     )
 

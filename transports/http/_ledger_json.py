@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import attrs
 
 from ...accounts._waits_for import rings_in_steps
+from ...dataspace.queues import Group
 from ._audit import audit
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
 from ._json import readable as _encode
@@ -21,7 +22,7 @@ from ._tenants import tenants_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from ...accounts import AccountStatistics, Ledger, MovingLimit, Ring, Wait
+    from ...accounts import AccountStatistics, Holder, Ledger, MovingLimit, Ring, Wait
     from ._pace import Pace
 
 CONTENT_TYPE: Final = "application/json"
@@ -30,6 +31,9 @@ PIECE_CHARACTERS: Final = 32768
 
 CELLS_MAX: Final = 50_000
 """Of the matrix, kept while the holders are gone through: ten megabytes."""
+
+GROUP_MEMBERS_MAX: Final = 100
+"""Members of one group that are told of, those first that have most in their hands."""
 
 
 @attrs.define
@@ -276,6 +280,28 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
             sum([h.relief.stored_items for h in holders]),
             sum([h.relief.stored_bytes for h in holders]),
         ),
+        **_group(holders),
+    }
+
+
+def _group(holders: list[Holder]) -> dict[str, Any]:
+    """Return what is told of a group besides; of others nothing is."""
+    group = next((holder for holder in holders if isinstance(holder, Group)), None)
+    if group is None:
+        return {}
+    counters = group.counters
+    members = group.member_statistics(GROUP_MEMBERS_MAX)
+    return {
+        "group": {
+            "ready": len(group),
+            "unacked": group.unacked,
+            "published": counters.published,
+            "delivered": counters.delivered,
+            "redelivered": counters.redelivered,
+            "dropped": counters.dropped,
+            "members": [attrs.asdict(member) for member in members],
+            "members_more": len(group.members) - len(members),
+        }
     }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import Account, Holder, Outcome, Recipient
@@ -98,6 +99,12 @@ class Five(Framing):
         self.receive_maximum = said.receive_maximum or MAX_PACKET_ID
         self.expiry = seconds_of(said.session_expiry or 0)
         self.tells_problems = said.request_problem_information != 0
+
+    def apart(self, filters: Filters) -> Five:
+        """Return the same of a client for a subscription that goes by itself: a shared one."""
+        other = copy(self)
+        other.filters = filters
+        return other
 
     def explain(self, why: str) -> Properties:
         """Return the properties of an acknowledgement that says why, if the client wants that.
@@ -232,6 +239,11 @@ def _behind_number(packet: bytes, at: int) -> int:
     while packet[at] >= 128:
         at += 1
     return at + 1
+
+
+def identifier_bytes(identifier: int) -> bytes:
+    """Return a subscription identifier as the property that it is; 0: none."""
+    return _SUBSCRIPTION_IDENTIFIER + variable_int(identifier) if identifier else b""
 
 
 def with_reason(why: str) -> Properties:

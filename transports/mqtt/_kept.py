@@ -30,7 +30,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import attrs
 
@@ -46,7 +46,7 @@ from ...accounts import (
     measure,
 )
 from ...accounts._incidents import GivenUp
-from ...dataspace import Dataspace, Observation, Observe, Publication, TopicFilter
+from ...dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._account_tree import AccountTree
 from .._outlet import nobody
@@ -61,7 +61,8 @@ from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
 from ._room import Kept, over_share
 from ._selecting import Selecting, select_by
-from ._topics import topic_filter_fault
+from ._shared import SharedGroup, SharedGroups, stand_for, stop
+from ._topics import is_shared, shared_fault, topic_filter_fault
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
@@ -177,12 +178,6 @@ class SessionQueue(Queue):
         return self.is_away and self.statistics().trouble is not None
 
     @property
-    def is_short(self) -> bool:
-        """Whether something waits, unconfirmed, for room to be kept in."""
-        writer = self._writer
-        return writer.short and writer.trouble is None and writer.unwritten > 0
-
-    @property
     def wants(self) -> int:
         """How many bytes the first of what waits for room needs; 0: nothing waits."""
         return self._writer.wants
@@ -202,12 +197,15 @@ class _Subscribed:
     """One subscription of a kept session."""
 
     granted: int
-    observation: Observation | None
-    """None while the client is away and there is nothing to keep for it."""
+    observation: Observation | Assertion | None
+    """None while the client is away and there is nothing to keep for it. An assertion for a shared
+    one: it is the group that observes."""
     options: int = 0
     """See `Filters`."""
     identifier: int = 0
     """Its subscription identifier; 0: none."""
+    group: SharedGroup | None = None
+    """In which it has a part, if it is shared."""
 
 
 @attrs.frozen(slots=True)
@@ -248,7 +246,7 @@ class _KeptValue:
                 raise TypeError("its user or its client is none")
             filters = [(*each, 0, 0) if len(each) == 2 else each for each in kept["filters"]]
             for text, granted, options, identifier in filters:
-                fault = topic_filter_fault(text)
+                fault = shared_fault(text) if is_shared(text) else topic_filter_fault(text)
                 if fault is not None or granted not in (0, 1, 2):
                     raise ValueError(fault or f"QoS {granted} is none")
                 if type(options) is not int or type(identifier) is not int:
@@ -402,16 +400,19 @@ class KeptSession:
         outlet: Recipient | None,
         *,
         options: int = 0,
-    ) -> Observation | None:
+    ) -> Observation | Assertion | None:
         """Let `turn` subscribe to a filter, in place of the subscription to it that there is.
 
         Publications of QoS 0 go to `outlet`; while there is none, to nobody. Returns None where
         there is nothing to observe until the client is back. For `options` see `subscribed`.
         """
         dataspace = self._sessions.dataspace
-        old = self.subscriptions.get(text)
-        if old is not None and old.observation is not None:
-            dataspace.unobserve(turn, old.observation)
+        known = self.subscriptions.get(text)
+        old = None if known is None else known.observation
+        if is_shared(text):
+            return stand_for(dataspace, turn, text, cast("Assertion | None", old))
+        if isinstance(old, Observation):
+            dataspace.unobserve(turn, old)
         acked = self.acked(granted, options)
         if outlet is None and acked is None:
             return None
@@ -429,7 +430,7 @@ class KeptSession:
         self,
         text: str,
         granted: int,
-        observation: Observation | None,
+        observation: Observation | Assertion | None,
         *,
         options: int = 0,
         identifier: int = 0,
@@ -439,26 +440,46 @@ class KeptSession:
         `options` and `identifier` are MQTT 5's (`Filters`); such ones are for a client that has
         been attached with `own`.
         """
-        self.subscriptions[text] = _Subscribed(granted, observation, options, identifier)
-        self.filters.add(text, options, identifier)
+        known = self.subscriptions.get(text)
+        new = self.subscriptions[text] = _Subscribed(granted, observation, options, identifier)
+        if is_shared(text):
+            new.group = None if known is None else known.group
+            self._have_part(text, new)
+        else:
+            self.filters.add(text, options, identifier)
 
-    def unsubscribed(self, text: str) -> Observation | None:
+    def _have_part(self, text: str, subscribed: _Subscribed) -> None:
+        """Have a part in the group of a shared subscription; who one is may have changed."""
+        groups = self._sessions.groups
+        assert groups is not None
+        group = groups.of_session(self, text)
+        if subscribed.group is not None and subscribed.group is not group:
+            subscribed.group.forget(self)
+        subscribed.group = group
+        group.keep(self, subscribed.granted)
+
+    def unsubscribed(self, text: str) -> Observation | Assertion | None:
         """Forget a subscription; return what there is to end."""
         subscribed = self.subscriptions.pop(text, None)
+        if subscribed is None:
+            return None
+        if subscribed.group is not None:
+            subscribed.group.forget(self)
         self.filters.remove(text)
-        return None if subscribed is None else subscribed.observation
+        return subscribed.observation
 
     def _observe_again(self, text: str, account: Account, outlet: Recipient | None) -> None:
         """Let the publications of QoS 0 on a filter go to `outlet` from now on.
 
-        To nobody, if it is None; nothing is to be done then if that is so already.
+        To nobody, if it is None; nothing is to be done then if that is so already. Of a shared one
+        it is whose quota it stands on that changes.
 
         Raises:
             QuotaExceededError: If it does not fit into the quota of `account`.
         """
         subscribed = self.subscriptions.get(text)
         before = None if subscribed is None else subscribed.observation
-        is_away = before is None or before.holder is None
+        is_away = not isinstance(before, Observation) or before.holder is None
         if subscribed is not None and self.is_current and not (outlet is None and is_away):
             with account.turn() as turn:
                 observation = self.observe(turn, text, subscribed.granted, outlet)
@@ -468,7 +489,7 @@ class KeptSession:
         observation = self.unsubscribed(text)
         if observation is not None:
             with account.turn() as turn:
-                self._sessions.dataspace.unobserve(turn, observation)
+                stop(self._sessions.dataspace, turn, observation)
 
     def unobserving(self, account: Account) -> Steps:
         """End all subscriptions, in the steps that are returned."""
@@ -500,7 +521,8 @@ class KeptSession:
         items = nbytes = 0
         for text, subscribed in list(self.subscriptions.items()):
             observation = subscribed.observation
-            if observation is None or observation.assertion.owner.name != account.name:
+            stands = observation.assertion if isinstance(observation, Observation) else observation
+            if stands is None or stands.owner.name != account.name:
                 items += 1
                 nbytes += measure(Observe(TopicFilter(text)))
             yield
@@ -512,6 +534,10 @@ class KeptSession:
         self.left = None
         self.name = self.queue.name = name
         self.queue.owner = account
+        for text, each in list(self.subscriptions.items()):
+            if each.group is not None:
+                self._have_part(text, each)
+                yield
         # What is queued for who is there is bounded by its publishers' limits.
         self._limit_queue(None, None)
         self.write()
@@ -659,9 +685,12 @@ class KeptSessions:
         backing: Makes the queues' policy of paging.
         queue: Makes a queue.
         wall: The time by which they expire; it only passes, and is not set (`PassedTime`).
+        groups: Those that have members among them; None: there are none.
 
     Attributes:
         by_id: Them, by what they are known by (`KeptSession.key`).
+        groups: See above.
+        backing: See above.
         at_rest: See above.
         expired: How many were ended because nobody came back for them.
         given_up: How many were ended because others waited for room in their queues.
@@ -681,8 +710,10 @@ class KeptSessions:
         backing: BackingFactory = SteadyBacking,
         queue: Callable[..., SessionQueue] = SessionQueue,
         wall: Callable[[], float] = time.time,
+        groups: SharedGroups | None = None,
     ) -> None:
         self.dataspace = dataspace
+        self.groups = groups
         self.keeping = keeping
         keeping.faults = self.ledger.faults
         self.settings = settings
@@ -706,7 +737,7 @@ class KeptSessions:
             for tenant in tree.rules.tenants.values()
             if tenant.kept is not None
         }
-        self._backing = backing
+        self.backing = backing
         self._queue = queue
         self.take_back: Callable[[str, Account, Steps], object] = _at_once
 
@@ -725,7 +756,11 @@ class KeptSessions:
     def at_rest_of(self, name: str, client_id: str) -> Account:
         """Return the account above those for what is at rest for one client."""
         tenant = self._tree.of(peer_of(name, printable(client_id))).tenant
-        return self.at_rest if tenant is None else self._at_rest_of.get(tenant.name, self.at_rest)
+        return self.at_rest_of_tenant("" if tenant is None else tenant.name)
+
+    def at_rest_of_tenant(self, tenant: str) -> Account:
+        """Return the account above those for what is at rest for a tenant, "" for none."""
+        return self._at_rest_of.get(tenant, self.at_rest)
 
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""
@@ -740,7 +775,7 @@ class KeptSessions:
             account=self.ledger.open(name, limit=limit, parent=above),
             settings=QueueSettings(durable=True, delivery_limit=None),
             shelf=shelf,
-            backing=self._backing,
+            backing=self.backing,
             patience=settings.patience,
             policy=settings.stuck,
         )
@@ -952,7 +987,8 @@ class KeptSessions:
         session.expiry = kept.expiry
         # All of them first: whether one has options goes for all.
         for text, _, options, identifier in kept.filters:
-            session.filters.add(text, options, identifier)
+            if not is_shared(text):
+                session.filters.add(text, options, identifier)
         with self._account_of(session) as account:
             for text, granted, options, identifier in kept.filters:
                 try:
@@ -992,6 +1028,8 @@ class KeptSessions:
 
     def close(self) -> None:
         """End the queues in this process, and leave what is kept where it is."""
+        if self.groups is not None:
+            self.groups.close()
         for session in self.by_id.values():
             session.queue.close()
             session.queue.account.close()

@@ -27,6 +27,7 @@ from ._kept import KeptSessions
 from ._passwords import Authenticator
 from ._properties import application_properties
 from ._session import SERVER_TOPICS, MqttSession
+from ._shared import SharedGroups
 from ._throttled import ThrottledNotices
 from ._topics import TopicLimits, topic_name_fault
 from ._wills import DelayedWill, DelayedWills, LastWill
@@ -89,6 +90,11 @@ class MqttSettings(ServerSettings):
     )
     """Topics that a client which speaks MQTT 5 may give short names to, as mosquitto's; and that
     the relay gives some to on its connection, if the client allows as many."""
+    max_share_groups: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
+    """Groups that share a subscription; 0: there are none. One takes about 14 KiB; ten thousand, as
+    many as sessions are kept by default."""
+    max_share_members: int = attrs.field(default=1_000, validator=attrs.validators.ge(1))
+    """Members of one of them; a hundred times what a pool of workers has."""
     passwords: Authenticator | None = None
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False
@@ -101,6 +107,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     Attributes:
         sessions: The connected ones, by what their clients are known by (`identity`).
         dealings: What is done about those that are stuck.
+        groups: Those that share subscriptions.
         kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
             set before anybody connects.
         notices: Who tells of clients that are not read, while `watch_throttled` runs.
@@ -125,6 +132,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.sessions: dict[str, MqttSession] = {}
         self.dealings = Dealings(self)
+        self.groups = SharedGroups(self)
         self.kept: KeptSessions | None = None
         self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
@@ -166,6 +174,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         with self.flusher.corked():
             for delayed in self.wills.over(now):
                 self.ledger.faults.call(None, "publishing a will", self._publish_delayed, delayed)
+            self.groups.tick(now)
             if kept is not None:
                 kept.tick(now)
                 for client_id in kept.expire():

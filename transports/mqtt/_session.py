@@ -14,12 +14,13 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
-from ...dataspace import Batch, Observation, Publication, TopicFilter
+from ...dataspace import Assertion, Batch, Observation, Publication, TopicFilter
 from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._link import Link
@@ -94,7 +95,8 @@ from ._runs import (
     topic_key,
 )
 from ._selecting import Selecting
-from ._topics import SHARED_PREFIX
+from ._shared import Shares, stop
+from ._topics import is_shared, shared_fault
 from ._wills import LastWill
 
 if TYPE_CHECKING:
@@ -161,7 +163,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_bridge", "_connection", "_five",
         "_inflight", "_kept", "_key", "_listener", "_most", "_observations", "_parting",
-        "_payers", "_peer", "_replays", "_short", "_single",
+        "_payers", "_peer", "_replays", "_shares", "_short", "_single",
         "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "client_id",
     )  # fmt: skip
 
@@ -211,6 +213,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._single: Single | None = None
         self._single_topic = ""
         self._observations: dict[str, Observation] = {}
+        self._shares: Shares | None = None
         self._replays = Replays()
 
     def __repr__(self) -> str:
@@ -286,6 +289,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 await trio.sleep(FLUSH_POLL_SECONDS)
         if isinstance(self._inflight, KeptInflight) and self._server.keeps_for_later:
             self._inflight.pause()
+        if self._shares is not None and self._server.keeps_for_later:
+            self._shares.pause()
         self._waiting = True
         await super()._flush_out()
 
@@ -387,10 +392,13 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _unsubscribe_all(self, account: Account) -> None:
         server, kept = self._server, self._kept
         observations, self._observations = self._observations, {}
+        shares, self._shares = self._shares, None
         if kept is None:
             steps = unobserve_each(server.dataspace, account, observations.values())
         else:
             steps = kept.detaching(account)
+        if shares is not None:
+            steps = chain(shares.leaving(account), steps)
         server.partings.take_back(self._key, account, self._work, steps)
 
     def _is_of_peer(self, whose: object) -> bool:
@@ -506,7 +514,10 @@ class MqttSession(Session["MqttServer", Account | None]):
                 return
             data = b""
             if self._eof and self._inflight is not None:
-                self._inflight.close()  # nothing more will be acknowledged
+                # Nothing more will be acknowledged; what others may have instead they get now.
+                if self._shares is not None:
+                    self._shares.close()
+                self._inflight.close()
             if not ahead.has_whole_packets and not connection.unparsed_bytes:
                 self._left = self._eof
                 if self._eof or ahead.begins_with_disconnect:
@@ -1094,7 +1105,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             maximum_packet_size=settings.max_packet_size,
             assigned_client_id=None if packet.client_id else self.client_id,
             topic_alias_maximum=settings.max_topic_alias or None,
-            shared_available=0,
+            shared_available=1 if settings.max_share_groups else 0,
         )
 
     @property
@@ -1169,6 +1180,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         self._inflight = inflight
         inflight.begin(self.cut)
+        for text, each in session.subscriptions.items():
+            if each.group is not None:
+                self._sharing().join(text, each.granted | each.options, each.identifier, inflight)
 
     def _says_disconnect(self) -> bool:
         """Whether the client has said DISCONNECT, as far as that can be told before its turn.
@@ -1305,14 +1319,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         for text, options in dict(packet.filters).items():
             fault = settings.topics.filter_fault(text)
             reason = Reason.TOPIC_FILTER_INVALID
-            if five is not None and text.startswith(SHARED_PREFIX):
-                fault = "there are no shared subscriptions here"
-                reason = Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            if is_shared(text):
+                fault, reason = self._share_fault(text, fault)
             if fault is None:
                 reason = Reason.QUOTA_EXCEEDED
-                standing = self._observations if self._kept is None else self._kept.subscriptions
-                new = text not in standing
-                if new and len(standing) >= settings.max_subscriptions:
+                new = not self._has_subscribed(text)
+                if new and self._subscriptions >= settings.max_subscriptions:
                     fault = (
                         f"{settings.max_subscriptions} subscriptions are the limit for one client"
                     )
@@ -1341,12 +1353,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         kept = self._kept
         if kept is None:
             self._send(packet)
+            self._begin_sharing()
             return
         kept.write()
         hold = trio.Event()
 
         def kept_it() -> None:
             self._send_later(packet)
+            self._begin_sharing()
             hold.set()
 
         self._server.keep(kept_it, self)
@@ -1359,6 +1373,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Subscribe to one filter; return why not."""
         server = self._server
         qos = options & HIGHEST_QOS
+        if is_shared(text):
+            return self._share(account, text, options, identifier)
         told = options & BRIDGE_OPTIONS if self._bridge is None else BRIDGE_OPTIONS
         if self._kept is not None:
             try:
@@ -1368,9 +1384,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 return str(exc)
             self._kept.subscribed(text, qos, kept, options=told, identifier=identifier)
         else:
-            if qos and self._inflight is None:
-                self._inflight = self._make_inflight(account)
-                self._at_least_once = AtLeastOnce(self._inflight)
+            if qos:
+                self._have_inflight(account)
             topic_filter = TopicFilter(text)
             try:
                 with account.turn() as turn:
@@ -1404,6 +1419,59 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._replays.add(text, qos)
         return None
 
+    def _has_subscribed(self, text: str) -> bool:
+        """Whether the client has subscribed to a filter."""
+        if self._kept is not None:
+            return text in self._kept.subscriptions
+        shares = self._shares
+        return text in self._observations or (shares is not None and text in shares.standing)
+
+    @property
+    def _subscriptions(self) -> int:
+        """How many filters the client has subscribed to."""
+        if self._kept is not None:
+            return len(self._kept.subscriptions)
+        shares = self._shares
+        return len(self._observations) + (0 if shares is None else len(shares.standing))
+
+    def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
+        """Say why a shared subscription is not granted, of what is wrong with its filter.
+
+        Raises:
+            ReasonedError: In MQTT 5, if it is none [MQTT-4.8.2-1][MQTT-4.8.2-2]. To 3.1.1 it is a
+                filter as any other, which may be refused.
+        """
+        malformed = shared_fault(text)
+        if malformed is not None and self._five is not None:
+            raise ReasonedError(malformed, Reason.PROTOCOL_ERROR)
+        if not self._server.settings.max_share_groups:
+            no = "there are no shared subscriptions here (max_share_groups)"
+            return no, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        return malformed or fault, Reason.TOPIC_FILTER_INVALID
+
+    def _share(self, account: Account, text: str, options: int, identifier: int) -> str | None:
+        """Have a part in a group; return why not. What is retained is not told of (4.8.2)."""
+        if options & HIGHEST_QOS and self._kept is None:
+            self._have_inflight(account)
+        taker = self._inflight
+        return self._sharing().subscribe(account, text, options, identifier, taker)
+
+    def _sharing(self) -> Shares:
+        if self._shares is None:
+            self._shares = Shares(
+                self._server.groups, self._peer, self.outlet, self._five, self._kept, self.cut
+            )
+        return self._shares
+
+    def _begin_sharing(self) -> None:
+        if self._shares is not None:
+            self._shares.begin()
+
+    def _have_inflight(self, account: Account) -> None:
+        if self._inflight is None:
+            self._inflight = self._make_inflight(account)
+            self._at_least_once = AtLeastOnce(self._inflight)
+
     def _make_inflight(self, account: Account) -> Inflight:
         server = self._server
         dealing = self.outlet.dealing
@@ -1434,18 +1502,27 @@ class MqttSession(Session["MqttServer", Account | None]):
         account = self.account
         assert account is not None
         five = self._five
-        standing = self._observations if self._kept is None else self._kept.subscriptions
         reasons = tuple(
-            0 if text in standing else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
+            0 if self._has_subscribed(text) else Reason.NO_SUBSCRIPTION_EXISTED
+            for text in packet.filters
         )
         for text in dict.fromkeys(packet.filters):
-            observation = self._observations.pop(text, None)
-            if self._kept is not None:
-                observation = self._kept.unsubscribed(text)
-            elif five is not None:
-                five.filters.remove(text)
+            observation = self._unsubscribed(text)
             if observation is not None:
                 with account.turn() as turn:
-                    self._server.dataspace.unobserve(turn, observation)
+                    stop(self._server.dataspace, turn, observation)
             yield
         self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))
+
+    def _unsubscribed(self, text: str) -> Observation | Assertion | None:
+        """Forget a subscription; return what there is to end."""
+        shares = self._shares
+        if shares is not None and is_shared(text):
+            shares.leave(text)
+        if self._kept is not None:
+            return self._kept.unsubscribed(text)
+        if shares is not None and text in shares.standing:
+            return shares.standing.pop(text)
+        if self._five is not None:
+            self._five.filters.remove(text)
+        return self._observations.pop(text, None)

@@ -61,6 +61,55 @@ def topic_filter_fault(topic_filter: str) -> str | None:
     return None
 
 
+@attrs.frozen(slots=True)
+class SharedFilter:
+    """What a shared subscription asks for (MQTT 5, section 4.8.2)."""
+
+    group: str
+    """The name of those who share it."""
+    filter: str
+    """What they share."""
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Whether it is, or was meant to be, the filter of a shared subscription."""
+    return topic_filter.startswith(SHARED_PREFIX)
+
+
+def shared_fault(topic_filter: str) -> str | None:
+    """Say what is wrong with the filter of a shared subscription; None if it is well formed."""
+    _, group, inner = (*topic_filter.split("/", 2), "")[:3]
+    if not group:
+        why = "names no group"
+    elif "+" in group or "#" in group:
+        why = f"has a wildcard in the name of the group, {_shown(group)}"
+    elif not inner:
+        why = "has no topic filter behind the name of the group"
+    else:
+        return topic_filter_fault(inner)
+    return (
+        f"topic filter {_shown(topic_filter)} {why}; a shared subscription is "
+        "$share/GROUP/FILTER [MQTT-4.8.2-1][MQTT-4.8.2-2]"
+    )
+
+
+def shared_parts(topic_filter: str) -> SharedFilter | None:
+    """Take the filter of a shared subscription apart; None if it is none, or not well formed."""
+    if not is_shared(topic_filter) or shared_fault(topic_filter) is not None:
+        return None
+    _, group, inner = topic_filter.split("/", 2)
+    return SharedFilter(group, inner)
+
+
+def filter_of(topic_filter: str) -> str:
+    """Return what a subscription is about: of a shared one, the part behind the group's name.
+
+    This is what authorisation has to look at.
+    """
+    shared = shared_parts(topic_filter)
+    return topic_filter if shared is None else shared.filter
+
+
 @attrs.frozen
 class TopicLimits:
     """How long and how deep a topic may be before this process refuses to carry it.
@@ -86,15 +135,8 @@ class TopicLimits:
     def filter_fault(self, topic_filter: str) -> str | None:
         """Say why this process does not grant the filter, or None when it does.
 
-        Besides the limits this refuses `$share/...`: shared subscriptions came with MQTT 5, and
-        to take the filter literally, as 3.1.1 would have it, would be a subscription that never
-        matches anything while the client believes it shares a load.
+        Of a shared subscription they count for all of it, with the name of the group.
         """
-        if topic_filter.startswith(SHARED_PREFIX):
-            return (
-                f"topic filter {_shown(topic_filter)} asks for a shared subscription, which MQTT "
-                "3.1.1 does not have; subscribe to the part after the group's name"
-            )
         return self._fault("topic filter", topic_filter)
 
     def _fault(self, what: str, topic: str) -> str | None:

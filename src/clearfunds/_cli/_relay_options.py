@@ -204,6 +204,16 @@ class Peers:
             "the relay for it, if it allows as many.",
         ),
     ] = DEFAULTS.max_topic_alias
+    max_share_groups: Annotated[
+        Count,
+        Parameter(
+            validator=Number(gte=0),
+            help="Groups of MQTT clients that share a subscription; 0: there are none.",
+        ),
+    ] = DEFAULTS.max_share_groups
+    max_share_members: Annotated[Count, Parameter(help="Members of one such group.")] = (
+        DEFAULTS.max_share_members
+    )
     max_shapes: Annotated[
         Count, Parameter(help="Different shapes of patterns that are observed, by all clients.")
     ] = DEFAULTS.max_shapes

@@ -60,7 +60,9 @@ OWN = "own"  # Stands for the name that each client has for itself.
 topics = st.sampled_from(
     ["a", "a/b", "b", "a/b/c", "ä", "$SYS/x", "a/long/topic", "a/longer/topic"]
 )
-filters = st.sampled_from(["#", "a/#", "a/+", "b", "+/b/#", "a", "f" * 70, "$share/g/a"])
+filters = st.sampled_from(
+    ["#", "a/#", "a/+", "b", "+/b/#", "a", "f" * 70, "$share/g/a", "$share/g/#"]
+)
 payloads = st.sampled_from([b"", b"x", bytes(100), bytes(3000)])
 packet_ids = st.integers(1, 4)
 seconds = st.sampled_from([None, 0, 5, 50])
@@ -401,6 +403,7 @@ async def feed(
                 stuck=StuckPolicy.DISCONNECT,
             ),
             wall=wall,
+            groups=server.groups,
         )
         async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as stack:
             clients = [Client(server, nursery, own) for own in ("fuzz", "twin")]
