@@ -84,8 +84,8 @@ def over_share(
     for kept, session in found:
         if needed <= 0 or len(ended) >= ENDED_AT_ONCE:
             break
-        of_tenant, of_user, _ = over(kept)
-        if of_tenant + wanted[kept.tenant] >= 0 and of_user + kept.wants >= 0:
+        over_tenant, over_user, _ = over(kept)
+        if over_tenant + wanted[kept.tenant] >= 0 and over_user + kept.wants >= 0:
             ended.append(session)
             needed -= kept.bytes
             tenants[kept.tenant] -= kept.bytes

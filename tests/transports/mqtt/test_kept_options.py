@@ -20,7 +20,7 @@ from clearfunds.accounts import (
     Outcome,
     StuckPolicy,
 )
-from clearfunds.dataspace import Dataspace, Mailbox, Publication
+from clearfunds.dataspace import Dataspace, Mailbox, Observation, Publication
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports.mqtt._framing import Framing
@@ -202,7 +202,7 @@ def test_an_overlapping_subscription_without_it_counts(bench: Bench) -> None:
     bench.publish(bench.client, qos=2)
     assert len(session.queue) == 1
     observation = session.unsubscribed("#")
-    assert observation is not None
+    assert isinstance(observation, Observation)
     with bench.client.turn() as turn:
         bench.dataspace.unobserve(turn, observation)
     bench.publish(bench.client, qos=2)
@@ -234,7 +234,7 @@ def test_options_go_on_after_a_restart_but_not_for_a_client_with_3_1_1(bench: Be
     bench.subscribe(session, "#", 1, identifier=3)
     bench.subscribe(session, "t", 1, options=NO_LOCAL | RETAIN_AS_PUBLISHED, identifier=268_435_455)
     observation = session.unsubscribed("#")
-    assert observation is not None
+    assert isinstance(observation, Observation)
     with bench.client.turn() as turn:
         bench.dataspace.unobserve(turn, observation)
     bench.subscribe(session, "x/#", 0, identifier=4)

@@ -61,8 +61,8 @@ def test_nobody_within_its_share_goes_and_somebody_does_when_it_is_full(
         of[each.tenant] = of.get(each.tenant, 0) + each.bytes
     for each in gone:
         users = {s.user for s in sessions if s.tenant == each.tenant and s.bytes}
-        share = granted.get(each.tenant)
-        if share is None:
+        share = float(granted.get(each.tenant, -1))
+        if share < 0:
             mine = min(of.get("a", 0), granted["a"]) if grants else 0
             share = (used - mine) / max(1, len(tenants - granted.keys()))
         assert of[each.tenant] >= share
