@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import logging
 import random
@@ -25,7 +26,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import Credit
 from clearfunds.transports import Link
+from clearfunds.transports._scheduler import Work
 from clearfunds.transports.mqtt import (
     NO_PROPERTIES,
     Connect,
@@ -405,6 +407,19 @@ class Machine:
         self.check()
 
 
+def _now_and_then() -> Callable[[Work], bool]:
+    """Let the time of a step be over at each fourth look, whatever has been done in it."""
+    looks = itertools.count(1)
+
+    def is_over(work: Work) -> bool:
+        if next(looks) % 4:
+            return False
+        work.paused = True
+        return True
+
+    return is_over
+
+
 @asynccontextmanager
 async def machine(which: str) -> AsyncGenerator[Machine]:
     """Run one of `RELAYS`, whose steps are short, so that many things come in between."""
@@ -413,7 +428,7 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for module in ("_flusher", "_session", "_at_once", "credit._session"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
-        patch.setattr("clearfunds.transports._scheduler.SLICE_SECONDS", 0.0)
+        patch.setattr(Work, "is_over", _now_and_then())
         if settings.pop("store", None):
             settings["store"] = stack.enter_context(tempfile.TemporaryDirectory())
         async with running(**settings) as relay, trio.open_nursery() as nursery:
