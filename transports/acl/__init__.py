@@ -9,7 +9,6 @@ from ._authority import ACL_DEFAULTS as ACL_DEFAULTS
 from ._authority import AclDefault as AclDefault
 from ._authority import Authority as Authority
 from ._authority import Rights as Rights
-from ._collector import DeniedCollector as DeniedCollector
 from ._denied import Denied as Denied
 from ._rules import Access as Access
 from ._rules import AclFileError as AclFileError

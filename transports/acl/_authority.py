@@ -44,6 +44,10 @@ _READ: Final = int(Access.READ)
 _WRITE: Final = int(Access.WRITE)
 
 
+Rules: TypeAlias = tuple["list[Rule]", "list[Rule] | None"]
+"""Those of one peer: its user's own, and the patterns; see `AclRules.patterns_of`."""
+
+
 class Authority:
     """What a relay decides by.
 
@@ -58,6 +62,7 @@ class Authority:
         acl: See above.
         default: See above.
         denied: What was refused.
+        on_change: Called when what is allowed has changed.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Authority:
         self.acl = acl
         self.default: AclDefault = default or ("tenant" if acl is None else "deny")
         self.denied = Denied()
+        self.on_change: Callable[[], object] | None = None
         self._tenants = TenantRules() if tenants is None else tenants
         if self.default == "tenant" and not self._tenants.own_topics:
             self.default = "allow"
@@ -104,6 +110,7 @@ class Authority:
 
     def close(self) -> None:
         """Hear no more of changes."""
+        self.on_change = None
         if self.acl is not None and self._forget in self.acl.on_change:
             self.acl.on_change.remove(self._forget)
 
@@ -113,6 +120,8 @@ class Authority:
         for rights in list(self._rights):
             rights.forget()
         self._cached = 0
+        if self.on_change is not None:
+            self.on_change()
 
     def ruling(self, rights: Rights) -> _Ruling:
         """Return what holds for a peer and all that have the same rules. For `Rights`."""
@@ -125,7 +134,7 @@ class Authority:
             ruling = self._rulings[key] = _Ruling(self, rights)
         return ruling
 
-    def rules_of(self, user: str | None, client: str) -> tuple[list[Rule], list[Rule] | None]:
+    def rules_of(self, user: str | None, client: str) -> Rules:
         """Return a user's own rules and the patterns; see `AclRules.patterns_of`."""
         if self.acl is None:
             return [], []
@@ -160,13 +169,14 @@ class Rights:
             packets: two bytes of length, UTF-8. Another set after a change of the rules.
     """
 
-    __slots__ = ("__weakref__", "_authority", "_ruling", "client", "peer", "writable")
+    __slots__ = ("__weakref__", "_authority", "_before", "_ruling", "client", "peer", "writable")
 
     def __init__(self, authority: Authority, peer: Peer, client: str) -> None:
         self._authority = authority
         self.peer = peer
         self.client = client
         self._ruling: _Ruling | None = None
+        self._before: Rules | None = None
         self.writable: set[bytes] = set()
 
     def __repr__(self) -> str:
@@ -179,6 +189,8 @@ class Rights:
 
     def forget(self) -> None:
         """Decide anew. For `Authority`."""
+        if self._ruling is not None:
+            self._before = self._ruling.rules
         self._ruling = None
         self.writable = set()
 
@@ -219,9 +231,14 @@ class Rights:
         self._authority.remember(self._decided(), key)
 
     @property
-    def rules(self) -> object:
-        """What may be compared: if it is equal to what it was before, nothing has changed."""
-        return self._decided().rules
+    def reads_less(self) -> bool:
+        """Whether it may read less than before the last change of the rules, or might."""
+        if self._before is None:
+            return False  # it has not been told of anything
+        return any(
+            _takes_away(before, now)
+            for before, now in zip(self._before, self._decided().rules, strict=True)
+        )
 
 
 class _Default:
@@ -263,7 +280,7 @@ class _Ruling:
     """What holds for all peers that have the same rules.
 
     Attributes:
-        rules: See `Rights.rules`.
+        rules: What it is made of.
         writable: See `Rights.writable`.
     """
 
@@ -320,6 +337,14 @@ class _Ruling:
             if any(each.access & _READ for each in about):
                 return True
         return self._default.lets_subscribe(topic_filter)
+
+
+def _takes_away(before: list[Rule] | None, now: list[Rule] | None) -> bool:
+    """Whether rules let somebody read less than others did before, or might."""
+    if before is None or now is None:
+        return now is None and bool(before)
+    lost = any(rule.access & Access.READ and rule not in now for rule in before)
+    return lost or any(not rule.access and rule not in before for rule in now)
 
 
 def _index(rules: Iterable[Rule]) -> FilterIndex[int]:

@@ -13,7 +13,7 @@ from ._denied import Denied
 
 
 class DeniedCollector(Collector):
-    """Serves the counts as `clearfunds_acl_denied_total{action="publish"}`.
+    """Serves the counts as `clearfunds_denied_events_total{action="publish"}`.
 
     Args:
         denied: The counts.
@@ -25,8 +25,8 @@ class DeniedCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the one metric."""
         metric = CounterMetricFamily(
-            "clearfunds_acl_denied",
-            "What was refused because the access control list does not allow it.",
+            "clearfunds_denied_events",
+            "What was refused because it is not allowed to who wanted it (docs/security.md).",
             labels=["action"],
         )
         for field in attrs.fields(Denied):
