@@ -247,10 +247,9 @@ class MqttServer(Server[MqttSettings, MqttSession]):
                 session.rules_changed()
             except Exception:
                 self.counters.internal_errors += 1
-                self.logger.exception(
-                    "%s: its rights have changed, and it is cut off", session.name
-                )
-                session.cut("what it may do could not be looked at again")
+                why = "what it may do could not be looked at again"
+                self.logger.exception("%s closed: %s", session.name, why)
+                session.cut(why)
 
     def expiry_of(self, asked: float | None) -> float | None:
         """Return for how long a session is kept, of what its client asks for."""

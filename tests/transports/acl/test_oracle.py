@@ -1,4 +1,4 @@
-"""Random lists and cases, decided as mosquitto decides them."""
+"""Random lists and cases, decided as mosquitto decides them: by `Authority`, and by a relay."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from clearfunds.transports.acl import Acl, Authority
 from tests.ports import lasting_port
 from tests.programs import needs
 from tests.transports.acl.cases import Case, Questions, answers, questions
+from tests.transports.peers import running
 
 pytestmark = needs("mosquitto")
 
@@ -61,6 +62,9 @@ async def compare(folder: Path, asked: Questions) -> None:
     authority = Authority(Acl.from_text(asked.text))
     with mosquitto_with(folder, asked.text) as port:
         expected = await answers(port, asked.cases)
+    async with running(acl=Acl.from_text(asked.text)) as relay:
+        assert await answers(relay.port, asked.cases) == expected
+        relay.audit()
     wrong = [
         (case, right)
         for case, right in zip(asked.cases, expected, strict=True)
