@@ -14,7 +14,7 @@ from ._errors import UsageError
 _DEFAULTS = RelaySettings()
 
 
-@Parameter(name="*", group=Group("Authorisation", sort_key=1))
+@Parameter(name="*", group=Group("Authorisation", sort_key=2))
 @attrs.frozen
 class Authorisation:
     """What users may publish and read."""
