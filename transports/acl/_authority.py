@@ -26,6 +26,7 @@ from ._rules import Access, Rule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ...dataspace import Route
     from ._acl import Acl
 
 AclDefault: TypeAlias = Literal["allow", "deny", "tenant"]
@@ -34,11 +35,11 @@ AclDefault: TypeAlias = Literal["allow", "deny", "tenant"]
 ACL_DEFAULTS: Final = get_args(AclDefault)
 
 CACHED_BYTES: Final = 16 << 20
-"""Bytes of topics, of all peers together, that are known to be writable; when they are reached all
-are forgotten. As the cache of routes (`DEFAULT_CACHED_ROUTES`)."""
+"""Bytes of the routes, of all peers together, that are known to be writable; when they are reached
+all are forgotten. As the cache of routes (`DEFAULT_CACHED_ROUTES`)."""
 
-KEY_BYTES: Final = 128
-"""What a topic that is known takes besides its text: a `bytes` object, and a place in a set."""
+ROUTE_BYTES: Final = 1_024
+"""What such a route may take besides its topic, if it is kept nowhere else."""
 
 _READ: Final = int(Access.READ)
 _WRITE: Final = int(Access.WRITE)
@@ -148,15 +149,22 @@ class Authority:
         tenants = self._tenants if self.default == "tenant" else None
         return _Default(self.default != "deny", tenants, peer, notices, own)
 
-    def remember(self, ruling: _Ruling, key: bytes) -> None:
-        """Know that a topic, as it stands in packets, is writable; see `Rights.writable`."""
-        size = len(key) + KEY_BYTES
+    def remember(self, ruling: _Ruling, key: bytes, route: Route) -> None:
+        """Know a route, by its topic as it stands in packets; see `Rights.routes`."""
+        size = len(key) + ROUTE_BYTES
         if self._cached + size > CACHED_BYTES:
-            self._cached = 0
             for each in list(self._rulings.values()):
-                each.writable.clear()
+                self.forget_routes(each)
+            self._cached = 0  # what those had that are gone
         self._cached += size
-        ruling.writable.add(key)
+        ruling.nbytes += size
+        ruling.routes[key] = route
+
+    def forget_routes(self, ruling: _Ruling) -> None:
+        """Know no routes of some peers."""
+        self._cached -= ruling.nbytes
+        ruling.nbytes = 0
+        ruling.routes.clear()
 
 
 class Rights:
@@ -165,11 +173,9 @@ class Rights:
     Attributes:
         peer: Who it is.
         client: Its client identifier.
-        writable: Topics that it may publish to, of those that were asked about, as they stand in
-            packets: two bytes of length, UTF-8. Another set after a change of the rules.
     """
 
-    __slots__ = ("__weakref__", "_authority", "_before", "_ruling", "client", "peer", "writable")
+    __slots__ = ("__weakref__", "_authority", "_before", "_ruling", "client", "peer")
 
     def __init__(self, authority: Authority, peer: Peer, client: str) -> None:
         self._authority = authority
@@ -177,7 +183,6 @@ class Rights:
         self.client = client
         self._ruling: _Ruling | None = None
         self._before: Rules | None = None
-        self.writable: set[bytes] = set()
 
     def __repr__(self) -> str:
         return f"<Rights of {self.peer.name}>"
@@ -192,13 +197,11 @@ class Rights:
         if self._ruling is not None:
             self._before = self._ruling.rules
         self._ruling = None
-        self.writable = set()
 
     def _decided(self) -> _Ruling:
         ruling = self._ruling
         if ruling is None:
             ruling = self._ruling = self._authority.ruling(self)
-            self.writable = ruling.writable
         return ruling
 
     def may_write(self, topic: str) -> bool:
@@ -226,9 +229,21 @@ class Rights:
             return self.may_read
         return None
 
-    def remember(self, key: bytes) -> None:
-        """Add to `writable`; for who has asked."""
-        self._authority.remember(self._decided(), key)
+    def routes(self, version: int) -> dict[bytes, Route]:
+        """Return the routes that were remembered, if `version` is still that of all routes.
+
+        They are of topics that it may publish to, as they stand in packets: two bytes of length,
+        UTF-8. To be asked again whenever a route may have become another one.
+        """
+        ruling = self._decided()
+        if ruling.version != version:
+            self._authority.forget_routes(ruling)
+            ruling.version = version
+        return ruling.routes
+
+    def remember(self, key: bytes, route: Route) -> None:
+        """Add one to `routes`; for who has asked whether it may publish there."""
+        self._authority.remember(self._decided(), key, route)
 
     @property
     def reads_less(self) -> bool:
@@ -281,11 +296,14 @@ class _Ruling:
 
     Attributes:
         rules: What it is made of.
-        writable: See `Rights.writable`.
+        routes: See `Rights.routes`.
+        version: Of which version they are.
+        nbytes: What they count for.
     """
 
     __slots__ = (
-        "__weakref__", "_default", "_own", "_patterns", "_read", "_written", "rules", "writable",
+        "__weakref__", "_default", "_own", "_patterns", "_read", "_written", "nbytes", "routes",
+        "rules", "version",
     )  # fmt: skip
 
     def __init__(self, authority: Authority, rights: Rights) -> None:
@@ -295,7 +313,9 @@ class _Ruling:
         self._default = authority.default_of(peer, rights.client)
         self._own = _index(own)
         self._patterns = None if patterns is None else _index(patterns)
-        self.writable: set[bytes] = set()
+        self.routes: dict[bytes, Route] = {}
+        self.version = -1
+        self.nbytes = 0
         # The last answers: many who subscribe have the same rules, and are asked for one route.
         self._read: tuple[str, bool] = "", False
         self._written: tuple[str, bool] = "", False

@@ -543,7 +543,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return True
         payers = self._payers
         payer_of = payers.of_key if payers is not None and payers.by_topic else None
-        routes = self._writable
+        writable = self._writable
         while True:
             buffer = connection.buffer
             position = connection.position
@@ -557,8 +557,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     run = find_run(
                         buffer,
                         position,
-                        dataspace.routes.by_key if routes is None else routes,
-                        server.resolve if routes is None else routes.resolve,
+                        dataspace.routes.by_key if writable is None else writable.known,
+                        server.resolve if writable is None else writable.resolve,
                         account.room(),
                         connection.max_packet_size,
                         payer_of,
