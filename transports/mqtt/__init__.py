@@ -23,6 +23,7 @@ from ._open import MQTT_PORT as MQTT_PORT
 from ._open import MQTT_TLS_PORT as MQTT_TLS_PORT
 from ._open import open_mqtt as open_mqtt
 from ._packets import SUBSCRIPTION_FAILED as SUBSCRIPTION_FAILED
+from ._packets import Auth as Auth
 from ._packets import ConnAck as ConnAck
 from ._packets import Connect as Connect
 from ._packets import ConnectReturnCode as ConnectReturnCode
