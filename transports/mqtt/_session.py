@@ -34,6 +34,7 @@ from .._session import (
 from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
+from ._authentication import Authentication
 from ._connection import Connection, Role, State
 from ._filters import Filters
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
@@ -53,6 +54,7 @@ from ._options import (
 )
 from ._packets import (
     SUBSCRIPTION_FAILED,
+    Auth,
     ConnAck,
     Connect,
     ConnectReturnCode,
@@ -89,6 +91,7 @@ from ._runs import (
     publications,
     topic_key,
 )
+from ._scram import AuthenticationFailedError
 from ._selecting import Selecting
 from ._topics import SHARED_PREFIX
 from ._wills import LastWill
@@ -154,8 +157,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_observations", "_parting",
+        "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_connection",
+        "_five", "_inflight", "_kept", "_listener", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_rights", "_short", "_single",
         "_single_topic", "_undecided", "_way", "_will", "_writable", "client_id",
     )  # fmt: skip
@@ -184,6 +187,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
+        # How it proves that, if it takes more than a password.
+        self._authentication: Authentication | None = None
         self._inflight: Inflight | KeptInflight | None = None
         self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -670,6 +675,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._handle_unsubscribe(packet)
             case Connect():
                 self._handle_connect(packet)
+            case Auth() if self._authentication is not None:
+                self._authenticate(partial(self._authentication.step, packet))
             case Disconnect():
                 self._handle_disconnect(packet)
                 # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
@@ -767,10 +774,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._connection.version == PROTOCOL_LEVEL_5:
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
-        data = self._connection.send(
-            self._fitting(ConnAck(False, return_code, properties), largest)
-        )
-        # Nobody owes for it: there is no account yet, and the connection ends here.
+        self._send_unowed(self._fitting(ConnAck(False, return_code, properties), largest))
+
+    def _send_unowed(self, packet: Packet) -> None:
+        """Send a packet before there is an account that could owe for it."""
+        data = self._connection.send(packet)
+        # One that does not read it waits in vain, and is cut off in time (`connect_timeout`).
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
 
@@ -786,11 +795,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
             self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, why)
         method = packet.properties.authentication_method
-        if method is not None:
-            method = printable(method[:SHOWN_OF_USER])
-            why = f"there is no authentication by {method} here; use a password or a certificate"
-            self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
         passwords = settings.passwords
+        if method is not None:
+            authentication = self._authentication = Authentication.of(packet, passwords)
+            if authentication is None:
+                method = printable(method[:SHOWN_OF_USER])
+                why = f"there is no authentication by {method} here; use a password or certificate"
+                self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
+            self._authenticate(partial(authentication.begin, packet.properties))
+            return
         if (
             passwords is None
             or self._link.user is not None  # its certificate says who it is
@@ -808,6 +821,33 @@ class MqttSession(Session["MqttServer", Account | None]):
         else:
             self._undecided = packet
             self._hold = trio.Event()  # nobody sets it: see `_held`
+
+    def _authenticate(self, step: Callable[[], Auth]) -> None:
+        """Do a step of an authentication, and answer; its last step lets a client in.
+
+        Raises:
+            RemoteProtocolError: If the client has not proved who it is; it has been told so, or
+                will be.
+        """
+        authentication = self._authentication
+        assert authentication is not None
+        connected = self.account is not None
+        try:
+            answer = step()
+            user, certified = authentication.user, self._link.user
+            if user is not None and certified is not None and user != certified:
+                why = f"its certificate is of another user (user {certified})"
+                raise AuthenticationFailedError(why)
+        except AuthenticationFailedError as exc:
+            if connected:
+                raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc))
+        if connected:
+            self._send(answer)
+        elif user is None:
+            self._send_unowed(answer)
+        else:
+            self._begin(attrs.evolve(authentication.connect, username=user))
 
     async def _decide(self, packet: Connect) -> None:
         """Let a client in if a thread finds its password right; it has had no effect so far.
@@ -961,6 +1001,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             assigned_client_id=None if packet.client_id else self.client_id,
             topic_alias_maximum=settings.max_topic_alias or None,
             shared_available=0,
+            authentication_method=packet.properties.authentication_method,
+            authentication_data=None if self._authentication is None else self._authentication.last,
         )
 
     def rules_changed(self) -> None:
