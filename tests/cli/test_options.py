@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from clearfunds._cli import run
+from clearfunds._cli._acl_options import Authorisation
 from clearfunds._cli._credit_options import Flow
 from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
 from clearfunds._cli._tls_options import Tls
@@ -325,7 +326,7 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 
 
 def test_every_setting_has_an_option() -> None:
-    groups = (Tls, Debt, Flow, Patience, Peers, Keeping, Syndicate)
+    groups = (Tls, Authorisation, Debt, Flow, Patience, Peers, Keeping, Syndicate)
     grouped = {field.name for group in groups for field in attrs.fields(group)}
     ungrouped = {
         *("listen", "origin", "passwords", "anonymous", "http"),
