@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from weakref import WeakSet, WeakValueDictionary
 
 from ...dataspace import FilterIndex
+from ...dataspace._topics import topic_matches
 from .._filters import covers, overlap
 from .._tenants import NO_USER, Peer, TenantRules
 from ._denied import Denied
 from ._rules import Access, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ...dataspace import Route
     from ._acl import Acl
@@ -45,7 +46,7 @@ _READ: Final = int(Access.READ)
 _WRITE: Final = int(Access.WRITE)
 
 
-Rules: TypeAlias = tuple["list[Rule]", "list[Rule] | None"]
+Rules: TypeAlias = tuple["Sequence[Rule]", "Sequence[Rule] | None"]
 """Those of one peer: its user's own, and the patterns; see `AclRules.patterns_of`."""
 
 
@@ -83,6 +84,7 @@ class Authority:
         self._own_notices = own_notices
         self._rights: WeakSet[Rights] = WeakSet()
         self._rulings: WeakValueDictionary[tuple[object, ...], _Ruling] = WeakValueDictionary()
+        self._own: WeakValueDictionary[str | None, _OwnRules] = WeakValueDictionary()
         self._cached = 0
         if acl is not None:
             acl.on_change.append(self._forget)
@@ -118,6 +120,7 @@ class Authority:
     def _forget(self) -> None:
         """Decide anew: the rules have changed."""
         self._rulings.clear()
+        self._own.clear()
         for rights in list(self._rights):
             rights.forget()
         self._cached = 0
@@ -135,12 +138,13 @@ class Authority:
             ruling = self._rulings[key] = _Ruling(self, rights)
         return ruling
 
-    def rules_of(self, user: str | None, client: str) -> Rules:
-        """Return a user's own rules and the patterns; see `AclRules.patterns_of`."""
-        if self.acl is None:
-            return [], []
-        rules = self.acl.rules
-        return list(rules.users.get(user, ())), rules.patterns_of(user, client)
+    def own_rules(self, user: str | None) -> _OwnRules:
+        """Return a user's own rules; the same for all its clients."""
+        own = self._own.get(user)
+        if own is None:
+            rules = () if self.acl is None else self.acl.rules.users.get(user, ())
+            own = self._own[user] = _OwnRules(rules)
+        return own
 
     def default_of(self, peer: Peer, client: str) -> _Default:
         """Return what holds for a peer where no rule matches."""
@@ -256,6 +260,19 @@ class Rights:
         )
 
 
+class _OwnRules:
+    """Rules of one user's own, made ready for matching."""
+
+    __slots__ = ("__weakref__", "index", "rules")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = rules
+        self.index: FilterIndex[int] = FilterIndex()
+        for rule in rules:
+            # Whole numbers: they are compared for each topic that is decided on.
+            self.index.add(rule.filter, int(rule.access))
+
+
 class _Default:
     """What holds where no rule matches."""
 
@@ -295,7 +312,6 @@ class _Ruling:
     """What holds for all peers that have the same rules.
 
     Attributes:
-        rules: What it is made of.
         routes: See `Rights.routes`.
         version: Of which version they are.
         nbytes: What they count for.
@@ -303,22 +319,29 @@ class _Ruling:
 
     __slots__ = (
         "__weakref__", "_default", "_own", "_patterns", "_read", "_written", "nbytes", "routes",
-        "rules", "version",
+        "version",
     )  # fmt: skip
 
     def __init__(self, authority: Authority, rights: Rights) -> None:
         peer = rights.peer
         user = None if peer.user == NO_USER else peer.user
-        own, patterns = self.rules = authority.rules_of(user, rights.client)
+        acl = authority.acl
+        self._own = authority.own_rules(user)
+        self._patterns: Sequence[Rule] | None = ()
+        if acl is not None:
+            self._patterns = acl.rules.patterns_of(user, rights.client)
         self._default = authority.default_of(peer, rights.client)
-        self._own = _index(own)
-        self._patterns = None if patterns is None else _index(patterns)
         self.routes: dict[bytes, Route] = {}
         self.version = -1
         self.nbytes = 0
         # The last answers: many who subscribe have the same rules, and are asked for one route.
         self._read: tuple[str, bool] = "", False
         self._written: tuple[str, bool] = "", False
+
+    @property
+    def rules(self) -> Rules:
+        """What it is made of."""
+        return self._own.rules, self._patterns
 
     def may_write(self, topic: str) -> bool:
         last, allowed = self._written
@@ -337,18 +360,19 @@ class _Ruling:
         return allowed
 
     def _by_rules(self, topic: str, access: int) -> bool | None:
-        said = _decide(self._own.matching(topic), access)
-        if said is None:
-            # With a name that is dangerous in patterns nothing else is allowed.
-            patterns = self._patterns
-            said = False if patterns is None else _decide(patterns.matching(topic), access)
-        return said
+        said = _decide(self._own.index.matching(topic), access)
+        if said is not None:
+            return said
+        patterns = self._patterns
+        if patterns is None:
+            return False  # with a name that is dangerous in patterns nothing else is allowed
+        # No index: each client would have one of its own, and there are few patterns.
+        return _decide((p.access for p in patterns if topic_matches(p.filter, topic)), access)
 
     def may_subscribe(self, topic_filter: str) -> bool:
         if not any(sign in topic_filter for sign in "+#"):
             return self.may_read(topic_filter)
-        own, patterns = self.rules
-        for rules in (own, patterns):
+        for rules in self.rules:
             if rules is None:
                 return False
             about = [rule for rule in rules if overlap(rule.filter, topic_filter)]
@@ -359,20 +383,12 @@ class _Ruling:
         return self._default.lets_subscribe(topic_filter)
 
 
-def _takes_away(before: list[Rule] | None, now: list[Rule] | None) -> bool:
+def _takes_away(before: Sequence[Rule] | None, now: Sequence[Rule] | None) -> bool:
     """Whether rules let somebody read less than others did before, or might."""
     if before is None or now is None:
         return now is None and bool(before)
-    lost = any(rule.access & Access.READ and rule not in now for rule in before)
-    return lost or any(not rule.access and rule not in before for rule in now)
-
-
-def _index(rules: Iterable[Rule]) -> FilterIndex[int]:
-    index: FilterIndex[int] = FilterIndex()
-    for rule in rules:
-        # Whole numbers: they are compared for each topic that is decided on.
-        index.add(rule.filter, int(rule.access))
-    return index
+    lost, new = set(before) - set(now), set(now) - set(before)
+    return any(rule.access & _READ for rule in lost) or any(not rule.access for rule in new)
 
 
 def _decide(found: Iterable[int], access: int) -> bool | None:

@@ -1017,7 +1017,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return
         if inflight is not None:
             inflight.look_again(rights)
-        if rights.reads_less and self.outlet.unsent:
+        if self.outlet.unsent and rights.reads_less:
             rights.denied.connection += 1
             self._parting = Reason.NOT_AUTHORIZED
             self.cut("it may not read any more what is on its way to it")
