@@ -54,4 +54,6 @@ from ._properties import NO_PROPERTIES as NO_PROPERTIES
 from ._properties import Properties as Properties
 from ._reasons import Reason as Reason
 from ._reasons import ReasonedError as ReasonedError
+from ._tokens import TokenKeyError as TokenKeyError
+from ._tokens import Tokens as Tokens
 from ._topics import TopicLimits as TopicLimits

@@ -93,6 +93,7 @@ from ._runs import (
 )
 from ._scram import AuthenticationFailedError
 from ._selecting import Selecting
+from ._tokens import TokenError, Tokens
 from ._topics import SHARED_PREFIX
 from ._wills import LastWill
 
@@ -158,7 +159,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_connection",
-        "_five", "_inflight", "_kept", "_listener", "_observations", "_parting",
+        "_ends_at", "_five", "_inflight", "_kept", "_listener", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_rights", "_short", "_single",
         "_single_topic", "_undecided", "_way", "_will", "_writable", "client_id",
     )  # fmt: skip
@@ -189,6 +190,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._undecided: Connect | None = None
         # How it proves that, if it takes more than a password.
         self._authentication: Authentication | None = None
+        # When that is over, on the ledger's clock.
+        self._ends_at: float | None = None
         self._inflight: Inflight | KeptInflight | None = None
         self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -805,14 +808,16 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._authenticate(partial(authentication.begin, packet.properties))
             return
         if (
-            passwords is None
+            (passwords is None and settings.tokens is None)
             or self._link.user is not None  # its certificate says who it is
-            or (settings.anonymous and packet.username is None)
+            or (settings.anonymous and packet.username is None and packet.password is None)
         ):
             self._begin(packet)
+        elif settings.tokens is not None and Tokens.is_one(packet.password or b""):
+            self._begin_by_token(settings.tokens, packet)
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
-        elif packet.password is None:
+        elif packet.password is None or passwords is None:
             self._deny_password(packet.username)
         elif isinstance(passwords, Passwords) and passwords.quick:
             if not passwords.check(packet.username, packet.password):
@@ -848,6 +853,34 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._send_unowed(answer)
         else:
             self._begin(attrs.evolve(authentication.connect, username=user))
+
+    def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
+        """Let a client in, until its token expires.
+
+        Raises:
+            RemoteProtocolError: If the token is not good; the client has been told.
+        """
+        assert packet.password is not None
+        now = self._server.wall()
+        try:
+            token = tokens.read(packet.password, now)
+        except TokenError as exc:
+            why = f"its token is not good: {printable(str(exc))}"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        if packet.username and packet.username != token.user:
+            why = f"its token is of another user (user {token.user[:SHOWN_OF_USER]})"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        self._ends_at = self._server.ledger.clock() + token.expires - now
+        self._begin(attrs.evolve(packet, username=token.user))
+
+    def check_deadline(self, now: float) -> None:
+        """See `Session.check_deadline`: a token that has expired ends its connection."""
+        if self._ends_at is not None and now >= self._ends_at:
+            self._ends_at = None
+            self._parting = Reason.MAXIMUM_CONNECT_TIME
+            self.cut("its token has expired")
+        else:
+            super().check_deadline(now)
 
     async def _decide(self, packet: Connect) -> None:
         """Let a client in if a thread finds its password right; it has had no effect so far.
@@ -938,7 +971,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         user = packet.username if self._link.user is None else self._link.user
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
         old = server.sessions.get(client_id)
-        if settings.passwords is not None or self._link.user is not None:
+        if (
+            settings.passwords is not None
+            or settings.tokens is not None
+            or self._link.user is not None
+        ):
             self._check_user(peer, client_id, old)
         self.client_id = client_id
         self._peer = peer
