@@ -68,7 +68,11 @@ def test_in_a_terminal_it_is_asked_for_twice(
     file = tmp_path / "users"
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     typed = iter(["one", "one", "two", "three"])
-    monkeypatch.setattr("getpass.getpass", lambda _: next(typed))
+
+    def ask(_: str) -> str:
+        return next(typed)
+
+    monkeypatch.setattr("getpass.getpass", ask)
     assert run(["passwd", str(file), "anna"]) == 0
     assert run(["passwd", str(file), "anna"]) == 2
     assert "are not the same; nothing was written" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,8 +149,7 @@ def _content(file: Path) -> bytes:
 
 def _read_key(content: bytes) -> tuple[Any, list[str]]:
     """Return a key, and by which algorithms it signs."""
-    import jwt  # noqa: F401  (said at once if it is not here)
-
+    import_module("jwt")  # it is said at once if it is not here
     if b"-----BEGIN" not in content:
         if len(content) < MIN_SECRET_BYTES:
             msg = (

@@ -8,7 +8,7 @@ from clearfunds.dataspace._routes import Routes
 from clearfunds.transports import Tenant
 from clearfunds.transports._tenants import NO_USER, Peer, TenantRules
 from clearfunds.transports.acl import Acl, Authority, Rights, parse_acl
-from clearfunds.transports.acl import _authority as module
+from clearfunds.transports.acl._authority import ROUTE_BYTES
 from clearfunds.transports.mqtt._throttled import topic_of
 
 A = Routes().of("a")
@@ -143,7 +143,7 @@ def test_users_share_what_is_known_unless_patterns_tell_clients_apart() -> None:
 
 
 def test_what_is_known_of_all_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CACHED_BYTES", 10 * (module.ROUTE_BYTES + 4))
+    monkeypatch.setattr(f"{Authority.__module__}.CACHED_BYTES", 10 * (ROUTE_BYTES + 4))
     authority = Authority(Acl.from_text("topic #\nuser anna\ntopic #\n"))
     one, other = rights(authority), rights(authority, "anna")
     assert one.routes(1) == other.routes(1) == {}

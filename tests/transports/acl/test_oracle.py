@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,7 +36,7 @@ ALL_CASES = [(seed, 25) for seed in range(100, 120)]
 
 
 @contextmanager
-def mosquitto_with(folder: Path, acl: str) -> Iterator[int]:
+def mosquitto_with(folder: Path, acl: str) -> Generator[int]:
     """Run mosquitto with an access control list; gives the port. It believes user names."""
     program = shutil.which("mosquitto")
     assert program is not None
