@@ -167,6 +167,7 @@ class Dataspace:
             self._observers_of_runs,
             cached_bytes=cached_route_bytes,
             max_deep_shapes=max_filter_shapes,
+            may_be_observed=self._may_be_observed,
         )
         self.retained = RetainedStore(max_retained, max_retained_bytes)
         self.published = 0
@@ -241,7 +242,7 @@ class Dataspace:
             for holder in route.plain.holders:
                 turn.deliver(holder, event, 1, size)
             reached = len(route.plain.holders)
-        if self.looks_into_publications:
+        if route.looked_into:
             reached += self._route_value(turn, event, size)
         self._count(turn, reached)
 
@@ -267,9 +268,12 @@ class Dataspace:
 
     def _observers_of_runs(self, topic: str) -> tuple[Recipient, ...] | None:
         """Return whose patterns match any publication with QoS 0 on a topic; see `Route.run`."""
-        if not self.looks_into_publications:
-            return ()
         return self.recipients(Publication(topic, b""), ("payload",))
+
+    def _may_be_observed(self, topic: str) -> bool:
+        return self.looks_into_publications and self._index.may_concern_topic(
+            Publication(topic, b"")
+        )
 
     def recipients(self, value: Any, varying: Path | None = None) -> tuple[Recipient, ...] | None:
         """Return who observes `value`, for `route_run`.

@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 
 from ._errors import TooManyShapesError
+from ._events import Publication
 from ._kinds import kind_of
 from ._pattern import (
     Looked,
@@ -54,8 +55,8 @@ class _Table:
 
     def __init__(self) -> None:
         self.endpoints: dict[Constants, dict[tuple[Path, ...] | None, Endpoint]] = {}
-        # By a place of constants: all but the one there, of those that there are.
-        self._others: dict[int, set[Constants]] = {}
+        # By places of constants: all but those there, of those that there are.
+        self._others: dict[tuple[int, ...], set[Constants]] = {}
 
     def put(self, skeleton: Skeleton, endpoint: Endpoint) -> Endpoint:
         """Return the endpoint of a pattern, which is `endpoint` if there is none yet."""
@@ -78,18 +79,19 @@ class _Table:
         endpoints = self.endpoints.get(shape.pick(looked))
         return endpoints.values() if endpoints is not None and fits(shape, looked) else ()
 
-    def may_depend(self, shape: Shape, looked: Looked, varying: Path) -> bool:
-        """Whether some pattern matches but for the constant at `varying`, which it has."""
-        place = shape.constants.index(varying)
-        others = self._others.get(place)
+    def may_depend(self, shape: Shape, looked: Looked, places: tuple[int, ...]) -> bool:
+        """Whether some pattern matches, or would but for its constants at these places."""
+        if not places:
+            return shape.pick(looked) in self.endpoints and fits(shape, looked)
+        others = self._others.get(places)
         if others is None:
-            others = {_without(constants, place) for constants in self.endpoints}
-            self._others[place] = others
-        return _without(shape.pick(looked), place) in others
+            others = {_without(constants, places) for constants in self.endpoints}
+            self._others[places] = others
+        return _without(shape.pick(looked), places) in others and fits(shape, looked)
 
 
-def _without(constants: Constants, place: int) -> Constants:
-    return constants[:place] + constants[place + 1 :]
+def _without(constants: Constants, places: tuple[int, ...]) -> Constants:
+    return tuple([each for at, each in enumerate(constants) if at not in places])
 
 
 DEFAULT_MAX_SHAPES = 1_000
@@ -178,6 +180,17 @@ class PatternIndex:
                     for endpoint in table.matching(shape, looked):
                         yield endpoint, captured(endpoint.captures, value)
 
+    def may_concern_topic(self, publication: Publication) -> bool:
+        """Whether some pattern might match a publication on this one's topic, whatever else."""
+        for root in (Publication, None):
+            tables = self._by_kind.get(root)
+            if tables is not None:
+                looked = Looked(publication)
+                for shape, table in tables.items():
+                    if table.may_depend(shape, looked, shape.beside_topic):
+                        return True
+        return False
+
     def concerned(self, value: Any, varying: Path | None = None) -> list[Endpoint] | None:
         """Return the endpoints that `value` concerns.
 
@@ -192,7 +205,7 @@ class PatternIndex:
             looked = Looked(value)
             for shape, table in tables.items():
                 if varying is not None and varying in shape.constants:
-                    if fits(shape, looked) and table.may_depend(shape, looked, varying):
+                    if table.may_depend(shape, looked, (shape.constants.index(varying),)):
                         return None
                     continue
                 found += table.matching(shape, looked)

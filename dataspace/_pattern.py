@@ -192,6 +192,10 @@ def _picker(paths: tuple[Path, ...]) -> Callable[[Looked], tuple[_Atom, ...]]:
     return lambda _: ()
 
 
+_OF_TOPIC: Final = (("topic",), ("levels",))
+"""Where a publication has its topic."""
+
+
 @attrs.frozen(slots=True)
 class Shape:
     """Where a pattern looks: patterns of one shape share a table (`_index.py`)."""
@@ -206,12 +210,16 @@ class Shape:
     """The groups, each with as few entries as have to be looked for, and their paths."""
     pick: Callable[[Looked], tuple[_Atom, ...]] = attrs.field(init=False, eq=False, repr=False)
     """Returns what stands where the constants do, each with its type."""
+    beside_topic: tuple[int, ...] = attrs.field(init=False, eq=False, repr=False)
+    """Which of the constants are not about a topic, where the whole is a publication."""
 
     def __attrs_post_init__(self) -> None:
         groups = ((path, kind, _needed(kind, keys)) for path, kind, keys in self.groups)
         needed = [(p, kind, keys, tuple((*p, key) for key in keys)) for p, kind, keys in groups]
         object.__setattr__(self, "needed", tuple(needed))
         object.__setattr__(self, "pick", _picker(self.constants))
+        beside = (n for n, at in enumerate(self.constants) if at[:1] not in _OF_TOPIC)
+        object.__setattr__(self, "beside_topic", tuple(beside))
 
 
 def _needed(kind: Kind, keys: tuple[Hashable, ...]) -> tuple[Hashable, ...]:

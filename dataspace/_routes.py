@@ -96,6 +96,8 @@ class Route:
     run: Destinations | None
     """Who takes a run of publications with QoS 0: `plain`, and observers by pattern that can. None
     if it depends on more than the topic who does, or if somebody takes them one by one only."""
+    looked_into: bool = False
+    """Whether some observer's pattern might match a publication on it."""
 
 
 def _no_observers(_: str) -> tuple[Recipient, ...] | None:
@@ -129,6 +131,8 @@ class Routes:
         observers: Tells who else takes a run of publications on a topic; see `Route.run`. When it
             would say something else than before, `forget_all` has to be called.
         cached_bytes: How much memory the routes that are kept may take; at least one is kept.
+        may_be_observed: Tells whether `observers` has to be asked; see `Route.looked_into`. The
+            same goes for it.
         max_deep_shapes: In how many different places filters of more than `SHALLOW` levels may have
             their wildcards.
 
@@ -146,6 +150,7 @@ class Routes:
         *,
         cached_bytes: int = DEFAULT_CACHED_ROUTE_BYTES,
         max_deep_shapes: int = DEFAULT_MAX_DEEP_SHAPES,
+        may_be_observed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         if cached < 1:
             msg = f"at least one route has to be cached, not {cached}"
@@ -158,6 +163,7 @@ class Routes:
         # How many filters have each deep shape.
         self._deep: dict[object, int] = {}
         self._observers = observers
+        self._may_be_observed = may_be_observed
         self._by_topic: dict[str, _Cached] = {}
         # The keys of one protocol's own, as bytes with a length, to spare the decoding.
         self.by_key: dict[bytes, Route] = {}
@@ -273,7 +279,8 @@ class Routes:
                 holders.append(holder)
         run: Destinations | None
         plain = run = self.intern(holders)
-        observers = self._observers(topic)
+        looked_into = self._may_be_observed(topic)
+        observers = self._observers(topic) if looked_into else ()
         if observers is None:
             run = None
         elif observers:
@@ -284,6 +291,7 @@ class Routes:
             plain if len(unacked) == len(holders) else self.intern(unacked),
             self.intern(acked),
             run,
+            looked_into,
         )
 
     def forget_all(self) -> None:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from ..accounts import Outcome
+from ._scheduler import Scheduler
 
 if TYPE_CHECKING:
     from ..accounts import Account
     from ._outlet import Outlet
+    from ._scheduler import Work
 
 OUTLETS_A_STEP = 128
 """How many outlets are sent to before other tasks may run: about a millisecond's worth."""
@@ -37,14 +39,16 @@ class Flusher:
         dirty: Outlets with something unsent, in the order in which they got it.
         corks: How many blocks of `corked` are being run.
         nursery: Where blocked outlets' tasks live: never in a publisher's, which ends before them.
+        scheduler: Who tells connections when it is their turn to work.
     """
 
-    __slots__ = ("corks", "dirty", "nursery")
+    __slots__ = ("corks", "dirty", "nursery", "scheduler")
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.dirty: list[Outlet] = []
         self.nursery = nursery
         self.corks = 0
+        self.scheduler = Scheduler(nursery)
 
     @contextmanager
     def corked(self) -> Generator[None]:
@@ -79,8 +83,11 @@ class Flusher:
             for start in range(0, len(dirty), OUTLETS_A_STEP):
                 _flush(dirty[start : start + OUTLETS_A_STEP], clock() - began)
 
-    async def flush(self) -> None:
+    async def flush(self, work: Work | None = None) -> None:
         """Send what can be sent; not a checkpoint, unless there are very many outlets.
+
+        Args:
+            work: What has begun and this is a part of; others have their turn in between.
 
         Cancellation: everything has been sent or is waiting for its connection afterwards, too.
         """
@@ -93,7 +100,10 @@ class Flusher:
             while self.dirty:
                 step, self.dirty = self.dirty[:OUTLETS_A_STEP], self.dirty[OUTLETS_A_STEP:]
                 _flush(step, clock() - began)
-                await trio.lowlevel.checkpoint()
+                if work is None:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await work.let_others()
         finally:
             self.flush_now()
 

@@ -84,6 +84,7 @@ def keep_sessions(
         queue=queue,
         authority=mqtt.authority,
     )
+    mqtt.kept.take_back = mqtt.take_back
     if isinstance(keeping, Shelves):
         forget_spools(keeping)
         keeping.on_trouble = partial(_note_trouble, ledger)

@@ -518,6 +518,8 @@ class Relay:
 
     def close(self) -> None:
         """End what is kept in this process, when every connection has ended."""
+        for side in self.sides:
+            side.partings.finish()
         if self.readers is not None:
             self.readers.close()
         if self.mqtt.kept is not None:

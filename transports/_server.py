@@ -14,6 +14,8 @@ from ._account_tree import AccountTree
 from ._flusher import Flusher
 from ._link import Link
 from ._outlet import Outlet
+from ._partings import Partings, Steps
+from ._scheduler import Work
 from ._settings import ServerSettings
 from ._ticks import next_tick
 from .acl import Authority
@@ -86,6 +88,7 @@ class Server(Generic[SettingsT, SessionT]):
         open: Every connection, from its acceptance to its end.
         counters: What has happened since the start.
         stopping: Whether connections end as soon as everything they are owed has been sent.
+        partings: What connections that have ended leave to be taken back.
         unflushed: A sentence for each that ended, while stopping, before it had.
         make_outlet: Makes the way out of each; to be set before anybody connects.
         authority: Says what peers may publish and read; likewise.
@@ -113,6 +116,7 @@ class Server(Generic[SettingsT, SessionT]):
         self._admission = Admission(limit) if admission is None else admission
         self._admission.covers(self.open)
         self.counters = Counters()
+        self.partings = Partings(flusher, self._not_taken_back)
         self.stopping = False
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
@@ -157,6 +161,13 @@ class Server(Generic[SettingsT, SessionT]):
             return False
         session.fault(doing, exc)
         return True
+
+    def take_back(self, name: str, account: Account, steps: Steps) -> None:
+        """Take back what somebody has left who is not connected any more; see `Partings`."""
+        self.partings.take_back(name, account, Work(self.flusher.scheduler), steps)
+
+    def _not_taken_back(self, name: str, fault: Exception) -> None:
+        self.ledger.faults.note(None, f"taking back what {name} has left", fault)
 
     def stop(self) -> None:
         """End every connection as soon as everything it is owed has been sent."""

@@ -111,6 +111,55 @@ def test_only_patterns_that_match_otherwise_depend_on_what_varies() -> None:
     assert index.concerned(Publication("t/9", b"2"), varying) is None
 
 
+PUBLICATIONS = st.builds(
+    Publication,
+    st.sampled_from(["a", "a/b", "b/b", "a/b/c"]),
+    st.sampled_from([b"x", b"y"]),
+    st.integers(0, 1),
+    st.booleans(),
+)
+OF_PUBLICATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "topic": st.sampled_from(["a", "a/b", capture()]),
+        "levels": st.sampled_from([("a",), ("a", ANY), (ANY, "b"), (ANY, ANY, ANY), ()]),
+        "payload": st.sampled_from([b"x", b"y", ANY, ("a",)]),
+        "qos": st.sampled_from([0, 1, capture()]),
+        "nbytes": st.sampled_from([2, 4]),
+    },
+).map(
+    lambda entries: Group(Publication, tuple((k, compile_pattern(p)) for k, p in entries.items()))
+)
+
+
+@STEADY
+@given(st.lists(OF_PUBLICATIONS | st.just(ANY), max_size=6), st.lists(PUBLICATIONS, min_size=1))
+def test_topics_that_nobody_looks_at(patterns: list[Pattern], values: list[Publication]) -> None:
+    """Then nobody observes any publication on it."""
+    index = PatternIndex()
+    for n, pattern in enumerate(patterns):
+        add(index, pattern, n)
+    for value in values:
+        may = index.may_concern_topic(Publication(value.topic, b""))
+        assert may or not index.concerned(value)
+    plain = [p for p in patterns if isinstance(p, Group) and not p.entries]
+    if plain:
+        assert index.may_concern_topic(Publication("nobody's", b""))
+
+
+def test_a_topic_is_looked_at_whatever_else_its_publications_have() -> None:
+    index = PatternIndex()
+    add(index, match(Publication, topic="t", payload=b"1", qos=1), "one")
+    assert index.may_concern_topic(Publication("t", b""))
+    assert not index.may_concern_topic(Publication("u", b""))
+    gone = add(index, match(Publication, payload=b"1"), "any")
+    assert index.may_concern_topic(Publication("u", b""))
+    index.remove(gone, "any")
+    assert not index.may_concern_topic(Publication("u", b""))
+    add(index, ANY, "all")
+    assert index.may_concern_topic(Publication("u", b""))
+
+
 @STEADY
 @given(
     st.lists(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +25,8 @@ from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
+from .._partings import unobserve_each
+from .._scheduler import SLICE_SECONDS
 from .._session import (
     FLUSH_POLL_SECONDS,
     LOOK_AHEAD_BYTES,
@@ -84,6 +86,7 @@ from ._reframe import as_mqtt311
 from ._replays import Replays
 from ._runs import (
     REFUSED_PUBREC,
+    STRETCH_BYTES,
     Run,
     Single,
     find_run,
@@ -111,8 +114,12 @@ KEEP_ALIVE_GRACE = 1.5
 NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
 
-ACKNOWLEDGED_AT_ONCE = 1_000
-"""Packets taken out of the input of a connection that waits before others run."""
+RUNS_A_LOOK = 64
+"""Copies of runs that are handed over, and runs, and sixteens of what is in them, before the clock
+is looked at: each is some microseconds."""
+
+AHEAD_BYTES = 4 << 10
+"""How much input is looked through at once, by a connection that waits: 2,000 pings."""
 
 SHOWN_OF_USER = 100
 """Characters of a user's name, or a client's, that are logged of who is not let in: it may have
@@ -159,9 +166,9 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_connection",
-        "_ends_at", "_five", "_inflight", "_kept", "_listener", "_observations", "_parting",
-        "_payers", "_peer", "_replays", "_rights", "_short", "_single",
-        "_single_topic", "_undecided", "_way", "_will", "_writable", "client_id",
+        "_ends_at", "_five", "_inflight", "_kept", "_listener", "_most", "_observations",
+        "_parting", "_payers", "_peer", "_replays", "_rights", "_short", "_single",
+        "_single_topic", "_steps", "_undecided", "_way", "_will", "_writable", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -182,10 +189,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._way: Recipient = self.outlet
         # What it is told if it is cut; there are few reasons but that it does not keep up.
         self._parting: int = Reason.QUOTA_EXCEEDED
+        # How much is looked at for one run; 0: all that there is.
+        self._most = 0
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Ahead | None = None
         self.client_id = ""
         self.account = None
+        # What is left of a packet that is handled in steps; nothing else is handled before.
+        self._steps: Iterator[trio.Event | None] | None = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
         # How it proves that, if it takes more than a password.
@@ -234,12 +245,17 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _resume(self, account: Account) -> bool:
         """Tell of what is retained."""
-        if not self._replays:
+        replays = self._replays
+        if not replays or self._steps is not None:
             return False
+        work = self._work
+        work.begin_now()
         with self._server.flusher.corked():
-            self._replays.step(
-                self._server.dataspace.retained, account, self._holder_of, self._rights
-            )
+            while replays and account.funds_are_clear() and not work.is_over():
+                replays.step(
+                    self._server.dataspace.retained, account, self._holder_of, self._rights
+                )
+        work.end()
         return True
 
     def _holder_of(self, qos: int) -> Recipient:
@@ -288,6 +304,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         """See `Session._held`: what the disk has to do first may take long (rule 10)."""
         if self._undecided is not None:
             await self._decide(self._undecided)
+            return
+        if self.account is None:
+            await super()._held(hold)
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_ahead, nursery.cancel_scope)
@@ -360,7 +379,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         server.ledger.faults.call(
             self, "taking back its subscriptions", self._unsubscribe_all, account
         )
-        self._observations.clear()
+        self._steps = None
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
             payer = account if self._payers is None else self._payers.of(will.topic)
@@ -374,12 +393,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
 
     def _unsubscribe_all(self, account: Account) -> None:
-        if self._kept is not None:
-            self._kept.detach(account)
-            return
-        with account.turn() as turn:
-            for observation in self._observations.values():
-                self._server.dataspace.unobserve(turn, observation)
+        server, kept = self._server, self._kept
+        observations, self._observations = self._observations, {}
+        if kept is None:
+            steps = unobserve_each(server.dataspace, account, observations.values())
+        else:
+            steps = kept.detaching(account)
+        server.partings.take_back(self.client_id, account, self._work, steps)
 
     def _is_of_peer(self, whose: object) -> bool:
         """See `Session.has`."""
@@ -395,7 +415,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._answers is not None:
             self._answers.close()
         kept, sessions = self._kept, self._server.kept
-        if kept is not None and sessions is not None and kept.expiry == 0 and kept.is_current:
+        if (
+            kept is not None
+            and sessions is not None
+            and kept.expiry == 0
+            and kept.is_current
+            and self._inflight is not None  # it has been let in
+        ):
             sessions.discard(self.client_id)  # nothing of it is under way any more
         self._short = None
         payers, self._payers = self._payers, None
@@ -427,7 +453,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         return self._payer()
 
     def _payer(self) -> Account | None:
-        """See `Session._payer`: who pays for the publication that is next, if that is known."""
+        """See `Session._payer`: who pays for the publication that is next, if that is known.
+
+        Nobody does before the client has been let in.
+        """
+        if self._connection.state is State.AWAITING_CONNACK:
+            return None
         return self.account if self._short is None else self._short
 
     def _payer_at(self, buffer: bytes, position: int) -> Account | None:
@@ -479,17 +510,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             data = connection.take_unparsed()
         allowance = LOOK_AHEAD_BYTES
         while True:
-            taken = ahead.add(data, connection.unparsed_bytes) if data else ()
+            if data and not await self._add_ahead(ahead, data):
+                return
             data = b""
-            if taken:
-                for done, (first, packet_id) in enumerate(taken, 1):
-                    self._acknowledge(first, packet_id)
-                    if not done % ACKNOWLEDGED_AT_ONCE:
-                        # Shielded: the others have been taken out of the input.
-                        await trio.lowlevel.cancel_shielded_checkpoint()
-                    if self._retired or (self._link.why is not None and not self._server.stopping):
-                        return  # what it has acknowledged has gone back to where it came from
-                self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
                 self._inflight.close()  # nothing more will be acknowledged
             if not ahead.has_whole_packets and not connection.unparsed_bytes:
@@ -512,6 +535,28 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._received_ahead(data)
             if self.outlet.blocked:
                 allowance -= len(data)
+
+    async def _add_ahead(self, ahead: Ahead, data: bytes) -> bool:
+        """Keep what came, and handle what overtakes; False if the connection has ended.
+
+        Cancellation: it is shielded, as what is handled has been taken out of the input.
+        """
+        work = self._work
+        work.begin_now()
+        for start in range(0, len(data), AHEAD_BYTES):
+            piece = data if len(data) <= AHEAD_BYTES else data[start : start + AHEAD_BYTES]
+            for first, packet_id in ahead.add(piece, self._connection.unparsed_bytes):
+                self._acknowledge(first, packet_id)
+                if work.is_over():
+                    self._server.flusher.flush_now()
+                    with trio.CancelScope(shield=True):
+                        await work.let_others()
+                if self._retired or (self._link.why is not None and not self._server.stopping):
+                    work.end()
+                    return False  # what it has acknowledged has gone back to where it came from
+        self._server.flusher.flush_now()
+        work.end()
+        return True
 
     def _received_ahead(self, data: bytes) -> None:
         """Note that something came while it waits; as `_received`, which hands it on, too."""
@@ -558,14 +603,22 @@ class MqttSession(Session["MqttServer", Account | None]):
         connection = self._connection
         server = self._server
         dataspace = server.dataspace
+        work = self._work
         self._short = None
+        if self._steps is not None and not self._go_on(self._steps):
+            return True
         if self._replays:
             # What is retained comes before what the client says next, which may ask for it again.
             return True
         payers = self._payers
         payer_of = payers.of_key if payers is not None and payers.by_topic else None
         writable = self._writable
+        unseen = RUNS_A_LOOK
         while True:
+            if unseen <= 0:
+                if work.is_over():
+                    return True
+                unseen = RUNS_A_LOOK
             buffer = connection.buffer
             position = connection.position
             if position >= len(buffer):
@@ -575,6 +628,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             if buffer[position] == PUBLISH:
                 account = self._payer_at(buffer, position) if payer_of else self.account
                 if account is not None:
+                    is_long = len(buffer) - position > STRETCH_BYTES
+                    began = work.now() if is_long else 0.0
                     run = find_run(
                         buffer,
                         position,
@@ -584,13 +639,21 @@ class MqttSession(Session["MqttServer", Account | None]):
                         connection.max_packet_size,
                         payer_of,
                         properties=self._five is not None,
+                        most=self._most,
                     )
+                    if is_long:
+                        took = work.now() - began
+                        if took > SLICE_SECONDS / (4 if self._most else 1):
+                            self._most = STRETCH_BYTES
+                        else:
+                            self._most = 0
                     if run is not None:
                         if run.count:
                             self._forward(account, run)
                         if run.cut:
                             self._short = account
                             return True
+                        unseen -= 1 + len(run.destinations.holders) + (run.count >> 4)
                         continue
             account = self._payer_at(buffer, position) if payer_of else self.account
             if (
@@ -614,8 +677,25 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self.account is not None:  # the time that it has to be let in goes on
                 self._last = server.ledger.clock()
             self._handle(packet)
-            if self._replays or self._hold is not None:
+            if self._replays or self._hold is not None or self._steps is not None:
                 return True  # what comes next waits for these, DISCONNECT too
+            if work.is_over():
+                return True
+
+    def _go_on(self, steps: Iterator[trio.Event | None]) -> bool:
+        """Go on with a packet that is handled in steps; whether it has been handled.
+
+        A step may yield what has to happen before the next one.
+        """
+        self._steps = None  # nothing is left of one that fails
+        is_over = self._work.is_over
+        for hold in steps:
+            if hold is not None:
+                self._hold = hold
+            if hold is not None or is_over():
+                self._steps = steps
+                return False
+        return True
 
     def _at_once(self, data: bytes) -> bool | None:
         """See `Session._at_once`: forwards one publication that is just like the one before.
@@ -686,9 +766,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             case PingReq():
                 self._send(PingResp())
             case Subscribe():
-                self._handle_subscribe(packet)
+                self._go_on(self._handle_subscribe(packet))
             case Unsubscribe():
-                self._handle_unsubscribe(packet)
+                self._go_on(self._handle_unsubscribe(packet))
             case Connect():
                 self._handle_connect(packet)
             case Auth() if self._authentication is not None:
@@ -827,7 +907,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             or self._link.user is not None  # its certificate says who it is
             or (settings.anonymous and packet.username is None and packet.password is None)
         ):
-            self._begin(packet)
+            self._go_on(self._begin(packet))
         elif settings.tokens is not None and Tokens.is_one(packet.password or b""):
             self._begin_by_token(settings.tokens, packet)
         elif packet.username is None:
@@ -837,7 +917,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         elif isinstance(passwords, Passwords) and passwords.quick:
             if not passwords.check(packet.username, packet.password):
                 self._deny_password(packet.username)
-            self._begin(packet)
+            self._go_on(self._begin(packet))
         else:
             self._undecided = packet
             self._hold = trio.Event()  # nobody sets it: see `_held`
@@ -867,7 +947,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         elif user is None:
             self._send_unowed(answer)
         else:
-            self._begin(attrs.evolve(authentication.connect, username=user))
+            self._go_on(self._begin(attrs.evolve(authentication.connect, username=user)))
 
     def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
         """Let a client in, until its token expires.
@@ -886,7 +966,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             why = f"its token is of another user (user {token.user[:SHOWN_OF_USER]})"
             self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
         self._ends_at = self._server.ledger.clock() + token.expires - now
-        self._begin(attrs.evolve(packet, username=token.user))
+        self._go_on(self._begin(attrs.evolve(packet, username=token.user)))
 
     def check_deadline(self, now: float) -> None:
         """See `Session.check_deadline`: a token that has expired ends its connection."""
@@ -940,8 +1020,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
         if not right:
             self._deny_password(packet.username)
-        with self._server.flusher.corked():
-            self._begin(packet)
+        self._steps = self._begin(packet)
 
     async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
         """Read a bounded stretch while its password is checked; end the check if it leaves.
@@ -972,8 +1051,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._refuse(return_code, why)
         raise RemoteProtocolError(why)
 
-    def _begin(self, packet: Connect) -> None:
-        """Let a client in.
+    def _begin(self, packet: Connect) -> Iterator[trio.Event | None]:
+        """Let a client in, in steps: nothing may be left of who had its identifier before.
 
         Raises:
             RemoteProtocolError: If it cannot be, for want of room or because somebody else has its
@@ -985,25 +1064,34 @@ class MqttSession(Session["MqttServer", Account | None]):
         client_id = packet.client_id or server.new_client_id()
         user = packet.username if self._link.user is None else self._link.user
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
-        old = server.sessions.get(client_id)
-        if (
-            settings.passwords is not None
-            or settings.tokens is not None
-            or self._link.user is not None
-        ):
-            self._check_user(peer, client_id, old)
+        while True:
+            old = server.sessions.get(client_id)
+            if (
+                settings.passwords is not None
+                or settings.tokens is not None
+                or self._link.user is not None
+            ):
+                self._check_user(peer, client_id, old)
+            if old is not None:
+                # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one
+                # publishes.
+                what = "another connection came with its identifier"
+                tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
+                server.ledger.faults.call(old, "telling it that it is taken over", tell)
+                old.cut("another connection came with the same client identifier")
+                old._retire("another connection came with the same client identifier")
+            if server.kept is not None:
+                # What is over ends before anything new begins under its name.
+                (server.kept.discard if packet.clean_session else server.kept.find)(client_id)
+            parting = server.partings.of(client_id)
+            if parting is None:
+                break
+            yield parting
         self.client_id = client_id
         self._peer = peer
         self._rights = server.rights_of(peer, client_id)
         if self._rights is not None and server.authority.restricts_writing:
             self._writable = Writable(self._rights, server)
-        if old is not None:
-            # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
-            what = "another connection came with its identifier"
-            tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
-            server.ledger.faults.call(old, "telling it that it is taken over", tell)
-            old.cut("another connection came with the same client identifier")
-            old._retire("another connection came with the same client identifier")
         name = peer.name
         kept, present = self._find_session(packet, name)
         server.came_back(self.client_id, to_its_session=present)
@@ -1025,7 +1113,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._way = AtMostOnce(five, self.outlet)
             self.outlet.framing_bytes = five.framing_bytes
         if kept is not None:
-            self._attach(kept)
+            self._kept = kept
+            yield from self._attach(kept)
         self._will = None if packet.will is None else LastWill.of(packet.will)
         self._deadline_after = (
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
@@ -1122,23 +1211,24 @@ class MqttSession(Session["MqttServer", Account | None]):
             session.expiry = self._server.expiry_of(five.expiry)
         return session, present
 
-    def _attach(self, session: KeptSession) -> None:
-        """Have what is kept for the client go to this connection.
+    def _attach(self, session: KeptSession) -> Iterator[None]:
+        """Have what is kept for the client go to this connection, one filter in each step.
 
         Raises:
             RemoteProtocolError: If its subscriptions are more than its account may have standing;
-                the client has been told, and the session is as it was.
+                the client has been told.
         """
         assert self.account is not None
         try:
             own = None if self._five is None else self._five.is_own
-            session.attach(self.account, self.name, self._way, own=own, rights=self._rights)
+            yield from session.attaching(
+                self.account, self.name, self._way, own=own, rights=self._rights
+            )
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
             why = f"its session cannot be taken up: {exc}"
             self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
             raise RemoteProtocolError(why) from exc
-        self._kept = session
 
     def _resume_session(self, session: KeptSession) -> None:
         """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
@@ -1255,7 +1345,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     # -- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------
 
-    def _handle_subscribe(self, packet: Subscribe) -> None:
+    def _handle_subscribe(self, packet: Subscribe) -> Iterator[None]:
+        """Subscribe to one filter in each step; say so when all have been."""
         server = self._server
         settings = server.settings
         account = self.account
@@ -1286,6 +1377,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                     fault = self._subscribe(account, text, options, identifier, new)
             if fault is not None:
                 faults[text] = fault, SUBSCRIPTION_FAILED if five is None else reason
+            yield
         properties = NO_PROPERTIES
         if faults:
             count, (first, _) = len(faults), next(iter(faults.values()))
@@ -1391,7 +1483,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         acked = (None, self._at_least_once, self._inflight)[granted]
         return acked if acked is None or self._five is None else Selecting(acked, self._five.select)
 
-    def _handle_unsubscribe(self, packet: Unsubscribe) -> None:
+    def _handle_unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
+        """Unsubscribe from one filter in each step; say so when that is done."""
         account = self.account
         assert account is not None
         five = self._five
@@ -1399,13 +1492,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         reasons = tuple(
             0 if text in standing else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
         )
-        with account.turn() as turn:
-            for text in dict.fromkeys(packet.filters):
-                observation = self._observations.pop(text, None)
-                if self._kept is not None:
-                    observation = self._kept.unsubscribed(text)
-                elif five is not None:
-                    five.filters.remove(text)
-                if observation is not None:
+        for text in dict.fromkeys(packet.filters):
+            observation = self._observations.pop(text, None)
+            if self._kept is not None:
+                observation = self._kept.unsubscribed(text)
+            elif five is not None:
+                five.filters.remove(text)
+            if observation is not None:
+                with account.turn() as turn:
                     self._server.dataspace.unobserve(turn, observation)
+            yield
         self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))

@@ -443,7 +443,7 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for module in ("_flusher", "_session", "_at_once", "credit._session"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
-        patch.setattr("clearfunds.transports.mqtt._session.ACKNOWLEDGED_AT_ONCE", 1)
+        patch.setattr("clearfunds.transports._scheduler.SLICE_SECONDS", 0.0)
         if settings.get("acl"):
             settings["acl"] = Acl(RULES[0])
         if settings.pop("store", None):

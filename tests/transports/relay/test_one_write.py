@@ -161,7 +161,7 @@ async def test_acknowledgements_behind_a_cut_are_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While a connection waits: its queue takes back what it has sent, in the middle of them."""
-    monkeypatch.setattr("clearfunds.transports.mqtt._session.ACKNOWLEDGED_AT_ONCE", 1)
+    monkeypatch.setattr("clearfunds.transports._scheduler.SLICE_SECONDS", 0.0)
     count = 200
     async with (
         running(max_inflight=count) as relay,
