@@ -86,12 +86,13 @@ def keep_sessions(
             patience=mqtt.settings.patience,
             stuck=mqtt.settings.stuck_kept,
             outlives=isinstance(keeping, Shelves),
-            verified=mqtt.settings.passwords is not None,
+            verified=mqtt.settings.verifies,
         ),
         backing=_paging(mqtt.account, settings),
         queue=queue,
         wall=clock,
         groups=mqtt.groups,
+        authority=mqtt.authority,
     )
     mqtt.kept.take_back = mqtt.take_back
     if isinstance(keeping, Shelves):

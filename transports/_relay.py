@@ -45,6 +45,7 @@ from ..dataspace.subscriptions import RangeSubscription
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
 from ._alarms import AlarmSettings, watch_alarms
+from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._bearer_tokens import BearerTokens
 from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
@@ -65,6 +66,7 @@ from ._subscription_policies import (
     Treatment,
 )
 from ._tenants import Tenant, check_tenants
+from .acl import Acl, AclDefault
 from .credit import (
     STORE_CREDIT_TODAY,
     CreditQueue,
@@ -78,6 +80,7 @@ from .mqtt._kept import SessionQueue
 from .mqtt._passwords import Authenticator
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._throttled import watch_throttled
+from .mqtt._tokens import Tokens
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
@@ -139,7 +142,17 @@ class RelaySettings(KeepingSettings):
     """Who knows the passwords of MQTT clients (`transports.mqtt.Passwords`, or one of your own);
     None: they are asked for none, and whatever user they name is believed."""
     anonymous: bool = False
-    """With passwords: whether MQTT clients are let in that name no user."""
+    """With passwords or tokens: whether MQTT clients are let in that name no user."""
+    tokens: Tokens | None = None
+    """What tokens are checked with that MQTT clients give as passwords
+    (`transports.mqtt.Tokens`)."""
+    acl: Acl | None = None
+    """Says which topics users may publish to and read (`clearfunds.transports.acl`); None: nothing
+    does but `acl_default`."""
+    acl_default: AclDefault | None = None
+    """What holds for topics that no rule of `acl` matches: `deny`, `allow`, or `tenant`, which
+    allows what is not of another tenant. None: `deny` with `acl`; without it `tenant` if clients
+    have to prove who they are, otherwise `allow`."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, `https://host:port` for the same with
     TLS; None for none."""
@@ -309,6 +322,7 @@ class Relay:
     Attributes:
         ledger: The books.
         tree: Where the accounts of its clients are.
+        authority: What its clients may publish and read.
         dataspace: Where its clients meet.
         keeping: What it keeps sessions in.
         mqtt: Its MQTT side.
@@ -357,6 +371,7 @@ class Relay:
             latency=settings.limit_latency,
             fixed=_account_limits(settings),
         )
+        self.authority = authority_of(settings, self.tree.rules)
         admission = Admission(settings.max_connections)
         self.mqtt = MqttServer(
             self.dataspace,
@@ -386,10 +401,12 @@ class Relay:
                 behind_limit=settings.behind_limit,
                 passwords=settings.passwords,
                 anonymous=settings.anonymous,
+                tokens=settings.tokens,
             ),
             admission,
             self.tree,
         )
+        self.mqtt.authority = self.authority
         self.credit: CreditScheme | None = None
         queue: Callable[..., SessionQueue] = SessionQueue
         subscription: Callable[..., RangeSubscription] = RangeSubscription
@@ -409,9 +426,11 @@ class Relay:
             self.syndicate = _syndicate_server(
                 self.dataspace, flusher, self.tree, settings, admission
             )
-        if self.credit is not None:
-            for side in self.sides:
+        for side in self.sides:
+            side.authority = self.authority
+            if self.credit is not None:
                 use_credit(self.credit, side)
+        self.authority.on_change = self.mqtt.rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None
         # The metrics of what runs beside it.
@@ -528,6 +547,7 @@ class Relay:
         if self.mqtt.kept is not None:
             self.mqtt.kept.close()
         self.tree.close_all()
+        self.authority.close()
 
     def stop(self) -> None:
         """Read no more; each connection ends when everything it is owed has been sent."""
@@ -637,6 +657,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
             )
             raise ListenURLError(msg)
     check_pages(settings)
+    check_acl(settings, urls)
     _check_flow(settings)
     if settings.otel_every is not None:
         check_exporter()
@@ -798,6 +819,7 @@ async def _run(
                     await relay.accept(listeners, connections)
 
             connections.start_soon(accept)
+            say_what_is_allowed(settings, relay.authority)
             if relay.pages is not None:
                 relay.pages.set_ready()
             urls = tuple(str(listener.url) for listener in listeners)

@@ -139,6 +139,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _pages(relay: Relay) -> Pages:
+    from .acl._collector import DeniedCollector
     from .http import KeptCollector, Pages, RelayCollector
 
     limits: dict[str, Limit | Account] = {
@@ -156,6 +157,7 @@ def _pages(relay: Relay) -> Pages:
             RelayCollector(relay.counts),
             *_sink_collectors(relay),
             *_credit_collectors(relay),
+            DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],
         kept=KeptCollector(relay.mqtt.kept, store, relay.mqtt.groups),

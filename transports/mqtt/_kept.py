@@ -30,7 +30,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import attrs
 
@@ -63,6 +63,9 @@ from ._room import Kept, over_share
 from ._selecting import Selecting, select_by
 from ._shared import SharedGroup, SharedGroups, stand_for, stop
 from ._topics import is_shared, shared_fault, topic_filter_fault
+
+if TYPE_CHECKING:
+    from ..acl import Authority, Rights
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
@@ -290,6 +293,7 @@ class KeptSession:
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
         unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
+        rights: What its client may read, as it was last connected; None: everything.
         left: When it was last disconnected, by `KeptSessions.wall`; None while it is not.
         short_since: Since when something waits for room while its client is away; None if nothing
             does. On the ledger's clock.
@@ -297,8 +301,8 @@ class KeptSession:
 
     __slots__ = (
         "__weakref__", "_at_least_once", "_expiry", "_selecting", "_sessions", "awaiting",
-        "client_id", "filters", "left", "name", "own", "place", "queue", "releasing", "shelf",
-        "short_since", "subscriptions", "unanswered", "user",
+        "client_id", "filters", "left", "name", "own", "place", "queue", "releasing", "rights",
+        "shelf", "short_since", "subscriptions", "unanswered", "user",
     )  # fmt: skip
 
     def __init__(
@@ -323,6 +327,7 @@ class KeptSession:
         self.releasing: dict[int, None] = {}
         self.left: float | None = None
         self.short_since: float | None = None
+        self.rights = sessions.rights_of(name, client_id)
         self.queue, self.shelf = sessions.make_queue(self)
         self._at_least_once = AtLeastOnce(self.queue)
         # Made when it is needed, as it knows this session.
@@ -407,6 +412,7 @@ class KeptSession:
         there is nothing to observe until the client is back. For `options` see `subscribed`.
         """
         dataspace = self._sessions.dataspace
+        rights = self.rights
         known = self.subscriptions.get(text)
         old = None if known is None else known.observation
         if is_shared(text):
@@ -424,6 +430,7 @@ class KeptSession:
             granted=granted,
             consumer=self.queue,
             replay=False,
+            allows=None if rights is None else rights.allows(text),
         )
 
     def subscribed(
@@ -504,6 +511,7 @@ class KeptSession:
         outlet: Recipient,
         *,
         own: Callable[[Account], bool] | None = None,
+        rights: Rights | None = None,
     ) -> Iterator[None]:
         """Note that the client is connected: its publications of QoS 0 go to `outlet`.
 
@@ -514,6 +522,7 @@ class KeptSession:
             name: Its name.
             outlet: See above; it may be what stands before the outlet.
             own: For a client with MQTT 5: whether an account is one that its connection pays with.
+            rights: What it may read; None: everything.
 
         Raises:
             QuotaExceededError: If its subscriptions do not fit into the quota of who it is now.
@@ -527,7 +536,7 @@ class KeptSession:
                 nbytes += measure(Observe(TopicFilter(text)))
             yield
         account.standing().check(items, nbytes)
-        self.own = own
+        self.own, self.rights = own, rights
         for text in list(self.subscriptions):
             self._observe_again(text, account, outlet)
             yield
@@ -686,6 +695,7 @@ class KeptSessions:
         queue: Makes a queue.
         wall: The time by which they expire; it only passes, and is not set (`PassedTime`).
         groups: Those that have members among them; None: there are none.
+        authority: Says what clients may read; None: everything.
 
     Attributes:
         by_id: Them, by what they are known by (`KeptSession.key`).
@@ -711,6 +721,7 @@ class KeptSessions:
         queue: Callable[..., SessionQueue] = SessionQueue,
         wall: Callable[[], float] = time.time,
         groups: SharedGroups | None = None,
+        authority: Authority | None = None,
     ) -> None:
         self.dataspace = dataspace
         self.groups = groups
@@ -726,6 +737,7 @@ class KeptSessions:
         self._passed = wall if isinstance(wall, PassedTime) else None
         self._noted_at = -math.inf
         self._last_number = 0
+        self._authority = authority
         self._tree = tree
         self.at_rest = at_rest
         self._at_rest_of: dict[str, Account] = {
@@ -761,6 +773,13 @@ class KeptSessions:
     def at_rest_of_tenant(self, tenant: str) -> Account:
         """Return the account above those for what is at rest for a tenant, "" for none."""
         return self._at_rest_of.get(tenant, self.at_rest)
+
+    def rights_of(self, name: str, client_id: str) -> Rights | None:
+        """Return what the client of a session may; None: everything."""
+        authority = self._authority
+        if authority is None or not authority.restricts_reading:
+            return None
+        return authority.of(peer_of(name, printable(client_id)), client_id)
 
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""

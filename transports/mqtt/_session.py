@@ -17,6 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
+import attrs
 import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
@@ -36,6 +37,7 @@ from .._session import (
 from .._tenants import NO_USER, Peer, identity, printable
 from ._ahead import Ahead
 from ._answers import ANSWERING, Answer, Answers, Identifier
+from ._authentication import Authentication
 from ._bridges import BRIDGE_OPTIONS, Bridge
 from ._connection import Connection, Role, State
 from ._filters import Filters
@@ -57,6 +59,7 @@ from ._options import (
 from ._packets import (
     PROTOCOL_LEVEL_31,
     SUBSCRIPTION_FAILED,
+    Auth,
     ConnAck,
     Connect,
     ConnectReturnCode,
@@ -79,6 +82,7 @@ from ._packets import (
 from ._packets5 import PROTOCOL_LEVEL_5
 from ._passwords import Passwords
 from ._payers import Payers
+from ._permissions import Writable, not_readable
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
@@ -94,12 +98,15 @@ from ._runs import (
     publications,
     topic_key,
 )
+from ._scram import AuthenticationFailedError
 from ._selecting import Selecting
 from ._shared import Shares, stop
+from ._tokens import TokenError, Tokens
 from ._topics import is_shared, shared_fault
 from ._wills import LastWill
 
 if TYPE_CHECKING:
+    from ..acl import Rights
     from ._server import MqttServer
 
 PROGRESS_BYTES = 1024
@@ -108,9 +115,6 @@ on a slow line. A byte a second does not."""
 
 KEEP_ALIVE_GRACE = 1.5
 """[MQTT-3.1.2-24]."""
-
-SERVER_TOPICS = "$SYS/"
-"""What clients cannot publish to."""
 
 NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
@@ -161,10 +165,11 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_at_least_once", "_awaiting", "_bridge", "_connection", "_five",
-        "_inflight", "_kept", "_key", "_listener", "_most", "_observations", "_parting",
-        "_payers", "_peer", "_replays", "_shares", "_short", "_single",
-        "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "client_id",
+        "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_bridge",
+        "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener", "_most",
+        "_observations", "_parting", "_payers", "_peer", "_replays", "_rights", "_shares", "_short",
+        "_single", "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "_writable",
+        "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -199,6 +204,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._steps: Iterator[trio.Event | None] | None = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
+        # How it proves that, if it takes more than a password.
+        self._authentication: Authentication | None = None
+        # When that is over, on the ledger's clock.
+        self._ends_at: float | None = None
         self._inflight: Inflight | KeptInflight | None = None
         self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -208,6 +217,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Whose it is; who pays for what it publishes; and which of these it waits for.
         self._peer = Peer(listener, NO_USER, "")
         self._payers: Payers | None = None
+        # What it may publish and read, and the routes of the former; None: everything.
+        self._rights: Rights | None = None
+        self._writable: Writable | None = None
         self._short: Account | None = None
         # What the read before was, if it was one publication; and the topic that was on.
         self._single: Single | None = None
@@ -246,7 +258,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         work.begin_now()
         with self._server.flusher.corked():
             while replays and account.funds_are_clear() and not work.is_over():
-                replays.step(self._server.dataspace.retained, account, self._holder_of)
+                replays.step(
+                    self._server.dataspace.retained, account, self._holder_of, self._rights
+                )
         work.end()
         return True
 
@@ -380,7 +394,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
             payer = account if self._payers is None else self._payers.of(will.topic)
-            server.publish_will(payer, will, self.name)
+            server.publish_will(payer, will, self.name, self._rights)
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -435,7 +449,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return False
         seconds = delay if kept.expiry is None else min(delay, kept.expiry)
         due = self._server.ledger.clock() + seconds
-        return self._server.wills.add(self._key, self._peer, will, due)
+        return self._server.wills.add(self._key, self._peer, will, due, self.client_id)
 
     def _silence(self, seconds: float, allowed: float) -> str:
         self._parting = Reason.KEEP_ALIVE_TIMEOUT
@@ -615,6 +629,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return True
         payers = self._payers
         payer_of = payers.of_key if payers is not None and payers.by_topic else None
+        writable = self._writable
         unseen = RUNS_A_LOOK
         while True:
             if unseen <= 0:
@@ -635,8 +650,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     run = find_run(
                         buffer,
                         position,
-                        dataspace.routes.by_key,
-                        server.resolve,
+                        dataspace.routes.by_key if writable is None else writable.known,
+                        server.resolve if writable is None else writable.resolve,
                         account.room(),
                         connection.max_packet_size,
                         payer_of,
@@ -784,6 +799,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._go_on(self._handle_unsubscribe(packet))
             case Connect():
                 self._handle_connect(packet)
+            case Auth() if self._authentication is not None:
+                self._authenticate(partial(self._authentication.step, packet))
             case Disconnect():
                 self._handle_disconnect(packet)
                 # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
@@ -882,10 +899,13 @@ class MqttSession(Session["MqttServer", Account | None]):
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
         answer = self._fitting(ConnAck(False, return_code, properties), largest)
-        if answer is None:
-            return
-        data = self._connection.send(answer)
-        # Nobody owes for it: there is no account yet, and the connection ends here.
+        if answer is not None:
+            self._send_unowed(answer)
+
+    def _send_unowed(self, packet: Packet) -> None:
+        """Send a packet before there is an account that could owe for it."""
+        data = self._connection.send(packet)
+        # One that does not read it waits in vain, and is cut off in time (`connect_timeout`).
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
 
@@ -903,20 +923,26 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
             self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, why)
         method = packet.properties.authentication_method
-        if method is not None:
-            method = printable(method[:SHOWN_OF_USER])
-            why = f"there is no authentication by {method} here; use a password or a certificate"
-            self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
         passwords = settings.passwords
+        if method is not None:
+            authentication = self._authentication = Authentication.of(packet, passwords)
+            if authentication is None:
+                method = printable(method[:SHOWN_OF_USER])
+                why = f"there is no authentication by {method} here; use a password or certificate"
+                self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
+            self._authenticate(partial(authentication.begin, packet.properties))
+            return
         if (
-            passwords is None
+            (passwords is None and settings.tokens is None)
             or self._link.user is not None  # its certificate says who it is
-            or (settings.anonymous and packet.username is None)
+            or (settings.anonymous and packet.username is None and packet.password is None)
         ):
             self._go_on(self._begin(packet))
+        elif settings.tokens is not None and Tokens.is_one(packet.password or b""):
+            self._begin_by_token(settings.tokens, packet)
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
-        elif packet.password is None:
+        elif packet.password is None or passwords is None:
             self._deny_password(packet.username)
         elif isinstance(passwords, Passwords) and passwords.quick:
             if not passwords.check(packet.username, packet.password):
@@ -925,6 +951,61 @@ class MqttSession(Session["MqttServer", Account | None]):
         else:
             self._undecided = packet
             self._hold = trio.Event()  # nobody sets it: see `_held`
+
+    def _authenticate(self, step: Callable[[], Auth]) -> None:
+        """Do a step of an authentication, and answer; its last step lets a client in.
+
+        Raises:
+            RemoteProtocolError: If the client has not proved who it is; it has been told so, or
+                will be.
+        """
+        authentication = self._authentication
+        assert authentication is not None
+        connected = self.account is not None
+        try:
+            answer = step()
+            user, certified = authentication.user, self._link.user
+            if user is not None and certified is not None and user != certified:
+                why = f"its certificate is of another user (user {certified})"
+                raise AuthenticationFailedError(why)
+        except AuthenticationFailedError as exc:
+            if connected:
+                raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc))
+        if connected:
+            self._send(answer)
+        elif user is None:
+            self._send_unowed(answer)
+        else:
+            self._go_on(self._begin(attrs.evolve(authentication.connect, username=user)))
+
+    def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
+        """Let a client in, until its token expires.
+
+        Raises:
+            RemoteProtocolError: If the token is not good; the client has been told.
+        """
+        assert packet.password is not None
+        now = self._server.wall()
+        try:
+            token = tokens.read(packet.password, now)
+        except TokenError as exc:
+            why = f"its token is not good: {printable(str(exc))}"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        if packet.username and packet.username != token.user:
+            why = f"its token is of another user (user {token.user[:SHOWN_OF_USER]})"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        self._ends_at = self._server.ledger.clock() + token.expires - now
+        self._go_on(self._begin(attrs.evolve(packet, username=token.user)))
+
+    def check_deadline(self, now: float) -> None:
+        """See `Session.check_deadline`: a token that has expired ends its connection."""
+        if self._ends_at is not None and now >= self._ends_at:
+            self._ends_at = None
+            self._parting = Reason.MAXIMUM_CONNECT_TIME
+            self.cut("its token has expired")
+        else:
+            super().check_deadline(now)
 
     async def _decide(self, packet: Connect) -> None:
         """Let a client in if a thread finds its password right; it has had no effect so far.
@@ -1013,7 +1094,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         client_id = packet.client_id or server.new_client_id()
         user = packet.username if self._link.user is None else self._link.user
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
-        if user and (settings.passwords is not None or self._link.user is not None):
+        if user and (settings.verifies or self._link.user is not None):
             self._user = peer.user
         key = identity(client_id, self._user)
         while True:
@@ -1038,6 +1119,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.client_id = client_id
         self._key = key
         self._peer = peer
+        self._rights = server.rights_of(peer, client_id)
+        if self._rights is not None and server.authority.restricts_writing:
+            self._writable = Writable(self._rights, server)
         name = peer.name
         kept, present = self._find_session(packet, name)
         server.came_back(self._key, to_its_session=present)
@@ -1106,13 +1190,32 @@ class MqttSession(Session["MqttServer", Account | None]):
             assigned_client_id=None if packet.client_id else self.client_id,
             topic_alias_maximum=settings.max_topic_alias or None,
             shared_available=1 if settings.max_share_groups else 0,
+            authentication_method=packet.properties.authentication_method,
+            authentication_data=None if self._authentication is None else self._authentication.last,
         )
+
+    def rules_changed(self) -> None:
+        """End what is no longer allowed: what its rights are may be something else now.
+
+        What is on its way in bytes cannot be told apart any more: if something of that may not be
+        read, the connection ends. A session that is kept goes on when its client is back.
+        """
+        self._single = None
+        rights, inflight = self._rights, self._inflight
+        if rights is None:
+            return
+        if inflight is not None:
+            inflight.look_again(rights)
+        if self.outlet.unsent and rights.reads_less:
+            rights.denied.connection += 1
+            self._parting = Reason.NOT_AUTHORIZED
+            self.cut("it may not read any more what is on its way to it")
 
     @property
     def _adopts(self) -> bool:
         """Whether what is kept for nobody is from before all had to say who they are."""
         settings = self._server.settings
-        return settings.passwords is not None and not settings.anonymous
+        return settings.verifies and not settings.anonymous
 
     def _find_session(self, packet: Connect, name: str) -> tuple[KeptSession | None, bool]:
         """Take up the client's session, or begin one that is kept; and say whether there was one.
@@ -1160,7 +1263,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         try:
             selects = self._selects
             own = None if selects is None else selects.is_own
-            yield from session.attaching(self.account, self.name, self._way, own=own)
+            yield from session.attaching(
+                self.account, self.name, self._way, own=own, rights=self._rights
+            )
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
             why = f"its session cannot be taken up: {exc}"
@@ -1179,6 +1284,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             leaves=self._says_disconnect,
         )
         self._inflight = inflight
+        if self._rights is not None:
+            inflight.look_again(self._rights)  # they may have been others when it was queued
         inflight.begin(self.cut)
         for text, each in session.subscriptions.items():
             if each.group is not None:
@@ -1252,19 +1359,18 @@ class MqttSession(Session["MqttServer", Account | None]):
                 publication = server.publication(packet)
             payer = account if self._payers is None else self._payers.of(packet.topic)
             unrouted = server.dataspace.unrouted
-            fault = server.publish(payer, publication, answer)
+            refused = server.publish(payer, publication, answer, self._rights)
             if answer is not None and self._five is not None:
                 answer.note_reached(server.dataspace.unrouted == unrouted)
-            if fault is not None:
+            if refused is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
                 server.counters.rejected += 1
-                self.complain(f"a publication was dropped: {fault}")
+                self.complain(f"a publication was dropped: {refused.why}")
+                if refused.reason is Reason.NOT_AUTHORIZED:
+                    server.authority.denied.publish += 1
                 if answer is not None and self._five is not None:
-                    reason = Reason.QUOTA_EXCEEDED
-                    if packet.topic.startswith(SERVER_TOPICS):
-                        reason = Reason.NOT_AUTHORIZED
-                    answer.refuse_with(self._refusal(answer.packet, fault, reason))
+                    answer.refuse_with(self._refusal(answer.packet, refused.why, refused.reason))
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
@@ -1321,6 +1427,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             reason = Reason.TOPIC_FILTER_INVALID
             if is_shared(text):
                 fault, reason = self._share_fault(text, fault)
+            if fault is None:
+                reason = Reason.NOT_AUTHORIZED
+                fault = None if self._rights is None else not_readable(self._rights, text)
             if fault is None:
                 reason = Reason.QUOTA_EXCEEDED
                 new = not self._has_subscribed(text)
@@ -1400,6 +1509,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         granted=qos,
                         consumer=self.outlet,
                         replay=False,
+                        allows=None if self._rights is None else self._rights.allows(text),
                     )
             except QuotaExceededError as exc:
                 return str(exc)

@@ -55,6 +55,7 @@ class LastWill:
 class DelayedWill:
     """A will that waits."""
 
+    client_id: str
     peer: Peer
     """Whose it is."""
     will: LastWill
@@ -80,13 +81,13 @@ class DelayedWills:
         """Return how many wait."""
         return len(self._by_client)
 
-    def add(self, key: str, peer: Peer, will: LastWill, due: float) -> bool:
+    def add(self, key: str, peer: Peer, will: LastWill, due: float, client_id: str = "") -> bool:
         """Let a will wait; False if there is no room for it."""
         size = will.publication.nbytes
         if len(self) >= MAX_DELAYED or self.nbytes + size > MAX_DELAYED_BYTES:
             return False
         self.take(key)
-        self._by_client[key] = DelayedWill(peer, will, due)
+        self._by_client[key] = DelayedWill(client_id, peer, will, due)
         self.nbytes += size
         return True
 

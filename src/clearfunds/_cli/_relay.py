@@ -29,6 +29,7 @@ from clearfunds.transports import (
 from clearfunds.transports._memory import let_go_of_large
 from clearfunds.transports.mqtt import Passwords
 
+from ._acl_options import Authorisation
 from ._credit_options import Flow
 from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
@@ -41,6 +42,7 @@ from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
 from ._running import alone, run_async
 from ._secret_file import check_secret
 from ._tls_options import Tls
+from ._token_options import TokenOptions
 from ._types import OptionalSeconds, OptionalText, Seconds
 
 log = logging.getLogger("clearfunds.relay")
@@ -94,7 +96,7 @@ def relay(
             group=_LISTENERS,
             negative=(),
             show_default=False,
-            help="With --passwords: MQTT clients that name no user are let in, too.",
+            help="With --passwords or --jwt-key: MQTT clients that name no user are let in, too.",
         ),
     ] = DEFAULTS.anonymous,
     http: Annotated[
@@ -107,6 +109,8 @@ def relay(
     ] = DEFAULTS.http,
     pages: PagesAccess = PagesAccess(),  # noqa: B008  (frozen)
     tls: Tls = Tls(),  # noqa: B008
+    authorisation: Authorisation = Authorisation(),  # noqa: B008
+    tokens: TokenOptions = TokenOptions(),  # noqa: B008
     debt: Debt = Debt(),  # noqa: B008
     flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
@@ -152,7 +156,7 @@ def relay(
     Each address is a line of JSON on stdout, with the real port: `{"listening": "mqtt+tcp://..."}`,
     `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
     relay stops accepting and delivers what is owed; a second one ends it at once. At SIGHUP it
-    reads passwords and certificates again.
+    reads passwords, keys, the access control list and certificates again.
     """
     configure_logging(log_level, log_format)
     sides = attrs.asdict(syndicate)
@@ -162,7 +166,7 @@ def relay(
         kept["store"] = str(keeping.store)
     elif keeping.disk_limit not in (None, DEFAULTS.disk_limit):
         raise UsageError("--disk-limit is of a store: give --store DIRECTORY, or --kept-limit")
-    if anonymous and passwords is None:
+    if anonymous and passwords is None and tokens.jwt_key is None:
         raise UsageError("--anonymous is of passwords: give --passwords FILE, or leave it out")
     try:
         settings = RelaySettings(
@@ -171,6 +175,9 @@ def relay(
             tls=tls.of_server(),
             passwords=None if passwords is None else read_passwords(passwords),
             anonymous=anonymous,
+            tokens=tokens.read(log.warning),
+            acl=authorisation.list(),
+            acl_default=authorisation.acl_default,
             http=http,
             **pages.settings(http),
             grace=grace,
@@ -266,6 +273,10 @@ def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
         reloads["tokens of the pages"] = partial(_reload_secrets, settings.http_token)
     if isinstance(settings.http_password, Passwords):
         reloads["passwords of the pages"] = partial(_reload_secrets, settings.http_password)
+    if settings.tokens is not None:
+        reloads["key of tokens"] = settings.tokens.reload
+    if settings.acl is not None:
+        reloads["access control list"] = settings.acl.reload
     if settings.tls is not None:
         reloads["certificates"] = settings.tls.reload
     return reloads

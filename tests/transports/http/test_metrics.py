@@ -33,6 +33,8 @@ from clearfunds.dataspace.queues import (
     QueueSums,
 )
 from clearfunds.store import Store
+from clearfunds.transports.acl import Denied
+from clearfunds.transports.acl._collector import DeniedCollector
 from clearfunds.transports.http import (
     KeptCollector,
     Pages,
@@ -272,7 +274,10 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
         send(alice, box)
     counts = {"mqtt": TransportCounts(connections=3)}
     pages = Pages(
-        ledger, collectors=[RelayCollector(lambda: counts)], limits={"server": alice}, kept=kept
+        ledger,
+        collectors=[RelayCollector(lambda: counts), DeniedCollector(Denied())],
+        limits={"server": alice},
+        kept=kept,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alice.ensure_clear_funds)
