@@ -317,6 +317,7 @@ class SharedGroup:
         group = self.group
         if self.kept or group.members:
             if not (len(group) or group.unacked):
+                self.short_since = None
                 return  # most of ten thousand have nothing to do
             group.tick(now)
         if group.members or not group.is_short:
