@@ -343,6 +343,11 @@ class TenantRules:
             peer, [entry for _, entry in about]
         )
 
+    def is_partly_others(self, peer: Peer, topic_filter: str) -> bool:
+        """Whether there may be a topic that matches a filter and is; see `is_others`."""
+        about = [e for e in self._entries if any(overlap(f, topic_filter) for f in e.topics)]
+        return not all(self._is_one_of(peer, [each]) for each in about)
+
     def _is_one_of(self, peer: Peer, entries: Sequence[_Entry]) -> bool:
         own = self.of(peer).tenant
         return any(e.tenant is own or (e.asked and e.matches(peer)) for e in entries)

@@ -224,6 +224,13 @@ class Rights:
         """
         return self._decided().may_subscribe(topic_filter)
 
+    def may_read_all(self, topic_filter: str) -> bool:
+        """Whether it may read everything that matches the filter.
+
+        For shared subscriptions: what their group is given is given to any of its members.
+        """
+        return self._decided().may_read_all(topic_filter)
+
     def allows(self, topic_filter: str) -> Callable[[str], bool] | None:
         """Return what says which topics a subscription gets; None: all that match its filter."""
         authority = self._authority
@@ -307,6 +314,12 @@ class _Default:
             return overlap(topic_filter, self._own)
         return self._tenants is None or not self._tenants.is_all_others(self._peer, topic_filter)
 
+    def lets_read_all(self, topic_filter: str) -> bool:
+        """Whether everything that matches a filter may be read."""
+        if not self._allows or (self._notices and overlap(f"{self._notices}#", topic_filter)):
+            return False
+        return self._tenants is None or not self._tenants.is_partly_others(self._peer, topic_filter)
+
 
 class _Ruling:
     """What holds for all peers that have the same rules.
@@ -381,6 +394,17 @@ class _Ruling:
             if any(each.access & _READ for each in about):
                 return True
         return self._default.lets_subscribe(topic_filter)
+
+    def may_read_all(self, topic_filter: str) -> bool:
+        for rules in self.rules:
+            if rules is None:
+                return False
+            about = [rule for rule in rules if overlap(rule.filter, topic_filter)]
+            if not all(rule.access for rule in about):
+                return False
+            if any(rule.access & _READ and covers(rule.filter, topic_filter) for rule in about):
+                return True
+        return self._default.lets_read_all(topic_filter)
 
 
 def _takes_away(before: Sequence[Rule] | None, now: Sequence[Rule] | None) -> bool:

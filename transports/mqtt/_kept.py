@@ -59,6 +59,7 @@ from ._filters import Filters
 from ._frames import MAX_REMAINING_LENGTH
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
+from ._permissions import lost_shares
 from ._room import Kept, over_share
 from ._selecting import Selecting, select_by
 from ._shared import SharedGroup, SharedGroups, stand_for, stop
@@ -780,6 +781,17 @@ class KeptSessions:
         if authority is None or not authority.restricts_reading:
             return None
         return authority.of(peer_of(name, printable(client_id)), client_id)
+
+    def rules_changed(self) -> None:
+        """End the shared subscriptions that clients which are away may not have any more."""
+        for session in [each for each in self.by_id.values() if each.left is not None]:
+            rights = self.rights_of(session.name, session.client_id)
+            lost = [] if rights is None else lost_shares(rights, session.subscriptions)
+            if lost:
+                with self._account_of(session) as account, account.turn() as turn:
+                    for text in lost:
+                        stop(self.dataspace, turn, session.unsubscribed(text))
+                session.write()
 
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""

@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,7 +17,7 @@ import attrs
 from ...accounts import Outcome
 from ._frames import body_of
 from ._framing import Framing
-from ._topics import shown
+from ._topics import filter_of, is_shared, shown
 
 if TYPE_CHECKING:
     from ...dataspace import Publication, Route
@@ -43,11 +44,32 @@ def not_writable(rights: Rights, topic: str) -> str | None:
 
 
 def not_readable(rights: Rights, topic_filter: str) -> str | None:
-    """Say that a client may read nothing that matches a filter; None if it may."""
-    if rights.may_subscribe(topic_filter):
+    """Say that a client may read nothing that matches a filter; None if it may.
+
+    Of a shared one it has to be allowed to read everything that matches: nobody knows which of its
+    members a group gives a message to.
+    """
+    shared = is_shared(topic_filter)
+    if (
+        rights.may_read_all(filter_of(topic_filter))
+        if shared
+        else rights.may_subscribe(topic_filter)
+    ):
         return None
     rights.denied.subscribe += 1
+    if shared:
+        what = shown(topic_filter)
+        return f"user {rights.peer.user} may not read all that matches {what}, which is shared"
     return f"user {rights.peer.user} may read nothing that matches {shown(topic_filter)}"
+
+
+def lost_shares(rights: Rights, subscriptions: Iterable[str]) -> list[str]:
+    """Return those shared subscriptions that a client may not have any more."""
+    return [
+        text
+        for text in subscriptions
+        if is_shared(text) and not rights.may_read_all(filter_of(text))
+    ]
 
 
 class Writable:

@@ -290,6 +290,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         for session in list(self.sessions.values()):
             doing = "looking again at what it may do"
             self.ledger.faults.call(session, doing, session.rules_changed)
+        if self.kept is not None:
+            self.ledger.faults.call(None, "ending what is shared", self.kept.rules_changed)
 
     def expiry_of(self, asked: float | None) -> float | None:
         """Return for how long a session is kept, of what its client asks for."""

@@ -82,7 +82,7 @@ from ._packets import (
 from ._packets5 import PROTOCOL_LEVEL_5
 from ._passwords import Passwords
 from ._payers import Payers
-from ._permissions import Writable, not_readable
+from ._permissions import Writable, lost_shares, not_readable
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
@@ -1206,6 +1206,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             return
         if inflight is not None:
             inflight.look_again(rights)
+        account, shares, kept = self.account, self._shares, self._kept
+        if account is not None and shares is not None:
+            standing = shares.standing if kept is None else kept.subscriptions
+            lost = lost_shares(rights, standing)
+            with account.turn() as turn:
+                for text in lost:
+                    stop(self._server.dataspace, turn, self._unsubscribed(text))
+            if lost and kept is not None:
+                kept.write()
         if self.outlet.unsent and rights.reads_less:
             rights.denied.connection += 1
             self._parting = Reason.NOT_AUTHORIZED

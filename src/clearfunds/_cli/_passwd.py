@@ -15,7 +15,6 @@ from clearfunds.transports.mqtt import PasswordFileError, Passwords
 from clearfunds.transports.mqtt._scram import MIN_ITERATIONS, ScramKeys
 
 from ._errors import CommandFailedError, UsageError
-from ._key_file import warn_of_readers
 
 _MAX_PASSWORD: Final = 65_535
 """Bytes of a password that MQTT can carry."""
@@ -125,19 +124,15 @@ def _write(file: Path, text: str) -> None:
                 opened.write(text)
                 opened.flush()
                 os.fsync(descriptor)
-                if before is not None:  # else it is for its owner alone, as mkstemp makes it
-                    os.fchmod(descriptor, before.st_mode & 0o7777)
+                # For its owner alone, as mkstemp makes it, and for a group that could read it before.
+                if before is not None:
+                    os.fchmod(descriptor, before.st_mode & 0o7740)
                     with contextlib.suppress(PermissionError):
                         os.fchown(descriptor, before.st_uid, before.st_gid)
             Path(name).replace(file)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        warn_of_readers(file, file.stat().st_mode, _warn)
     except OSError as error:
         msg = f"{file} cannot be written: {error.strerror}"
         raise CommandFailedError(msg) from error
-
-
-def _warn(sentence: str) -> None:
-    print(f"clearfunds passwd: {sentence}", file=sys.stderr)

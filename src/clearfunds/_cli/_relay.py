@@ -175,7 +175,7 @@ def relay(
             tls=tls.of_server(),
             passwords=None if passwords is None else read_passwords(passwords),
             anonymous=anonymous,
-            tokens=tokens.read(log.warning),
+            tokens=tokens.read(),
             acl=authorisation.list(),
             acl_default=authorisation.acl_default,
             http=http,

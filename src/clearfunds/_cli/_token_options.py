@@ -1,6 +1,5 @@
 """Tokens that clients give as passwords, and what they are checked with."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from cyclopts import Group, Parameter
 from clearfunds.transports.mqtt import TokenKeyError, Tokens
 
 from ._errors import CommandFailedError, UsageError
-from ._key_file import warn_of_readers
+from ._secret_file import check_secret
 
 
 @Parameter(name="*", group=Group("Listeners", sort_key=1))
@@ -30,11 +29,12 @@ class TokenOptions:
         str | None, Parameter(help="Whom these tokens have to be for (aud) [default: anybody].")
     ] = None
 
-    def read(self, warn: Callable[[str], object]) -> Tokens | None:
-        """Read the key, if there is one; `warn` is told if others can read a secret.
+    def read(self) -> Tokens | None:
+        """Read the key, if there is one.
 
         Raises:
-            UsageError: It cannot be read, is none, or there is an audience without one.
+            UsageError: It cannot be read, is none, or is a secret that others can read; or there is
+                an audience without one.
             CommandFailedError: What reads tokens is not installed.
         """
         file = self.jwt_key
@@ -45,7 +45,7 @@ class TokenOptions:
         try:
             tokens = Tokens.from_file(file, self.jwt_audience)
             if not tokens.is_public:
-                warn_of_readers(file, file.stat().st_mode, warn)
+                check_secret(file)
         except OSError as error:
             msg = f"{file}: {error.strerror}"
             raise UsageError(msg) from error
