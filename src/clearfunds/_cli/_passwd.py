@@ -124,7 +124,7 @@ def _write(file: Path, text: str) -> None:
                 opened.write(text)
                 opened.flush()
                 os.fsync(descriptor)
-                # For its owner alone, as mkstemp makes it, and for a group that could read it before.
+                # For its owner, as mkstemp makes it, and for a group that could read it before.
                 if before is not None:
                     os.fchmod(descriptor, before.st_mode & 0o7740)
                     with contextlib.suppress(PermissionError):
