@@ -363,7 +363,12 @@ class Relay:
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
             self.readers = subscription_server(
-                self.mqtt, keeping, admission, settings, make=subscription
+                self.mqtt,
+                keeping,
+                admission,
+                settings,
+                make=subscription,
+                certificates=settings.tls is not None and settings.tls.asks,
             )
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):

@@ -50,6 +50,7 @@ class Subscriptions:
         wall: The time in microseconds since 1970.
         parent_of: Tells, by the subscription's name, whose child one in RAM is instead of
             `account`'s.
+        disk_of: The same of a durable one, instead of `disk`'s.
         make: Makes one.
     """
 
@@ -65,6 +66,7 @@ class Subscriptions:
         columns: RunColumns = run_columns,
         wall: Callable[[], int] = wall_us,
         parent_of: Callable[[str], Account] | None = None,
+        disk_of: Callable[[str], Account] | None = None,
         make: Callable[..., RangeSubscription] = RangeSubscription,
     ) -> None:
         self.dataspace = dataspace
@@ -73,6 +75,7 @@ class Subscriptions:
         self._account = account
         self._parent_of = parent_of
         self._disk = disk
+        self._disk_of = disk_of
         self._open_log = open_log
         self._row = row
         self._columns = columns
@@ -87,6 +90,10 @@ class Subscriptions:
 
     def __iter__(self) -> Iterator[RangeSubscription]:
         return iter(list(self._by_name.values()))
+
+    def names(self) -> list[str]:
+        """Return the names of all of them."""
+        return list(self._by_name)
 
     def find(self, name: str) -> RangeSubscription | None:
         """Return the subscription of this name, if there is one."""
@@ -210,7 +217,8 @@ class Subscriptions:
             assert self._open_log is not None
             assert self._disk is not None
             log = self._open_log(name)
-            parent, limit = self._disk, Limit(items=None, bytes=self.limits.max_disk_bytes)
+            parent = self._disk if self._disk_of is None else self._disk_of(name)
+            limit = Limit(items=None, bytes=self.limits.max_disk_bytes)
         account = self.ledger.open(f"subscription/{name}", limit=limit, parent=parent)
         subscription = self._new(
             self.ledger,

@@ -46,7 +46,7 @@ from ...dataspace import Dataspace, Observation, Publication, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._account_tree import AccountTree
 from .._outlet import nobody
-from .._tenants import peer_of, printable
+from .._tenants import Peer, peer_of, printable
 from ._answers import Answer
 from ._filters import Filters
 from ._frames import MAX_REMAINING_LENGTH
@@ -635,7 +635,11 @@ class KeptSessions:
 
     def at_rest_of(self, name: str, client_id: str) -> Account:
         """Return the account above those for what is at rest for one client."""
-        tenant = self._tree.of(peer_of(name, printable(client_id))).tenant
+        return self.at_rest_of_peer(peer_of(name, printable(client_id)))
+
+    def at_rest_of_peer(self, peer: Peer) -> Account:
+        """Return the account above those for what is at rest for somebody."""
+        tenant = self._tree.of(peer).tenant
         return self.at_rest if tenant is None else self._at_rest_of.get(tenant.name, self.at_rest)
 
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -16,8 +16,12 @@ from .._account_tree import AccountTree
 from .._flusher import Flusher
 from .._link import Link
 from .._server import TICK_SECONDS, Admission, Server
+from .._tenants import Peer, printable
 from .._ticks import next_tick
 from ._disk import SubscriptionDisk
+from ._entrance import Doorkeeper
+from ._names import Names, peer_of
+from ._rights import Authority, Rights
 from ._runs import columns_of
 from ._session import SubscriptionSession
 from ._settings import SubscriptionSettings
@@ -49,8 +53,14 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         limit_of: What a writer may owe, by its account's name and its own.
         tree: Where accounts are that a tenant may pay for.
         make: Makes a subscription.
+        door: Who is let in; None: everybody is, and nobody is known.
+        disk_of: Tells whose child the account of what is at rest on disk is, by whose it is,
+            instead of `disk_account`'s.
+        authority: Who decides what a user may read and publish; None: all may everything.
 
     Attributes:
+        door: See above.
+        names: Finds the keys of subscriptions' names.
         subscriptions: All of them.
         disk: The store's side, if there is a store.
         writing: What writers of batches share.
@@ -73,8 +83,14 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         limit_of: Callable[..., Limit] = usual_limit,
         tree: AccountTree | None = None,
         make: Callable[..., RangeSubscription] = RangeSubscription,
+        door: Doorkeeper | None = None,
+        disk_of: Callable[[Peer], Account] | None = None,
+        authority: Authority | None = None,
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission, tree)
+        self.door = Doorkeeper() if door is None else door
+        self._authority = authority
+        of_key = None if disk_of is None else lambda key: disk_of(peer_of(key))
         self.disk: SubscriptionDisk | None = None
         self._staged: Account | None = None
         if store is not None:
@@ -86,9 +102,11 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             open_log=None if self.disk is None else self.disk.open_log,
             limits=limits,
             columns=columns_of,
-            parent_of=self.tree.parent_of,
+            parent_of=self._parent_of,
+            disk_of=of_key,
             make=make,
         )
+        self.names = self._names("subscription", self.subscriptions.names)
         if self.disk is not None:
             self.disk.restore(self.subscriptions)
             self.disk.listen()
@@ -106,11 +124,27 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             limit_of=limit_of,
             limits=settings.sinks,
             disk=self._sink_disk(),
-            parent_of=self.tree.parent_of,
+            parent_of=self._parent_of,
+            rest_of=None if self._staged is not None else of_key,
+            names=self._names,
+            rights_of=self.rights_of,
         )
         self.readers = self.ledger.open(
             READERS_ACCOUNT, limit=Limit(items=None, bytes=settings.max_unsent_bytes)
         )
+
+    def _parent_of(self, key: str) -> Account:
+        return self.tree.parent_of(peer_of(key))
+
+    def _names(self, what: str, known: Callable[[], Iterable[str]]) -> Names:
+        settings = self.settings
+        return Names(what, settings.range_owner, settings.max_names_each, known)
+
+    def rights_of(self, user: str, name: str) -> Rights | None:
+        """Return what a user may do as the reader, or the writer, of a name; None: all."""
+        if self._authority is None:
+            return None
+        return self._authority.of(Peer("", printable(user), printable(name)), name)
 
     def _sink_disk(self) -> SinkDisk | None:
         if self.disk is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import trio
@@ -20,6 +20,8 @@ from ...dataspace.sinks import Publishing, RowConfirm, Rows, Sink, SinkLimits, S
 from ...store import StoreError
 from .._flusher import OUTLETS_A_STEP, Flusher
 from ..mqtt._topics import TopicLimits, topic_name_fault
+from ._names import Names, any_names
+from ._rights import Rights
 from ._sink_disk import DurableRow, place_of
 
 if TYPE_CHECKING:
@@ -52,9 +54,14 @@ class SinkServing:
         limits: How many writers there may be, and how much each may hold.
         disk: The store's side, if there is a store; what is there is taken up.
         parent_of: See `Sinks`.
+        rest_of: See `Sinks`.
+        names: Makes what finds the keys of writers' names.
+        rights_of: Tells what a user may do as the writer of a name; None: all.
 
     Attributes:
         sinks: All of them.
+        names: Finds the keys of writers' names.
+        rights_of: See above.
         disk: See above.
         failures: Batches whose publication was ended by a fault of the relay's own.
     """
@@ -71,8 +78,12 @@ class SinkServing:
         limits: SinkLimits | None = None,
         disk: SinkDisk | None = None,
         parent_of: Callable[[str], Account] | None = None,
+        rest_of: Callable[[str], Account] | None = None,
+        names: Callable[[str, Callable[[], Iterable[str]]], Names] = any_names,
+        rights_of: Callable[[str, str], Rights | None] = lambda *_: None,
     ) -> None:
         self.disk = disk
+        self.rights_of = rights_of
         self.failures = 0
         self._dataspace = dataspace
         self._flusher = flusher
@@ -90,7 +101,9 @@ class SinkServing:
             confirm_of=RowConfirm if disk is None else DurableRow,
             place_of=(lambda _: None) if disk is None else place_of,
             parent_of=parent_of,
+            rest_of=rest_of,
         )
+        self.names = names("writer", self.sinks.names)
         self.sinks.on_change = self._changed
         if disk is not None:
             disk.restore(self.sinks)

@@ -27,6 +27,11 @@ class ServerTls:
         self._make = make
         self.context = make()
 
+    @property
+    def asks(self) -> bool:
+        """Whether peers are asked who they are."""
+        return self.context.verify_mode is not ssl.CERT_NONE
+
     def reload(self) -> None:
         """Take what there is now, for connections from now on.
 
