@@ -177,6 +177,7 @@ def subscription_server(
             max_disk_bytes=settings.reader_disk_limit,
             patience=settings.reader_patience,
             stuck=StuckPolicy(settings.reader_stuck),
+            keep=common.behind,
         ),
         store=store,
         disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,

@@ -126,17 +126,19 @@ class RelaySettings(KeepingSettings):
     WebSocket, `mqtt+tls` and `mqtt+wss` for these with TLS (see `tls`); and `syndicate+tcp` and so
     on in the same way. Who connects to one of the latter meets the dataspace, or a gatekeeper if
     `?gatekeeper` stands at the URL's end; that needs `sturdy_key`.
-    `subscribe+tcp` is for readers that take ranges (`clearfunds.range_client`)."""
+    `subscribe+tcp` and `subscribe+tls` are for readers that take ranges and writers of batches
+    (`clearfunds.range_client`, `sink_client`)."""
     tls: ServerTls | None = attrs.field(default=None, repr=False)
     """What `tls` and `wss` are encrypted with. Where it wants certificates of clients, a client's
     user is who its certificate is for, whatever it says itself."""
     origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
     """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
     passwords: Authenticator | None = None
-    """Who knows the passwords of MQTT clients (`transports.mqtt.Passwords`, or one of your own);
-    None: they are asked for none, and whatever user they name is believed."""
+    """Who knows the passwords of MQTT clients, and of readers and writers of `subscribe+tcp`
+    (`transports.mqtt.Passwords`, or one of your own); None: they are asked for none, and whatever
+    user an MQTT client names is believed."""
     anonymous: bool = False
-    """With passwords: whether MQTT clients are let in that name no user."""
+    """With passwords: whether clients are let in that name no user."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, or None for none."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS

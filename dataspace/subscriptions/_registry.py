@@ -52,6 +52,9 @@ class Subscriptions:
             `account`'s.
         disk_of: The same of a durable one, instead of `disk`'s.
         make: Makes one.
+
+    Attributes:
+        on_given_up: Called with one, and why, when its readers are to be cut off.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Subscriptions:
         self._columns = columns
         self._wall = wall
         self._new = make
+        self.on_given_up: Callable[[RangeSubscription, str], object] = lambda *_: None
         self._by_name: dict[str, RangeSubscription] = {}
         self._observations: dict[str, list[Observation]] = {}
 
@@ -232,6 +236,7 @@ class Subscriptions:
             columns=self._columns,
             wall=self._wall,
         )
+        subscription.on_given_up = lambda given_up, why: self.on_given_up(given_up, why)
         self._by_name[name] = subscription
         return subscription
 

@@ -106,6 +106,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             disk_of=of_key,
             make=make,
         )
+        self.subscriptions.on_given_up = self._cut_off
         self.names = self._names("subscription", self.subscriptions.names)
         if self.disk is not None:
             self.disk.restore(self.subscriptions)
@@ -180,6 +181,12 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
                 if self.disk is not None:
                     # Others may have made room on the disk.
                     self.disk.write()
+
+    def _cut_off(self, subscription: RangeSubscription, why: str) -> None:
+        """End the connections of those who keep a subscription attached."""
+        for session in list(self.open):
+            if session.is_reader_of(subscription):
+                session.cut(why)
 
     def look_for_the_lost(self) -> None:
         """Deal with subscriptions whose reader has not come back in time."""

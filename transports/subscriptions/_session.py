@@ -589,6 +589,14 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         if attachment.owner:
             attachment.subscription.detach(attachment.generation)
 
+    def is_reader_of(self, subscription: RangeSubscription) -> bool:
+        """Whether it is what keeps a subscription attached."""
+        generation = subscription.generation
+        return any(
+            each.owner and each.subscription is subscription and each.generation == generation
+            for each in self._attachments.values()
+        )
+
     # -- FETCH ----------------------------------------------------------------------------------
 
     def _fetch(self, number: int, request: Fetch) -> None:

@@ -65,7 +65,8 @@ def relay(
             "mqtt+unix:///PATH, mqtt+ws://HOST:PORT for browsers (WebSocket), mqtt+tls and "
             "mqtt+wss for the same with TLS (--tls-certificate); syndicate+tcp and so on in the "
             "same way, with ?gatekeeper at the end for clients with a sturdyref only; "
-            "subscribe+tcp for readers that take ranges. May be given several times.",
+            "subscribe+tcp, subscribe+tls for readers that take ranges and writers of batches. May "
+            "be given several times.",
         ),
     ] = DEFAULTS.listen,
     origin: Annotated[
@@ -82,8 +83,8 @@ def relay(
         Parameter(
             group=_LISTENERS,
             help="File of users and passwords, as mosquitto_passwd writes it, of which every MQTT "
-            "client has to give one; read again at SIGHUP. Without one clients are asked for no "
-            "password.",
+            "client, reader of ranges and writer of batches has to give one; read again at SIGHUP. "
+            "Without one clients are asked for no password.",
         ),
     ] = None,
     anonymous: Annotated[
@@ -92,7 +93,7 @@ def relay(
             group=_LISTENERS,
             negative=(),
             show_default=False,
-            help="With --passwords: MQTT clients that name no user are let in, too.",
+            help="With --passwords: clients that name no user are let in, too.",
         ),
     ] = DEFAULTS.anonymous,
     http: Annotated[

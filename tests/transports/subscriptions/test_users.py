@@ -16,7 +16,6 @@ from clearfunds.range_client import (
     AwayError,
     DataLossError,
     NotAuthorizedError,
-    RangeClientError,
     RangeReader,
     RefusedError,
     Ticket,
@@ -104,7 +103,7 @@ async def pay(relay: RunningRelay, payload: bytes = b"100") -> None:
 async def reaches(reader: RangeReader, number: int) -> None:
     """Wait until messages up to before a number can be fetched."""
     with trio.fail_after(20):
-        while (await blocking(reader.head)).next < number:
+        while (await blocking(reader.head)).next < number:  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
@@ -254,17 +253,15 @@ async def test_anonymous_peers_have_names_of_their_own() -> None:
         assert again.ticket == nobody.ticket != anna.ticket
         for each in (again, anna, nobody):
             each.close()
-        with pytest.raises(RangeClientError, match="AUTH comes once"):
-            found = await Answers(relay).of(
-                Hello(1, 1), Attach(name="t", filters=("#",)), Auth("anna", b"secret")
-            )
-            raise RangeClientError(found[-1][1].decode(errors="replace"))
+        late = Hello(1, 1), Attach(name="t", filters=("#",)), Auth("anna", b"secret")
+        assert b"AUTH comes once" in (await Answers(relay).of(*late))[-1][1]
 
 
 def test_names_of_users_cannot_be_taken_for_each_other() -> None:
     pairs = [
         ("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("a", "b%2Fc"), ("", "a/b"), ("@a", "b"),
-        ("a", "@b"), ("a\n", "b"), ("a\\n", "b"), ("a%0A", "b"), ("-", "a"), ("ä", "b"), ("a ", "b"),
+        ("a", "@b"), ("a\n", "b"), ("a\\n", "b"), ("a%0A", "b"), ("-", "a"), ("ä", "b"),
+        ("a ", "b"),
     ]  # fmt: skip
     keys = [key_of(user, name) for user, name in pairs if user]
     assert len(set(keys)) == len(keys)
@@ -278,12 +275,17 @@ async def test_users_whose_names_have_a_slash_have_accounts_of_their_own() -> No
     async with running(listen=LISTEN, passwords=QUICK) as relay:
         one = await attach(relay, "b/c", as_user("a"))
         other = await attach(relay, "c", as_user("a/b"))
-        writers = [await write(relay, "b/c", as_user("a")), await write(relay, "c", as_user("a/b"))]
+        writers: list[SinkWriter] = [
+            await write(relay, "b/c", as_user("a")),
+            await write(relay, "c", as_user("a/b")),
+        ]
         accounts = {name for name in relay.ledger.accounts if "subscription/" in name}
         assert accounts == {"subscription/@a/b/c", "subscription/@a%2Fb/c"}
         accounts = {name for name in relay.ledger.accounts if name.startswith("sink/")}
         assert accounts == {"sink/@a/b/c", "sink/@a%2Fb/c"}
-        for each in (one, other, *writers):
+        one.close()
+        other.close()
+        for each in writers:
             each.close()
 
 
@@ -354,8 +356,10 @@ async def test_one_user_has_so_many_names_and_leaves_the_others_theirs() -> None
         there_too = [await write(relay, name, anna) for name in "ab"]
         with pytest.raises(RefusedError, match="a writer that is not needed any more"):
             await write(relay, "c", anna)
-        for each in (*there, *there_too):
-            each.close()
+        for reader in there:
+            reader.close()
+        for writer in there_too:
+            writer.close()
 
 
 async def test_they_stand_below_their_users_tenant(tmp_path: Path) -> None:
@@ -529,12 +533,12 @@ def test_what_cannot_be_is_said_before_anything_is_asked(papers: Papers, tmp_pat
         SinkWriter("subscribe+tcp://127.0.0.1:1", None, "s", access=Access(tls=True, ca="c"))
     with pytest.raises(ValueError, match="'mqtt://h:1' is not subscribe"):
         RangeReader("mqtt://h:1", None, "s")
-    with pytest.raises(ValueError, match="cannot read certificates from .*nowhere: No such file"):
+    with pytest.raises(ValueError, match=r"cannot read certificates from .*nowhere: No such file"):
         RangeReader(HOST, 1, "s", access=Access(tls=True, ca=str(tmp_path / "nowhere")))
     odd = tmp_path / "odd.pem"
     odd.write_text("no certificate")
     with pytest.raises(ValueError, match="has to have certificates, in PEM"):
         RangeReader(HOST, 1, "s", access=Access(tls=True, ca=str(odd)))
-    with pytest.raises(ValueError, match="has to have a certificate, and .* its private key"):
+    with pytest.raises(ValueError, match=r"has to have a certificate, and .* its private key"):
         RangeReader(HOST, 1, "s", access=Access(tls=True, certificate=str(odd)))
     assert "secret" not in repr(as_user("anna"))
