@@ -30,6 +30,10 @@ class Subscription:
     and it takes a publication once [MQTT-3.3.5-1]."""
     consumer: object = None
     """Whose subscription it is; by default the holder's."""
+    allows: Callable[[str], bool] | None = None
+    """Says of which of the topics it is told that match its filter; None: of all. Asked when a
+    route is found: when it would say something else than before, `Routes.forget_all` has to be
+    called."""
 
     @property
     def rank(self) -> int:
@@ -156,6 +160,8 @@ class Routes:
     def _find(self, topic: str) -> Route:
         granted: dict[object, Subscription] = {}
         for subscription in self._filters.matching(topic):
+            if subscription.allows is not None and not subscription.allows(topic):
+                continue
             consumer = subscription.consumer
             if consumer is None:
                 consumer = subscription.holder

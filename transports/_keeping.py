@@ -82,6 +82,7 @@ def keep_sessions(
         ),
         backing=_paging(mqtt.account, settings),
         queue=queue,
+        authority=mqtt.authority,
     )
     if isinstance(keeping, Shelves):
         forget_spools(keeping)

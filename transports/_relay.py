@@ -43,6 +43,7 @@ from ..dataspace.subscriptions import RangeSubscription
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
 from ._alarms import AlarmSettings, watch_alarms
+from ._authorise import authority_of, check_acl, say_what_is_allowed
 from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
 from ._busy_poll import BusyPoll
@@ -61,6 +62,7 @@ from ._subscription_policies import (
     Treatment,
 )
 from ._tenants import Tenant, check_tenants
+from .acl import Acl, AclDefault
 from .credit import (
     STORE_CREDIT_TODAY,
     CreditCollector,
@@ -139,6 +141,13 @@ class RelaySettings(KeepingSettings):
     user an MQTT client names is believed."""
     anonymous: bool = False
     """With passwords: whether clients are let in that name no user."""
+    acl: Acl | None = None
+    """Says which topics users may publish to and read (`clearfunds.transports.acl`); None: nothing
+    does but `acl_default`."""
+    acl_default: AclDefault | None = None
+    """What holds for topics that no rule of `acl` matches: `deny`, `allow`, or `tenant`, which
+    allows what is not of another tenant. None: `deny` with `acl`; without it `tenant` if clients
+    have to prove who they are, otherwise `allow`."""
     http: str | None = None
     """`host:port` of the pages for Prometheus and for people, or None for none."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS
@@ -280,6 +289,7 @@ class Relay:
     Attributes:
         ledger: The books.
         tree: Where the accounts of its clients are.
+        authority: What its clients may publish and read.
         dataspace: Where its clients meet.
         keeping: What it keeps sessions in.
         mqtt: Its MQTT side.
@@ -324,6 +334,7 @@ class Relay:
             latency=settings.limit_latency,
             fixed=_account_limits(settings),
         )
+        self.authority = authority_of(settings, self.tree.rules)
         admission = Admission(settings.max_connections)
         self.mqtt = MqttServer(
             self.dataspace,
@@ -353,6 +364,7 @@ class Relay:
             admission,
             self.tree,
         )
+        self.mqtt.authority = self.authority
         self.credit: CreditScheme | None = None
         queue: Callable[..., SessionQueue] = SessionQueue
         subscription: Callable[..., RangeSubscription] = RangeSubscription
@@ -377,9 +389,11 @@ class Relay:
             self.syndicate = _syndicate_server(
                 self.dataspace, flusher, self.tree, settings, admission
             )
-        if self.credit is not None:
-            for side in self.sides:
+        for side in self.sides:
+            side.authority = self.authority
+            if self.credit is not None:
                 use_credit(self.credit, side)
+        self.authority.on_change = self.mqtt.rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None
         # The metrics of what runs beside it.
@@ -487,6 +501,7 @@ class Relay:
         if self.mqtt.kept is not None:
             self.mqtt.kept.close()
         self.tree.close_all()
+        self.authority.close()
 
     def stop(self) -> None:
         """Read no more; each connection ends when everything it is owed has been sent."""
@@ -595,6 +610,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 "(--tls-certificate, --tls-key)"
             )
             raise ListenURLError(msg)
+    check_acl(settings, urls)
     _check_flow(settings)
     if settings.otel_every is not None:
         check_exporter()
@@ -753,6 +769,7 @@ async def _run(
                     await relay.accept(listeners, connections)
 
             connections.start_soon(accept)
+            say_what_is_allowed(settings, relay.authority)
             if relay.pages is not None:
                 relay.pages.set_ready()
             urls = tuple(str(listener.url) for listener in listeners)
@@ -789,6 +806,7 @@ async def _serve_pages(
     relay: Relay, address: str, *, task_status: trio.TaskStatus[list[str]]
 ) -> None:
     # Imported here: the pages need h11, which only the [relay] extra brings.
+    from .acl._collector import DeniedCollector
     from .http import KeptCollector, Pages, RelayCollector, serve_pages
 
     host, port = parse_address(address)
@@ -807,6 +825,7 @@ async def _serve_pages(
             RelayCollector(relay.counts),
             *_sink_collectors(relay),
             *_credit_collectors(relay),
+            DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],
         kept=KeptCollector(relay.mqtt.kept, store),

@@ -16,6 +16,7 @@ from ._link import Link
 from ._outlet import Outlet
 from ._settings import ServerSettings
 from ._ticks import next_tick
+from .acl import Authority
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -86,6 +87,7 @@ class Server(Generic[SettingsT, SessionT]):
         stopping: Whether connections end as soon as everything they are owed has been sent.
         unflushed: A sentence for each that ended, while stopping, before it had.
         make_outlet: Makes the way out of each; to be set before anybody connects.
+        authority: Says what peers may publish and read; likewise.
     """
 
     logger: ClassVar[logging.Logger]
@@ -113,6 +115,7 @@ class Server(Generic[SettingsT, SessionT]):
         self.stopping = False
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
+        self.authority = Authority()
         self._full_logged = -1e9
 
     def __repr__(self) -> str:

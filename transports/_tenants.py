@@ -26,6 +26,7 @@ import attrs
 
 from ..dataspace import PatternError, TopicFilter
 from ..dataspace._topics import FilterIndex
+from ._filters import covers, overlap
 from ._patterns import Patterns
 
 CACHED_TOPICS: Final = 16_384
@@ -274,9 +275,44 @@ class TenantRules:
                 raise ValueError(msg)
         self._entries = [_Entry(e, self.tenants[e.name]) for e in entries if e.is_conditional]
         self._memberships: WeakValueDictionary[tuple[int, ...], Membership] = WeakValueDictionary()
+        self._topics: FilterIndex[_Entry] = FilterIndex()
+        for each in self._entries:
+            for topic_filter in each.topics:
+                self._topics.add(topic_filter, each)
 
     def __repr__(self) -> str:
         return f"<TenantRules: {len(self.tenants)} tenants, {len(self._entries)} entries>"
+
+    @property
+    def own_topics(self) -> bool:
+        """Whether there are topics that are some tenant's."""
+        return len(self._topics) > 0
+
+    def is_others(self, peer: Peer, topic: str) -> bool:
+        """Whether a topic is of tenants, and of none that the peer belongs to.
+
+        A topic is a tenant's if an entry of it has a filter for the topic. The peer belongs to the
+        tenant that pays for what it causes, and to one whose entry for the topic asks for something
+        that the peer is: its user, its client identifier or its listener.
+        """
+        found = list(self._topics.matching(topic))
+        return bool(found) and not self._is_one_of(peer, found)
+
+    def is_all_others(self, peer: Peer, topic_filter: str) -> bool:
+        """Whether each topic that matches a filter is, for certain; see `is_others`."""
+        about = [
+            (filter_, entry)
+            for entry in self._entries
+            for filter_ in entry.topics
+            if overlap(filter_, topic_filter)
+        ]
+        return any(covers(f, topic_filter) for f, _ in about) and not self._is_one_of(
+            peer, [entry for _, entry in about]
+        )
+
+    def _is_one_of(self, peer: Peer, entries: Sequence[_Entry]) -> bool:
+        own = self.of(peer).tenant
+        return any(e.tenant is own or (e.asked and e.matches(peer)) for e in entries)
 
     def of(self, peer: Peer) -> Membership:
         """Return whose a peer is."""

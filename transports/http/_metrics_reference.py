@@ -17,6 +17,8 @@ from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
 from ...accounts._ledger import STATES
 from ...accounts._tops import TOP_MAX
 from ...accounts._waiters import REASONS
+from ..acl import Denied
+from ..acl._collector import DeniedCollector
 from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
 from ._kept_collector import KeptCollector
 from ._loop_lag import LAG_BUCKETS, LoopLag
@@ -60,6 +62,9 @@ UNITS: Final = (
 """The last of these words in a metric's name is its unit."""
 
 LABELS: Final = {
+    "action": "What a client is not allowed: to `publish`; to `subscribe`, where it may read "
+    "nothing that matches; that its `will` is published; to be told of what was `queued` before "
+    "its rights were taken away; to keep the `connection` on which that was under way.",
     "account": "The name of an account, as `mqtt:1883/-/publisher`: listener, user, client.",
     "holder": "The name of who holds: a connection's outlet, mostly called like its account; a "
     "mailbox; `router`, which holds what is being routed; `(loose)` for what its maker still has.",
@@ -196,6 +201,7 @@ def totals() -> list[Entry]:
             DebtCollector(Ledger()),
             RelayCollector(dict),
             KeptCollector(None, None),
+            DeniedCollector(Denied()),
             LoopLag(),
             BuildInfo(),
         ]

@@ -12,7 +12,7 @@ that it does not take neither (MQTT 5, maximum packet size, section 3.1.2.11.4).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
@@ -35,7 +35,11 @@ from ..queues._spool import OpenSpool, Spool
 from ._droppable import packets_of
 from ._framing import Framing
 from ._identifiers import PacketIds
+from ._permissions import Readable
 from ._reasons import Reason, ReasonedError
+
+if TYPE_CHECKING:
+    from ..acl import Rights
 
 DEFAULT_MAX_INFLIGHT = 32
 """Publications on their way to one subscriber and not acknowledged; as EMQX's `max_inflight`
@@ -309,12 +313,17 @@ class Inflight(LoanQueue):
     def _drop(self, loan: LoanedItem[list[Any]]) -> None:
         """End a loan of what is not to be sent."""
         progressed_at = self.progressed_at
-        entry = loan.item[0]
-        # What was put aside was not too large then.
-        put_aside = isinstance(entry, bytes)
-        loan.settle(outcome=Outcome.EXPIRED if put_aside else self._framing.why_not(entry))
+        entry: Publication | bytes = loan.item[0]
+        framing = self._framing
+        why = framing.why_not_back(entry) if isinstance(entry, bytes) else framing.why_not(entry)
+        loan.settle(outcome=why)
         # The subscriber has taken nothing by it.
         self.progressed_at = progressed_at
+
+    def look_again(self, rights: Rights) -> None:
+        """Send nothing of what waits that a client with these rights may not read."""
+        if self._unsent:
+            self._framing = Readable.before(self._framing, rights)
 
     def _fill(self) -> None:
         while len(self.unacked) + len(self.releasing) < self._window:

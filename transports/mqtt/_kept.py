@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
@@ -54,6 +54,9 @@ from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
 from ._selecting import Selecting, select_by
 from ._topics import topic_filter_fault
+
+if TYPE_CHECKING:
+    from ..acl import Authority, Rights
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
@@ -250,6 +253,7 @@ class KeptSession:
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
         unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
+        rights: What its client may read, as it was last connected; None: everything.
         left: When it was last disconnected, in seconds of the wall clock; None while it is not.
         short_since: Since when something waits for room while its client is away; None if nothing
             does. On the ledger's clock.
@@ -257,8 +261,8 @@ class KeptSession:
 
     __slots__ = (
         "__weakref__", "_at_least_once", "_expiry", "_selecting", "_sessions", "awaiting",
-        "client_id", "filters", "left", "name", "own", "queue", "releasing", "shelf", "short_since",
-        "subscriptions", "unanswered",
+        "client_id", "filters", "left", "name", "own", "queue", "releasing", "rights", "shelf",
+        "short_since", "subscriptions", "unanswered",
     )  # fmt: skip
 
     def __init__(self, sessions: KeptSessions, client_id: str, name: str) -> None:
@@ -274,6 +278,7 @@ class KeptSession:
         self.releasing: dict[int, None] = {}
         self.left: float | None = None
         self.short_since: float | None = None
+        self.rights = sessions.rights_of(name, client_id)
         self.queue, self.shelf = sessions.make_queue(self)
         self._at_least_once = AtLeastOnce(self.queue)
         # Made when it is needed, as it knows this session.
@@ -353,6 +358,7 @@ class KeptSession:
         there is nothing to observe until the client is back. For `options` see `subscribed`.
         """
         dataspace = self._sessions.dataspace
+        rights = self.rights
         old = self.subscriptions.get(text)
         if old is not None and old.observation is not None:
             dataspace.unobserve(turn, old.observation)
@@ -367,6 +373,7 @@ class KeptSession:
             granted=granted,
             consumer=self.queue,
             replay=False,
+            allows=None if rights is None else rights.allows(text),
         )
 
     def subscribed(
@@ -421,6 +428,7 @@ class KeptSession:
         outlet: Recipient,
         *,
         own: Callable[[Account], bool] | None = None,
+        rights: Rights | None = None,
     ) -> None:
         """Note that the client is connected: its publications of QoS 0 go to `outlet`.
 
@@ -429,16 +437,18 @@ class KeptSession:
             name: Its name.
             outlet: See above; it may be what stands before the outlet.
             own: For a client with MQTT 5: whether an account is one that its connection pays with.
+            rights: What it may read; None: everything.
 
         Raises:
             QuotaExceededError: If its subscriptions do not fit into the quota of who it is now.
                 Everything is as it was then.
         """
-        before, self.own = self.own, own
+        before = self.own, self.rights
+        self.own, self.rights = own, rights
         try:
             self.observe_all(account, outlet)
         except BaseException:
-            self.own = before
+            self.own, self.rights = before
             raise
         self.left = None
         self.name = self.queue.name = name
@@ -578,6 +588,7 @@ class KeptSessions:
         backing: Makes the queues' policy of paging.
         queue: Makes a queue.
         wall: The wall clock.
+        authority: Says what clients may read; None: everything.
 
     Attributes:
         by_id: Them, by client identifier.
@@ -598,6 +609,7 @@ class KeptSessions:
         backing: BackingFactory = SteadyBacking,
         queue: Callable[..., SessionQueue] = SessionQueue,
         wall: Callable[[], float] = time.time,
+        authority: Authority | None = None,
     ) -> None:
         self.dataspace = dataspace
         self.keeping = keeping
@@ -607,6 +619,7 @@ class KeptSessions:
         self.given_up = 0
         self.ended = QueueSums()
         self.wall = wall
+        self._authority = authority
         self._tree = tree
         self.at_rest = at_rest
         self._at_rest_of: dict[str, Account] = {
@@ -641,6 +654,13 @@ class KeptSessions:
         """Return the account above those for what is at rest for somebody."""
         tenant = self._tree.of(peer).tenant
         return self.at_rest if tenant is None else self._at_rest_of.get(tenant.name, self.at_rest)
+
+    def rights_of(self, name: str, client_id: str) -> Rights | None:
+        """Return what the client of a session may; None: everything."""
+        authority = self._authority
+        if authority is None or not authority.restricts_reading:
+            return None
+        return authority.of(peer_of(name, printable(client_id)), client_id)
 
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...accounts import LoanedItem, Outcome
 from ...dataspace import Publication
@@ -13,6 +13,10 @@ from ._framing import Framing
 from ._identifiers import MAX_PACKET_ID, PacketIds
 from ._inflight import check_handshake
 from ._kept import KeptSession
+from ._permissions import Readable
+
+if TYPE_CHECKING:
+    from ..acl import Rights
 
 
 class KeptInflight:
@@ -69,6 +73,11 @@ class KeptInflight:
         self._consumer = self._session.queue.consume(
             self._deliver, channel=self._channel, window=self._window, on_cancelled=on_cancelled
         )
+
+    def look_again(self, rights: Rights) -> None:
+        """Send nothing of what waits that a client with these rights may not read."""
+        if len(self._session.queue):
+            self._framing = Readable.before(self._framing, rights)
 
     def pause(self) -> None:
         """Take nothing more from the queue; what is under way may still be acknowledged."""

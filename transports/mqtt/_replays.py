@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from ...accounts import Account, Recipient
     from ...dataspace import RetainedStore
+    from ..acl import Rights
 
 REPLAY_STEP: Final = 256
 """Retained publications sent before anything else of this connection is looked at."""
@@ -39,7 +40,11 @@ class Replays:
         self._topics = None
 
     def step(
-        self, retained: RetainedStore, account: Account, holder_of: Callable[[int], Recipient]
+        self,
+        retained: RetainedStore,
+        account: Account,
+        holder_of: Callable[[int], Recipient],
+        rights: Rights | None = None,
     ) -> None:
         """Tell of some of the first one's, as many as there is room for (rules 9 and 16).
 
@@ -47,6 +52,7 @@ class Replays:
             retained: What there is.
             account: The subscriber's, who pays for it.
             holder_of: Tells who takes a publication of a QoS.
+            rights: What the subscriber may read; None: everything.
         """
         text, granted = next(iter(self._granted.items()))
         if self._topics is None:
@@ -58,6 +64,8 @@ class Replays:
                 self._topics = None
                 del self._granted[text]
                 return
+            if rights is not None and not rights.may_read(topic):
+                continue
             kept = retained.get(topic)
             if kept is None:
                 continue  # removed since

@@ -24,14 +24,17 @@ from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
 from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
 from ._kept import KeptSessions
 from ._passwords import Authenticator
+from ._permissions import Refusal, not_writable
 from ._properties import application_properties
-from ._session import SERVER_TOPICS, MqttSession
+from ._reasons import Reason
+from ._session import MqttSession
 from ._throttled import ThrottledNotices
-from ._topics import TopicLimits, topic_name_fault
+from ._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._wills import DelayedWill, DelayedWills, LastWill
 
 if TYPE_CHECKING:
     from .._tenants import Peer, Tenant
+    from ..acl import Rights
     from ._answers import Answer
     from ._packets import Publish
 
@@ -151,16 +154,26 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     # -- publishing -----------------------------------------------------------------------------
 
     def publish(
-        self, account: Account, publication: Publication, answer: Answer | None = None
-    ) -> str | None:
-        """Publish in a turn of its own; return why not."""
-        if publication.topic.startswith(SERVER_TOPICS):
-            return f"{publication.topic!r}: topics under {SERVER_TOPICS} are the server's own"
+        self,
+        account: Account,
+        publication: Publication,
+        answer: Answer | None = None,
+        rights: Rights | None = None,
+    ) -> Refusal | None:
+        """Publish in a turn of its own; return why not. Without `rights` it may go anywhere."""
+        topic = publication.topic
+        if is_servers_own(topic):
+            why = f"{topic!r}: topics under {SERVER_TOPIC}/ are the server's own"
+            return Refusal(why, Reason.NOT_AUTHORIZED)
+        if rights is not None:
+            fault = not_writable(rights, topic)
+            if fault is not None:
+                return Refusal(fault, Reason.NOT_AUTHORIZED)
         try:
             with account.turn(publication, confirm=answer) as turn:
                 turn.publish(self.dataspace, publication)
         except QuotaExceededError as exc:
-            return str(exc)
+            return Refusal(str(exc), Reason.QUOTA_EXCEEDED)
         return None
 
     def publication(self, said: Publish) -> Publication:
@@ -176,11 +189,16 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             None if interval is None else self.wall() + interval,
         )
 
-    def publish_will(self, account: Account, will: LastWill, name: str) -> None:
-        """Publish the will of the client known by `name`, on this account."""
-        fault = self.publish(account, will.at(self.wall()))
-        if fault is not None:
+    def publish_will(
+        self, account: Account, will: LastWill, name: str, rights: Rights | None
+    ) -> None:
+        """Publish the will of the client known by `name`, on this account, if it may be now."""
+        refusal = self.publish(account, will.at(self.wall()), rights=rights)
+        if refusal is not None:
+            fault = refusal.why
             self.counters.rejected += 1
+            if rights is not None and refusal.reason is Reason.NOT_AUTHORIZED:
+                rights.denied.will += 1
             self.logger.warning(
                 "the will of %s was dropped: %s",
                 name,
@@ -203,7 +221,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         tenant = membership.of_topic(delayed.will.topic)
         account = self.open_account(peer, tenant, own=tenant is membership.tenant)
         try:
-            self.publish_will(account, delayed.will, peer.name)
+            rights = self.rights_of(peer, delayed.client_id)
+            self.publish_will(account, delayed.will, peer.name, rights)
         finally:
             self.tree.close(account)
 
@@ -214,6 +233,23 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         """
         limit = self.settings.limit_of(peer.name, peer.client)
         return self.tree.open(peer, tenant, limit, own=own)
+
+    def rights_of(self, peer: Peer, client_id: str) -> Rights | None:
+        """Return what a client may publish and read; None: everything."""
+        authority = self.authority
+        return authority.of(peer, client_id) if authority.restricts_reading else None
+
+    def rules_changed(self) -> None:
+        """End what is no longer allowed: what the authority says may be something else now."""
+        self.dataspace.routes.forget_all()
+        for session in list(self.sessions.values()):
+            try:
+                session.rules_changed()
+            except Exception:
+                self.counters.internal_errors += 1
+                why = "what it may do could not be looked at again"
+                self.logger.exception("%s closed: %s", session.name, why)
+                session.cut(why)
 
     def expiry_of(self, asked: float | None) -> float | None:
         """Return for how long a session is kept, of what its client asks for."""
@@ -230,13 +266,14 @@ class MqttServer(Server[MqttSettings, MqttSession]):
 
     def resolve(self, key: bytes) -> Route | None:
         """Find the route of a topic as it stands in a packet; None if it may not be routed so."""
-        return self.dataspace.routes.of_key(key, self._topic_of)
+        return self.dataspace.routes.of_key(key, self.topic_of)
 
-    def _topic_of(self, key: bytes) -> str | None:
+    def topic_of(self, key: bytes) -> str | None:
+        """Return the topic as it stands in a packet; None if it may not be routed so."""
         try:
             topic = key[2:].decode()
         except UnicodeDecodeError:
             return None
         if topic_name_fault(topic) or self.settings.topics.name_fault(topic):
             return None
-        return None if topic.startswith(SERVER_TOPICS) else topic
+        return None if is_servers_own(topic) else topic

@@ -75,6 +75,7 @@ from ._packets import (
 from ._packets5 import PROTOCOL_LEVEL_5, encode5
 from ._passwords import Passwords
 from ._payers import Payers
+from ._permissions import Writable, not_readable
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
@@ -93,6 +94,7 @@ from ._topics import SHARED_PREFIX
 from ._wills import LastWill
 
 if TYPE_CHECKING:
+    from ..acl import Rights
     from ._server import MqttServer
 
 PROGRESS_BYTES = 1024
@@ -101,9 +103,6 @@ on a slow line. A byte a second does not."""
 
 KEEP_ALIVE_GRACE = 1.5
 """[MQTT-3.1.2-24]."""
-
-SERVER_TOPICS = "$SYS/"
-"""What clients cannot publish to."""
 
 NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
@@ -157,8 +156,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
         "_kept", "_listener", "_observations", "_parting",
-        "_payers", "_peer", "_replays", "_short", "_single",
-        "_single_topic", "_undecided", "_way", "_will", "client_id",
+        "_payers", "_peer", "_replays", "_rights", "_short", "_single",
+        "_single_topic", "_undecided", "_way", "_will", "_writable", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -194,6 +193,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Whose it is; who pays for what it publishes; and which of these it waits for.
         self._peer = Peer(listener, NO_USER, "")
         self._payers: Payers | None = None
+        # What it may publish and read, and the routes of the former; None: everything.
+        self._rights: Rights | None = None
+        self._writable: Writable | None = None
         self._short: Account | None = None
         # What the read before was, if it was one publication; and the topic that was on.
         self._single: Single | None = None
@@ -227,7 +229,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         if not self._replays:
             return False
         with self._server.flusher.corked():
-            self._replays.step(self._server.dataspace.retained, account, self._holder_of)
+            self._replays.step(
+                self._server.dataspace.retained, account, self._holder_of, self._rights
+            )
         return True
 
     def _holder_of(self, qos: int) -> Recipient:
@@ -355,7 +359,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
             payer = account if self._payers is None else self._payers.of(will.topic)
-            server.publish_will(payer, will, self.name)
+            server.publish_will(payer, will, self.name, self._rights)
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -539,6 +543,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return True
         payers = self._payers
         payer_of = payers.of_key if payers is not None and payers.by_topic else None
+        routes = self._writable
         while True:
             buffer = connection.buffer
             position = connection.position
@@ -552,8 +557,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     run = find_run(
                         buffer,
                         position,
-                        dataspace.routes.by_key,
-                        server.resolve,
+                        dataspace.routes.by_key if routes is None else routes,
+                        server.resolve if routes is None else routes.resolve,
                         account.room(),
                         connection.max_packet_size,
                         payer_of,
@@ -897,6 +902,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._check_user(peer, client_id, old)
         self.client_id = client_id
         self._peer = peer
+        self._rights = server.rights_of(peer, client_id)
+        if self._rights is not None and server.authority.restricts_writing:
+            self._writable = Writable(self._rights, server)
         if old is not None:
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
             old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
@@ -955,6 +963,23 @@ class MqttSession(Session["MqttServer", Account | None]):
             shared_available=0,
         )
 
+    def rules_changed(self) -> None:
+        """End what is no longer allowed: what its rights are may be something else now.
+
+        What is on its way in bytes cannot be told apart any more: if something of that may not be
+        read, the connection ends. A session that is kept goes on when its client is back.
+        """
+        self._single = None
+        rights, inflight = self._rights, self._inflight
+        if rights is None:
+            return
+        if inflight is not None:
+            inflight.look_again(rights)
+        if rights.reads_less and self.outlet.unsent:
+            rights.denied.connection += 1
+            self._parting = Reason.NOT_AUTHORIZED
+            self.cut("it may not read any more what is on its way to it")
+
     def _check_user(self, peer: Peer, client_id: str, old: MqttSession | None) -> None:
         """See that a client takes up nothing of another user's; what is nobody's it may have.
 
@@ -1011,7 +1036,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         assert self.account is not None
         try:
             own = None if self._five is None else self._five.is_own
-            session.attach(self.account, self.name, self._way, own=own)
+            session.attach(self.account, self.name, self._way, own=own, rights=self._rights)
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
             why = f"its session cannot be taken up: {exc}"
@@ -1030,6 +1055,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             framing=self._framing(),
         )
         self._inflight = inflight
+        if self._rights is not None:
+            inflight.look_again(self._rights)  # they may have been others when it was queued
         inflight.begin(self.cut)
 
     def _framing(self) -> Framing:
@@ -1082,17 +1109,16 @@ class MqttSession(Session["MqttServer", Account | None]):
             else:
                 publication = server.publication(packet)
             payer = account if self._payers is None else self._payers.of(packet.topic)
-            fault = server.publish(payer, publication, answer)
-            if fault is not None:
+            refusal = server.publish(payer, publication, answer, self._rights)
+            if refusal is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
                 server.counters.rejected += 1
-                self.complain(f"a publication was dropped: {fault}")
+                self.complain(f"a publication was dropped: {refusal.why}")
+                if refusal.reason is Reason.NOT_AUTHORIZED:
+                    server.authority.denied.publish += 1
                 if answer is not None and self._five is not None:
-                    reason = Reason.QUOTA_EXCEEDED
-                    if packet.topic.startswith(SERVER_TOPICS):
-                        reason = Reason.NOT_AUTHORIZED
-                    answer.refuse_with(self._refusal(answer.packet, fault, reason))
+                    answer.refuse_with(self._refusal(answer.packet, refusal.why, refusal.reason))
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
@@ -1149,6 +1175,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             if five is not None and text.startswith(SHARED_PREFIX):
                 fault = "there are no shared subscriptions here"
                 reason = Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            if fault is None:
+                reason = Reason.NOT_AUTHORIZED
+                fault = None if self._rights is None else not_readable(self._rights, text)
             if fault is None:
                 reason = Reason.QUOTA_EXCEEDED
                 standing = self._observations if self._kept is None else self._kept.subscriptions
@@ -1221,6 +1250,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         granted=qos,
                         consumer=self.outlet,
                         replay=False,
+                        allows=None if self._rights is None else self._rights.allows(text),
                     )
             except QuotaExceededError as exc:
                 return str(exc)

@@ -15,8 +15,16 @@ import attrs
 #: The longest UTF-8 string that the wire format can carry [MQTT-4.7.3-3].
 MAX_STRING_BYTES = 65_535
 
+#: The topic under which the server tells of itself. Peers cannot publish to it, or below it.
+SERVER_TOPIC = "$SYS"
+
 #: How the filter of a shared subscription begins (MQTT 5, section 4.8.2).
 SHARED_PREFIX = "$share/"
+
+
+def is_servers_own(topic: str) -> bool:
+    """Whether a topic is one that only the server publishes to."""
+    return topic.startswith(SERVER_TOPIC) and topic[len(SERVER_TOPIC) :][:1] in ("", "/")
 
 
 def topic_name_fault(topic: str) -> str | None:
@@ -25,11 +33,11 @@ def topic_name_fault(topic: str) -> str | None:
         return "a topic name must have at least one character [MQTT-4.7.3-1]"
     if "+" in topic or "#" in topic:
         return (
-            f"topic name {_shown(topic)} contains a wildcard; publish to one topic without "
+            f"topic name {shown(topic)} contains a wildcard; publish to one topic without "
             "'+' and '#' [MQTT-3.3.2-2]"
         )
     if "\0" in topic:
-        return f"topic name {_shown(topic)} contains U+0000 [MQTT-4.7.3-2]"
+        return f"topic name {shown(topic)} contains U+0000 [MQTT-4.7.3-2]"
     return None
 
 
@@ -38,24 +46,24 @@ def topic_filter_fault(topic_filter: str) -> str | None:
     if not topic_filter:
         return "a topic filter must have at least one character [MQTT-4.7.3-1]"
     if "\0" in topic_filter:
-        return f"topic filter {_shown(topic_filter)} contains U+0000 [MQTT-4.7.3-2]"
+        return f"topic filter {shown(topic_filter)} contains U+0000 [MQTT-4.7.3-2]"
     hash_at = topic_filter.find("#")
     if hash_at >= 0:
         if hash_at != len(topic_filter) - 1:
             return (
-                f"topic filter {_shown(topic_filter)} has a '#' before its end; '#' must be the "
+                f"topic filter {shown(topic_filter)} has a '#' before its end; '#' must be the "
                 "last character [MQTT-4.7.1-2]"
             )
         if hash_at > 0 and topic_filter[hash_at - 1] != "/":
             return (
-                f"topic filter {_shown(topic_filter)} has a '#' beside other characters; it must "
+                f"topic filter {shown(topic_filter)} has a '#' beside other characters; it must "
                 "be a level of its own [MQTT-4.7.1-2]"
             )
     if "+" in topic_filter:
         for level in topic_filter.split("/"):
             if "+" in level and level != "+":
                 return (
-                    f"topic filter {_shown(topic_filter)} has a '+' beside other characters; it "
+                    f"topic filter {shown(topic_filter)} has a '+' beside other characters; it "
                     "must be a level of its own [MQTT-4.7.1-3]"
                 )
     return None
@@ -92,7 +100,7 @@ class TopicLimits:
         """
         if topic_filter.startswith(SHARED_PREFIX):
             return (
-                f"topic filter {_shown(topic_filter)} asks for a shared subscription, which MQTT "
+                f"topic filter {shown(topic_filter)} asks for a shared subscription, which MQTT "
                 "3.1.1 does not have; subscribe to the part after the group's name"
             )
         return self._fault("topic filter", topic_filter)
@@ -103,18 +111,18 @@ class TopicLimits:
             length = len(topic.encode("utf-8", "surrogatepass"))
             if length > self.max_length:
                 return (
-                    f"{what} {_shown(topic)} is {length} bytes long; at most {self.max_length} "
+                    f"{what} {shown(topic)} is {length} bytes long; at most {self.max_length} "
                     "are allowed here"
                 )
         levels = topic.count("/") + 1
         if levels > self.max_levels:
             return (
-                f"{what} {_shown(topic)} has {levels} levels; at most {self.max_levels} are "
+                f"{what} {shown(topic)} has {levels} levels; at most {self.max_levels} are "
                 "allowed here"
             )
         return None
 
 
-def _shown(topic: str) -> str:
+def shown(topic: str) -> str:
     """Quote `topic` for a message, cut so that a peer cannot fill a log with one line."""
     return repr(topic) if len(topic) <= 80 else f"{topic[:77]!r}..."

@@ -55,6 +55,7 @@ class LastWill:
 class DelayedWill:
     """A will that waits."""
 
+    client_id: str
     peer: Peer
     """Whose it is."""
     will: LastWill
@@ -85,7 +86,7 @@ class DelayedWills:
         if len(self) >= MAX_DELAYED or self.nbytes + size > MAX_DELAYED_BYTES:
             return False
         self.take(client_id)
-        self._by_client[client_id] = DelayedWill(peer, will, due)
+        self._by_client[client_id] = DelayedWill(client_id, peer, will, due)
         self.nbytes += size
         return True
 

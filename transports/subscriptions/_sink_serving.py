@@ -19,9 +19,8 @@ from ...dataspace import Dataspace
 from ...dataspace.sinks import Publishing, RowConfirm, Rows, Sink, SinkLimits, Sinks, usual_limit
 from ...store import StoreError
 from .._flusher import OUTLETS_A_STEP, Flusher
-from ..mqtt._topics import TopicLimits, topic_name_fault
+from ..mqtt._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._names import Names, any_names
-from ._rights import Rights
 from ._sink_disk import DurableRow, place_of
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ LOOK_AGAIN_SECONDS = 2.0
 
 RETRY_SECONDS = 1.0
 """After so long what the disk did not give is asked for again."""
-
-SERVER_TOPICS = "$SYS/"
 
 
 class SinkServing:
@@ -111,8 +108,8 @@ class SinkServing:
 
     def topic_fault(self, topic: str) -> str | None:
         """Say why a topic cannot be published to; None if it can."""
-        if topic.startswith(SERVER_TOPICS):
-            return f"{topic!r}: topics under {SERVER_TOPICS} are the server's own"
+        if is_servers_own(topic):
+            return f"{topic!r}: topics under {SERVER_TOPIC}/ are the server's own"
         return topic_name_fault(topic) or self._topics.name_fault(topic)
 
     # -- connections ----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from clearfunds.transports import (
 )
 from clearfunds.transports.mqtt import Passwords
 
+from ._acl_options import Authorisation
 from ._credit_options import Flow
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
@@ -104,6 +105,7 @@ def relay(
         ),
     ] = DEFAULTS.http,
     tls: Tls = Tls(),  # noqa: B008  (frozen)
+    authorisation: Authorisation = Authorisation(),  # noqa: B008
     debt: Debt = Debt(),  # noqa: B008
     flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
@@ -149,7 +151,7 @@ def relay(
     Each address is a line of JSON on stdout, with the real port: `{"listening": "mqtt+tcp://..."}`,
     `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
     relay stops accepting and delivers what is owed; a second one ends it at once. At SIGHUP it
-    reads passwords and certificates again.
+    reads passwords, the access control list and certificates again.
     """
     configure_logging(log_level, log_format)
     sides = attrs.asdict(syndicate)
@@ -168,6 +170,8 @@ def relay(
             tls=tls.of_server(),
             passwords=None if passwords is None else read_passwords(passwords, log.warning),
             anonymous=anonymous,
+            acl=authorisation.list(),
+            acl_default=authorisation.acl_default,
             http=http,
             grace=grace,
             busy_poll=busy_poll,
@@ -271,6 +275,8 @@ def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
     reloads: dict[str, Callable[[], object]] = {}
     if isinstance(settings.passwords, Passwords):
         reloads["passwords"] = settings.passwords.reload
+    if settings.acl is not None:
+        reloads["access control list"] = settings.acl.reload
     if settings.tls is not None:
         reloads["certificates"] = settings.tls.reload
     return reloads

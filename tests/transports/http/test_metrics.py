@@ -18,6 +18,8 @@ from clearfunds.accounts import LatencyLimit, Ledger, Limit, LoanQueue, Outcome,
 from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import Queue, QueueSums
 from clearfunds.store import Store
+from clearfunds.transports.acl import Denied
+from clearfunds.transports.acl._collector import DeniedCollector
 from clearfunds.transports.http import (
     KeptCollector,
     Pages,
@@ -227,7 +229,10 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
         send(alice, box)
     counts = {"mqtt": TransportCounts(connections=3)}
     pages = Pages(
-        ledger, collectors=[RelayCollector(lambda: counts)], limits={"server": alice}, kept=kept
+        ledger,
+        collectors=[RelayCollector(lambda: counts), DeniedCollector(Denied())],
+        limits={"server": alice},
+        kept=kept,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alice.ensure_clear_funds)
