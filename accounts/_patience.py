@@ -25,6 +25,7 @@ from ._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from ._incidents import NAMED, GivenUp, Relieved
 from ._ledger import Ledger
 from ._outcome import Outcome
+from ._pace import Paces, Slow
 from ._stuck_policy import StuckPolicy
 from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
 
@@ -60,12 +61,17 @@ class Stuck:
     bytes: int
     """Their bytes."""
     idle_seconds: float
-    """For how long it has made no progress while somebody waited on it."""
+    """For how long it has made no progress, or too little, while somebody waited on it."""
+    slow: Slow | None = None
+    """If it makes progress: how little."""
 
     def sentence(self) -> str:
         """Say it for the log."""
+        what = "made no progress"
+        if self.slow is not None:
+            what = f"cleared only {self.slow.cleared} of {self.slow.ahead} items"
         return (
-            f"{self.holder.kind} {self.holder.name} made no progress for {self.idle_seconds:.1f} s "
+            f"{self.holder.kind} {self.holder.name} {what} for {self.idle_seconds:.1f} s "
             f"(patience {self.holder.patience:g} s) and holds {self.items} items, {self.bytes} "
             f"bytes that {naming(self.waiting)} wait{'s' if len(self.waiting) == 1 else ''} for"
         )
@@ -79,6 +85,7 @@ class Stuck:
             "policy": str(self.holder.policy),
             "patience": self.holder.patience,
             "seconds": round(self.idle_seconds, 3),
+            "cleared": 0 if self.slow is None else self.slow.cleared,
             "items": self.items,
             "bytes": self.bytes,
             "waiting": self.waiting[:MAX_NAMED],
@@ -105,6 +112,32 @@ def _lines(ledger: Ledger) -> dict[Account, _Line]:
             names.setdefault(at, set()).add(waiter.account.name)
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return {at: _Line(frozenset(names[at]), since[at]) for at in names}
+
+
+def too_slow(ledger: Ledger, now: float, paces: Paces) -> list[Stuck]:
+    """Return the holders that have been too slow for their patience at `now`, once each.
+
+    `paces` remembers what there was before; it has to be the same each time.
+    """
+    waiting = {
+        each.account: each.at
+        for each in ledger.waiters
+        if each.at is not None and each.at.waits_on_holders
+    }
+    found: dict[Holder, Stuck] = {}
+    for slow in paces.look(waiting, list(ledger.holders), now):
+        items = nbytes = 0
+        for loan in slow.holder.waited_for():
+            if loan.account is slow.account:
+                items += loan.items
+                nbytes += loan.bytes
+        names = (slow.account.name,)
+        before = found.get(slow.holder)
+        if before is not None:
+            names = tuple(sorted({*before.waiting, *names}))
+            items, nbytes = before.items + items, before.bytes + nbytes
+        found[slow.holder] = Stuck(slow.holder, names, items, nbytes, slow.seconds, slow)
+    return list(found.values())
 
 
 def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None) -> list[Stuck]:
@@ -178,6 +211,7 @@ class _Watch:
         # Who was named last when, of those that are waited for; and who was left over of a ring.
         self.named: dict[int, float] = {}
         self.spared: WeakKeyDictionary[Holder, float] = WeakKeyDictionary()
+        self.paces = Paces()
 
     async def look(self, holders: Iterable[Holder] | None = None) -> None:
         """Deal with those whose patience has run out now: of all, or of `holders` alone.
@@ -189,10 +223,12 @@ class _Watch:
         self.ledger.drain()
         now = self.ledger.clock()
         stuck = overdue(self.ledger, now, holders)
+        slow: list[Stuck] = []
         if holders is None:
-            self.named = {
-                id(s.holder): self.named[id(s.holder)] for s in stuck if id(s.holder) in self.named
-            }
+            idle = {each.holder for each in stuck}
+            slow = [s for s in too_slow(self.ledger, now, self.paces) if s.holder not in idle]
+            who = {id(each.holder) for each in (*stuck, *slow)}
+            self.named = {each: when for each, when in self.named.items() if each in who}
         on_ring: dict[Holder, Ring] = {}
         found = await self._rings(now) if stuck else ()
         if self.ledger.clock() > now:
@@ -213,6 +249,11 @@ class _Watch:
                 self._deal_with(each, now)
         for ring, members in stuck_rings.values():
             self._deal_with_ring(ring, members, now)
+        for number, each in enumerate(slow, 1):
+            if not number % DEALT_A_STEP:
+                await trio.lowlevel.checkpoint()
+            if each.holder in self.ledger.holders:
+                self._deal_with(each, now)
 
     async def _rings(self, now: float) -> tuple[Ring, ...]:
         """Return the rings there are, and let others go on once in a while."""
