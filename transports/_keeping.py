@@ -192,4 +192,5 @@ def subscription_server(
             checks=mqtt.checks,
         ),
         disk_of=None if mqtt.kept is None else mqtt.kept.at_rest_of_peer,
+        authority=mqtt.authority,
     )

@@ -393,11 +393,16 @@ class Relay:
             side.authority = self.authority
             if self.credit is not None:
                 use_credit(self.credit, side)
-        self.authority.on_change = self.mqtt.rules_changed
+        self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None
         # The metrics of what runs beside it.
         self.collectors: list[Collector] = []
+
+    def _rules_changed(self) -> None:
+        self.mqtt.rules_changed()
+        if self.readers is not None:
+            self.readers.rules_changed()
 
     @property
     def sides(self) -> list[Server[Any, Any]]:

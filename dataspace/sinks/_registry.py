@@ -57,6 +57,7 @@ class Sinks:
         wall: The time in seconds since 1970.
         parent_of: Tells, by a writer's name, whose child its account is instead of `account`'s.
         rest_of: The same for what is at rest, instead of `rest`'s.
+        allows: Tells, by a writer's name, what says to which topics it may publish; see `Sink`.
 
     Attributes:
         on_change: Called with a sink where something was decided, or has been published.
@@ -76,6 +77,7 @@ class Sinks:
         wall: Callable[[], float] = time.time,
         parent_of: Callable[[str], Account] | None = None,
         rest_of: Callable[[str], Account] | None = None,
+        allows: Callable[[str], Callable[[str], bool] | None] = lambda _: None,
     ) -> None:
         self.ledger = ledger
         self.limits = SinkLimits() if limits is None else limits
@@ -85,6 +87,7 @@ class Sinks:
         self._parent_of = parent_of
         self._rest = rest
         self._rest_of = rest_of
+        self._allows = allows
         self._open_log = open_log
         self._confirm_of = confirm_of
         self._place_of = place_of
@@ -156,6 +159,7 @@ class Sinks:
             wall=self._wall,
         )
         sink.on_change = self._changed
+        sink.allows = self._allows(name)
         return sink
 
     def take_up(self, sink: Sink) -> None:

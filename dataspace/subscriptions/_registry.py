@@ -51,6 +51,8 @@ class Subscriptions:
         parent_of: Tells, by the subscription's name, whose child one in RAM is instead of
             `account`'s.
         disk_of: The same of a durable one, instead of `disk`'s.
+        allows: Tells, by the subscription's name and a filter of its, which of the topics that
+            match it may be read; see `Dataspace.observe`.
         make: Makes one.
 
     Attributes:
@@ -70,6 +72,7 @@ class Subscriptions:
         wall: Callable[[], int] = wall_us,
         parent_of: Callable[[str], Account] | None = None,
         disk_of: Callable[[str], Account] | None = None,
+        allows: Callable[[str, str], Callable[[str], bool] | None] = lambda *_: None,
         make: Callable[..., RangeSubscription] = RangeSubscription,
     ) -> None:
         self.dataspace = dataspace
@@ -79,6 +82,7 @@ class Subscriptions:
         self._parent_of = parent_of
         self._disk = disk
         self._disk_of = disk_of
+        self._allows = allows
         self._open_log = open_log
         self._row = row
         self._columns = columns
@@ -251,6 +255,7 @@ class Subscriptions:
                     acked=subscription,
                     granted=2,
                     replay=False,
+                    allows=self._allows(subscription.subscription, text),
                 )
                 for text in subscription.filters
             ]

@@ -16,12 +16,12 @@ from .._account_tree import AccountTree
 from .._flusher import Flusher
 from .._link import Link
 from .._server import TICK_SECONDS, Admission, Server
-from .._tenants import Peer, printable
+from .._tenants import Peer
 from .._ticks import next_tick
+from ..acl import Authority, Rights
 from ._disk import SubscriptionDisk
 from ._entrance import Doorkeeper
 from ._names import Names, peer_of
-from ._rights import Authority, Rights
 from ._runs import columns_of
 from ._session import SubscriptionSession
 from ._settings import SubscriptionSettings
@@ -56,7 +56,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         door: Who is let in; None: everybody is, and nobody is known.
         disk_of: Tells whose child the account of what is at rest on disk is, by whose it is,
             instead of `disk_account`'s.
-        authority: Who decides what a user may read and publish; None: all may everything.
+        authority: What says what users may read and publish; None: all may everything.
 
     Attributes:
         door: See above.
@@ -89,7 +89,8 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.door = Doorkeeper() if door is None else door
-        self._authority = authority
+        if authority is not None:
+            self.authority = authority
         of_key = None if disk_of is None else lambda key: disk_of(peer_of(key))
         self.disk: SubscriptionDisk | None = None
         self._staged: Account | None = None
@@ -104,6 +105,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             columns=columns_of,
             parent_of=self._parent_of,
             disk_of=of_key,
+            allows=lambda key, topic_filter: self.rights_of(key).allows(topic_filter),
             make=make,
         )
         self.subscriptions.on_given_up = self._cut_off
@@ -128,7 +130,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             parent_of=self._parent_of,
             rest_of=None if self._staged is not None else of_key,
             names=self._names,
-            rights_of=self.rights_of,
+            authority=self.authority,
         )
         self.readers = self.ledger.open(
             READERS_ACCOUNT, limit=Limit(items=None, bytes=settings.max_unsent_bytes)
@@ -141,11 +143,19 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         settings = self.settings
         return Names(what, settings.range_owner, settings.max_names_each, known)
 
-    def rights_of(self, user: str, name: str) -> Rights | None:
-        """Return what a user may do as the reader, or the writer, of a name; None: all."""
-        if self._authority is None:
-            return None
-        return self._authority.of(Peer("", printable(user), printable(name)), name)
+    def rights_of(self, key: str) -> Rights:
+        """Return what the user may publish and read to whom a subscription, or a writer, belongs.
+
+        Its name stands for the client identifier.
+        """
+        return self.authority.of(peer_of(key))
+
+    def rules_changed(self) -> None:
+        """End what is no longer allowed: what the authority says may be something else now."""
+        for session in list(self.open):
+            why = session.not_readable()
+            if why is not None:
+                session.cut(why)
 
     def _sink_disk(self) -> SinkDisk | None:
         if self.disk is None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -532,7 +532,9 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         if fault is not None:
             raise Refused(fault)
         found = subscriptions.find(key)
-        self._check_readable(request, found)
+        refused = self._not_readable(key, request.filters if found is None else found.filters)
+        if refused is not None:
+            raise Refused(refused)
         if found is None and self._server.disk is not None:
             self._server.disk.check_taken_up(key)
         if found is None and request.generation:
@@ -551,13 +553,23 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         )
         return subscriptions.open(key, request.filters, options)
 
-    def _check_readable(self, request: Attach, found: RangeSubscription | None) -> None:
-        """See whether its user may read what a subscription is bound to, or is to be."""
-        rights = self._server.rights_of(self._entrance.user, request.name)
-        for text in request.filters if found is None else found.filters:
-            if rights is not None and not rights.may_subscribe(text):
-                user = printable(self._entrance.user)
-                raise Refused(f"user {user} may not read {text} (--acl)")
+    def _not_readable(self, key: str, filters: Iterable[str]) -> str | None:
+        """Say which filter there is of which its user may read nothing."""
+        rights = self._server.rights_of(key)
+        for text in filters:
+            if not rights.may_subscribe(text):
+                rights.denied.subscribe += 1
+                return f"user {printable(self._entrance.user)} may read nothing of {text} (--acl)"
+        return None
+
+    def not_readable(self) -> str | None:
+        """Say what it is attached to and may not read any more; None: it may all."""
+        for each in self._attachments.values():
+            subscription = each.subscription
+            why = self._not_readable(subscription.subscription, subscription.filters)
+            if why is not None:
+                return why
+        return None
 
     async def _when_durable(self, number: int, handle: int, answer: Callable[[], None]) -> None:
         """Answer when what the answer says would be found again after a restart."""

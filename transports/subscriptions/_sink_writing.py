@@ -29,7 +29,6 @@ from ...dataspace.sinks import (
 )
 from .._tenants import NO_USER, printable
 from ._disk import StoreUnwillingError
-from ._rights import Rights
 from ._sink_frames import (
     UNKNOWN,
     Abort,
@@ -102,7 +101,6 @@ class SinkConnection:
     ) -> None:
         self.sink: Sink | None = None
         self._owner = owner
-        self._rights: Rights | None = None
         self._serving = serving
         self._answers = answers
         self._max_stage_size = max_stage_size
@@ -196,7 +194,6 @@ class SinkConnection:
                 )
             known.check(request.generation, incarnation)
         sink = self._serving.sinks.open(key)
-        self._rights = self._serving.rights_of(self._owner or NO_USER, request.name)
         if request.take_over:
             sink.take_over()
         self.sink = sink
@@ -232,8 +229,10 @@ class SinkConnection:
 
     def _topic_fault(self, topic: str) -> str | None:
         fault = self._serving.topic_fault(topic)
-        if fault is not None or self._rights is None or self._rights.may_write(topic):
+        allows = self._checked().allows
+        if fault is not None or allows is None or allows(topic):
             return fault
+        self._serving.authority.denied.publish += 1
         return f"user {printable(self._owner or NO_USER)} may not publish to {topic!r} (--acl)"
 
     def _stage_end(self, number: int, request: StageEnd) -> Step | None:
