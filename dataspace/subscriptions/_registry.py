@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
-from ...accounts import NO_LIMIT, Account, Limit
+from ...accounts import NO_LIMIT, Account, Limit, StuckPolicy
 from .._dataspace import Dataspace, Observation
 from .._errors import PatternError
 from .._topics import TopicFilter
@@ -303,6 +303,21 @@ class Subscriptions:
         with subscription.account.turn() as turn:
             for observation in observations:
                 self.dataspace.unobserve(turn, observation)
+
+    def look_for_the_stuck(self) -> None:
+        """Deal, by their policy, with those that have waited for room on disk for too long."""
+        now = self.ledger.clock()
+        for each in self:
+            if not each.waits_for_room(now):
+                continue
+            why = (
+                f"subscription {each.subscription} has had no room on disk for {each.patience:g} s "
+                "for what came, and its reader has acknowledged too little"
+            )
+            if each.policy is StuckPolicy.DISCONNECT:
+                each.give_up(why)
+            elif each.policy.relieves:
+                each.relieve(why)
 
     def look_for_the_lost(self) -> list[RangeSubscription]:
         """Deal with those whose reader has not come back within their grace; return them."""

@@ -185,11 +185,11 @@ class RangeSubscription(Holder):
 
     __slots__ = (
         "_acked", "_behind", "_cached_bytes", "_chunks", "_columns", "_dirty", "_fenced", "_log",
-        "_lost", "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten", "_urgent", "_wall",
-        "_writing", "_writing_bytes", "_writing_items", "account", "away_since", "closed",
-        "filters", "generation", "incarnation", "limits", "low", "next", "on_given_up", "options",
-        "pin", "recovered", "sealed_bytes", "subscription", "unpaid_bytes", "unpaid_items",
-        "visible",
+        "_lost", "_no_room_since", "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten",
+        "_urgent", "_wall", "_writing", "_writing_bytes", "_writing_items", "account",
+        "away_since", "closed", "filters", "generation", "incarnation", "limits", "low", "next",
+        "on_given_up", "options", "pin", "recovered", "sealed_bytes", "subscription",
+        "unpaid_bytes", "unpaid_items", "visible",
     )  # fmt: skip
 
     kind = "subscription"
@@ -254,6 +254,8 @@ class RangeSubscription(Holder):
         # is the policy.
         self._shut: int | None = None
         self._behind: Behind | None = None
+        # Since when something has waited for room on disk.
+        self._no_room_since: float | None = None
         self.on_given_up: Callable[[RangeSubscription, str], object] = _nobody
         self._acked = 0
         self._lost = 0
@@ -533,6 +535,8 @@ class RangeSubscription(Holder):
             block = chunk.block
             assert block is not None
             if not self._make_room(chunk.end - chunk.first, len(block)):
+                if self._no_room_since is None:
+                    self._no_room_since = self.ledger.clock()
                 return  # as acknowledgements make room
             self._unwritten.popleft()
             chunk.ticket = log.put(chunk.end - 1, block, chunk.confirms)
@@ -541,6 +545,15 @@ class RangeSubscription(Holder):
             self._writing_bytes += len(block)
             if not self._unwritten and len(self._tail):
                 self._seal()
+        self._no_room_since = None
+
+    def waits_for_room(self, now: float) -> bool:
+        """Whether what came has waited for room on disk for longer than its patience.
+
+        Who publishes with an acknowledgement waits for that, and not for funds.
+        """
+        since = self._no_room_since
+        return since is not None and self._behind is None and now - since > self.patience
 
     def _make_room(self, items: int, nbytes: int) -> bool:
         """Return whether there is room on disk; while it is behind, the oldest makes some."""

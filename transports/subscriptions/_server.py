@@ -187,6 +187,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             while True:
                 await next_tick(TICK_SECONDS)
                 self.look_for_the_lost()
+                self.subscriptions.look_for_the_stuck()
                 self.writing.each_tick()
                 if self.disk is not None:
                     # Others may have made room on the disk.
