@@ -124,5 +124,6 @@ class Behind:
             holder.name, why, seconds, lost.dropped_items, lost.dropped_bytes,
             extra={"event": "behind_ended", "holder": holder.name, "kind": holder.kind,
                    "policy": str(holder.policy), "seconds": round(seconds, 3),
-                   "dropped_items": lost.dropped_items, "dropped_bytes": lost.dropped_bytes},
+                   "dropped_items": lost.dropped_items, "dropped_bytes": lost.dropped_bytes,
+                   "stored_items": 0, "stored_bytes": 0},
         )  # fmt: skip

@@ -26,7 +26,6 @@ rest makes nobody wait.
 
 from __future__ import annotations
 
-import json
 import time
 from array import array
 from collections import Counter, deque
@@ -43,7 +42,8 @@ from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk, Tail
 from ._errors import DataLossError, FencedError, OtherIncarnationError, OutOfRangeError
 from ._log import SubscriptionLog
 from ._places import bytes_before, number_at, place_of
-from ._settings import AfterGrace, Start, SubscriptionLimits, SubscriptionOptions
+from ._settings import Start, SubscriptionLimits, SubscriptionOptions
+from ._state import state_of, take_up
 
 
 class Row(NamedTuple):
@@ -647,17 +647,7 @@ class RangeSubscription(Holder):
 
     def state(self) -> bytes:
         """Return what is to be known of it after a restart, but for its messages and `low`."""
-        options = self.options
-        return json.dumps(
-            {
-                "incarnation": self.incarnation.hex(),
-                "generation": self.generation,
-                "pin": self.pin,
-                "filters": self.filters,
-                "grace": options.grace,
-                "after_grace": options.after_grace,
-            }
-        ).encode()
+        return state_of(self)
 
     def keep(self) -> None:
         """Write its state to the log, if it has one."""
@@ -670,23 +660,7 @@ class RangeSubscription(Holder):
         Raises:
             ValueError: If it is not that.
         """
-        try:
-            found = json.loads(state)
-            incarnation = bytes.fromhex(found["incarnation"])
-            generation = int(found["generation"])
-            pin = found["pin"]
-            self.pin = None if pin is None else (Start(pin[0]), int(pin[1]))
-            self.filters = tuple(map(str, found["filters"]))
-            self.options = attrs.evolve(
-                self.options,
-                grace=float(found["grace"]),
-                after_grace=AfterGrace(found["after_grace"]),
-            )
-        except (KeyError, TypeError, IndexError) as exc:
-            msg = f"the stored state of subscription {self.subscription} is not one: {exc!r}"
-            raise ValueError(msg) from exc
-        self.incarnation = incarnation
-        self.generation = generation
+        take_up(self, state)
 
     # -- its readers ----------------------------------------------------------------------------
 
