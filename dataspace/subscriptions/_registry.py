@@ -14,7 +14,15 @@ from .._topics import TopicFilter
 from ._errors import RefusedError
 from ._log import SubscriptionLog
 from ._settings import AfterGrace, SubscriptionLimits, SubscriptionOptions
-from ._subscription import MakeRow, RangeSubscription, RunColumns, as_row, run_columns, wall_us
+from ._subscription import (
+    MakeRow,
+    RangeSubscription,
+    RunColumns,
+    as_row,
+    nobody,
+    run_columns,
+    wall_us,
+)
 
 
 @attrs.frozen(slots=True)
@@ -33,6 +41,10 @@ class SubscriptionsStatistics:
     """Messages on disk, on the subscriptions' own accounts."""
     rest_bytes: int
     """Their bytes."""
+
+
+def _everything(*_: str) -> None:
+    """All that a filter matches may be read."""
 
 
 class Subscriptions:
@@ -72,7 +84,7 @@ class Subscriptions:
         wall: Callable[[], int] = wall_us,
         parent_of: Callable[[str], Account] | None = None,
         disk_of: Callable[[str], Account] | None = None,
-        allows: Callable[[str, str], Callable[[str], bool] | None] = lambda *_: None,
+        allows: Callable[[str, str], Callable[[str], bool] | None] = _everything,
         make: Callable[..., RangeSubscription] = RangeSubscription,
     ) -> None:
         self.dataspace = dataspace
@@ -88,7 +100,7 @@ class Subscriptions:
         self._columns = columns
         self._wall = wall
         self._new = make
-        self.on_given_up: Callable[[RangeSubscription, str], object] = lambda *_: None
+        self.on_given_up: Callable[[RangeSubscription, str], object] = nobody
         self._by_name: dict[str, RangeSubscription] = {}
         self._observations: dict[str, list[Observation]] = {}
 

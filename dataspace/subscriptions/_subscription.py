@@ -105,7 +105,7 @@ def run_columns(run: Batch) -> tuple[list[bytes], list[bytes]]:
     return keys, values
 
 
-def _nobody(*_: object) -> None:
+def nobody(*_: object) -> None:
     """Nobody hears of it."""
 
 
@@ -256,7 +256,7 @@ class RangeSubscription(Holder):
         self._behind: Behind | None = None
         # Since when something has waited for room on disk.
         self._no_room_since: float | None = None
-        self.on_given_up: Callable[[RangeSubscription, str], object] = _nobody
+        self.on_given_up: Callable[[RangeSubscription, str], object] = nobody
         self._acked = 0
         self._lost = 0
         self._fenced = 0
@@ -899,7 +899,7 @@ class RangeSubscription(Holder):
             return
         self.closed = True
         self._caught_up("has ended")
-        self.on_given_up = _nobody
+        self.on_given_up = nobody
         for loan in list(self.loans()):
             # At rest it is owed for by nobody in this process any more.
             loan.settle(outcome=Outcome.STORED if loan is self._rest else Outcome.CANCELLED)

@@ -48,9 +48,8 @@ def test_a_query_reads_and_writes_as_its_user(
     bank = {**press, "user": "bank"}
     access = Access(user="press", password="secret", ca=str(trusted), tls=True)
     with RangeReader(url, None, "news", filters=["news/#"], access=access) as reader:
-        rows = spark.createDataFrame(
-            [(f"news/{n}", b"%d" % n) for n in range(20)], "topic string, value binary"
-        )
+        columns = "concat('news/', id) as topic", "cast(cast(id as string) as binary) as value"
+        rows = spark.range(20).selectExpr(*columns)
         rows.write.format("clearfunds").mode("append").options(**press).save()
         assert reader.head().next == 21
         read = spark.read.format("clearfunds").options(**press, subscription="news").load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import trio
 
@@ -91,7 +92,9 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         self.door = Doorkeeper() if door is None else door
         if authority is not None:
             self.authority = authority
-        of_key = None if disk_of is None else lambda key: disk_of(peer_of(key))
+        of_key: Callable[[str], Account] | None = None
+        if disk_of is not None:
+            of_key = partial(_by_peer, disk_of)
         self.disk: SubscriptionDisk | None = None
         self._staged: Account | None = None
         if store is not None:
@@ -230,3 +233,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         if self._staged is not None:
             self._staged.close()
         self.readers.close()
+
+
+def _by_peer(disk_of: Callable[[Peer], Account], key: str) -> Account:
+    return disk_of(peer_of(key))

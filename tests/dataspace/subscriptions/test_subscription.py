@@ -460,7 +460,11 @@ def test_given_up_its_readers_are_cut_off(
     dataspace: Dataspace, publisher: Account, subscriptions: Subscriptions
 ) -> None:
     said: list[tuple[RangeSubscription, str]] = []
-    subscriptions.on_given_up = lambda *given_up: said.append(given_up)
+
+    def hear(given_up: RangeSubscription, why: str) -> None:
+        said.append((given_up, why))
+
+    subscriptions.on_given_up = hear
     subscription = subscriptions.open("s", ["a"])
     publish(dataspace, publisher, A)
     subscription.give_up("because")

@@ -160,3 +160,20 @@ async def test_the_same_when_nobody_is_attached(tmp_path: Path) -> None:
             with trio.fail_after(20):
                 await publish(publisher, 1, 200)
         assert behind(relay, "@bert/away")
+
+
+async def test_the_same_where_publishers_wait_for_credit() -> None:
+    async with running(
+        listen=LISTEN, passwords=QUICK, flow="credit", reader_patience=0.3, behind_items=80
+    ) as relay:
+        idle = await attach(relay, "idle", MALLORY, filters=["#"])
+        async with till(relay) as publisher:
+            with trio.fail_after(20):
+                await publish(publisher, 1, 700)
+            assert behind(relay, "@bert/idle")
+            relay.audit()
+            await blocking(idle.ack, 701)
+            assert not behind(relay, "@bert/idle")
+            await publish(publisher, 701, 710)
+            await blocking(idle.ack, 711)
+        idle.close()

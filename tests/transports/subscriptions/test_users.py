@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +152,16 @@ async def test_a_stranger_gets_nothing_of_a_durable_job(
             as_user("mallory", "secret"),
             as_user("-", "secret"),
         ):
-            for ask in (
-                lambda who: attach(relay, "payments", who, durable=True),
-                lambda who: attach(relay, "payments", who, filters=()),
-                lambda who: join(relay, job.ticket, who),
-                lambda who: join(relay, Ticket("payments"), who),
-                lambda who: write(relay, "w", who),
-            ):
+            asks: list[Callable[[], Awaitable[object]]] = [
+                partial(attach, relay, "payments", stranger, durable=True),
+                partial(attach, relay, "payments", stranger, filters=()),
+                partial(join, relay, job.ticket, stranger),
+                partial(join, relay, Ticket("payments"), stranger),
+                partial(write, relay, "w", stranger),
+            ]
+            for ask in asks:
                 with pytest.raises(NotAuthorizedError):
-                    await ask(stranger)
+                    await ask()
         # Nor does a user who is somebody else.
         other = as_user("bert")
         with pytest.raises(RefusedError, match="there is no subscription"):
