@@ -84,6 +84,9 @@ class Routes:
         observers: Tells who else takes a run of publications on a topic; see `Route.run`. When it
             would say something else than before, `forget_all` has to be called.
 
+    Attributes:
+        version: Changes whenever routes may be others than before: for who keeps some.
+
     Raises:
         ValueError: If less than one route is to be `cached`.
     """
@@ -96,6 +99,7 @@ class Routes:
         if cached < 1:
             msg = f"at least one route has to be cached, not {cached}"
             raise ValueError(msg)
+        self.version = 0
         self._filters: FilterIndex[Subscription] = FilterIndex()
         self._capacity = cached
         self._observers = observers
@@ -119,6 +123,7 @@ class Routes:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Add a subscription."""
+        self.version += 1
         self._filters.add(subscription.filter.text, subscription)
         self._forget(subscription.filter)
 
@@ -128,6 +133,7 @@ class Routes:
         Raises:
             KeyError: If it is not there.
         """
+        self.version += 1
         self._filters.remove(subscription.filter.text, subscription)
         self._forget(subscription.filter)
 
@@ -196,6 +202,7 @@ class Routes:
 
     def forget_all(self) -> None:
         """Forget every route that is cached."""
+        self.version += 1
         self._by_topic.clear()
         self.by_key.clear()
         self._keys_of.clear()

@@ -36,7 +36,7 @@ def has_users(settings: RelaySettings) -> bool:
     """Whether clients have to prove who they are: by a password, or by a certificate."""
     tls = settings.tls
     by_certificate = tls is not None and tls.context.verify_mode is ssl.CERT_REQUIRED
-    return settings.passwords is not None or by_certificate
+    return settings.passwords is not None or settings.tokens is not None or by_certificate
 
 
 def authority_of(settings: RelaySettings, tenants: TenantRules) -> Authority:

@@ -14,8 +14,9 @@ def overlap(first: str, second: str) -> bool:
             return False
     longer = one if len(one) > len(other) else other
     short = min(len(one), len(other))
-    # `a/#` matches `a`, too (section 4.7.1.2).
-    return len(one) == len(other) or (len(longer) == short + 1 and longer[short] == "#")
+    # `a/#` matches `a`, too (section 4.7.1.2); but `/#` no topic of one level, as that is empty.
+    rest = len(longer) == short + 1 and longer[short] == "#"
+    return len(one) == len(other) or (rest and longer[:-1] != [""])
 
 
 def covers(wider: str, narrower: str) -> bool:

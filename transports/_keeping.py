@@ -187,6 +187,7 @@ def subscription_server(
         make=make,
         door=Doorkeeper(
             passwords=mqtt.settings.passwords,
+            tokens=mqtt.settings.tokens,
             anonymous=mqtt.settings.anonymous,
             certificates=certificates,
             checks=mqtt.checks,

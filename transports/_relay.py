@@ -78,6 +78,7 @@ from .mqtt._kept import SessionQueue
 from .mqtt._passwords import Authenticator
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._throttled import watch_throttled
+from .mqtt._tokens import Tokens
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
@@ -140,7 +141,9 @@ class RelaySettings(KeepingSettings):
     (`transports.mqtt.Passwords`, or one of your own); None: they are asked for none, and whatever
     user an MQTT client names is believed."""
     anonymous: bool = False
-    """With passwords: whether clients are let in that name no user."""
+    """With passwords or tokens: whether clients are let in that name no user."""
+    tokens: Tokens | None = None
+    """What tokens are checked with that clients give as passwords (`transports.mqtt.Tokens`)."""
     acl: Acl | None = None
     """Says which topics users may publish to and read (`clearfunds.transports.acl`); None: nothing
     does but `acl_default`."""
@@ -360,6 +363,7 @@ class Relay:
                 behind_limit=settings.behind_limit,
                 passwords=settings.passwords,
                 anonymous=settings.anonymous,
+                tokens=settings.tokens,
             ),
             admission,
             self.tree,

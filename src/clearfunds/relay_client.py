@@ -32,7 +32,8 @@ class Access:
 
     Args:
         user: The user's name; None: no user.
-        password: The user's password. It crosses the network as it is where there is no TLS.
+        password: The user's password, or a JSON Web Token for a relay with `--jwt-key`: then the
+            user may be an empty text. It crosses the network as it is where there is no TLS.
         tls: Whether TLS is spoken.
         ca: File with the certificates, in PEM, of those whose signature is believed under the
             relay's; None: the system's.

@@ -10,9 +10,11 @@ import attrs
 import pytest
 
 from clearfunds._cli import run
+from clearfunds._cli._acl_options import Authorisation
 from clearfunds._cli._credit_options import Flow
 from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
 from clearfunds._cli._tls_options import Tls
+from clearfunds._cli._token_options import TokenOptions
 from clearfunds.accounts import Credit
 from clearfunds.transports import (
     AccountLimit,
@@ -325,15 +327,16 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 
 
 def test_every_setting_has_an_option() -> None:
-    groups = (Tls, Debt, Flow, Patience, Peers, Keeping, Syndicate)
+    groups = (Tls, Authorisation, TokenOptions, Debt, Flow, Patience, Peers, Keeping, Syndicate)
     grouped = {field.name for group in groups for field in attrs.fields(group)}
     ungrouped = {
         *("listen", "origin", "passwords", "anonymous", "http"),
         *("grace", "busy_poll", "otel_every"),
     }
     named = {option(field.name) for field in attrs.fields(RelaySettings)}
-    # Made of three files.
-    named = named - {"tls"} | {field.name for field in attrs.fields(Tls)}
+    # Made of several options each.
+    made = {field.name for group in (Tls, TokenOptions) for field in attrs.fields(group)}
+    named = named - {"tls", "tokens"} | made
     assert grouped | ungrouped == named
 
 

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from weakref import WeakSet, WeakValueDictionary
 
 from ...dataspace import FilterIndex
+from ...dataspace._topics import topic_matches
 from .._filters import covers, overlap
 from .._tenants import NO_USER, Peer, TenantRules
 from ._denied import Denied
 from ._rules import Access, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from ...dataspace import Route
     from ._acl import Acl
 
 AclDefault: TypeAlias = Literal["allow", "deny", "tenant"]
@@ -34,17 +36,17 @@ AclDefault: TypeAlias = Literal["allow", "deny", "tenant"]
 ACL_DEFAULTS: Final = get_args(AclDefault)
 
 CACHED_BYTES: Final = 16 << 20
-"""Bytes of topics, of all peers together, that are known to be writable; when they are reached all
-are forgotten. As the cache of routes (`DEFAULT_CACHED_ROUTES`)."""
+"""Bytes of the routes, of all peers together, that are known to be writable; when they are reached
+all are forgotten. As the cache of routes (`DEFAULT_CACHED_ROUTES`)."""
 
-KEY_BYTES: Final = 128
-"""What a topic that is known takes besides its text: a `bytes` object, and a place in a set."""
+ROUTE_BYTES: Final = 1_024
+"""What such a route may take besides its topic, if it is kept nowhere else."""
 
 _READ: Final = int(Access.READ)
 _WRITE: Final = int(Access.WRITE)
 
 
-Rules: TypeAlias = tuple["list[Rule]", "list[Rule] | None"]
+Rules: TypeAlias = tuple["Sequence[Rule]", "Sequence[Rule] | None"]
 """Those of one peer: its user's own, and the patterns; see `AclRules.patterns_of`."""
 
 
@@ -82,6 +84,7 @@ class Authority:
         self._own_notices = own_notices
         self._rights: WeakSet[Rights] = WeakSet()
         self._rulings: WeakValueDictionary[tuple[object, ...], _Ruling] = WeakValueDictionary()
+        self._own: WeakValueDictionary[str | None, _OwnRules] = WeakValueDictionary()
         self._cached = 0
         if acl is not None:
             acl.on_change.append(self._forget)
@@ -117,6 +120,7 @@ class Authority:
     def _forget(self) -> None:
         """Decide anew: the rules have changed."""
         self._rulings.clear()
+        self._own.clear()
         for rights in list(self._rights):
             rights.forget()
         self._cached = 0
@@ -134,12 +138,13 @@ class Authority:
             ruling = self._rulings[key] = _Ruling(self, rights)
         return ruling
 
-    def rules_of(self, user: str | None, client: str) -> Rules:
-        """Return a user's own rules and the patterns; see `AclRules.patterns_of`."""
-        if self.acl is None:
-            return [], []
-        rules = self.acl.rules
-        return list(rules.users.get(user, ())), rules.patterns_of(user, client)
+    def own_rules(self, user: str | None) -> _OwnRules:
+        """Return a user's own rules; the same for all its clients."""
+        own = self._own.get(user)
+        if own is None:
+            rules = () if self.acl is None else self.acl.rules.users.get(user, ())
+            own = self._own[user] = _OwnRules(rules)
+        return own
 
     def default_of(self, peer: Peer, client: str) -> _Default:
         """Return what holds for a peer where no rule matches."""
@@ -148,15 +153,22 @@ class Authority:
         tenants = self._tenants if self.default == "tenant" else None
         return _Default(self.default != "deny", tenants, peer, notices, own)
 
-    def remember(self, ruling: _Ruling, key: bytes) -> None:
-        """Know that a topic, as it stands in packets, is writable; see `Rights.writable`."""
-        size = len(key) + KEY_BYTES
+    def remember(self, ruling: _Ruling, key: bytes, route: Route) -> None:
+        """Know a route, by its topic as it stands in packets; see `Rights.routes`."""
+        size = len(key) + ROUTE_BYTES
         if self._cached + size > CACHED_BYTES:
-            self._cached = 0
             for each in list(self._rulings.values()):
-                each.writable.clear()
+                self.forget_routes(each)
+            self._cached = 0  # what those had that are gone
         self._cached += size
-        ruling.writable.add(key)
+        ruling.nbytes += size
+        ruling.routes[key] = route
+
+    def forget_routes(self, ruling: _Ruling) -> None:
+        """Know no routes of some peers."""
+        self._cached -= ruling.nbytes
+        ruling.nbytes = 0
+        ruling.routes.clear()
 
 
 class Rights:
@@ -165,11 +177,9 @@ class Rights:
     Attributes:
         peer: Who it is.
         client: Its client identifier.
-        writable: Topics that it may publish to, of those that were asked about, as they stand in
-            packets: two bytes of length, UTF-8. Another set after a change of the rules.
     """
 
-    __slots__ = ("__weakref__", "_authority", "_before", "_ruling", "client", "peer", "writable")
+    __slots__ = ("__weakref__", "_authority", "_before", "_ruling", "client", "peer")
 
     def __init__(self, authority: Authority, peer: Peer, client: str) -> None:
         self._authority = authority
@@ -177,7 +187,6 @@ class Rights:
         self.client = client
         self._ruling: _Ruling | None = None
         self._before: Rules | None = None
-        self.writable: set[bytes] = set()
 
     def __repr__(self) -> str:
         return f"<Rights of {self.peer.name}>"
@@ -192,13 +201,11 @@ class Rights:
         if self._ruling is not None:
             self._before = self._ruling.rules
         self._ruling = None
-        self.writable = set()
 
     def _decided(self) -> _Ruling:
         ruling = self._ruling
         if ruling is None:
             ruling = self._ruling = self._authority.ruling(self)
-            self.writable = ruling.writable
         return ruling
 
     def may_write(self, topic: str) -> bool:
@@ -226,9 +233,21 @@ class Rights:
             return self.may_read
         return None
 
-    def remember(self, key: bytes) -> None:
-        """Add to `writable`; for who has asked."""
-        self._authority.remember(self._decided(), key)
+    def routes(self, version: int) -> dict[bytes, Route]:
+        """Return the routes that were remembered, if `version` is still that of all routes.
+
+        They are of topics that it may publish to, as they stand in packets: two bytes of length,
+        UTF-8. To be asked again whenever a route may have become another one.
+        """
+        ruling = self._decided()
+        if ruling.version != version:
+            self._authority.forget_routes(ruling)
+            ruling.version = version
+        return ruling.routes
+
+    def remember(self, key: bytes, route: Route) -> None:
+        """Add one to `routes`; for who has asked whether it may publish there."""
+        self._authority.remember(self._decided(), key, route)
 
     @property
     def reads_less(self) -> bool:
@@ -239,6 +258,19 @@ class Rights:
             _takes_away(before, now)
             for before, now in zip(self._before, self._decided().rules, strict=True)
         )
+
+
+class _OwnRules:
+    """Rules of one user's own, made ready for matching."""
+
+    __slots__ = ("__weakref__", "index", "rules")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = rules
+        self.index: FilterIndex[int] = FilterIndex()
+        for rule in rules:
+            # Whole numbers: they are compared for each topic that is decided on.
+            self.index.add(rule.filter, int(rule.access))
 
 
 class _Default:
@@ -280,25 +312,36 @@ class _Ruling:
     """What holds for all peers that have the same rules.
 
     Attributes:
-        rules: What it is made of.
-        writable: See `Rights.writable`.
+        routes: See `Rights.routes`.
+        version: Of which version they are.
+        nbytes: What they count for.
     """
 
     __slots__ = (
-        "__weakref__", "_default", "_own", "_patterns", "_read", "_written", "rules", "writable",
+        "__weakref__", "_default", "_own", "_patterns", "_read", "_written", "nbytes", "routes",
+        "version",
     )  # fmt: skip
 
     def __init__(self, authority: Authority, rights: Rights) -> None:
         peer = rights.peer
         user = None if peer.user == NO_USER else peer.user
-        own, patterns = self.rules = authority.rules_of(user, rights.client)
+        acl = authority.acl
+        self._own = authority.own_rules(user)
+        self._patterns: Sequence[Rule] | None = ()
+        if acl is not None:
+            self._patterns = acl.rules.patterns_of(user, rights.client)
         self._default = authority.default_of(peer, rights.client)
-        self._own = _index(own)
-        self._patterns = None if patterns is None else _index(patterns)
-        self.writable: set[bytes] = set()
+        self.routes: dict[bytes, Route] = {}
+        self.version = -1
+        self.nbytes = 0
         # The last answers: many who subscribe have the same rules, and are asked for one route.
         self._read: tuple[str, bool] = "", False
         self._written: tuple[str, bool] = "", False
+
+    @property
+    def rules(self) -> Rules:
+        """What it is made of."""
+        return self._own.rules, self._patterns
 
     def may_write(self, topic: str) -> bool:
         last, allowed = self._written
@@ -317,18 +360,19 @@ class _Ruling:
         return allowed
 
     def _by_rules(self, topic: str, access: int) -> bool | None:
-        said = _decide(self._own.matching(topic), access)
-        if said is None:
-            # With a name that is dangerous in patterns nothing else is allowed.
-            patterns = self._patterns
-            said = False if patterns is None else _decide(patterns.matching(topic), access)
-        return said
+        said = _decide(self._own.index.matching(topic), access)
+        if said is not None:
+            return said
+        patterns = self._patterns
+        if patterns is None:
+            return False  # with a name that is dangerous in patterns nothing else is allowed
+        # No index: each client would have one of its own, and there are few patterns.
+        return _decide((p.access for p in patterns if topic_matches(p.filter, topic)), access)
 
     def may_subscribe(self, topic_filter: str) -> bool:
         if not any(sign in topic_filter for sign in "+#"):
             return self.may_read(topic_filter)
-        own, patterns = self.rules
-        for rules in (own, patterns):
+        for rules in self.rules:
             if rules is None:
                 return False
             about = [rule for rule in rules if overlap(rule.filter, topic_filter)]
@@ -339,20 +383,12 @@ class _Ruling:
         return self._default.lets_subscribe(topic_filter)
 
 
-def _takes_away(before: list[Rule] | None, now: list[Rule] | None) -> bool:
+def _takes_away(before: Sequence[Rule] | None, now: Sequence[Rule] | None) -> bool:
     """Whether rules let somebody read less than others did before, or might."""
     if before is None or now is None:
         return now is None and bool(before)
-    lost = any(rule.access & Access.READ and rule not in now for rule in before)
-    return lost or any(not rule.access and rule not in before for rule in now)
-
-
-def _index(rules: Iterable[Rule]) -> FilterIndex[int]:
-    index: FilterIndex[int] = FilterIndex()
-    for rule in rules:
-        # Whole numbers: they are compared for each topic that is decided on.
-        index.add(rule.filter, int(rule.access))
-    return index
+    lost, new = set(before) - set(now), set(now) - set(before)
+    return any(rule.access & _READ for rule in lost) or any(not rule.access for rule in new)
 
 
 def _decide(found: Iterable[int], access: int) -> bool | None:

@@ -23,6 +23,7 @@ from ._open import MQTT_PORT as MQTT_PORT
 from ._open import MQTT_TLS_PORT as MQTT_TLS_PORT
 from ._open import open_mqtt as open_mqtt
 from ._packets import SUBSCRIPTION_FAILED as SUBSCRIPTION_FAILED
+from ._packets import Auth as Auth
 from ._packets import ConnAck as ConnAck
 from ._packets import Connect as Connect
 from ._packets import ConnectReturnCode as ConnectReturnCode
@@ -53,4 +54,6 @@ from ._properties import NO_PROPERTIES as NO_PROPERTIES
 from ._properties import Properties as Properties
 from ._reasons import Reason as Reason
 from ._reasons import ReasonedError as ReasonedError
+from ._tokens import TokenKeyError as TokenKeyError
+from ._tokens import Tokens as Tokens
 from ._topics import TopicLimits as TopicLimits

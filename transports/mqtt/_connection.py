@@ -20,6 +20,7 @@ Who may say what is a table: the first byte of a packet tells its type and its f
 role and state there is a set of the first bytes that are welcome.
 
     server:  AWAITING_CONNECT --CONNECT received--> AWAITING_CONNACK --CONNACK 0 sent--> CONNECTED
+             AWAITING_CONNACK --AUTH sent--> AUTHENTICATING --AUTH received--> AWAITING_CONNACK
     client:  AWAITING_CONNECT --CONNECT sent--> AWAITING_CONNACK --CONNACK 0 received--> CONNECTED
     both:    CONNACK with another code, DISCONNECT, an error --> CLOSED
 
@@ -36,10 +37,11 @@ import attrs
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._need_data import NEED_DATA, NeedDataType
-from ._frames import DEFAULT_MAX_PACKET_SIZE, KIND_NAMES, find_frame
+from ._frames import AUTH, DEFAULT_MAX_PACKET_SIZE, DISCONNECT, KIND_NAMES, find_frame
 from ._packets import (
     FIRST_BYTES,
     PROTOCOL_LEVEL,
+    Auth,
     ConnAck,
     Connect,
     Disconnect,
@@ -86,6 +88,7 @@ class State(enum.Enum):
 
     AWAITING_CONNECT = "awaiting CONNECT"
     AWAITING_CONNACK = "awaiting CONNACK"
+    AUTHENTICATING = "awaiting AUTH"
     CONNECTED = "connected"
     CLOSED = "closed"
 
@@ -107,9 +110,11 @@ _NOTHING: frozenset[int] = frozenset()
 _WELCOME: dict[tuple[Role, State], frozenset[int]] = {
     (Role.SERVER, State.AWAITING_CONNECT): frozenset({0x10}),
     (Role.SERVER, State.AWAITING_CONNACK): _NOTHING,
+    (Role.SERVER, State.AUTHENTICATING): frozenset({AUTH, DISCONNECT}),  # [MQTT-3.1.2-30]
     (Role.SERVER, State.CONNECTED): _first_bytes(_FROM_CLIENT, without=Connect),
     (Role.SERVER, State.CLOSED): _NOTHING,
     (Role.CLIENT, State.AWAITING_CONNECT): _NOTHING,
+    (Role.CLIENT, State.AUTHENTICATING): _NOTHING,
     (Role.CLIENT, State.AWAITING_CONNACK): frozenset({0x20}),
     (Role.CLIENT, State.CONNECTED): _first_bytes(_FROM_SERVER, without=ConnAck),
     (Role.CLIENT, State.CLOSED): _NOTHING,
@@ -119,22 +124,32 @@ _WELCOME: dict[tuple[Role, State], frozenset[int]] = {
 _SENDABLE: dict[tuple[Role, State], frozenset[type[Packet]]] = {
     (Role.SERVER, State.AWAITING_CONNECT): frozenset(),
     (Role.SERVER, State.AWAITING_CONNACK): frozenset({ConnAck}),
+    (Role.SERVER, State.AUTHENTICATING): frozenset({ConnAck}),
     (Role.SERVER, State.CONNECTED): frozenset(_FROM_SERVER) - {ConnAck},
     (Role.SERVER, State.CLOSED): frozenset(),
     (Role.CLIENT, State.AWAITING_CONNECT): frozenset({Connect}),
+    (Role.CLIENT, State.AUTHENTICATING): frozenset(),
     (Role.CLIENT, State.AWAITING_CONNACK): frozenset(_FROM_CLIENT) - {Connect},
     (Role.CLIENT, State.CONNECTED): frozenset(_FROM_CLIENT) - {Connect},
     (Role.CLIENT, State.CLOSED): frozenset(),
 }
 
 # What a server may send besides in MQTT 5, once it has accepted CONNECT [MQTT-3.14.0-1].
-_SENDABLE_5: Final = _SENDABLE[Role.SERVER, State.CONNECTED] | {Disconnect}
+_SENDABLE_5: Final[frozenset[type[Packet]]] = frozenset(
+    {*_SENDABLE[Role.SERVER, State.CONNECTED], Auth, Disconnect}
+)
+_WELCOME_5: Final = _WELCOME[Role.SERVER, State.CONNECTED] | {AUTH}
+_ANSWERS_5: Final[frozenset[type[Packet]]] = frozenset({ConnAck, Auth})
 _DISCONNECT_ONLY: Final[frozenset[type[Packet]]] = frozenset({Disconnect})
 
 #: No CONNECT is larger: a fixed header of five bytes, ten bytes of variable header, five strings
 #: (section 3.1). Whoever has not even said who it is cannot make a server hold more than this. In
 #: MQTT 5 one could be, by its properties, as large as any packet; it must do with this.
 MAX_CONNECT_SIZE = 5 + 10 + 5 * (2 + 65_535)
+
+
+#: An AUTH before CONNACK: no method that there is needs more, and nobody owes for it yet.
+MAX_AUTH_SIZE = 8 << 10
 
 
 class Connection:
@@ -162,6 +177,7 @@ class Connection:
         "_expires_at_once",
         "_fault",
         "_is_311",
+        "_method",
         "_sendable",
         "_size_limit",
         "_topic_limits",
@@ -203,6 +219,7 @@ class Connection:
         # What topic aliases stand for; made when the first one comes.
         self._aliases: dict[int, str] | None = None
         self._expires_at_once = False
+        self._method: str | None = None
         self.buffer = b""
         self.position = 0
         self._topic_limits = topic_limits
@@ -334,6 +351,8 @@ class Connection:
                 self._enter(State.CONNECTED)
             case ConnAck() | Disconnect():
                 self.close()
+            case Auth() if self.state is State.AWAITING_CONNACK:
+                self._enter(State.AUTHENTICATING)
             case _:
                 pass
         return encoded
@@ -368,11 +387,16 @@ class Connection:
         self.state = state
         self._welcome = _WELCOME[self.role, state]
         self._sendable = _SENDABLE[self.role, state]
-        if state is State.CONNECTED and self.version != PROTOCOL_LEVEL:
+        if self.version != PROTOCOL_LEVEL and state is State.CONNECTED:
             self._sendable = _SENDABLE_5
+            self._welcome = _WELCOME_5
+        elif self.version != PROTOCOL_LEVEL and state is State.AWAITING_CONNACK:
+            self._sendable = _ANSWERS_5
         self._size_limit = self.max_packet_size
         if state is State.AWAITING_CONNECT:
             self._size_limit = min(self.max_packet_size, MAX_CONNECT_SIZE)
+        elif state is State.AUTHENTICATING:
+            self._size_limit = min(self.max_packet_size, MAX_AUTH_SIZE)
 
     def _drop_input(self) -> None:
         self.buffer = b""
@@ -385,6 +409,7 @@ class Connection:
             case Connect():
                 self._clean_session = packet.clean_session
                 self._expires_at_once = not packet.properties.session_expiry
+                self._method = packet.properties.authentication_method
                 self._enter(State.AWAITING_CONNACK)
             case ConnAck(session_present=True) if self._clean_session:
                 raise RemoteProtocolError(_SESSION_FAULTS[self.version])
@@ -392,6 +417,9 @@ class Connection:
                 self._enter(State.CONNECTED)
             case ConnAck():
                 self.close()
+            case Auth():
+                if self.state is State.AUTHENTICATING:
+                    self._enter(State.AWAITING_CONNACK)
             case _:
                 # What follows a DISCONNECT is kept in `buffer`: it is an error to be reported.
                 self._enter(State.CLOSED)
@@ -424,6 +452,8 @@ class Connection:
                 return self._resolved(packet)
             if isinstance(packet, Disconnect):
                 self._check_leaving(packet)
+            elif isinstance(packet, Auth):
+                self._check_auth(packet)
             return packet
         if connect_level(body) != PROTOCOL_LEVEL_5:
             self._is_311 = True
@@ -476,6 +506,23 @@ class Connection:
                 Reason.PROTOCOL_ERROR,
             )
         return attrs.evolve(packet, topic=topic)
+
+    def _check_auth(self, packet: Auth) -> None:
+        if self._method is None:
+            raise ReasonedError(
+                "AUTH came, but CONNECT has no authentication method [MQTT-4.12.0-6]",
+                Reason.PROTOCOL_ERROR,
+            )
+        if packet.properties.authentication_method != self._method:
+            raise ReasonedError(
+                "AUTH has another authentication method than CONNECT, or none [MQTT-4.12.0-5]",
+                Reason.PROTOCOL_ERROR,
+            )
+        if packet.reason == Reason.SUCCESS:
+            raise ReasonedError(
+                "AUTH from a client has reason code 0, which only servers send [MQTT-3.15.2-1]",
+                Reason.PROTOCOL_ERROR,
+            )
 
     def _check_leaving(self, packet: Disconnect) -> None:
         if packet.reason not in CLIENT_DISCONNECT_REASONS:
@@ -533,6 +580,8 @@ class Connection:
         if self.role is Role.SERVER:
             if self.state is State.AWAITING_CONNECT:
                 return f"the first packet is {name}, not CONNECT [MQTT-3.1.0-1]"
+            if self.state is State.AUTHENTICATING:
+                return f"{name} before CONNACK, where only AUTH and DISCONNECT may [MQTT-3.1.2-30]"
             if name == "CONNECT":
                 return "a second CONNECT on the same connection [MQTT-3.1.0-2]"
             table = "section 2.2.1, table 2.1"
@@ -566,7 +615,7 @@ _SESSION_FAULTS: Final = {
     "[MQTT-3.2.2-2]",
 }
 
-_TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind})
+_TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind, Auth.kind})
 
 
 def _refuses(packet: Packet) -> bool:

@@ -249,6 +249,19 @@ class Disconnect:
     kind: ClassVar[int] = 14
 
 
+@attrs.frozen
+class Auth:
+    """MQTT 5, section 3.15: one step of an authentication that takes several.
+
+    `reason` is 0 (done), 0x18 (go on) or 0x19 (the client begins anew).
+    """
+
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
+
+    kind: ClassVar[int] = 15
+
+
 Packet: TypeAlias = (
     Connect
     | ConnAck
@@ -264,6 +277,7 @@ Packet: TypeAlias = (
     | PingReq
     | PingResp
     | Disconnect
+    | Auth
 )
 
 # Table 2.2: the four low bits of the first byte. PUBLISH alone has flags that vary.
@@ -441,6 +455,10 @@ def connect_packet(
     level = packet.protocol_level
     fixed = struct.pack("!H4sBBH", 4, b"MQTT", level, flags, packet.keep_alive)
     return framed(0x10, fixed + b"".join(parts))
+
+
+def _refuse_auth(packet: Auth) -> bytes:
+    raise LocalProtocolError("MQTT 3.1.1 has no AUTH (section 2.2.1, table 2.1)")
 
 
 def _encode_connack(packet: ConnAck) -> bytes:
@@ -761,6 +779,7 @@ _ENCODERS: tuple[Callable[..., bytes], ...] = (
     encode_empty,
     encode_empty,
     _encode_disconnect,
+    _refuse_auth,
 )
 
 _DECODERS: dict[int, Callable[[int, bytes], Packet]] = {

@@ -64,19 +64,20 @@ class Writable:
         self._rights = rights
         self._server = server
 
-    def get(self, key: bytes, /) -> Route | None:
-        """Return the route of a topic, if it is known, and known to be writable."""
-        if key not in self._rights.writable:
-            return None
-        return self._server.dataspace.routes.by_key.get(key)
+    @property
+    def known(self) -> dict[bytes, Route]:
+        """Those that are known now, by the topic as it stands in packets."""
+        return self._rights.routes(self._server.dataspace.routes.version)
 
     def resolve(self, key: bytes) -> Route | None:
         """Find the route of a topic; None if it may not be routed so. See `MqttServer.resolve`."""
         topic = self._server.topic_of(key)
         if topic is None or not self._rights.may_write(topic):
             return None
-        self._rights.remember(key)
-        return self._server.resolve(key)
+        route = self._server.resolve(key)
+        if route is not None:
+            self._rights.remember(key, route)
+        return route
 
 
 class Readable(Framing):

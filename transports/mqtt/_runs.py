@@ -16,8 +16,7 @@ says what is wrong with it: nothing is refused here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
@@ -44,14 +43,6 @@ PROBE = 4
 """After this many equal headers in a row, columns are compared: below it, that costs more."""
 
 
-class KnownRoutes(Protocol):
-    """Routes by the topic as it stands in packets; a dictionary is one."""
-
-    def get(self, key: bytes, /) -> Route | None:
-        """Return the route of a topic, if it is known."""
-        ...
-
-
 @attrs.define(slots=True)
 class Run:
     """A run that was found at `Connection.position`."""
@@ -73,7 +64,7 @@ class Run:
 def find_run(
     buffer: bytes,
     start: int,
-    routes: KnownRoutes,
+    routes: Mapping[bytes, Route],
     resolve: Callable[[bytes], Route | None],
     room: tuple[int, int],
     max_packet_size: int,

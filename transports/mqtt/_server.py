@@ -29,6 +29,7 @@ from ._properties import application_properties
 from ._reasons import Reason
 from ._session import MqttSession
 from ._throttled import ThrottledNotices
+from ._tokens import Tokens
 from ._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._wills import DelayedWill, DelayedWills, LastWill
 
@@ -71,7 +72,9 @@ class MqttSettings(ServerSettings):
     passwords: Authenticator | None = None
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False
-    """With passwords: whether who names no user is let in, too."""
+    """With passwords or tokens: whether who names no user is let in, too."""
+    tokens: Tokens | None = None
+    """What tokens are checked with that clients give as passwords; None: there are none."""
 
 
 class MqttServer(Server[MqttSettings, MqttSession]):

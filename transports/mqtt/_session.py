@@ -34,6 +34,7 @@ from .._session import (
 from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
 from ._answers import Answer, Answers, Identifier
+from ._authentication import Authentication
 from ._connection import Connection, Role, State
 from ._filters import Filters
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
@@ -53,6 +54,7 @@ from ._options import (
 )
 from ._packets import (
     SUBSCRIPTION_FAILED,
+    Auth,
     ConnAck,
     Connect,
     ConnectReturnCode,
@@ -89,7 +91,9 @@ from ._runs import (
     publications,
     topic_key,
 )
+from ._scram import AuthenticationFailedError
 from ._selecting import Selecting
+from ._tokens import TokenError, Tokens
 from ._topics import SHARED_PREFIX
 from ._wills import LastWill
 
@@ -154,8 +158,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_observations", "_parting",
+        "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_connection",
+        "_ends_at", "_five", "_inflight", "_kept", "_listener", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_rights", "_short", "_single",
         "_single_topic", "_undecided", "_way", "_will", "_writable", "client_id",
     )  # fmt: skip
@@ -184,6 +188,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
+        # How it proves that, if it takes more than a password.
+        self._authentication: Authentication | None = None
+        # When that is over, on the ledger's clock.
+        self._ends_at: float | None = None
         self._inflight: Inflight | KeptInflight | None = None
         self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -543,7 +551,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return True
         payers = self._payers
         payer_of = payers.of_key if payers is not None and payers.by_topic else None
-        routes = self._writable
+        writable = self._writable
         while True:
             buffer = connection.buffer
             position = connection.position
@@ -557,8 +565,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     run = find_run(
                         buffer,
                         position,
-                        dataspace.routes.by_key if routes is None else routes,
-                        server.resolve if routes is None else routes.resolve,
+                        dataspace.routes.by_key if writable is None else writable.known,
+                        server.resolve if writable is None else writable.resolve,
                         account.room(),
                         connection.max_packet_size,
                         payer_of,
@@ -670,6 +678,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._handle_unsubscribe(packet)
             case Connect():
                 self._handle_connect(packet)
+            case Auth() if self._authentication is not None:
+                self._authenticate(partial(self._authentication.step, packet))
             case Disconnect():
                 self._handle_disconnect(packet)
                 # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
@@ -767,10 +777,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._connection.version == PROTOCOL_LEVEL_5:
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
-        data = self._connection.send(
-            self._fitting(ConnAck(False, return_code, properties), largest)
-        )
-        # Nobody owes for it: there is no account yet, and the connection ends here.
+        self._send_unowed(self._fitting(ConnAck(False, return_code, properties), largest))
+
+    def _send_unowed(self, packet: Packet) -> None:
+        """Send a packet before there is an account that could owe for it."""
+        data = self._connection.send(packet)
+        # One that does not read it waits in vain, and is cut off in time (`connect_timeout`).
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
 
@@ -786,20 +798,26 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
             self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, why)
         method = packet.properties.authentication_method
-        if method is not None:
-            method = printable(method[:SHOWN_OF_USER])
-            why = f"there is no authentication by {method} here; use a password or a certificate"
-            self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
         passwords = settings.passwords
+        if method is not None:
+            authentication = self._authentication = Authentication.of(packet, passwords)
+            if authentication is None:
+                method = printable(method[:SHOWN_OF_USER])
+                why = f"there is no authentication by {method} here; use a password or certificate"
+                self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
+            self._authenticate(partial(authentication.begin, packet.properties))
+            return
         if (
-            passwords is None
+            (passwords is None and settings.tokens is None)
             or self._link.user is not None  # its certificate says who it is
-            or (settings.anonymous and packet.username is None)
+            or (settings.anonymous and packet.username is None and packet.password is None)
         ):
             self._begin(packet)
+        elif settings.tokens is not None and Tokens.is_one(packet.password or b""):
+            self._begin_by_token(settings.tokens, packet)
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
-        elif packet.password is None:
+        elif packet.password is None or passwords is None:
             self._deny_password(packet.username)
         elif isinstance(passwords, Passwords) and passwords.quick:
             if not passwords.check(packet.username, packet.password):
@@ -808,6 +826,61 @@ class MqttSession(Session["MqttServer", Account | None]):
         else:
             self._undecided = packet
             self._hold = trio.Event()  # nobody sets it: see `_held`
+
+    def _authenticate(self, step: Callable[[], Auth]) -> None:
+        """Do a step of an authentication, and answer; its last step lets a client in.
+
+        Raises:
+            RemoteProtocolError: If the client has not proved who it is; it has been told so, or
+                will be.
+        """
+        authentication = self._authentication
+        assert authentication is not None
+        connected = self.account is not None
+        try:
+            answer = step()
+            user, certified = authentication.user, self._link.user
+            if user is not None and certified is not None and user != certified:
+                why = f"its certificate is of another user (user {certified})"
+                raise AuthenticationFailedError(why)
+        except AuthenticationFailedError as exc:
+            if connected:
+                raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc))
+        if connected:
+            self._send(answer)
+        elif user is None:
+            self._send_unowed(answer)
+        else:
+            self._begin(attrs.evolve(authentication.connect, username=user))
+
+    def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
+        """Let a client in, until its token expires.
+
+        Raises:
+            RemoteProtocolError: If the token is not good; the client has been told.
+        """
+        assert packet.password is not None
+        now = self._server.wall()
+        try:
+            token = tokens.read(packet.password, now)
+        except TokenError as exc:
+            why = f"its token is not good: {printable(str(exc))}"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        if packet.username and packet.username != token.user:
+            why = f"its token is of another user (user {token.user[:SHOWN_OF_USER]})"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        self._ends_at = self._server.ledger.clock() + token.expires - now
+        self._begin(attrs.evolve(packet, username=token.user))
+
+    def check_deadline(self, now: float) -> None:
+        """See `Session.check_deadline`: a token that has expired ends its connection."""
+        if self._ends_at is not None and now >= self._ends_at:
+            self._ends_at = None
+            self._parting = Reason.MAXIMUM_CONNECT_TIME
+            self.cut("its token has expired")
+        else:
+            super().check_deadline(now)
 
     async def _decide(self, packet: Connect) -> None:
         """Let a client in if a thread finds its password right; it has had no effect so far.
@@ -898,7 +971,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         user = packet.username if self._link.user is None else self._link.user
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
         old = server.sessions.get(client_id)
-        if settings.passwords is not None or self._link.user is not None:
+        if (
+            settings.passwords is not None
+            or settings.tokens is not None
+            or self._link.user is not None
+        ):
             self._check_user(peer, client_id, old)
         self.client_id = client_id
         self._peer = peer
@@ -961,6 +1038,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             assigned_client_id=None if packet.client_id else self.client_id,
             topic_alias_maximum=settings.max_topic_alias or None,
             shared_available=0,
+            authentication_method=packet.properties.authentication_method,
+            authentication_data=None if self._authentication is None else self._authentication.last,
         )
 
     def rules_changed(self) -> None:
@@ -975,7 +1054,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return
         if inflight is not None:
             inflight.look_again(rights)
-        if rights.reads_less and self.outlet.unsent:
+        if self.outlet.unsent and rights.reads_less:
             rights.denied.connection += 1
             self._parting = Reason.NOT_AUTHORIZED
             self.cut("it may not read any more what is on its way to it")

@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,6 +22,7 @@ import trio
 from .._errors import RemoteProtocolError
 from .._tenants import NO_USER, printable
 from ..mqtt._passwords import Authenticator, Passwords
+from ..mqtt._tokens import TokenError, Tokens
 from ._frames import AUTH_IS_KNOWN, AUTH_IS_WANTED, VERSION, Auth, Hello, Kind, Ping, Request
 
 if TYPE_CHECKING:
@@ -39,21 +41,30 @@ class Doorkeeper:
     """Who is let in; the same for all connections of a relay.
 
     Attributes:
-        passwords: Who knows users' passwords; None: nobody is asked.
-        anonymous: With passwords: whether a peer is let in that names no user.
+        passwords: Who knows users' passwords; None: nobody does.
+        tokens: What tokens are checked with that peers give as passwords; None: none is taken.
+        anonymous: With one of these: whether a peer is let in that names no user.
         certificates: Whether some peers show a certificate that says who they are.
         checks: How many passwords are looked at at a time, of all protocols.
+        wall: The wall clock, by which tokens expire.
     """
 
     passwords: Authenticator | None = None
+    tokens: Tokens | None = None
     anonymous: bool = False
     certificates: bool = False
     checks: trio.CapacityLimiter | None = None
+    wall: Callable[[], float] = time.time
+
+    @property
+    def asks(self) -> bool:
+        """Whether peers without a certificate are asked who they are."""
+        return self.passwords is not None or self.tokens is not None
 
     @property
     def knows_users(self) -> bool:
         """Whether peers are told apart: what one has made is not another's then."""
-        return self.passwords is not None or self.certificates
+        return self.asks or self.certificates
 
 
 class Entrance:
@@ -62,17 +73,21 @@ class Entrance:
     Attributes:
         greeted: Whether it has said HELLO.
         let_in: Whether it may ask for something.
+        expires_in: Seconds that the peer may stay, from its log-in on; None: as long as it likes.
         owner: Whose what it makes is: a user; `NO_USER` for those who have proved nothing, where
             others have to; None where nobody has to.
     """
 
-    __slots__ = ("_asked", "_keeper", "_link", "_named", "greeted", "let_in", "owner")
+    __slots__ = (
+        "_asked", "_keeper", "_link", "_named", "expires_in", "greeted", "let_in", "owner",
+    )  # fmt: skip
 
     def __init__(self, keeper: Doorkeeper, link: Link) -> None:
         self._keeper = keeper
         self._link = link
         self.greeted = False
         self.let_in = False
+        self.expires_in: float | None = None
         self.owner: str | None = NO_USER if keeper.knows_users else None
         # Whether it has sent AUTH, and whether anything that stands on who it is.
         self._named = False
@@ -126,7 +141,7 @@ class Entrance:
         self.greeted = True
         if self._link.user is not None:
             self.owner = self._link.user
-        elif self._keeper.passwords is not None and not self._keeper.anonymous:
+        elif self._keeper.asks and not self._keeper.anonymous:
             return AUTH_IS_KNOWN | AUTH_IS_WANTED
         self.let_in = True
         return AUTH_IS_KNOWN
@@ -142,10 +157,15 @@ class Entrance:
             NotLetInError: If it is wrong, or cannot be looked at.
         """
         self._named = True
-        passwords = self._keeper.passwords
-        if self._link.user is not None or passwords is None:
+        passwords, tokens = self._keeper.passwords, self._keeper.tokens
+        if self._link.user is not None or not self._keeper.asks:
             return None  # its certificate says who it is; or nobody can say
         self.let_in = False  # as long as it is not known
+        if tokens is not None and Tokens.is_one(auth.password):
+            self._let_in_by_token(auth, tokens)
+            return None
+        if passwords is None:
+            self._deny(auth.user)
         if isinstance(passwords, Passwords) and passwords.quick:
             self._let_in(auth, passwords.check(auth.user, auth.password))
             return None
@@ -191,6 +211,18 @@ class Entrance:
         if not right or auth.user == NO_USER:
             self._deny(auth.user)
         self.owner = auth.user
+        self.let_in = True
+
+    def _let_in_by_token(self, auth: Auth, tokens: Tokens) -> None:
+        now = self._keeper.wall()
+        try:
+            token = tokens.read(auth.password, now)
+        except TokenError as exc:
+            raise NotLetInError(f"its token is not good: {printable(str(exc))}") from None
+        if auth.user not in ("", token.user):
+            raise NotLetInError(f"its token is of another user (user {token.user[:SHOWN_OF_USER]})")
+        self.owner = token.user
+        self.expires_in = token.expires - now
         self.let_in = True
 
     @staticmethod

@@ -113,8 +113,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
     """One reader's connection."""
 
     __slots__ = (
-        "_attachments", "_entrance", "_frames", "_handles", "_listener", "_pending", "_step",
-        "_writing",
+        "_attachments", "_ends_at", "_entrance", "_frames", "_handles", "_listener", "_pending",
+        "_step", "_writing",
     )  # fmt: skip
 
     _unacknowledged_are = "messages were not acknowledged"
@@ -128,6 +128,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._listener = listener
         self._frames = FrameReader(min(settings.max_frame_size, MAX_LOGIN_BYTES))
         self._entrance = Entrance(server.door, link)
+        self._ends_at: float | None = None
         # Requests that were read while earlier ones wait.
         self._pending: deque[tuple[int, Request]] = deque()
         # What has to be awaited before the next request.
@@ -399,6 +400,14 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 else:
                     self._step = partial(self._when_checked, number, checked)
 
+    def check_deadline(self, now: float) -> None:
+        """See `Session.check_deadline`: a token that has expired ends its connection."""
+        if self._ends_at is not None and now >= self._ends_at:
+            self._ends_at = None
+            self.cut("its token has expired")
+        else:
+            super().check_deadline(now)
+
     # -- the way in -----------------------------------------------------------------------------
 
     def _when_let_in(self) -> None:
@@ -408,6 +417,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     def _logged_in(self, number: int) -> None:
         self._when_let_in()
+        if self._entrance.expires_in is not None:
+            self._ends_at = self._server.ledger.clock() + self._entrance.expires_in
         fields = self._fields("logged_in")
         fields["user"] = user = printable(self._entrance.user)
         self._server.logger.info("%s is user %s", self.name, user, extra=fields)

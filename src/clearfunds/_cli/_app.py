@@ -19,6 +19,7 @@ _COMMANDS: Final = {
     "top": "Show who waits on whom, and who owes what, in a terminal.",
     "trace": "Follow an account's next event to the last who is done with it.",
     "mint": "Make keys and sturdyrefs for Syndicate clients.",
+    "passwd": "Give MQTT users passwords, in a file for a relay.",
     "store": "Look at what a relay keeps on disk, and put it in order.",
     "report": "Say from a relay's journal who owed, who held, and which limits would have helped.",
     "perf": "Put a load on any MQTT server, and say what came, how late, and who had to wait.",

@@ -38,6 +38,7 @@ from ._password_file import read_passwords
 from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
 from ._running import alone, run_async
 from ._tls_options import Tls
+from ._token_options import TokenOptions
 from ._types import OptionalSeconds, OptionalText, Seconds
 
 log = logging.getLogger("clearfunds.relay")
@@ -94,7 +95,7 @@ def relay(
             group=_LISTENERS,
             negative=(),
             show_default=False,
-            help="With --passwords: clients that name no user are let in, too.",
+            help="With --passwords or --jwt-key: clients that name no user are let in, too.",
         ),
     ] = DEFAULTS.anonymous,
     http: Annotated[
@@ -106,6 +107,7 @@ def relay(
     ] = DEFAULTS.http,
     tls: Tls = Tls(),  # noqa: B008  (frozen)
     authorisation: Authorisation = Authorisation(),  # noqa: B008
+    tokens: TokenOptions = TokenOptions(),  # noqa: B008
     debt: Debt = Debt(),  # noqa: B008
     flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
@@ -151,7 +153,7 @@ def relay(
     Each address is a line of JSON on stdout, with the real port: `{"listening": "mqtt+tcp://..."}`,
     `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
     relay stops accepting and delivers what is owed; a second one ends it at once. At SIGHUP it
-    reads passwords, the access control list and certificates again.
+    reads passwords, keys, the access control list and certificates again.
     """
     configure_logging(log_level, log_format)
     sides = attrs.asdict(syndicate)
@@ -161,7 +163,7 @@ def relay(
         kept["store"] = str(keeping.store)
     elif keeping.disk_limit not in (None, DEFAULTS.disk_limit):
         raise UsageError("--disk-limit is of a store: give --store DIRECTORY, or --kept-limit")
-    if anonymous and passwords is None:
+    if anonymous and passwords is None and tokens.jwt_key is None:
         raise UsageError("--anonymous is of passwords: give --passwords FILE, or leave it out")
     try:
         settings = RelaySettings(
@@ -170,6 +172,7 @@ def relay(
             tls=tls.of_server(),
             passwords=None if passwords is None else read_passwords(passwords, log.warning),
             anonymous=anonymous,
+            tokens=tokens.read(log.warning),
             acl=authorisation.list(),
             acl_default=authorisation.acl_default,
             http=http,
@@ -275,6 +278,8 @@ def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
     reloads: dict[str, Callable[[], object]] = {}
     if isinstance(settings.passwords, Passwords):
         reloads["passwords"] = settings.passwords.reload
+    if settings.tokens is not None:
+        reloads["key of tokens"] = settings.tokens.reload
     if settings.acl is not None:
         reloads["access control list"] = settings.acl.reload
     if settings.tls is not None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from clearfunds.dataspace._routes import Routes
 from clearfunds.transports import Tenant
 from clearfunds.transports._tenants import NO_USER, Peer, TenantRules
 from clearfunds.transports.acl import Acl, Authority, Rights, parse_acl
-from clearfunds.transports.acl import _authority as module
+from clearfunds.transports.acl._authority import ROUTE_BYTES
 from clearfunds.transports.mqtt._throttled import topic_of
+
+A = Routes().of("a")
 
 
 def rights(authority: Authority, user: str = NO_USER, client: str = "c") -> Rights:
@@ -110,11 +113,15 @@ def test_rights_follow_the_rules() -> None:
     authority = Authority(acl)
     anna = rights(authority, "anna")
     assert anna.may_write("a")
-    anna.remember(b"\0\1a")
-    assert anna.writable == {b"\0\1a"}
+    anna.remember(b"\0\1a", A)
+    assert anna.routes(7) == {}
+    anna.remember(b"\0\1a", A)
+    assert anna.routes(7) == {b"\0\1a": A}
+    assert anna.routes(8) == {}
+    anna.remember(b"\0\1a", A)
     acl.replace(parse_acl("user anna\ntopic a\nuser bert\ntopic b\n"))
     assert not anna.reads_less
-    assert not anna.writable
+    assert anna.routes(8) == {}
     acl.replace(parse_acl("user anna\ntopic b\n"))
     assert anna.reads_less
     assert (anna.may_write("a"), anna.may_write("b")) == (False, True)
@@ -128,18 +135,24 @@ def test_users_share_what_is_known_unless_patterns_tell_clients_apart() -> None:
     one, other = rights(authority, "anna", "1"), rights(authority, "anna", "2")
     assert one.may_write("a")
     assert other.may_write("a")
-    one.remember(b"\0\1a")
-    assert other.writable == {b"\0\1a"}
+    assert one.routes(1) == {}
+    one.remember(b"\0\1a", A)
+    assert other.routes(1) == {b"\0\1a": A}
     acl.replace(parse_acl("pattern write %c\n"))
     assert (one.may_write("1"), other.may_write("1")) == (True, False)
 
 
 def test_what_is_known_of_all_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CACHED_BYTES", 10 * (module.KEY_BYTES + 4))
+    monkeypatch.setattr(f"{Authority.__module__}.CACHED_BYTES", 10 * (ROUTE_BYTES + 4))
     authority = Authority(Acl.from_text("topic #\nuser anna\ntopic #\n"))
     one, other = rights(authority), rights(authority, "anna")
+    assert one.routes(1) == other.routes(1) == {}
     for number in range(100):
         for each in (one, other):
             assert each.may_write("t")
-            each.remember(b"%04d" % number)
-            assert len(one.writable) + len(other.writable) <= 10
+            each.remember(b"%04d" % number, A)
+            assert 0 < len(one.routes(1)) + len(other.routes(1)) <= 10
+    assert one.routes(2) == other.routes(2) == {}
+    for number in range(10):
+        one.remember(b"%04d" % number, A)
+    assert len(one.routes(2)) == 10

@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,9 +15,18 @@ import pytest
 
 from clearfunds.transports._tenants import NO_USER, Peer
 from clearfunds.transports.acl import Acl, Authority
+from clearfunds.transports.mqtt import Will
 from tests.ports import lasting_port
 from tests.programs import needs
-from tests.transports.acl.cases import Case, Questions, answers, questions
+from tests.transports.acl.cases import (
+    ROOT,
+    ROOTS_RULES,
+    Case,
+    Questions,
+    answers,
+    questions,
+)
+from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import running
 
 pytestmark = needs("mosquitto")
@@ -27,7 +36,7 @@ ALL_CASES = [(seed, 25) for seed in range(100, 120)]
 
 
 @contextmanager
-def mosquitto_with(folder: Path, acl: str) -> Iterator[int]:
+def mosquitto_with(folder: Path, acl: str) -> Generator[int]:
     """Run mosquitto with an access control list; gives the port. It believes user names."""
     program = shutil.which("mosquitto")
     assert program is not None
@@ -71,6 +80,30 @@ async def compare(folder: Path, asked: Questions) -> None:
         if decided(authority, case) is not right
     ]
     assert not wrong, asked.text
+
+
+WILLS = ROOTS_RULES + "user anna\ntopic write may\n"
+
+
+async def wills_of(port: int) -> list[str]:
+    """Return where wills are published of those that somebody may have, or may not."""
+    async with connected5(port, "the root", username=ROOT) as root:
+        await root.subscribe("#")
+        for topic in ("must not", "may"):
+            async with connected5(port, "w", username="anna", will=Will(topic, b"gone")):
+                pass
+        await root.publication()
+        await root.publish("end")
+        return [(await root.publication()).topic for _ in range(1)]
+
+
+async def test_a_will_that_is_not_allowed_is_dropped_when_it_is_published(tmp_path: Path) -> None:
+    """Its client is let in all the same."""
+    with mosquitto_with(tmp_path, WILLS) as port:
+        assert await wills_of(port) == ["end"]
+    async with running(acl=Acl.from_text(WILLS)) as relay:
+        assert await wills_of(relay.port) == ["end"]
+        relay.audit()
 
 
 @pytest.mark.parametrize(("seed", "count"), RANDOM_CASES)

@@ -1,10 +1,12 @@
 """The core in MQTT 5: which version is spoken, who is told why, topic aliases."""
 
+import attrs
 import pytest
 
 from clearfunds.transports import LocalProtocolError, RemoteProtocolError
 from clearfunds.transports.mqtt import (
     NEED_DATA,
+    Auth,
     ConnAck,
     Connect,
     Connection,
@@ -24,6 +26,7 @@ from clearfunds.transports.mqtt import (
     UnsubAck,
     Unsubscribe,
     Will,
+    encode,
 )
 from clearfunds.transports.mqtt._frames import OversizedPacketError
 from clearfunds.transports.mqtt._packets5 import encode5
@@ -208,10 +211,83 @@ def test_a_goodbye_that_is_not_a_servers(packet: Disconnect) -> None:
     assert server.state is State.CONNECTED
 
 
+METHOD = Properties(authentication_method="M")
+AUTH_CONNECT = encode5(Connect("c", protocol_level=5, properties=METHOD))
+GO_ON = Auth(Reason.CONTINUE_AUTHENTICATION, METHOD)
+
+
+def authenticating() -> Connection:
+    server = Connection(Role.SERVER)
+    server.receive_data(AUTH_CONNECT)
+    assert isinstance(server.next_packet(), Connect)
+    server.send(GO_ON)
+    return server
+
+
+def test_an_authentication_takes_as_many_steps_as_it_needs() -> None:
+    server = authenticating()
+    for _ in range(3):
+        assert server.state is State.AUTHENTICATING
+        assert packets_until_answered(server, encode5(GO_ON)) == GO_ON
+        server.send(GO_ON)
+    assert packets_until_answered(server, encode5(GO_ON)) == GO_ON
+    server.send(ACCEPTED)
+    again = attrs.evolve(GO_ON, reason=Reason.REAUTHENTICATE)
+    assert packets(server, encode5(again)) == [again]
+    server.send(Auth(0, METHOD))
+    assert server.state is State.CONNECTED
+
+
+def packets_until_answered(server: Connection, data: bytes) -> object:
+    server.receive_data(data)
+    packet = server.next_packet()
+    assert server.state is State.AWAITING_CONNACK
+    return packet
+
+
+def test_who_gives_up_may_say_so() -> None:
+    server = authenticating()
+    assert packets(server, encode5(Disconnect())) == [Disconnect()]
+    assert server.state is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (encode5(PingReq()), "PINGREQ before CONNACK"),
+        (AUTH_CONNECT, "CONNECT before CONNACK"),
+        (b"\xf0\0", "MQTT-4.12.0-5"),
+        (encode5(Auth(0x18, Properties(authentication_method="N"))), "MQTT-4.12.0-5"),
+        (encode5(Auth(0, METHOD)), "MQTT-3.15.2-1"),
+        (b"\xf0\x81\x41", "at most 8192"),
+    ],
+)
+def test_nothing_else_comes_before_connack(data: bytes, error: str) -> None:
+    server = authenticating()
+    server.receive_data(data)
+    with pytest.raises(RemoteProtocolError, match=error):
+        server.next_packet()
+    assert server.state is State.CLOSED
+
+
+def test_3_1_1_has_no_auth() -> None:
+    server = Connection(Role.SERVER)
+    server.receive_data(encode(Connect("c")))
+    server.next_packet()
+    with pytest.raises(LocalProtocolError, match="cannot send"):
+        server.send(GO_ON)
+    with pytest.raises(LocalProtocolError, match="has no AUTH"):
+        encode(GO_ON)
+    server.send(ACCEPTED)
+    server.receive_data(b"\xf0\0")
+    with pytest.raises(RemoteProtocolError, match="type 15 is reserved"):
+        server.next_packet()
+
+
 # What a client sends, once it is connected, and the reason of the DISCONNECT for it.
 BAD_INPUT: dict[str, tuple[bytes, int, str]] = {
     "second CONNECT": (CONNECT, Reason.PROTOCOL_ERROR, "MQTT-3.1.0-2"),
-    "AUTH": (b"\xf0\0", Reason.PROTOCOL_ERROR, "not supported"),
+    "AUTH": (b"\xf0\0", Reason.PROTOCOL_ERROR, "MQTT-4.12.0-6"),
     "what servers send": (b"\x90", Reason.PROTOCOL_ERROR, "table 2-1"),
     "flags": (b"\xc1\0", Reason.MALFORMED_PACKET, "MQTT-2.1.3-1"),
     "QoS 3": (b"\x36", Reason.MALFORMED_PACKET, "MQTT-3.3.1-4"),

@@ -20,6 +20,7 @@ from clearfunds.transports.mqtt import (
     Connect,
     Disconnect,
     Passwords,
+    Properties,
     PubAck,
     PubComp,
     Publish,
@@ -276,6 +277,7 @@ async def test_a_will_is_looked_at_when_it_is_published() -> None:
     """By the rules of then; also one that was delayed."""
     acl = lists()
     will = Will("a/will", b"gone")
+    delayed = attrs.evolve(will, properties=Properties(will_delay=50))
     async with (
         running(acl=acl) as relay,
         connected(relay.port, username="root") as root,
@@ -283,9 +285,9 @@ async def test_a_will_is_looked_at_when_it_is_published() -> None:
     ):
         await root.subscribe("#")
         async with connected5(
-            relay.port, "2", clean=False, username="anna", will=will, session_expiry=60
+            relay.port, "2", clean=False, username="anna", will=delayed, session_expiry=60
         ):
-            relay.relay.mqtt.sessions["2"]._will = _delayed(relay.relay.mqtt.sessions["2"])
+            pass
         await until(lambda: len(relay.relay.mqtt.wills) == 1)
         acl.replace(parse_acl("user root\ntopic #\n"))
         relay.relay.mqtt.sessions["1"].cut("a test")
@@ -293,12 +295,6 @@ async def test_a_will_is_looked_at_when_it_is_published() -> None:
         await until(lambda: relay.relay.authority.denied.will == 2)
         assert await root.silent()
         relay.audit()
-
-
-def _delayed(session: MqttSession) -> Any:
-    will = session._will
-    assert will is not None
-    return attrs.evolve(will, delay=50)
 
 
 # -- when the rules change ------------------------------------------------------------------------
@@ -504,11 +500,21 @@ async def test_paho() -> None:
         granted: list[str] = []
         codes: list[int] = []
         got: list[str] = []
+
+        def told(_: Any, __: Any, message: Any) -> None:
+            got.append(message.topic)
+
+        def published(_: Any, __: Any, ___: Any, code: Any, *____: Any) -> None:
+            codes.append(code.value)
+
+        def subscribed(_: Any, __: Any, ___: Any, reasons: Any, *____: Any) -> None:
+            granted.extend(map(str, reasons))
+
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, "p", protocol=paho.MQTTv5)
         client.username_pw_set("anna")
-        client.on_message = lambda *event: got.append(event[2].topic)
-        client.on_publish = lambda *event: codes.append(event[3].value)
-        client.on_subscribe = lambda *event: granted.extend(str(code) for code in event[3])
+        client.on_message = told
+        client.on_publish = published
+        client.on_subscribe = subscribed
         client.connect("127.0.0.1", port)
         client.loop_start()
         client.subscribe([("a/#", paho.SubscribeOptions(1)), ("b", paho.SubscribeOptions(1))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from clearfunds.range_client import (
 from clearfunds.relay_client import Access
 from clearfunds.sink_client import SinkWriter
 from clearfunds.transports import Tenant
-from clearfunds.transports.mqtt import Passwords, Publish
+from clearfunds.transports.mqtt import Passwords, Publish, Tokens
 from clearfunds.transports.mqtt._passwords import QUICK_ITERATIONS
 from clearfunds.transports.subscriptions import ErrorCode, Kind
 from clearfunds.transports.subscriptions._frames import (
@@ -424,6 +425,37 @@ async def test_a_directory_that_fails_lets_nobody_in(caplog: pytest.LogCaptureFi
         with pytest.raises(NotAuthorizedError, match="could not be checked"):
             await attach(relay, "s", as_user("anna"))
     assert log_of(caplog, "it is down")
+
+
+async def test_a_token_says_who_its_user_is_and_for_how_long() -> None:
+    jwt = pytest.importorskip("jwt", reason="PyJWT is not installed")
+    secret = b"0123456789abcdef0123456789abcdef"
+
+    def token(seconds: float, key: bytes = secret) -> str:
+        claims = {"sub": "anna", "exp": time.time() + seconds}
+        made: str = jwt.encode(claims, key, algorithm="HS256")
+        return made
+
+    async with running(listen=LISTEN, tokens=Tokens(secret)) as relay:
+        for stranger in (
+            Access(),
+            as_user("anna", "secret"),
+            as_user("anna", token(-5)),
+            as_user("anna", token(60, b"another key of thirty-two bytes!")),
+            as_user("bert", token(60)),
+        ):
+            with pytest.raises(NotAuthorizedError):
+                await attach(relay, "s", stranger)
+        anna = await attach(relay, "s", as_user("anna", token(60)))
+        short = await attach(relay, "t", as_user("", token(1)))
+        assert names(relay) == ["@anna/s", "@anna/t"]
+        readers = relay.relay.readers
+        assert readers is not None
+        await until(lambda: len(readers.open) == 1)
+        with pytest.raises(NotAuthorizedError, match="its token is not good: it has expired"):
+            await blocking(short.head)
+        anna.close()
+        short.close()
 
 
 # -- TLS -----------------------------------------------------------------------------------------
