@@ -504,10 +504,24 @@ class SinkWriter:
         sock.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(sock, selectors.EVENT_READ)
+        try:
+            self._introduce()
+        except RangeClientError:
+            self._disconnect()  # it is not let in: it may be asked again
+            raise
+        self._connections += 1
+
+    def _introduce(self) -> None:
+        """Say who this is, and as whom it writes; the relay may refuse at any point of it."""
         number = self.new_number()
         self.send(HELLO, number, GREETING.pack(MAGIC, VERSION, VERSION))
         welcome = self.wait(number, WELCOME)
-        self._log_in(welcome)
+        login = self._access.login()
+        if login is not None:
+            check_login(welcome)
+            number = self.new_number()
+            self.send(AUTH, number, login)
+            self.wait(number, AUTHENTICATED)
         name, generation, incarnation = self.ticket
         take_over = self._take_over and not self._connections
         fixed = _OPEN.pack(generation, incarnation, take_over)
@@ -517,25 +531,8 @@ class SinkWriter:
             answer = _OPENED.unpack(self.wait(number, OPENED))
         except struct.error as exc:
             raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
-        except RangeClientError:
-            self._disconnect()  # it is not let in: it may be asked again
-            raise
         generation, incarnation, _, self.max_frame, self.max_rows = answer
         self.ticket = Ticket(name, generation, incarnation)
-        self._connections += 1
-
-    def _log_in(self, welcome: bytes) -> None:
-        login = self._access.login()
-        if login is None:
-            return
-        try:
-            check_login(welcome)
-            number = self.new_number()
-            self.send(AUTH, number, login)
-            self.wait(number, AUTHENTICATED)
-        except RangeClientError:
-            self._disconnect()  # it is not let in: it may be asked again
-            raise
 
     def _disconnect(self) -> None:
         sock, self._sock = self._sock, None
