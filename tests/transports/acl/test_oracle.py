@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import shutil
 import socket
 import subprocess
@@ -36,15 +37,18 @@ ALL_CASES = [(seed, 25) for seed in range(100, 120)]
 
 
 @contextmanager
-def mosquitto_with(folder: Path, acl: str) -> Generator[int]:
-    """Run mosquitto with an access control list; gives the port. It believes user names."""
+def mosquitto_with(folder: Path, acl: str, more: str = "allow_anonymous true\n") -> Generator[int]:
+    """Run mosquitto with an access control list; gives the port.
+
+    It believes user names, unless `more` of its configuration says otherwise.
+    """
     program = shutil.which("mosquitto")
     assert program is not None
     (folder / "acl").write_text(acl)
     (folder / "acl").chmod(0o644)
     port = lasting_port()
     (folder / "conf").write_text(
-        f"user root\nlistener {port} 127.0.0.1\nallow_anonymous true\nacl_file {folder / 'acl'}\n"
+        f"user {getpass.getuser()}\nacl_file {folder / 'acl'}\nlistener {port} 127.0.0.1\n{more}"
     )
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "-c", str(folder / "conf")], stdout=log, stderr=log)
