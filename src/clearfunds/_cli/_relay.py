@@ -26,6 +26,7 @@ from clearfunds.transports import (
     TransportError,
     serve_relay,
 )
+from clearfunds.transports._authorise import has_users
 from clearfunds.transports.mqtt import Passwords
 
 from ._acl_options import Authorisation
@@ -190,6 +191,11 @@ def relay(
         beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if settings.range_owner is not None and not has_users(settings):
+        raise UsageError(
+            "--range-owner is of users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
+            "FILE, or leave it out"
+        )
     if settings.tls is not None and not any(_is_secure(url) for url in listen):
         log.warning(
             "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does"

@@ -272,7 +272,8 @@ class Keeping:
         OptionalText,
         Parameter(
             help="User who gets the subscriptions and writers in the store that were made before "
-            "readers and writers had to log in; none: nobody can reach them."
+            "readers and writers had to log in (-: those who need not); none: nobody can reach "
+            "them."
         ),
     ] = DEFAULTS.range_owner
     kept_limit: Annotated[

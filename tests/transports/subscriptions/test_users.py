@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -214,6 +216,53 @@ async def test_who_is_not_let_in_may_say_hello_and_who_he_is_and_nothing_else() 
         assert readers is not None
         assert readers.counters.refused == 7
         assert not names(relay)
+
+
+@pytest.mark.parametrize("passwords", [QUICK, SLOW], ids=["quick", "slow"])
+async def test_all_at_once_or_in_pieces_it_is_the_same(passwords: Passwords) -> None:
+    own = Attach(name="s", filters=("a",))
+    good = Hello(1, 1), Auth("anna", b"secret"), own, AskHead(1), Ping()
+    kinds = [Kind.WELCOME, Kind.AUTHENTICATED, Kind.ATTACHED, Kind.HEAD_IS, Kind.PONG]
+    async with running(listen=LISTEN, passwords=passwords) as relay:
+        ask = Answers(relay)
+        assert [kind for kind, _ in await ask.of(*good)] == kinds
+        bad = Hello(1, 1), Auth("anna", b"guess"), own, AskHead(1), Ping()
+        found = await ask.of(*bad)
+        assert [kind for kind, _ in found] == [Kind.WELCOME, Kind.ERROR]
+        assert names(relay) == ["@anna/s"]
+
+
+async def test_no_order_of_frames_lets_anybody_in_without_a_password() -> None:
+    """Whatever comes in whatever order, cut anywhere: nothing is made, and nothing breaks."""
+    frames: list[Request | bytes] = [
+        Hello(1, 1), Hello(1, 1), Hello(2, 9), Auth("anna", b"guess"), Auth("", b""),
+        Auth("-", b"secret"), Auth("bert\n", b"secret"), Ping(), Attach(name="s", filters=("#",)),
+        Attach(name="@anna/s", filters=("#",)), Ack(1, 1), AskHead(1),
+        encode_frame(64, 1, bytes(40)), encode_frame(66, 1, bytes(60)), encode_frame(7, 0),
+        encode_frame(255, 0, bytes(9)), bytes(7),
+    ]  # fmt: skip
+    dice = random.Random(7)
+    async with running(listen=LISTEN, passwords=QUICK) as relay:
+        readers = relay.relay.readers
+        assert readers is not None
+        for _ in range(150):
+            some = [Hello(1, 1), *dice.choices(frames, k=dice.randint(0, 5))][dice.randint(0, 1) :]
+            data = b"".join(
+                each if isinstance(each, bytes) else encode_request(number, each)
+                for number, each in enumerate(some)
+            )
+            place = dice.randint(0, len(data))
+            stream = await trio.open_tcp_stream(HOST, port_of(relay))
+            async with stream:
+                for piece in (data[:place], data[place:]):
+                    with contextlib.suppress(trio.BrokenResourceError):
+                        await stream.send_all(piece)
+                    await trio.lowlevel.checkpoint()
+        await until(lambda: not readers.open)
+        assert not names(relay)
+        assert not len(readers.writing.sinks)
+        assert readers.counters.internal_errors == 0
+        relay.audit()
 
 
 async def test_a_log_in_has_its_time() -> None:
