@@ -129,8 +129,8 @@ class KeepingSettings:
     what its reader has not acknowledged the oldest is dropped, until it has caught up. With
     `disconnect` its reader is cut off, too."""
     reader_disk_limit: int | None = DEFAULT_READER_DISK_LIMIT
-    """Bytes on disk of one durable subscription. When they are spent its publishers wait for its
-    reader."""
+    """Bytes on disk of one durable subscription; where users are known, of all of one user's, and
+    of what its writers have staged. When they are spent publishers wait for the reader."""
     memory_alarm: float | None = 0.6
     """Memory of the process above which nobody who publishes is read: up to 1, a share of what
     there is; above, bytes; None: it is not watched. As RabbitMQ's vm_memory_high_watermark."""

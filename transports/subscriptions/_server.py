@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import trio
 
@@ -28,6 +27,7 @@ from ._session import SubscriptionSession
 from ._settings import SubscriptionSettings
 from ._sink_disk import SinkDisk
 from ._sink_serving import SinkServing
+from ._user_room import UserRoom
 
 READERS_ACCOUNT = "readers"
 """The account above those of all readers: a root of its own. What is on its way to a reader is not
@@ -92,9 +92,11 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         self.door = Doorkeeper() if door is None else door
         if authority is not None:
             self.authority = authority
-        of_key: Callable[[str], Account] | None = None
-        if disk_of is not None:
-            of_key = partial(_by_peer, disk_of)
+        self._room: UserRoom | None = None
+        if disk_of is not None and store is not None:
+            most = SubscriptionLimits() if limits is None else limits
+            self._room = UserRoom(disk_of, most.max_disk_bytes)
+        of_key = None if self._room is None else self._room.of
         self.disk: SubscriptionDisk | None = None
         self._staged: Account | None = None
         if store is not None:
@@ -131,7 +133,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             limits=settings.sinks,
             disk=self._sink_disk(),
             parent_of=self._parent_of,
-            rest_of=None if self._staged is not None else of_key,
+            rest_of=of_key,
             names=self._names,
             authority=self.authority,
         )
@@ -230,10 +232,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             self.disk.write()
         self.subscriptions.close()
         self.writing.close()
-        if self._staged is not None:
-            self._staged.close()
+        for each in (self._room, self._staged):
+            if each is not None:
+                each.close()
         self.readers.close()
-
-
-def _by_peer(disk_of: Callable[[Peer], Account], key: str) -> Account:
-    return disk_of(peer_of(key))

@@ -264,8 +264,9 @@ class Keeping:
     reader_disk_limit: Annotated[
         OptionalSize,
         Parameter(
-            help="Bytes in the store of one durable subscription of a reader of ranges; none: no "
-            "limit of its own."
+            help="Bytes in the store of one durable subscription of a reader of ranges; where "
+            "users are known, of all that one user has there, what its writers have staged "
+            "included; none: no limit of its own."
         ),
     ] = DEFAULTS.reader_disk_limit
     range_owner: Annotated[

@@ -149,6 +149,25 @@ async def test_a_durable_one_has_its_own_room_on_the_disk_and_no_more(tmp_path: 
         idle.close()
 
 
+async def test_two_of_one_user_have_no_more_room_than_one(tmp_path: Path) -> None:
+    async with running(
+        listen=LISTEN, passwords=QUICK, store=str(tmp_path / "s"), fsync_interval=0.0,
+        limit_items=50, reader_patience=0.4, reader_disk_limit=100_000,
+    ) as relay:  # fmt: skip
+        idle = [
+            await attach(relay, name, MALLORY, filters=["#"], durable=True) for name in ("a", "b")
+        ]
+        async with till(relay) as publisher:
+            with trio.fail_after(25):
+                await publish(publisher, 1, 200, size=1_000)
+        accounts = relay.ledger.accounts
+        assert accounts["disk/users/@bert"].debt_bytes <= 100_000 + 4_000
+        assert accounts["disk"].debt_bytes <= 100_000 + 4_000
+        for each in idle:
+            await blocking(each.drop)
+        relay.audit()
+
+
 async def test_the_same_when_nobody_is_attached(tmp_path: Path) -> None:
     """A grace that its reader chose does not have others wait for longer than the relay's own."""
     async with running(

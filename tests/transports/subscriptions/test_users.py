@@ -438,8 +438,9 @@ async def test_they_stand_below_their_users_tenant(tmp_path: Path) -> None:
         assert above(accounts["subscription/@anna/ram"]) == users
         assert above(accounts["sink/@anna/w"]) == users
         assert above(accounts["subscription/@bert/ram"]) == ["tenant/bank", "server"]
-        assert above(accounts["subscription/@anna/disk"]) == ["disk/press", "disk"]
-        assert above(accounts["staged/@anna/w"]) == ["disk/press", "disk"]
+        own = ["disk/press/users/@anna", "disk/press", "disk"]
+        assert above(accounts["subscription/@anna/disk"]) == own
+        assert above(accounts["staged/@anna/w"]) == own
         for each in there:
             each.close()
 
