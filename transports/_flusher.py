@@ -9,9 +9,9 @@ CPU seconds per million deliveries pipelined, 8.7 instead of 20 with one message
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 OUTLETS_A_STEP = 128
 """How many outlets are sent to before other tasks may run: about a millisecond's worth."""
+
+
+SENDING: Final = "sending to it"
 
 
 class Flusher:
@@ -108,8 +111,10 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
     account: Account | None = None
     holder: Outlet | None = None
     items = nbytes = 0
+    left = iter(outlets)
+    outlet = outlets[0]
     try:
-        for outlet in outlets:
+        for outlet in left:
             loan = outlet.flush()
             if loan is not None:
                 if loan.account is not account:
@@ -126,6 +131,8 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
                 nbytes += loan.bytes
                 loan.items = 0
                 outlet.spare = loan
+    except Exception as exc:  # noqa: BLE001 (whatever it is)
+        _flush_others(outlet, exc, left, waited)
     finally:
         if holder is not None and account is not None:
             if waited:
@@ -135,12 +142,26 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
             account.repay(items, nbytes, Outcome.DELIVERED, holder)
 
 
+def _flush_others(failed: Outlet, exc: Exception, left: Iterator[Outlet], waited: float) -> None:
+    """End the connection of an outlet that has raised, and send to those behind it all the same."""
+    others = list(left)
+    try:
+        failed.ledger.faults.note(failed, SENDING, exc)
+    finally:
+        if others:
+            _flush(others, waited)
+
+
 def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
     """Do the same, for who records each loan."""
     if len(outlets) == 1:
         # A message to one subscriber is a flush of its own: as much again is spared without lists.
         outlet = outlets[0]
-        loan = outlet.flush()
+        try:
+            loan = outlet.flush()
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            outlet.ledger.faults.note(outlet, SENDING, exc)
+            return
         if loan is not None:
             items = loan.items
             if waited:
@@ -153,8 +174,10 @@ def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
         return
     account: Account | None = None
     ended: list[tuple[Outlet, int, int, float]] = []
+    left = iter(outlets)
+    outlet = outlets[0]
     try:
-        for outlet in outlets:
+        for outlet in left:
             loan = outlet.flush()
             if loan is not None:
                 if loan.account is not account:
@@ -170,6 +193,8 @@ def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
                 ended.append((outlet, items, loan.bytes, loan.opened))
                 loan.items = 0
                 outlet.spare = loan
+    except Exception as exc:  # noqa: BLE001 (whatever it is)
+        _flush_others(outlet, exc, left, waited)
     finally:
         if account is not None:
             account.repay_delivered(ended)

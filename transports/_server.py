@@ -42,7 +42,8 @@ class Counters:
     timeouts: int = 0
     """Connections closed because the peer was silent for too long."""
     internal_errors: int = 0
-    """Connections closed because of a fault of the relay's own; each is logged with its trace."""
+    """Faults of the relay's own, each of which has ended a connection; logged with its trace. Those
+    that have ended none are in `Faults.unowned`."""
     received: int = 0
     """Messages received: MQTT's publications."""
     received_bytes: int = 0
@@ -117,6 +118,7 @@ class Server(Generic[SettingsT, SessionT]):
         self.make_outlet: Callable[..., Outlet] = Outlet
         self.authority = Authority()
         self._full_logged = -1e9
+        self.ledger.faults.ends.append(self._end)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.open)} connections>"
@@ -139,6 +141,23 @@ class Server(Generic[SettingsT, SessionT]):
         link.close()
         return False
 
+    def _begun(self, link: Link, make: Callable[[], SessionT]) -> SessionT | None:
+        """Make a session; None, with its link closed, if that fails: accepting goes on."""
+        try:
+            return make()
+        except Exception as exc:  # noqa: BLE001 (the nursery is of all connections)
+            link.close()
+            self.ledger.faults.note(None, f"letting {link.peer} connect", exc)
+            return None
+
+    def _end(self, whose: object, doing: str, exc: Exception) -> bool:
+        """End the connection whose fault it is, if it is one of these; see `Faults`."""
+        session = next((each for each in self.open if each.has(whose)), None)
+        if session is None:
+            return False
+        session.fault(doing, exc)
+        return True
+
     def stop(self) -> None:
         """End every connection as soon as everything it is owed has been sent."""
         self.stopping = True
@@ -150,9 +169,10 @@ class Server(Generic[SettingsT, SessionT]):
         while True:
             await next_tick(TICK_SECONDS)
             now = self.ledger.clock()
+            call = self.ledger.faults.call
             for session in list(self.open):
-                session.check_deadline(now)
-            self.each_tick(now)
+                call(session, "looking at its deadline", session.check_deadline, now)
+            call(None, "doing what is due", self.each_tick, now)
 
     def joined(self) -> None:
         """Note that a connection has been added to `open`."""

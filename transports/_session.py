@@ -19,6 +19,7 @@ import abc
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import trio
@@ -165,7 +166,17 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                     contextlib.suppress(OSError, trio.ClosedResourceError),
                 ):
                     await link.say_goodbye()
+        except Exception as exc:  # noqa: BLE001 (the nursery is of all connections)
+            self.fault("ending it", exc)
+        except BaseExceptionGroup as group:
+            # Cancelled, and at fault as well.
+            faults, others = group.split(Exception)
+            if faults is not None:
+                self.fault("ending it", faults)
+            if others is not None:
+                raise others from None
         finally:
+            self._retire("internal error")  # nothing is left to be done, but after a fault
             server.open.discard(self)
             link.close()
 
@@ -179,7 +190,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 await link.open()
                 reason = await self._serve()
             reason = link.why or reason
-            if server.stopping:
+            if link.ending is Ending.ERROR:
+                pass  # it has been logged
+            elif server.stopping:
                 await self._flush_out()
             else:
                 link.ending = Ending.LEFT if link.why is None else Ending.CUT
@@ -199,17 +212,10 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         except OSError as exc:
             link.ending = Ending.LEFT
             reason = f"the connection broke: {exc.strerror or exc}"
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001
             # A fault of ours ends the connection that met it, not the others.
-            server.counters.internal_errors += 1
             reason = f"internal error: {exc!r}"
-            link.ending = Ending.ERROR
-            link.why = link.why or "internal error"
-            server.logger.exception(
-                "%s closed for an error of the relay's",
-                self._who,
-                extra=self._fields("closed", reason),
-            )
+            self.fault("serving it", exc)
         finally:
             self._retire(reason)
 
@@ -384,24 +390,37 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if self._retired:
             return
         self._retired = True
-        server = self._server
-        server.flusher.flush_now()
-        if server.stopping:
+        flush_now = self._server.flusher.flush_now
+        flush_now()
+        account = self.account
+        # Each for itself: what one of them cannot do the others do all the same.
+        for step in (
+            self._note_unflushed,
+            partial(self._withdraw, reason),
+            self.outlet.close,
+            self._close_holder,
+            partial(self._close_account, account),
+            self._close,
+        ):
+            self._server.ledger.faults.call(self, "taking back what it stood for", step)
+        if not self._link.says_goodbye:
+            self._link.close()
+        flush_now()
+
+    def _note_unflushed(self) -> None:
+        if self._server.stopping:
             unflushed = self.unflushed()
             if unflushed is not None:
-                server.unflushed.append(unflushed)
-        account = self.account
-        self._withdraw(reason)
-        self.outlet.close()
+                self._server.unflushed.append(unflushed)
+
+    def _close_holder(self) -> None:
         holder = self._unacknowledged()
         if holder is not None:
             holder.close()
+
+    def _close_account(self, account: Account | None) -> None:
         if account is not None:
-            server.tree.close(account)
-        self._close()
-        if not self._link.says_goodbye:
-            self._link.close()
-        server.flusher.flush_now()
+            self._server.tree.close(account)
 
     @abc.abstractmethod
     def _withdraw(self, reason: str) -> None:
@@ -414,6 +433,29 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     def cut(self, why: str) -> None:
         """End the connection from this side."""
         self._link.cut(why)
+
+    def has(self, whose: object) -> bool:
+        """Whether it is this connection's: itself, its account, what is held for its peer."""
+        return whose is self or whose is self.outlet or self._is_of_peer(whose)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        return whose is not None and (whose is self.account or whose is self._unacknowledged())
+
+    def fault(self, doing: str, exc: Exception) -> None:
+        """End the connection for a fault of our own. Its trace is logged, once."""
+        server = self._server
+        server.counters.internal_errors += 1
+        link = self._link
+        if link.ending is not Ending.ERROR:
+            link.ending = Ending.ERROR
+            server.logger.error(
+                "%s closed for an error of the relay's, while %s",
+                self._who,
+                doing,
+                exc_info=exc,
+                extra=self._fields("closed", f"internal error: {exc!r}"),
+            )
+        link.cut("internal error")
 
     # -- what is said of it ---------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ import attrs
 
 from ...accounts import (
     Account,
+    Faults,
     Ledger,
     Limit,
     QuotaExceededError,
@@ -73,6 +74,8 @@ AS_SET: Final = -1.0
 class Keeping(Protocol):
     """Where sessions are kept: `clearfunds.transports.queues.Shelves`, or one in RAM."""
 
+    faults: Faults
+
     def shelf(self, name: str) -> Any:
         """Return the shelf of the queue called `name`."""
         ...
@@ -89,8 +92,8 @@ class Keeping(Protocol):
         """Forget a small value."""
         ...
 
-    def when_durable(self, callback: Callable[[], object]) -> None:
-        """Call back when everything until now is durable."""
+    def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
+        """Call back when everything until now is durable; if that raises, end whose it is."""
         ...
 
     def hurry(self) -> None:
@@ -520,13 +523,13 @@ class KeptSession:
             kept()  # the session is over: in another one it would mean another publication
             return
         keeping.set(self._key(AWAITING_PREFIX, packet_id), b"")
-        keeping.when_durable(kept)
+        keeping.when_durable(kept, self.queue)
 
     def released(self, packet_id: int, complete: Callable[[], object]) -> None:
         """Note a PUBREL; `complete` is called when the identifier may mean something new."""
         keeping = self._sessions.keeping
         self.forget_identifier(packet_id)
-        keeping.when_durable(complete)
+        keeping.when_durable(complete, self.queue)
 
     def forget_identifier(self, packet_id: int) -> None:
         """Let an identifier of the client's mean a new publication."""
@@ -539,7 +542,7 @@ class KeptSession:
     def resume_releasing(self, release: Callable[[int], object]) -> None:
         """Let what is received be released once more, as soon as its PUBREC is on disk."""
         for packet_id in self.releasing:
-            self._sessions.keeping.when_durable(partial(release, packet_id))
+            self._sessions.keeping.when_durable(partial(release, packet_id), self.queue)
 
     def received(self, packet_id: int, release: Callable[[], object]) -> None:
         """Note a PUBREC, in the batch in which its message is erased; `release` when that is so."""
@@ -548,7 +551,7 @@ class KeptSession:
             self.releasing[packet_id] = None
             # With a number that tells their order [MQTT-4.6.0-4].
             keeping.set(self._key(RELEASING_PREFIX, packet_id), time.time_ns().to_bytes(8, "big"))
-        keeping.when_durable(release)
+        keeping.when_durable(release, self.queue)
 
     def completed(self, packet_id: int) -> bool:
         """Note a PUBCOMP; whether it was waited for."""
@@ -613,6 +616,7 @@ class KeptSessions:
     ) -> None:
         self.dataspace = dataspace
         self.keeping = keeping
+        keeping.faults = self.ledger.faults
         self.settings = settings
         self.by_id: dict[str, KeptSession] = {}
         self.expired = 0
@@ -742,7 +746,8 @@ class KeptSessions:
         now = self.wall()
         over = [session.client_id for session in self.by_id.values() if session.is_over(now)]
         for client_id in over:
-            self.discard(client_id)
+            queue = self.by_id[client_id].queue
+            self.ledger.faults.call(queue, "ending its session", self.discard, client_id)
         self.expired += len(over)
         return over
 
@@ -753,8 +758,9 @@ class KeptSessions:
         away, and for which nothing more may be kept, not longer than its patience.
         """
         over: KeptSession | None = None
+        call = self.ledger.faults.call
         for session in self.by_id.values():
-            session.queue.tick(now)
+            call(session.queue, "doing what is due", session.queue.tick, now)
             if session.left is None or not session.queue.is_short:
                 session.short_since = None
             elif session.short_since is None:
@@ -763,7 +769,8 @@ class KeptSessions:
                 over = session
         # One at a time: the others may have room then.
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
-            self._give_up(over.client_id, "what came for it waits for room, and nobody makes any")
+            why = "what came for it waits for room, and nobody makes any"
+            call(over.queue, "ending its session", self._give_up, over.client_id, why)
 
     def restore(self, values: Mapping[str, bytes]) -> None:
         """Take up the sessions from before a restart; for who opens the store, before all else.

@@ -33,7 +33,7 @@ from .._session import (
 )
 from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
-from ._answers import Answer, Answers, Identifier
+from ._answers import ANSWERING, Answer, Answers, Identifier
 from ._authentication import Authentication
 from ._connection import Connection, Role, State
 from ._filters import Filters
@@ -357,12 +357,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         will, self._will = self._will, None
         kept = self._kept
-        if kept is not None:
-            kept.detach(account)
-        else:
-            with account.turn() as turn:
-                for observation in self._observations.values():
-                    server.dataspace.unobserve(turn, observation)
+        server.ledger.faults.call(
+            self, "taking back its subscriptions", self._unsubscribe_all, account
+        )
         self._observations.clear()
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
@@ -376,7 +373,23 @@ class MqttSession(Session["MqttServer", Account | None]):
             extra=self._fields("left", reason),
         )
 
+    def _unsubscribe_all(self, account: Account) -> None:
+        if self._kept is not None:
+            self._kept.detach(account)
+            return
+        with account.turn() as turn:
+            for observation in self._observations.values():
+                self._server.dataspace.unobserve(turn, observation)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        """See `Session.has`."""
+        kept = self._kept
+        return super()._is_of_peer(whose) or (kept is not None and whose is kept.queue)
+
     def _close(self) -> None:
+        server = self._server
+        if server.sessions.get(self.client_id) is self:
+            del server.sessions[self.client_id]  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
         if self._answers is not None:
@@ -474,8 +487,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     if not done % ACKNOWLEDGED_AT_ONCE:
                         # Shielded: the others have been taken out of the input.
                         await trio.lowlevel.cancel_shielded_checkpoint()
-                        if self._retired:
-                            return
+                    if self._retired or (self._link.why is not None and not self._server.stopping):
+                        return  # what it has acknowledged has gone back to where it came from
                 self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
                 self._inflight.close()  # nothing more will be acknowledged
@@ -601,8 +614,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self.account is not None:  # the time that it has to be let in goes on
                 self._last = server.ledger.clock()
             self._handle(packet)
-            if self._replays or self._undecided is not None:
-                return True
+            if self._replays or self._hold is not None:
+                return True  # what comes next waits for these, DISCONNECT too
 
     def _at_once(self, data: bytes) -> bool | None:
         """See `Session._at_once`: forwards one publication that is just like the one before.
@@ -689,6 +702,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
+        if self._answers is not None:
+            self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -766,7 +781,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
         if self.account is not None and self._connection.state is State.CONNECTED:
-            self._send(packet)
+            self._server.ledger.faults.call(self, ANSWERING, self._send, packet)
             self._server.flusher.ready()
 
     # -- CONNECT --------------------------------------------------------------------------------
@@ -984,7 +999,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._writable = Writable(self._rights, server)
         if old is not None:
             # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
-            old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
+            what = "another connection came with its identifier"
+            tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
+            server.ledger.faults.call(old, "telling it that it is taken over", tell)
             old.cut("another connection came with the same client identifier")
             old._retire("another connection came with the same client identifier")
         name = peer.name
@@ -1160,9 +1177,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         if packet.qos:
             answers = self._answers
             if answers is None:
-                answers = self._answers = Answers(
-                    self._send, self.cut, None if self._five is None else self._refusal
-                )
+                refusal = None if self._five is None else self._refusal
+                note = partial(server.ledger.faults.note, self, ANSWERING)
+                answers = self._answers = Answers(self._send, self.cut, refusal, note)
             if self._five is not None:
                 self._check_receive_maximum(answers, packet)
             if packet.qos == 1:
@@ -1188,20 +1205,20 @@ class MqttSession(Session["MqttServer", Account | None]):
             else:
                 publication = server.publication(packet)
             payer = account if self._payers is None else self._payers.of(packet.topic)
-            refusal = server.publish(payer, publication, answer, self._rights)
-            if refusal is not None:
+            refused = server.publish(payer, publication, answer, self._rights)
+            if refused is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
                 server.counters.rejected += 1
-                self.complain(f"a publication was dropped: {refusal.why}")
-                if refusal.reason is Reason.NOT_AUTHORIZED:
+                self.complain(f"a publication was dropped: {refused.why}")
+                if refused.reason is Reason.NOT_AUTHORIZED:
                     server.authority.denied.publish += 1
                 if answer is not None and self._five is not None:
-                    answer.refuse_with(self._refusal(answer.packet, refusal.why, refusal.reason))
+                    answer.refuse_with(self._refusal(answer.packet, refused.why, refused.reason))
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
-                server.kept.keeping.when_durable(answer.taken)
+                server.kept.keeping.when_durable(answer.taken, self)
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
@@ -1288,14 +1305,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._send(packet)
             return
         kept.write()
-        # What comes next, and what is retained, comes after it.
-        hold = self._hold = trio.Event()
+        hold = trio.Event()
 
         def kept_it() -> None:
             self._send_later(packet)
             hold.set()
 
-        self._server.keep(kept_it)
+        self._server.keep(kept_it, self)
+        if not hold.is_set():
+            self._hold = hold  # what comes next, and what is retained, comes after it
 
     def _subscribe(
         self, account: Account, text: str, options: int, identifier: int, new: bool

@@ -278,6 +278,15 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         fields = self._fields("left", reason)
         self._server.logger.info("%s left: %s", self.name, reason, extra=fields)
 
+    def _is_of_peer(self, whose: object) -> bool:
+        """See `Session.has`: what it reads or writes is not its own, but it is who suffers."""
+        writing = self._writing
+        return (
+            super()._is_of_peer(whose)
+            or (writing is not None and writing.sink is not None and whose is writing.sink)
+            or any(whose is each.subscription for each in self._attachments.values())
+        )
+
     def _close(self) -> None:
         self._frames.close()
         self._pending.clear()

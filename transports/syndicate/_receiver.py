@@ -184,9 +184,15 @@ class Receiver:
             # Before the account is closed, and not only when the task begins.
             stack = ExitStack()
             stack.enter_context(self._account.kept_open())
-            nursery.start_soon(_retract_in_steps, self._account, live, stack)
+            nursery.start_soon(self._retract_in_steps, live, stack)
         elif live:
             _retract_all(self._account, live)
+
+    async def _retract_in_steps(self, live: list[Retractor], stack: ExitStack) -> None:
+        try:
+            await _retract_in_steps(self._account, live, stack)
+        except Exception as exc:  # noqa: BLE001 (the nursery is of all)
+            self._account.ledger.faults.note(self._account, "retracting what it asserted", exc)
 
     # -- see `Source` ---------------------------------------------------------------------------
 

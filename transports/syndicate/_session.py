@@ -239,10 +239,12 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             return
         self.sender.gone = True
         self._templates.clear()
+        call = self._server.ledger.faults.call
         for answer in list(self._answers):
-            answer.end()
-        self._receiver.withdraw(self._server.flusher.nursery)
-        self._membrane.disconnect()
+            call(self, "ending what it was asked", answer.end)
+        withdraw, nursery = self._receiver.withdraw, self._server.flusher.nursery
+        call(self, "retracting what it asserted", withdraw, nursery)
+        call(self, "forgetting what it knew", self._membrane.disconnect)
 
     def _withdraw(self, reason: str) -> None:
         """See `Session._withdraw`."""

@@ -467,7 +467,7 @@ async def test_who_cannot_be_looked_at_again_is_cut_off_alone(
         await well.publish("a/1")
         await well.publication()
         assert relay.relay.mqtt.counters.internal_errors == 1
-        assert log_of(caplog, "what it may do could not be looked at again")
+        assert log_of(caplog, "looking again at what it may do")
         relay.ledger.audit()
         relay.relay.mqtt.counters.internal_errors = 0
 
