@@ -320,16 +320,19 @@ class Subscriptions:
         """Deal, by their policy, with those that have waited for room on disk for too long."""
         now = self.ledger.clock()
         for each in self:
-            if not each.waits_for_room(now):
-                continue
-            why = (
-                f"subscription {each.subscription} has had no room on disk for {each.patience:g} s "
-                "for what came, and its reader has acknowledged too little"
-            )
-            if each.policy is StuckPolicy.DISCONNECT:
-                each.give_up(why)
-            elif each.policy.relieves:
-                each.relieve(why)
+            if each.waits_for_room(now):
+                self.ledger.faults.call(each, "dealing with it", self._deal_with, each)
+
+    @staticmethod
+    def _deal_with(stuck: RangeSubscription) -> None:
+        why = (
+            f"subscription {stuck.subscription} has had no room on disk for {stuck.patience:g} s "
+            "for what came, and its reader has acknowledged too little"
+        )
+        if stuck.policy is StuckPolicy.DISCONNECT:
+            stuck.give_up(why)
+        elif stuck.policy.relieves:
+            stuck.relieve(why)
 
     def look_for_the_lost(self) -> list[RangeSubscription]:
         """Deal with those whose reader has not come back within their grace; return them."""

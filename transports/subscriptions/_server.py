@@ -158,9 +158,8 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
     def rules_changed(self) -> None:
         """End what is no longer allowed: what the authority says may be something else now."""
         for session in list(self.open):
-            why = session.not_readable()
-            if why is not None:
-                session.cut(why)
+            what = "looking again at what it may read"
+            self.ledger.faults.call(session, what, session.rules_changed)
 
     def _sink_disk(self) -> SinkDisk | None:
         if self.disk is None:

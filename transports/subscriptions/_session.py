@@ -582,14 +582,13 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 return f"user {printable(self._entrance.user)} may read nothing of {text} (--acl)"
         return None
 
-    def not_readable(self) -> str | None:
-        """Say what it is attached to and may not read any more; None: it may all."""
+    def rules_changed(self) -> None:
+        """End the connection if it is attached to something that its user may not read any more."""
         for each in self._attachments.values():
             subscription = each.subscription
             why = self._not_readable(subscription.subscription, subscription.filters)
             if why is not None:
-                return why
-        return None
+                self.cut(why)
 
     async def _when_durable(self, number: int, handle: int, answer: Callable[[], None]) -> None:
         """Answer when what the answer says would be found again after a restart."""

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from clearfunds.accounts import Limit, Quota
+from clearfunds.accounts import Ledger, Limit, Quota
 from clearfunds.dataspace.subscriptions import SubscriptionLimits
 from clearfunds.range_client import DataLossError, RangeReader, RefusedError, StoreError, Ticket
 from clearfunds.store import Store, StoreSettings
@@ -286,6 +286,7 @@ class Counted:
     """A subscription that counts how often it is asked to write."""
 
     def __init__(self) -> None:
+        self.ledger = Ledger()
         self.writes = 0
 
     def write(self) -> None:
