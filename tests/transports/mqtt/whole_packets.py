@@ -36,11 +36,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import Credit
 from clearfunds.transports import Link
+from clearfunds.transports.acl import Acl, parse_acl
 from clearfunds.transports.mqtt import (
     NO_PROPERTIES,
+    Auth,
     Connect,
     Disconnect,
     Packet,
+    Passwords,
     PingReq,
     Properties,
     PubAck,
@@ -86,6 +89,16 @@ class Checked:
         return user.encode() == password
 
 
+KEYS: Final = Passwords.from_text(f"u:SCRAM-SHA-256$4096:{'A' * 16}${'A' * 43}=:{'A' * 43}=\n")
+"""Keys of a user whose password nobody knows."""
+
+RULES: Final = [
+    parse_acl("topic #\nuser u\ntopic #\n"),
+    parse_acl("topic pair\ntopic t/#\nuser u\ntopic read #\npattern deny v/%c\n"),
+    parse_acl("topic pair\ntopic read v\ntopic write t/#\npattern write %u\n"),
+]
+"""Rules that take turns, where there are some."""
+
 RELAYS: Final[dict[str, dict[str, Any]]] = {
     "ram": {},
     "store": {"store": True, "fsync_interval": 0.0},
@@ -112,12 +125,20 @@ RELAYS: Final[dict[str, dict[str, Any]]] = {
     "spilling": {"stuck": "spill", "store": True, "fsync_interval": 0.0},
     "waiting": {"stuck": "wait"},
     "passwords": {"passwords": Checked(), "anonymous": True},
+    "keys": {"passwords": KEYS, "anonymous": True},
+    "rules": {"acl": True},
+    "rules and store": {"acl": True, "store": True, "fsync_interval": 0.0},
 }
 """The relays that are played with."""
 
 IDS: Final = ("a", "b")
 TOPICS: Final = ("t", "t/u", "v")
 SIZES: Final = (0, 1, 60, 3000)
+
+
+_PROOF: Final = Properties(
+    authentication_method="SCRAM-SHA-256", authentication_data=b"n,,n=u,r=abc"
+)
 
 
 def _hellos() -> Iterator[Connect]:
@@ -129,6 +150,7 @@ def _hellos() -> Iterator[Connect]:
                 yield Connect(client_id, clean, 0, will=each)
             for password in (b"u", b"wrong"):
                 yield Connect(client_id, clean, 0, "u", password)
+            yield Connect(client_id, clean, 0, protocol_level=5, properties=_PROOF)
             for said in (
                 Properties(),
                 Properties(session_expiry=20),
@@ -182,6 +204,8 @@ def _packets5() -> Iterator[tuple[int, Packet]]:
             yield weight // 2, Subscribe(1, no_local, Properties(subscription_ids=(7,)))
         else:
             yield weight, packet
+    yield 10, Auth(0x18, _PROOF)
+    yield 5, Auth(0x19, _PROOF)
     yield 6, PubRec(1, 0x80)
     yield 6, Publish("", b"x", 1, packet_id=1, properties=Properties(topic_alias=1))
 
@@ -369,12 +393,18 @@ class Machine:
         elif step.then == SHUTS and client.sock is not None:
             with contextlib.suppress(OSError):
                 client.sock.shutdown(socket.SHUT_WR)
+        self._change_rules()
         await wait_all_tasks_blocked()
         if step.then == READS:
             client.read()
         elif step.then == ANSWERS:
             client.answer()
             await wait_all_tasks_blocked()
+
+    def _change_rules(self) -> None:
+        acl = self.relay.relay.settings.acl
+        if acl is not None:
+            acl.replace(RULES[self.writes % len(RULES)])
 
     def check(self) -> None:
         """See that no fault was met, and that the books balance."""
@@ -414,6 +444,8 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
         for module in ("_flusher", "_session", "_at_once", "credit._session"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
         patch.setattr("clearfunds.transports.mqtt._session.ACKNOWLEDGED_AT_ONCE", 1)
+        if settings.get("acl"):
+            settings["acl"] = Acl(RULES[0])
         if settings.pop("store", None):
             settings["store"] = stack.enter_context(tempfile.TemporaryDirectory())
         async with running(**settings) as relay, trio.open_nursery() as nursery:
