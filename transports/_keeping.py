@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from ..accounts import DISK, Account, Ledger, Limit
+from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
 from ..dataspace.sinks import SinkLimits
-from ..dataspace.subscriptions import RangeSubscription
+from ..dataspace.subscriptions import RangeSubscription, SubscriptionLimits
 from ..store import StoreSettings
 from ._alarms import AlarmSettings, memory_limit
 from ._flusher import Flusher
@@ -24,7 +24,7 @@ from .mqtt._kept_retained import keep_retained
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
 from .queues._spool import forget_spools
-from .subscriptions import SubscriptionServer, SubscriptionSettings
+from .subscriptions import Doorkeeper, SubscriptionServer, SubscriptionSettings
 from .subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
 from .subscriptions._sink_disk import PREFIX as SINK_PREFIX
 
@@ -169,10 +169,12 @@ def subscription_server(
     settings: KeepingSettings,
     *,
     make: Callable[..., RangeSubscription] = RangeSubscription,
+    certificates: bool = False,
 ) -> SubscriptionServer:
     """Make the side of a relay that readers of ranges connect to; see `transports.subscriptions`.
 
     With a store, what durable subscriptions have there is taken up. `make` makes a subscription.
+    Users are those of MQTT, with their passwords; `certificates`: or who certificates say.
     """
     common: ServerSettings = mqtt.settings
     store = keeping.store if isinstance(keeping, Shelves) else None
@@ -186,6 +188,8 @@ def subscription_server(
             idle_timeout=common.idle_timeout,
             topics=mqtt.settings.topics,
             max_stage_size=mqtt.settings.max_packet_size + (64 << 10),
+            max_names_each=settings.max_range_names,
+            range_owner=settings.range_owner,
             sinks=SinkLimits(
                 batch_bytes=settings.sink_batch_limit,
                 grace=settings.sink_grace,
@@ -196,9 +200,24 @@ def subscription_server(
             ),
         ),
         admission,
+        limits=SubscriptionLimits(
+            max_disk_bytes=settings.reader_disk_limit,
+            patience=settings.reader_patience,
+            stuck=StuckPolicy(settings.reader_stuck),
+            keep=common.behind,
+        ),
         store=store,
         disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
         limit_of=common.limit_of,
         tree=mqtt.tree,
         make=make,
+        door=Doorkeeper(
+            passwords=mqtt.settings.passwords,
+            tokens=mqtt.settings.tokens,
+            anonymous=mqtt.settings.anonymous,
+            certificates=certificates,
+            checks=mqtt.checks,
+        ),
+        disk_of=None if mqtt.kept is None else mqtt.kept.at_rest_of_peer,
+        authority=mqtt.authority,
     )

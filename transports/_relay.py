@@ -131,7 +131,8 @@ class RelaySettings(KeepingSettings):
     WebSocket, `mqtt+tls` and `mqtt+wss` for these with TLS (see `tls`); and `syndicate+tcp` and so
     on in the same way. Who connects to one of the latter meets the dataspace, or a gatekeeper if
     `?gatekeeper` stands at the URL's end; that needs `sturdy_key`.
-    `subscribe+tcp` is for readers that take ranges (`clearfunds.range_client`)."""
+    `subscribe+tcp` and `subscribe+tls` are for readers that take ranges and writers of batches
+    (`clearfunds.range_client`, `sink_client`)."""
     tls: ServerTls | None = attrs.field(default=None, repr=False)
     """What `tls` and `wss` are encrypted with. Where it wants certificates of clients, a client's
     user is who its certificate is for, whatever it says itself."""
@@ -139,13 +140,13 @@ class RelaySettings(KeepingSettings):
     """Whose pages may connect over WebSocket, as `https://example.com`; none: those of the same
     host; `*`: anybody's."""
     passwords: Authenticator | None = None
-    """Who knows the passwords of MQTT clients (`transports.mqtt.Passwords`, or one of your own);
-    None: they are asked for none, and whatever user they name is believed."""
+    """Who knows the passwords of MQTT clients, and of readers and writers of `subscribe+tcp`
+    (`transports.mqtt.Passwords`, or one of your own); None: they are asked for none, and whatever
+    user an MQTT client names is believed."""
     anonymous: bool = False
-    """With passwords or tokens: whether MQTT clients are let in that name no user."""
+    """With passwords or tokens: whether clients are let in that name no user."""
     tokens: Tokens | None = None
-    """What tokens are checked with that MQTT clients give as passwords
-    (`transports.mqtt.Tokens`)."""
+    """What tokens are checked with that clients give as passwords (`transports.mqtt.Tokens`)."""
     acl: Acl | None = None
     """Says which topics users may publish to and read (`clearfunds.transports.acl`); None: nothing
     does but `acl_default`."""
@@ -419,7 +420,12 @@ class Relay:
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
             self.readers = subscription_server(
-                self.mqtt, keeping, admission, settings, make=subscription
+                self.mqtt,
+                keeping,
+                admission,
+                settings,
+                make=subscription,
+                certificates=settings.tls is not None and settings.tls.asks,
             )
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
@@ -430,11 +436,16 @@ class Relay:
             side.authority = self.authority
             if self.credit is not None:
                 use_credit(self.credit, side)
-        self.authority.on_change = self.mqtt.rules_changed
+        self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None
         # The metrics of what runs beside it.
         self.collectors: list[Collector] = []
+
+    def _rules_changed(self) -> None:
+        self.mqtt.rules_changed()
+        if self.readers is not None:
+            self.readers.rules_changed()
 
     @property
     def sides(self) -> list[Server[Any, Any]]:

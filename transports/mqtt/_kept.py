@@ -53,7 +53,7 @@ from .._outlet import nobody
 from .._partings import Steps
 from .._passed import PassedTime
 from .._shares import fits
-from .._tenants import NO_USER, as_part, identity, peer_of, peer_of_older, printable
+from .._tenants import NO_USER, Peer, as_part, identity, peer_of, peer_of_older, printable
 from ._answers import Answer
 from ._filters import Filters
 from ._frames import MAX_REMAINING_LENGTH
@@ -768,7 +768,11 @@ class KeptSessions:
 
     def at_rest_of(self, name: str, client_id: str) -> Account:
         """Return the account above those for what is at rest for one client."""
-        tenant = self._tree.of(peer_of(name, printable(client_id))).tenant
+        return self.at_rest_of_peer(peer_of(name, printable(client_id)))
+
+    def at_rest_of_peer(self, peer: Peer) -> Account:
+        """Return the account above those for what is at rest for somebody."""
+        tenant = self._tree.of(peer).tenant
         return self.at_rest_of_tenant("" if tenant is None else tenant.name)
 
     def at_rest_of_tenant(self, tenant: str) -> Account:

@@ -29,6 +29,11 @@ class ServerTls:
         self.context = make()
         self.asks_nobody = self._without_question()
 
+    @property
+    def asks(self) -> bool:
+        """Whether peers are asked who they are."""
+        return self.context.verify_mode is not ssl.CERT_NONE
+
     def reload(self) -> None:
         """Take what there is now, for connections from now on.
 

@@ -26,6 +26,7 @@ from clearfunds.transports import (
     TransportError,
     serve_relay,
 )
+from clearfunds.transports._authorise import has_users
 from clearfunds.transports._memory import let_go_of_large
 from clearfunds.transports.mqtt import Passwords
 
@@ -68,7 +69,8 @@ def relay(
             "mqtt+unix:///PATH, mqtt+ws://HOST:PORT for browsers (WebSocket), mqtt+tls and "
             "mqtt+wss for the same with TLS (--tls-certificate); syndicate+tcp and so on in the "
             "same way, with ?gatekeeper at the end for clients with a sturdyref only; "
-            "subscribe+tcp for readers that take ranges. May be given several times.",
+            "subscribe+tcp, subscribe+tls for readers that take ranges and writers of batches. May "
+            "be given several times.",
         ),
     ] = DEFAULTS.listen,
     origin: Annotated[
@@ -86,8 +88,8 @@ def relay(
         Parameter(
             group=_LISTENERS,
             help="File of users and passwords, as mosquitto_passwd writes it, of which every MQTT "
-            "client has to give one; read again at SIGHUP. Without one clients are asked for no "
-            "password.",
+            "client, reader of ranges and writer of batches has to give one; read again at SIGHUP. "
+            "Without one clients are asked for no password.",
         ),
     ] = None,
     anonymous: Annotated[
@@ -96,7 +98,7 @@ def relay(
             group=_LISTENERS,
             negative=(),
             show_default=False,
-            help="With --passwords or --jwt-key: MQTT clients that name no user are let in, too.",
+            help="With --passwords or --jwt-key: clients that name no user are let in, too.",
         ),
     ] = DEFAULTS.anonymous,
     http: Annotated[
@@ -194,6 +196,11 @@ def relay(
         beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if settings.range_owner is not None and not has_users(settings):
+        raise UsageError(
+            "--range-owner is of users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
+            "FILE, or leave it out"
+        )
     if settings.tls is not None and not any(_is_secure(url) for url in (*listen, http or "")):
         log.warning(
             "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does, "

@@ -19,6 +19,7 @@ from ._types import (
     OptionalSeconds,
     OptionalShareOrSize,
     OptionalSize,
+    OptionalText,
     Seconds,
     Size,
 )
@@ -131,6 +132,20 @@ class Patience:
         OptionalSize,
         Parameter(help="Bytes that are kept for all such subscribers; none: no limit."),
     ] = DEFAULTS.behind_limit
+    reader_patience: Annotated[
+        Seconds,
+        Parameter(
+            help="Seconds that a reader of ranges may acknowledge nothing while others wait for it."
+        ),
+    ] = DEFAULTS.reader_patience
+    reader_stuck: Annotated[
+        Literal["wait", "disconnect", "drop_oldest"],
+        Parameter(
+            help="What is done about its subscription then: it is waited for; or nobody waits, and "
+            "the oldest that it has not acknowledged is dropped when there is no room, until it "
+            "has caught up; disconnect cuts it off, too."
+        ),
+    ] = DEFAULTS.reader_stuck
     slow_wait: Annotated[
         OptionalSeconds,
         Parameter(
@@ -166,6 +181,13 @@ class Peers:
     max_topic_levels: Annotated[Count, Parameter(help="Levels in a topic or a filter.")] = (
         DEFAULTS.max_topic_levels
     )
+    max_range_names: Annotated[
+        Count,
+        Parameter(
+            help="Subscriptions of readers of ranges, and writers of batches, of one user; with "
+            "--passwords, or certificates."
+        ),
+    ] = DEFAULTS.max_range_names
     max_inflight: Annotated[
         Count,
         Parameter(
@@ -292,6 +314,22 @@ class Keeping:
             "queued. none: no limit."
         ),
     ] = DEFAULTS.disk_limit
+    reader_disk_limit: Annotated[
+        OptionalSize,
+        Parameter(
+            help="Bytes in the store of one durable subscription of a reader of ranges; where "
+            "users are known, of all that one user has there, what its writers have staged "
+            "included; none: no limit of its own."
+        ),
+    ] = DEFAULTS.reader_disk_limit
+    range_owner: Annotated[
+        OptionalText,
+        Parameter(
+            help="User who gets the subscriptions and writers in the store that were made before "
+            "readers and writers had to log in (-: those who need not); none: nobody can reach "
+            "them."
+        ),
+    ] = DEFAULTS.range_owner
     kept_limit: Annotated[
         OptionalSize, Parameter(help="The same in memory, without a store; none: no limit.")
     ] = DEFAULTS.kept_limit
