@@ -45,7 +45,7 @@ from ..dataspace.subscriptions import RangeSubscription
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
 from ._alarms import AlarmSettings, watch_alarms
-from ._authorise import authority_of, check_acl, say_what_is_allowed
+from ._authorise import authority_of, check_acl, has_users, say_what_is_allowed
 from ._bearer_tokens import BearerTokens
 from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
@@ -403,6 +403,7 @@ class Relay:
                 passwords=settings.passwords,
                 anonymous=settings.anonymous,
                 tokens=settings.tokens,
+                believes=not has_users(settings),
             ),
             admission,
             self.tree,

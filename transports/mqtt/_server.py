@@ -105,6 +105,9 @@ class MqttSettings(ServerSettings):
     """With passwords or tokens: whether who names no user is let in, too."""
     tokens: Tokens | None = None
     """What tokens are checked with that clients give as passwords; None: there are none."""
+    believes: bool = True
+    """Whether a client is the user that it names, where it need not prove that; not where others
+    have to: a user that nobody has verified is none."""
 
     @property
     def verifies(self) -> bool:

@@ -1093,8 +1093,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._last = server.ledger.clock()
         client_id = packet.client_id or server.new_client_id()
         user = packet.username if self._link.user is None else self._link.user
+        verified = settings.verifies or self._link.user is not None
+        if not verified and not settings.believes:
+            user = None
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
-        if user and (settings.verifies or self._link.user is not None):
+        if user and verified:
             self._user = peer.user
         key = identity(client_id, self._user)
         while True:
