@@ -571,7 +571,9 @@ class Machine:
         await self._settle()
         self.check()
         left = [session for side in relay.sides for session in side.open]
-        assert not (left or owes()), f"{left} are left; {ledger.matrix()}"
+        left += [each.group for each in relay.mqtt.groups.by_key.values() if len(each.group)]
+        assert left == []
+        assert not owes(), f"{list(ledger.holders)}, {ledger.matrix()}"
 
     def _forget_what_is_kept(self) -> None:
         kept, readers = self.relay.mqtt.kept, self.relay.readers
