@@ -555,7 +555,8 @@ class KeptSession:
         self.name = self.queue.name = name
         self.queue.owner = account
         for text, each in list(self.subscriptions.items()):
-            if each.group is not None:
+            # The rules may have changed in between.
+            if each.group is not None and text in self.subscriptions:
                 self._have_part(text, each)
                 yield
         # What is queued for who is there is bounded by its publishers' limits.
