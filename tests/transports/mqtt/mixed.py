@@ -233,8 +233,8 @@ def _scram() -> tuple[Any, Passwords]:
 
 def payloads(item: Any) -> Iterator[bytes]:
     """Yield what is in a loan, as far as it is in RAM."""
-    if isinstance(item, bytes | bytearray | memoryview):
-        yield bytes(item)
+    if isinstance(item, bytes):
+        yield item
     elif isinstance(item, Publication):
         yield item.payload
     elif isinstance(item, Batch):
