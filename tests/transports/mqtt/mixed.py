@@ -408,7 +408,7 @@ class Machine:
         assert self.relay.internal_errors == 0
         ledger.audit()
         assert ledger.leaked_loans == 0
-        assert self._wrong == []
+        assert not self._wrong, self._wrong[0]
         self._note()
         for holder, loan in ledger.held():
             self._bill_is_right(holder, loan.account, loan.item)
