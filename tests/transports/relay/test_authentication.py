@@ -146,7 +146,7 @@ async def test_who_does_not_prove_it_is_refused(
         assert isinstance(answer, ConnAck)
         assert answer.return_code == Reason.BAD_USER_NAME_OR_PASSWORD
         assert await client.gone() == []
-        assert set(relay.relay.mqtt.sessions) == {"w"}
+        assert set(relay.relay.mqtt.sessions) == {"@carl/w"}
         assert relay.relay.mqtt.counters.refused == 1
         assert await watcher.silent()
         assert log_of(caplog, "closed: SCRAM-SHA-256: ")
