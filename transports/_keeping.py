@@ -12,9 +12,9 @@ from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, cla
 from ..dataspace.sinks import SinkLimits
 from ..dataspace.subscriptions import RangeSubscription
 from ..store import StoreSettings
+from ._admission import Admission
 from ._alarms import AlarmSettings, memory_limit, memory_used
 from ._flusher import Flusher
-from ._server import Admission
 from ._settings import KeepingSettings, ServerSettings
 from .mqtt._kept import KeptSessions, KeptSettings, SessionQueue
 from .mqtt._kept_retained import keep_retained

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
-import trio
 
 from ...accounts import Account, QuotaExceededError
 from ...dataspace import Dataspace, Publication, Route
 from .._account_tree import AccountTree
+from .._admission import Admission
 from .._flusher import Flusher
+from .._guesses import DELAYS, Guesses
 from .._link import Link
-from .._server import Admission, Server
+from .._server import Server
 from .._settings import ServerSettings
 from ._dealings import Dealings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
 from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
 from ._kept import KeptSessions
+from ._log_ins import LogIns
 from ._passwords import Authenticator
 from ._properties import application_properties
 from ._session import SERVER_TOPICS, MqttSession
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from .._tenants import Peer, Tenant
     from ._answers import Answer
     from ._packets import Publish
-
-CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
-"""Passwords that are checked at a time, each in a thread: hashing leaves a core to the loop."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -69,6 +67,8 @@ class MqttSettings(ServerSettings):
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False
     """With passwords: whether who names no user is let in, too."""
+    wrong_password_delay: float = DELAYS[-1]
+    """The longest that the answer to a wrong password is delayed; 0: not at all."""
 
 
 class MqttServer(Server[MqttSettings, MqttSession]):
@@ -82,7 +82,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         notices: Who tells of clients that are not read, while `watch_throttled` runs.
         make_session: Makes the session of a link; to be set before anybody connects.
         make_inflight: Makes what a client is to acknowledge; likewise.
-        checks: How many passwords are checked at a time. The others wait, first come first served.
+        log_ins: Checks passwords.
         wills: Those of clients that have gone, which wait for a while (MQTT 5).
         wall: The wall clock, for what expires.
     """
@@ -105,7 +105,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
         self.make_inflight: Callable[..., Inflight] = Inflight
-        self.checks = trio.CapacityLimiter(CHECKS_AT_ONCE)
+        self.log_ins = LogIns(Guesses(settings.wrong_password_delay), self.ledger.clock)
         self.wills = DelayedWills()
         self.wall: Callable[[], float] = time.time
         self._named = 0
@@ -115,10 +115,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
 
     async def handle(self, link: Link, listener: str) -> None:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
-        if self._admits(link):
-            session = self._begun(link, lambda: self.make_session(self, link, listener))
-            if session is not None:
-                await session.run()
+        await self.serve(link, lambda: self.make_session(self, link, listener))
 
     @property
     def keeps_for_later(self) -> bool:

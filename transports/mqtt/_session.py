@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -21,8 +22,11 @@ import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
 from ...dataspace import Batch, Observation, Publication, TopicFilter
+from .._addresses import address_of
+from .._admission import Refusal
 from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
+from .._guesses import Attempt
 from .._link import Link
 from .._need_data import NEED_DATA
 from .._partings import unobserve_each
@@ -45,6 +49,7 @@ from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
+from ._log_ins import Checked, Finding
 from ._options import (
     HIGHEST_QOS,
     NO_LOCAL,
@@ -75,7 +80,6 @@ from ._packets import (
     encode_publish,
 )
 from ._packets5 import PROTOCOL_LEVEL_5, encode5
-from ._passwords import Passwords
 from ._payers import Payers
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
@@ -162,10 +166,31 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_most", "_observations", "_parting",
-        "_payers", "_peer", "_replays", "_short", "_single",
-        "_single_topic", "_steps", "_undecided", "_way", "_will", "client_id",
+        "_ahead",
+        "_answers",
+        "_at_least_once",
+        "_awaiting",
+        "_checked",
+        "_connection",
+        "_five",
+        "_inflight",
+        "_kept",
+        "_listener",
+        "_most",
+        "_observations",
+        "_parting",
+        "_payers",
+        "_peer",
+        "_place",
+        "_replays",
+        "_short",
+        "_single",
+        "_single_topic",
+        "_steps",
+        "_undecided",
+        "_way",
+        "_will",
+        "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -196,6 +221,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._steps: Iterator[trio.Event | None] | None = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
+        # What came of its password, if that is known and it will be told later.
+        self._checked: Checked | None = None
+        # As whose it is counted: its user, if that is proved, and its tenant.
+        self._place: tuple[str | None, str | None] | None = None
         self._inflight: Inflight | KeptInflight | None = None
         self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -350,13 +379,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         if server.sessions.get(self.client_id) is self:
             del server.sessions[self.client_id]
         account = self.account
+        if self._place is not None:
+            server.admission.let_go(*self._place)
+            self._place = None
         if account is None:
-            server.logger.info(
-                "%s left before it was connected: %s",
-                self._link.peer,
-                reason,
-                extra=self._fields("left", reason),
-            )
+            text = f"{self._link.peer} left before it was connected: {reason}"
+            self._log(logging.INFO, "left", text, reason)
             return
         if self._answers is not None:
             # What its going makes room for may be taken now, and there is nobody to be told.
@@ -891,13 +919,19 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
         elif packet.password is None:
             self._deny_password(packet.username)
-        elif isinstance(passwords, Passwords) and passwords.quick:
-            if not passwords.check(packet.username, packet.password):
-                self._deny_password(packet.username)
-            self._go_on(self._begin(packet))
         else:
-            self._undecided = packet
-            self._hold = trio.Event()  # nobody sets it: see `_held`
+            attempt = self._attempt(packet)
+            checked = server.log_ins.look(passwords, attempt, packet.password)
+            if checked is not None and not checked.delay:
+                self._let_in_if(packet, checked)
+                self._go_on(self._begin(packet))
+            else:
+                self._checked = checked
+                self._undecided = packet
+                self._hold = trio.Event()  # nobody sets it: see `_held`
+
+    def _attempt(self, packet: Connect) -> Attempt:
+        return Attempt(address_of(self._link.peer), packet.username or "", packet.client_id)
 
     async def _decide(self, packet: Connect) -> None:
         """Let a client in if a thread finds its password right; it has had no effect so far.
@@ -913,22 +947,12 @@ class MqttSession(Session["MqttServer", Account | None]):
             RemoteProtocolError: If it is wrong, or could not be checked; the client has been told.
             ConnectionAbortedError: If the client has left.
         """
-        passwords = self._server.settings.passwords
-        assert passwords is not None
-        assert packet.username is not None
-        assert packet.password is not None
-        right: bool | None = None
+        checked: Checked | None = None
         trouble: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_until_it_leaves, nursery.cancel_scope)
             try:
-                right = await trio.to_thread.run_sync(
-                    passwords.check,
-                    packet.username,
-                    packet.password,
-                    abandon_on_cancel=True,
-                    limiter=self._server.checks,
-                )
+                checked = await self._check(packet)
             except Exception as exc:  # noqa: BLE001  (somebody else's code: it may be anything)
                 trouble = exc
             nursery.cancel_scope.cancel()
@@ -936,13 +960,26 @@ class MqttSession(Session["MqttServer", Account | None]):
         if trouble is not None:
             why = f"its password could not be checked: {trouble!r}"
             self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why)
-        if right is None:
+        if checked is None:
             raise ConnectionAbortedError(
                 errno.ECONNABORTED, "the client left before its password was checked"
             )
-        if not right:
-            self._deny_password(packet.username)
+        self._let_in_if(packet, checked)
         self._steps = self._begin(packet)
+
+    async def _check(self, packet: Connect) -> Checked:
+        """Check the client's password, and wait until it may be told."""
+        passwords = self._server.settings.passwords
+        assert passwords is not None
+        assert packet.password is not None
+        checked = self._checked
+        if checked is None:
+            attempt = self._attempt(packet)
+            checked = await self._server.log_ins.check(passwords, attempt, packet.password)
+        if checked.delay:
+            self._deadline_after = None  # it has done what it has to
+            await trio.sleep(checked.delay)
+        return checked
 
     async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
         """Read a bounded stretch while its password is checked; end the check if it leaves.
@@ -958,18 +995,36 @@ class MqttSession(Session["MqttServer", Account | None]):
         if not self._unparsed():
             check.cancel()
 
+    def _let_in_if(self, packet: Connect, checked: Checked) -> None:
+        """Go on if a client's password was right.
+
+        Raises:
+            RemoteProtocolError: If not; the client has been told.
+        """
+        if checked.finding is Finding.RIGHT:
+            return
+        if checked.finding is Finding.WRONG:
+            self._deny_password(packet.username or "")
+        if checked.finding is Finding.BUSY:
+            why = "too many clients from its address wait for a check of their passwords"
+            self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why, checked.refusal)
+        user = printable((packet.username or "")[:SHOWN_OF_USER])
+        why = f"there were too many wrong passwords, its own was not looked at (user {user})"
+        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why, checked.refusal)
+
     def _deny_password(self, user: str) -> NoReturn:
         user = printable(user[:SHOWN_OF_USER])
         why = f"the user name or the password is wrong (user {user})"
-        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why, Refusal.PASSWORD)
 
-    def _deny(self, return_code: int, why: str) -> NoReturn:
+    def _deny(self, return_code: int, why: str, refusal: Refusal = Refusal.OTHER) -> NoReturn:
         """Refuse a client that may not come in.
 
         Raises:
             RemoteProtocolError: Always.
         """
         self._server.counters.refused += 1
+        self._server.admission.refused[refusal] += 1
         self._refuse(return_code, why)
         raise RemoteProtocolError(why)
 
@@ -1005,6 +1060,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             if parting is None:
                 break
             yield parting
+        self._take_place(peer)
         self.client_id = client_id
         self._peer = peer
         name = peer.name
@@ -1035,11 +1091,34 @@ class MqttSession(Session["MqttServer", Account | None]):
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
         )
         self._send(ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept)))
+        self._known = True
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
         if self._kept is not None:
             self._resume_session(self._kept)
+
+    def _take_place(self, peer: Peer) -> None:
+        """Count the client as its user's and its tenant's.
+
+        Raises:
+            RemoteProtocolError: If they have too many connections; the client has been told.
+        """
+        server = self._server
+        proved = server.settings.passwords is not None or self._link.user is not None
+        user = peer.user if proved and peer.user != NO_USER else None
+        tenant = server.tree.of(peer).tenant
+        name = None if tenant is None else tenant.name
+        most = None if tenant is None else tenant.connections
+        why = server.admission.let_in(user, name, most)
+        if why is None:
+            self._place = user, name
+            return
+        five = self._five is not None
+        server.counters.refused += 1
+        full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
+        self._refuse(full, why)
+        raise RemoteProtocolError(why)
 
     def _welcome(self, packet: Connect, kept: KeptSession | None) -> Properties:
         """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""

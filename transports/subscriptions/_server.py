@@ -13,9 +13,10 @@ from ...dataspace.sinks import usual_limit
 from ...dataspace.subscriptions import RangeSubscription, SubscriptionLimits, Subscriptions
 from ...store import Store
 from .._account_tree import AccountTree
+from .._admission import Admission
 from .._flusher import Flusher
 from .._link import Link
-from .._server import TICK_SECONDS, Admission, Server
+from .._server import TICK_SECONDS, Server
 from .._ticks import next_tick
 from ._disk import SubscriptionDisk
 from ._runs import columns_of
@@ -126,10 +127,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
 
     async def handle(self, link: Link, listener: str) -> None:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
-        if self._admits(link):
-            session = self._begun(link, lambda: SubscriptionSession(self, link, listener))
-            if session is not None:
-                await session.run()
+        await self.serve(link, lambda: SubscriptionSession(self, link, listener))
 
     async def keep_time(self) -> None:
         """Hold connections to their deadlines and readers to their grace, until cancelled.

@@ -10,9 +10,10 @@ import trio
 from ...accounts import Account
 from ...dataspace import Dataspace
 from .._account_tree import AccountTree
+from .._admission import Admission
 from .._flusher import Flusher
 from .._link import Link
-from .._server import Admission, Server
+from .._server import Server
 from .._subscription_policies import SubscriptionPolicies, Treatment
 from ._entities import DataspaceEntity, Entity, Gatekeeper
 from ._session import SyndicateSession
@@ -65,12 +66,9 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
             gatekeeper: Whether oid 0 is a gatekeeper; else it is the dataspace.
             websocket: Whether packets come in WebSocket messages.
         """
-        if self._admits(link):
-            entry = self._gatekeeper() if gatekeeper else self.entity
-            make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
-            session = self._begun(link, make)
-            if session is not None:
-                await session.run()
+        entry = self._gatekeeper() if gatekeeper else self.entity
+        make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
+        await self.serve(link, make)
 
     def _gatekeeper(self) -> Entity:
         settings = self.settings

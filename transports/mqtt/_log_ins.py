@@ -1,0 +1,121 @@
+"""Checks of passwords: which, in which order, and how soon what is wrong is answered."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import trio
+
+from .._admission import Refusal
+from .._fair_turns import FairTurns, QueueFullError
+from .._guesses import Attempt, Guesses
+from ._passwords import Authenticator, Passwords
+
+CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
+"""Passwords that are checked at a time, each in a thread: hashing leaves a core to the loop."""
+
+
+class Finding(enum.Enum):
+    """How a check has ended."""
+
+    RIGHT = enum.auto()
+    WRONG = enum.auto()
+    NOT_LOOKED_AT = enum.auto()
+    BUSY = enum.auto()
+
+
+@attrs.frozen(slots=True)
+class Checked:
+    """What came of an attempt."""
+
+    finding: Finding
+    delay: float = 0.0
+    """Seconds until the client may be told."""
+
+    @property
+    def refusal(self) -> Refusal:
+        """Why the client is refused, for the counts."""
+        return _REFUSALS[self.finding]
+
+
+_REFUSALS: Final = {
+    Finding.WRONG: Refusal.PASSWORD,
+    Finding.NOT_LOOKED_AT: Refusal.GUESSES,
+    Finding.BUSY: Refusal.CHECKS,
+}
+_RIGHT: Final = Checked(Finding.RIGHT)
+
+
+class LogIns:
+    """Checks passwords, fairly by address, with as many threads as there may be.
+
+    Args:
+        guesses: Says which attempts are looked at.
+        clock: The time, in seconds.
+
+    Attributes:
+        guesses: See above.
+        turns: At most so many are checked at a time; the others wait here.
+        threads: The threads that check; one whose client has left counts until it ends.
+        delayed: How many were told late that they are wrong.
+    """
+
+    def __init__(self, guesses: Guesses, clock: Callable[[], float]) -> None:
+        self.guesses = guesses
+        self.turns = FairTurns(CHECKS_AT_ONCE)
+        self.threads = trio.CapacityLimiter(CHECKS_AT_ONCE)
+        self.delayed = 0
+        self._clock = clock
+
+    def look(self, passwords: Authenticator, attempt: Attempt, password: bytes) -> Checked | None:
+        """Check a password at once, if that takes so little time; else return None."""
+        if not (isinstance(passwords, Passwords) and passwords.quick):
+            return None
+        if not self.guesses.looks_at(attempt, self._clock()):
+            return Checked(Finding.NOT_LOOKED_AT)
+        return self._noted(attempt, passwords.check(attempt.user, password))
+
+    async def check(self, passwords: Authenticator, attempt: Attempt, password: bytes) -> Checked:
+        """Check a password in a thread, when it is the attempt's turn.
+
+        Cancellation: a thread that has begun ends on its own, and until then counts as one of
+        those that there may be.
+
+        Raises:
+            Exception: Whatever the check raises.
+        """
+        turns = self.turns
+        try:
+            await turns.take(attempt.address, first=self.guesses.trusts(attempt))
+        except QueueFullError:
+            return Checked(Finding.BUSY)
+        try:
+            # Only now: what was wrong while it waited counts.
+            if not self.guesses.looks_at(attempt, self._clock()):
+                return Checked(Finding.NOT_LOOKED_AT)
+            right = await trio.to_thread.run_sync(
+                passwords.check,
+                attempt.user,
+                password,
+                abandon_on_cancel=True,
+                limiter=self.threads,
+            )
+        finally:
+            turns.leave()
+        return self._noted(attempt, right)
+
+    def failed(self, attempt: Attempt) -> Checked:
+        """Note an attempt that was wrong by something else than a password."""
+        return self._noted(attempt, right=False)
+
+    def _noted(self, attempt: Attempt, right: bool) -> Checked:
+        if right:
+            self.guesses.right(attempt)
+            return _RIGHT
+        delay = self.guesses.wrong(attempt, self._clock())
+        self.delayed += delay > 0
+        return Checked(Finding.WRONG, delay)
