@@ -841,6 +841,7 @@ async def _serve_pages(
     relay: Relay, address: str, *, task_status: trio.TaskStatus[list[str]]
 ) -> None:
     # Imported here: the pages need h11, which only the [relay] extra brings.
+    from ._admission_collector import AdmissionCollector
     from .http import KeptCollector, Pages, RelayCollector, serve_pages
 
     host, port = parse_address(address)
@@ -857,6 +858,7 @@ async def _serve_pages(
         limits=limits,
         collectors=[
             RelayCollector(relay.counts),
+            AdmissionCollector(relay.admission, lambda: relay.mqtt.log_ins.delayed),
             *_sink_collectors(relay),
             *_credit_collectors(relay),
             *relay.collectors,

@@ -17,6 +17,8 @@ from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
 from ...accounts._ledger import STATES
 from ...accounts._tops import TOP_MAX
 from ...accounts._waiters import REASONS
+from .._admission import Admission
+from .._admission_collector import AdmissionCollector
 from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
 from ._kept_collector import KeptCollector
 from ._loop_lag import LAG_BUCKETS, LoopLag
@@ -55,11 +57,15 @@ UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
     "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
     "sessions", "queues", "segments", "commits", "batches", "fsyncs", "snapshots", "failures",
-    "damages", "trouble", "consumers", "weight",
+    "damages", "trouble", "consumers", "weight", "logins",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 
 LABELS: Final = {
+    "cause": "Why somebody was not let in: there are too many `connections`, or too many of one "
+    "`address`, `user` or `tenant`; its address connects too often (`rate`); its `password` was "
+    "wrong, or was not looked at, because of earlier `guesses` or because too many `checks` were "
+    "waited for; or `other` reasons.",
     "account": "The name of an account, as `mqtt:1883/-/publisher`: listener, user, client.",
     "holder": "The name of who holds: a connection's outlet, mostly called like its account; a "
     "mailbox; `router`, which holds what is being routed; `(loose)` for what its maker still has.",
@@ -196,6 +202,7 @@ def totals() -> list[Entry]:
             DebtCollector(Ledger()),
             RelayCollector(dict),
             KeptCollector(None, None),
+            AdmissionCollector(Admission(1), int),
             LoopLag(),
             BuildInfo(),
         ]

@@ -18,6 +18,8 @@ from clearfunds.accounts import LatencyLimit, Ledger, Limit, LoanQueue, Outcome,
 from clearfunds.dataspace import Mailbox
 from clearfunds.dataspace.queues import Queue, QueueSums
 from clearfunds.store import Store
+from clearfunds.transports._admission import Admission
+from clearfunds.transports._admission_collector import AdmissionCollector
 from clearfunds.transports.http import (
     KeptCollector,
     Pages,
@@ -227,7 +229,10 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
         send(alice, box)
     counts = {"mqtt": TransportCounts(connections=3)}
     pages = Pages(
-        ledger, collectors=[RelayCollector(lambda: counts)], limits={"server": alice}, kept=kept
+        ledger,
+        collectors=[RelayCollector(lambda: counts), AdmissionCollector(Admission(1), int)],
+        limits={"server": alice},
+        kept=kept,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alice.ensure_clear_funds)

@@ -39,8 +39,6 @@ async def fan_out(count: int, qos: int) -> None:
     published.append(bytes(SIZE - 4) + b"last")
     async with (
         running(limit_items=LIMIT, max_connections=2 * count, patience=120, strangers=3) as relay,
-            limit_items=LIMIT, max_connections=2 * count + 20, patience=120, strangers=3
-        ) as relay,
         trio.open_nursery() as nursery,
     ):
         argv = [str(each) for each in (sys.executable, SUBSCRIBERS, relay.port, count, qos, SIZE)]

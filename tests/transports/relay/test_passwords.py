@@ -479,6 +479,7 @@ async def test_the_time_to_connect_goes_on_during_a_check(
             assert relay.relay.mqtt.counters.timeouts == CHECKS_AT_ONCE + 1
             # Its thread is one of those that there may be until it ends; who waited for it is not.
             turns = relay.relay.mqtt.log_ins.turns
+            checks = relay.relay.mqtt.log_ins.threads
             assert checks.borrowed_tokens == CHECKS_AT_ONCE
             assert turns.waiting == 0
             passwords.go_on.set()
