@@ -67,12 +67,12 @@ class Places:
         mine = self._taken[who]
         most = self.most if most is None else most
         if most is not None:
-            return None if mine < most else f"{mine} connections are open, which is the limit"
+            return None if mine < most else f"{who} has {mine} connections, which is its limit"
         if fits(mine, taken, limit):
             return None
         return (
-            f"{mine} of all {taken} connections are its own, and only {limit - taken} of "
-            f"{limit} are free: it may have {GREED} times as many as are free"
+            f"{who} has {mine} connections, and only {limit - taken} of {limit} are free: it may "
+            f"have {GREED} times as many as are free"
         )
 
 
@@ -128,7 +128,7 @@ class Admission:
             why = self.addresses.fault(address, self._taken, self.limit)
             if why is not None:
                 self.refused[Refusal.ADDRESS] += 1
-                return f"{why} of one address (max_connections_per_address)"
+                return f"{why} (connections_per_address)"
             self.addresses.take(address)
         self._taken += 1
         return None
@@ -162,12 +162,12 @@ class Admission:
             why = self.users.fault(user, others, self.limit)
             if why is not None:
                 self.refused[Refusal.USER] += 1
-                return f"{why} of user {user} (max_connections_per_user)"
+                return f"user {why} (connections_per_user)"
         if tenant is not None:
             why = self.tenants.fault(tenant, others, self.limit, most)
             if why is not None:
                 self.refused[Refusal.TENANT] += 1
-                return f"{why} of tenant {tenant} (its connections)"
+                return f"tenant {why} (connections)"
             self.tenants.take(tenant)
         if user is not None:
             self.users.take(user)

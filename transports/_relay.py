@@ -210,10 +210,10 @@ class RelaySettings(KeepingSettings):
     `otel`, the SDK and an exporter, which the standard environment variables configure."""
     max_connections: int = _MQTT.max_connections
     """Connections at a time, of all protocols together."""
-    max_connections_per_address: int | None = None
+    connections_per_address: int | None = None
     """Connections at a time from one IPv4 address, or the /64 of an IPv6 address; None: eight times
     as many as are free, so that one address may have 8/9 of all and never the last one."""
-    max_connections_per_user: int | None = None
+    connections_per_user: int | None = None
     """Connections at a time of one user who has proved it; None: likewise."""
     connect_rate: int | None = attrs.field(default=DEFAULT_CONNECT_RATE, validator=_rate)
     """Connections a second from one address; those above it wait for their turn, for at most
@@ -363,8 +363,8 @@ class Relay:
         )
         self.admission = admission = Admission(
             settings.max_connections,
-            per_address=settings.max_connections_per_address,
-            per_user=settings.max_connections_per_user,
+            per_address=settings.connections_per_address,
+            per_user=settings.connections_per_user,
             rate=ConnectRate(settings.connect_rate, settings.connect_timeout),
         )
         self.mqtt = MqttServer(

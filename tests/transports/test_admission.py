@@ -83,7 +83,7 @@ def test_who_leaves_makes_room() -> None:
     assert admission.come(one) is None
     why = admission.come(link("10.0.0.6:2"))
     assert why is not None
-    assert "1 connections are open, which is the limit of one address" in why
+    assert why == "10.0.0.6 has 1 connections, which is its limit (connections_per_address)"
     admission.leave(one)
     assert len(admission) == len(admission.addresses) == 0
     assert admission.come(link("10.0.0.6:2")) is None

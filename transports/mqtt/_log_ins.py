@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -36,17 +37,7 @@ class Checked:
     delay: float = 0.0
     """Seconds until the client may be told."""
 
-    @property
-    def refusal(self) -> Refusal:
-        """Why the client is refused, for the counts."""
-        return _REFUSALS[self.finding]
 
-
-_REFUSALS: Final = {
-    Finding.WRONG: Refusal.PASSWORD,
-    Finding.NOT_LOOKED_AT: Refusal.GUESSES,
-    Finding.BUSY: Refusal.CHECKS,
-}
 _RIGHT: Final = Checked(Finding.RIGHT)
 
 
@@ -56,6 +47,7 @@ class LogIns:
     Args:
         guesses: Says which attempts are looked at.
         clock: The time, in seconds.
+        refused: Counts those that are refused, whether they wait to be told or not.
 
     Attributes:
         guesses: See above.
@@ -64,8 +56,11 @@ class LogIns:
         delayed: How many were told late that they are wrong.
     """
 
-    def __init__(self, guesses: Guesses, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, guesses: Guesses, clock: Callable[[], float], refused: Counter[Refusal]
+    ) -> None:
         self.guesses = guesses
+        self._refused = refused
         self.turns = FairTurns(CHECKS_AT_ONCE)
         self.threads = trio.CapacityLimiter(CHECKS_AT_ONCE)
         self.delayed = 0
@@ -76,7 +71,7 @@ class LogIns:
         if not (isinstance(passwords, Passwords) and passwords.quick):
             return None
         if not self.guesses.looks_at(attempt, self._clock()):
-            return Checked(Finding.NOT_LOOKED_AT)
+            return self._not_looked_at()
         return self._noted(attempt, passwords.check(attempt.user, password))
 
     async def check(self, passwords: Authenticator, attempt: Attempt, password: bytes) -> Checked:
@@ -92,11 +87,12 @@ class LogIns:
         try:
             await turns.take(attempt.address, first=self.guesses.trusts(attempt))
         except QueueFullError:
+            self._refused[Refusal.CHECKS] += 1
             return Checked(Finding.BUSY)
         try:
             # Only now: what was wrong while it waited counts.
             if not self.guesses.looks_at(attempt, self._clock()):
-                return Checked(Finding.NOT_LOOKED_AT)
+                return self._not_looked_at()
             right = await trio.to_thread.run_sync(
                 passwords.check,
                 attempt.user,
@@ -112,10 +108,15 @@ class LogIns:
         """Note an attempt that was wrong by something else than a password."""
         return self._noted(attempt, right=False)
 
+    def _not_looked_at(self) -> Checked:
+        self._refused[Refusal.GUESSES] += 1
+        return Checked(Finding.NOT_LOOKED_AT)
+
     def _noted(self, attempt: Attempt, right: bool) -> Checked:
         if right:
             self.guesses.right(attempt)
             return _RIGHT
+        self._refused[Refusal.PASSWORD] += 1
         delay = self.guesses.wrong(attempt, self._clock())
         self.delayed += delay > 0
         return Checked(Finding.WRONG, delay)

@@ -105,7 +105,9 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
         self.make_inflight: Callable[..., Inflight] = Inflight
-        self.log_ins = LogIns(Guesses(settings.wrong_password_delay), self.ledger.clock)
+        self.log_ins = LogIns(
+            Guesses(settings.wrong_password_delay), self.ledger.clock, self.admission.refused
+        )
         self.wills = DelayedWills()
         self.wall: Callable[[], float] = time.time
         self._named = 0

@@ -918,6 +918,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
         elif packet.password is None:
+            server.admission.refused[Refusal.PASSWORD] += 1
             self._deny_password(packet.username)
         else:
             attempt = self._attempt(packet)
@@ -1007,24 +1008,25 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._deny_password(packet.username or "")
         if checked.finding is Finding.BUSY:
             why = "too many clients from its address wait for a check of their passwords"
-            self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why, checked.refusal)
+            self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why, counted=True)
         user = printable((packet.username or "")[:SHOWN_OF_USER])
         why = f"there were too many wrong passwords, its own was not looked at (user {user})"
-        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why, checked.refusal)
+        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why, counted=True)
 
     def _deny_password(self, user: str) -> NoReturn:
         user = printable(user[:SHOWN_OF_USER])
         why = f"the user name or the password is wrong (user {user})"
-        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why, Refusal.PASSWORD)
+        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why, counted=True)
 
-    def _deny(self, return_code: int, why: str, refusal: Refusal = Refusal.OTHER) -> NoReturn:
+    def _deny(self, return_code: int, why: str, *, counted: bool = False) -> NoReturn:
         """Refuse a client that may not come in.
 
         Raises:
             RemoteProtocolError: Always.
         """
         self._server.counters.refused += 1
-        self._server.admission.refused[refusal] += 1
+        if not counted:
+            self._server.admission.refused[Refusal.OTHER] += 1
         self._refuse(return_code, why)
         raise RemoteProtocolError(why)
 

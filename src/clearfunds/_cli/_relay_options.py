@@ -149,20 +149,20 @@ class Peers:
     max_connections: Annotated[Count, Parameter(help="Connections at once.")] = (
         DEFAULTS.max_connections
     )
-    max_connections_per_address: Annotated[
+    connections_per_address: Annotated[
         OptionalCount,
         Parameter(
             help="Connections at once from one IPv4 address, or from one /64 of IPv6; none: eight "
             "times as many as are free, so that there is always room for another address."
         ),
-    ] = DEFAULTS.max_connections_per_address
-    max_connections_per_user: Annotated[
+    ] = DEFAULTS.connections_per_address
+    connections_per_user: Annotated[
         OptionalCount,
         Parameter(
             help="Connections at once of one user whose password or certificate was checked; "
             "none: eight times as many as are free. For tenants: --tenant NAME,connections=N."
         ),
-    ] = DEFAULTS.max_connections_per_user
+    ] = DEFAULTS.connections_per_user
     connect_rate: Annotated[
         OptionalCount,
         Parameter(
