@@ -104,10 +104,6 @@ class LogIns:
             turns.leave()
         return self._noted(attempt, right)
 
-    def failed(self, attempt: Attempt) -> Checked:
-        """Note an attempt that was wrong by something else than a password."""
-        return self._noted(attempt, right=False)
-
     def _not_looked_at(self) -> Checked:
         self._refused[Refusal.GUESSES] += 1
         return Checked(Finding.NOT_LOOKED_AT)
