@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -115,9 +115,9 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     def __repr__(self) -> str:
         return f"<MqttServer: {len(self.open)} connections, {len(self.sessions)} clients>"
 
-    async def handle(self, link: Link, listener: str) -> None:
+    def handle(self, link: Link, listener: str) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
-        await self.serve(link, lambda: self.make_session(self, link, listener))
+        return self.serve(link, lambda: self.make_session(self, link, listener))
 
     @property
     def keeps_for_later(self) -> bool:

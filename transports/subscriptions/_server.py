@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import trio
 
@@ -125,9 +126,9 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             f"{len(self.subscriptions)} subscriptions>"
         )
 
-    async def handle(self, link: Link, listener: str) -> None:
+    def handle(self, link: Link, listener: str) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
-        await self.serve(link, lambda: SubscriptionSession(self, link, listener))
+        return self.serve(link, lambda: SubscriptionSession(self, link, listener))
 
     async def keep_time(self) -> None:
         """Hold connections to their deadlines and readers to their grace, until cancelled.

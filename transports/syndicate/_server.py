@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -55,9 +57,9 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
             settings.subscription_policies, Treatment(settings.stuck, settings.patience)
         )
 
-    async def handle(
+    def handle(
         self, link: Link, listener: str, *, gatekeeper: bool = False, websocket: bool = False
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`.
 
         Args:
@@ -68,7 +70,7 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         """
         entry = self._gatekeeper() if gatekeeper else self.entity
         make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
-        await self.serve(link, make)
+        return self.serve(link, make)
 
     def _gatekeeper(self) -> Entity:
         settings = self.settings
