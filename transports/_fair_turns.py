@@ -26,11 +26,12 @@ class FairTurns:
 
     Attributes:
         at_once: See above.
+        queue: See above.
     """
 
     def __init__(self, at_once: int, queue: int = QUEUE) -> None:
         self.at_once = at_once
-        self._queue = queue
+        self.queue = queue
         self._taken = 0
         # By whether they come first: by whose they are, in the order of their next turns.
         self._waiting: tuple[OrderedDict[object, deque[trio.Event]], ...] = (
@@ -57,7 +58,7 @@ class FairTurns:
             return
         lines = self._waiting[first]
         line = lines.setdefault(whose, deque())
-        if len(line) >= self._queue:
+        if len(line) >= self.queue:
             raise QueueFullError
         turn = trio.Event()
         line.append(turn)

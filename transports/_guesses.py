@@ -46,7 +46,7 @@ FORGOTTEN_SECONDS: Final = 120.0
 class _Wrongs:
     count: int = 0
     last: float = float("-inf")
-    due: deque[float] = attrs.field(factory=deque)
+    due: deque[float] = attrs.field(factory=deque[float])
     """When answers are due, that are delayed."""
 
     def forgive(self, now: float) -> None:

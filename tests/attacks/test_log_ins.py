@@ -49,8 +49,8 @@ def password_file(folder: Path, iterations: int) -> str:
 class LogIns:
     """What became of a client that logs in again and again."""
 
-    answers: list[bytes] = attrs.field(factory=list)
-    seconds: list[float] = attrs.field(factory=list)
+    answers: list[bytes] = attrs.field(factory=list[bytes])
+    seconds: list[float] = attrs.field(factory=list[float])
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,10 @@ from clearfunds.transports._addresses import address_of
 from clearfunds.transports._admission import Admission, Refusal
 from clearfunds.transports._connect_rate import ConnectRate
 from clearfunds.transports._link import Link
+from clearfunds.transports._listener import Listener, ListenURL, open_listeners
 from clearfunds.transports._shares import GREED
 from clearfunds.transports._strangers import ADDRESSES, ALL, FIRST, WINDOW_SECONDS, StrangersLog
+from tests.transports.peers import connected, running
 
 
 class FakeSocket:
@@ -216,19 +219,37 @@ def test_many_addresses_share_what_may_be_said(caplog: pytest.LogCaptureFixture)
 # -- keep-alive -----------------------------------------------------------------------------------
 
 
-async def test_keep_alive_reaches_accepted_sockets() -> None:
-    from tests.transports.peers import dial, running, until
+KEPT_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
-    async with running() as relay, dial(relay.port):
-        await until(lambda: relay.relay.mqtt.open)
-        (session,) = relay.relay.mqtt.open
-        sock: Any = session._link.sock
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 10
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
-    async with running(tcp_keep_alive=None) as relay, dial(relay.port):
-        await until(lambda: relay.relay.mqtt.open)
-        (session,) = relay.relay.mqtt.open
-        sock = session._link.sock
-        assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+async def test_keep_alive_reaches_accepted_sockets() -> None:
+    url = ListenURL.parse("mqtt+tcp://127.0.0.1:0", ("mqtt",))
+    (listener,) = await open_listeners(url)
+    with listener, socket.create_connection(listener.sock.getsockname()):
+        listener.keep_alive(60.0)
+        while True:
+            try:
+                sock, _ = listener.sock.accept()
+                break
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(listener.sock)
+        with sock:
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            for option, value in KEPT_ALIVE:
+                assert sock.getsockopt(socket.IPPROTO_TCP, option) == value
+
+
+@pytest.mark.parametrize("seconds", [None, 0.1, 60.0])
+async def test_a_relay_keeps_tcp_alive(seconds: float | None) -> None:
+    asked: list[float] = []
+
+    def keep_alive(self: Listener, seconds: float) -> None:
+        asked.append(seconds)
+        real(self, seconds)
+
+    real = Listener.keep_alive
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Listener, "keep_alive", keep_alive)
+        async with running(tcp_keep_alive=seconds) as relay, connected(relay.port, "a"):
+            pass
+    assert asked == ([] if seconds is None else [seconds])

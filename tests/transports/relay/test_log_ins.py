@@ -119,7 +119,7 @@ async def test_too_many_that_wait_are_told_so() -> None:
     with slow() as passwords:
         async with running(passwords=passwords) as relay, AsyncExitStack() as stack:
             turns = relay.relay.mqtt.log_ins.turns
-            turns._queue = 1
+            turns.queue = 1
             for n in range(CHECKS_AT_ONCE + 1):
                 one = await stack.enter_async_context(dial(relay.port))
                 connect = Connect(f"c{n}", username=f"u{n}", password=b"secret")
