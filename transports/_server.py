@@ -97,6 +97,7 @@ class Server(Generic[SettingsT, SessionT]):
         self.counters = Counters()
         self.partings = Partings(flusher, self._not_taken_back)
         self.stopping = False
+        self._stop = trio.Event()
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
         self.ledger.faults.ends.append(self._end)
@@ -125,14 +126,15 @@ class Server(Generic[SettingsT, SessionT]):
             link.close()
 
     async def _its_turn(self, link: Link) -> bool:
-        """Wait until a connection may begin (`ConnectRate`); False if it is refused."""
+        """Wait until a connection may begin (`ConnectRate`); False if it may not at all."""
         wait = self.admission.turn(link, self.ledger.clock())
         if wait is None:
             self._refuse(link, "its address connects too often (connect_rate)")
             return False
         if wait:
-            await trio.sleep(wait)
-        return True
+            with trio.move_on_after(wait):
+                await self._stop.wait()
+        return not self.stopping
 
     def _refuse(self, link: Link, why: str) -> None:
         self.counters.refused += 1
@@ -181,6 +183,7 @@ class Server(Generic[SettingsT, SessionT]):
     def stop(self) -> None:
         """End every connection as soon as everything it is owed has been sent."""
         self.stopping = True
+        self._stop.set()
         self.admission.strangers.sum_up(self.ledger.clock())
         for session in list(self.open):
             session.cut("the relay stops")

@@ -225,8 +225,8 @@ KEPT_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 async def test_keep_alive_reaches_accepted_sockets() -> None:
     url = ListenURL.parse("mqtt+tcp://127.0.0.1:0", ("mqtt",))
     (listener,) = await open_listeners(url)
+    listener.keep_alive(60.0)
     with listener, socket.create_connection(listener.sock.getsockname()):
-        listener.keep_alive(60.0)
         while True:
             try:
                 sock, _ = listener.sock.accept()

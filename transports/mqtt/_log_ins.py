@@ -14,6 +14,7 @@ import trio
 from .._admission import Refusal
 from .._fair_turns import FairTurns, QueueFullError
 from .._guesses import Attempt, Guesses
+from ._packets import ConnectReturnCode
 from ._passwords import Authenticator, Passwords
 
 CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
@@ -36,6 +37,20 @@ class Checked:
     finding: Finding
     delay: float = 0.0
     """Seconds until the client may be told."""
+
+    def fault(self, user: str) -> tuple[int, str] | None:
+        """Return what a client of this user is told, and the log; None: it was right."""
+        match self.finding:
+            case Finding.RIGHT:
+                return None
+            case Finding.WRONG:
+                why = "the user name or the password is wrong"
+            case Finding.NOT_LOOKED_AT:
+                why = "there were too many wrong passwords, this one was not looked at"
+            case Finding.BUSY:
+                why = "too many clients from its address wait for a check of their passwords"
+                return ConnectReturnCode.SERVER_UNAVAILABLE, why
+        return ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, f"{why} (user {user})"
 
 
 _RIGHT: Final = Checked(Finding.RIGHT)
@@ -66,8 +81,13 @@ class LogIns:
         self.delayed = 0
         self._clock = clock
 
-    def look(self, passwords: Authenticator, attempt: Attempt, password: bytes) -> Checked | None:
+    def look(
+        self, passwords: Authenticator, attempt: Attempt, password: bytes | None
+    ) -> Checked | None:
         """Check a password at once, if that takes so little time; else return None."""
+        if password is None:
+            self._refused[Refusal.PASSWORD] += 1
+            return Checked(Finding.WRONG)
         if not (isinstance(passwords, Passwords) and passwords.quick):
             return None
         if not self.guesses.looks_at(attempt, self._clock()):

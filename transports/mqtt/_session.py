@@ -49,7 +49,7 @@ from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
-from ._log_ins import Checked, Finding
+from ._log_ins import Checked
 from ._options import (
     HIGHEST_QOS,
     NO_LOCAL,
@@ -81,6 +81,7 @@ from ._packets import (
 )
 from ._packets5 import PROTOCOL_LEVEL_5, encode5
 from ._payers import Payers
+from ._place import Place, take_place
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
@@ -223,8 +224,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._undecided: Connect | None = None
         # What came of its password, if that is known and it will be told later.
         self._checked: Checked | None = None
-        # As whose it is counted: its user, if that is proved, and its tenant.
-        self._place: tuple[str | None, str | None] | None = None
+        self._place: Place | None = None
         self._inflight: Inflight | KeptInflight | None = None
         self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -380,7 +380,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             del server.sessions[self.client_id]
         account = self.account
         if self._place is not None:
-            server.admission.let_go(*self._place)
+            self._place.leave()
             self._place = None
         if account is None:
             text = f"{self._link.peer} left before it was connected: {reason}"
@@ -917,9 +917,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._go_on(self._begin(packet))
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
-        elif packet.password is None:
-            server.admission.refused[Refusal.PASSWORD] += 1
-            self._deny_password(packet.username)
         else:
             attempt = self._attempt(packet)
             checked = server.log_ins.look(passwords, attempt, packet.password)
@@ -1002,21 +999,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         Raises:
             RemoteProtocolError: If not; the client has been told.
         """
-        if checked.finding is Finding.RIGHT:
-            return
-        if checked.finding is Finding.WRONG:
-            self._deny_password(packet.username or "")
-        if checked.finding is Finding.BUSY:
-            why = "too many clients from its address wait for a check of their passwords"
-            self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why, counted=True)
-        user = printable((packet.username or "")[:SHOWN_OF_USER])
-        why = f"there were too many wrong passwords, its own was not looked at (user {user})"
-        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why, counted=True)
-
-    def _deny_password(self, user: str) -> NoReturn:
-        user = printable(user[:SHOWN_OF_USER])
-        why = f"the user name or the password is wrong (user {user})"
-        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why, counted=True)
+        fault = checked.fault(printable((packet.username or "")[:SHOWN_OF_USER]))
+        if fault is not None:
+            self._deny(*fault, counted=True)
 
     def _deny(self, return_code: int, why: str, *, counted: bool = False) -> NoReturn:
         """Refuse a client that may not come in.
@@ -1106,21 +1091,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         Raises:
             RemoteProtocolError: If they have too many connections; the client has been told.
         """
-        server = self._server
-        proved = server.settings.passwords is not None or self._link.user is not None
-        user = peer.user if proved and peer.user != NO_USER else None
-        tenant = server.tree.of(peer).tenant
-        name = None if tenant is None else tenant.name
-        most = None if tenant is None else tenant.connections
-        why = server.admission.let_in(user, name, most)
-        if why is None:
-            self._place = user, name
-            return
-        five = self._five is not None
-        server.counters.refused += 1
-        full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
-        self._refuse(full, why)
-        raise RemoteProtocolError(why)
+        proved = self._server.settings.passwords is not None or self._link.user is not None
+        place = take_place(self._server, peer, proved=proved)
+        if isinstance(place, str):
+            five = self._five is not None
+            full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
+            self._deny(full, place, counted=True)
+        self._place = place
 
     def _welcome(self, packet: Connect, kept: KeptSession | None) -> Properties:
         """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""

@@ -186,3 +186,15 @@ async def test_connections_above_the_rate_wait_and_those_that_would_too_long_are
             await stack.enter_async_context(dial(relay.port))
         await until(lambda: relay.relay.admission.refused[Refusal.RATE] > 5)
         assert log_of(caplog, "its address connects too often (connect_rate)")
+
+
+async def test_who_waits_for_its_turn_does_not_hold_up_a_stop() -> None:
+    async with running(connect_rate=1, connect_timeout=30.0) as relay, AsyncExitStack() as stack:
+        for _ in range(10):
+            await stack.enter_async_context(dial(relay.port))
+        await until(lambda: relay.relay.admission.delayed == 9)
+        began = trio.current_time()
+        relay.stop.set()
+        await until(lambda: not len(relay.relay.admission))
+        assert trio.current_time() - began < 4
+        assert relay.relay.mqtt.counters.accepted == 1
