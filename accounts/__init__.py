@@ -18,6 +18,7 @@ from ._backlog import KEEP_ITEMS as KEEP_ITEMS
 from ._backlog import Backlog as Backlog
 from ._backlog import Part as Part
 from ._backlog import Relief as Relief
+from ._backlog import open_behind as open_behind
 from ._collector import DebtCollector as DebtCollector
 from ._confirm import Confirm as Confirm
 from ._credit_flow import CREDIT_2015 as CREDIT_2015

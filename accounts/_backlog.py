@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ._account import Account
-    from ._holder import LoanQueue
+    from ._holder import Holder, LoanQueue
 
 logger = logging.getLogger("clearfunds.accounts")
 
@@ -101,6 +101,27 @@ class Relief:
         self.stored_bytes += other.stored_bytes
 
 
+def open_behind(holder: Holder, keep: Limit) -> tuple[Account, Account]:
+    """Open the account of a holder that is behind; return it, and the one above it.
+
+    Args:
+        holder: Whose it is.
+        keep: How much the holder keeps; see rule 2 of this file.
+    """
+    ledger = holder.ledger
+    # What all together may keep is for whoever opened it before to say.
+    limit = None if BEHIND in ledger.accounts else NO_LIMIT
+    above = ledger.open(BEHIND, limit=limit, at_rest="ram")
+    # Each holder's bound is its own, whatever others are called.
+    name = first = f"{BEHIND}/{holder.name}"
+    # Thousands may be called the same: no number is tried that another spell has had.
+    number = sum([relief.spells for relief in ledger.relief.values()])
+    while name in ledger.accounts:
+        number += 1
+        name = f"{first} {number}"
+    return ledger.open(name, limit=keep, parent=above), above
+
+
 class Backlog:
     """One spell of being behind, of one `LoanQueue`.
 
@@ -129,18 +150,7 @@ class Backlog:
         self._latest: dict[Hashable, LoanedItem[list[Any]]] = {}
         keep = holder.keep
         self._max_items, self._max_bytes, _, _ = keep.marks()
-        # What all together may keep is for whoever opened it before to say.
-        limit = None if BEHIND in ledger.accounts else NO_LIMIT
-        above = ledger.open(BEHIND, limit=limit, at_rest="ram")
-        # Each holder's bound is its own, whatever others are called.
-        name = first = f"{BEHIND}/{holder.name}"
-        # Thousands may be called the same: no number is tried that another spell has had.
-        number = sum([relief.spells for relief in ledger.relief.values()])
-        while name in ledger.accounts:
-            number += 1
-            name = f"{first} {number}"
-        self.account = ledger.open(name, limit=keep, parent=above)
-        self.above = above
+        self.account, self.above = open_behind(holder, keep)
         self._ended = False
         self._count(self.policy, Relief(spells=1))
         what = "everything"

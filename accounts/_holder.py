@@ -127,6 +127,9 @@ class Holder(Recipient):
     policies: ClassVar[frozenset[StuckPolicy]] = frozenset(StuckPolicy) - RELIEVES
     """By which policies holders of this class can be dealt with."""
 
+    makes_room: ClassVar[bool] = False
+    """Whether it keeps what it has accepted when it is given up, as far as it can: a queue."""
+
     def __init__(
         self,
         ledger: Ledger,

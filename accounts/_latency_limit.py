@@ -453,16 +453,18 @@ class LatencyControl:
         start = self._start
         passed = now - start.at
         kept = self._kept(passed)
+        still = self._still(passed)
         speeds: list[float] = []
         for (unit, debt, _), then in zip(self._units(), start.units, strict=True):
-            cleared, seconds = unit.cleared, self._seconds
-            if account.throttled:
-                cleared = then.cleared * kept + max(0, then.debt - debt)
-                seconds = start.seconds * kept + passed
             if state == IDLE:
-                speeds.append(max(0.0, unit.speed))
+                speed = max(0.0, unit.speed)
+            elif account.throttled:
+                cleared = then.cleared * kept + max(0, then.debt - debt)
+                speed = _speed(cleared, start.seconds * kept + passed)
+                speed = max(speed, _speed(then.cleared, start.seconds) * still)
             else:
-                speeds.append(cleared / seconds if seconds > 0 else 0.0)
+                speed = _speed(unit.cleared, self._seconds)
+            speeds.append(speed)
         age = 0.0
         if account.debt_items:
             # Nothing has been borrowed for so long, or had to be cleared at the last tick.
@@ -477,6 +479,15 @@ class LatencyControl:
             bytes_per_second=speeds[1],
         )
 
+    def _still(self, passed: float) -> float:
+        """Return what part of the speed from before cannot be ruled out yet.
+
+        One event may still take all of the time that has passed since. Forgetting alone would go on
+        to a rate of nothing, and an age without end, while somebody is stuck.
+        """
+        before = _speed(self._start.units[0].cleared, self._start.seconds)
+        return min(1.0, 1 / (before * passed)) if before * passed > 0 else 1.0
+
     def _state(self, now: float) -> str:
         account = self._account
         if account.throttled:
@@ -490,6 +501,10 @@ class LatencyControl:
         if unit.aim <= unit.floor:
             return AT_FLOOR
         return PROBING if unit.aim > unit.limit else TRACKING
+
+
+def _speed(cleared: float, seconds: float) -> float:
+    return cleared / seconds if seconds > 0 else 0.0
 
 
 def _aim(cleared: float) -> float:

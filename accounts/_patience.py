@@ -25,6 +25,7 @@ from ._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from ._incidents import NAMED, GivenUp, Relieved
 from ._ledger import Ledger
 from ._outcome import Outcome
+from ._pace import Paces, Slow
 from ._stuck_policy import StuckPolicy
 from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
 
@@ -60,12 +61,17 @@ class Stuck:
     bytes: int
     """Their bytes."""
     idle_seconds: float
-    """For how long it has made no progress while somebody waited on it."""
+    """For how long it has made no progress, or too little, while somebody waited on it."""
+    slow: Slow | None = None
+    """If it makes progress: how little."""
 
     def sentence(self) -> str:
         """Say it for the log."""
+        what = "made no progress"
+        if self.slow is not None:
+            what = f"cleared only {self.slow.cleared} of {self.slow.ahead} items"
         return (
-            f"{self.holder.kind} {self.holder.name} made no progress for {self.idle_seconds:.1f} s "
+            f"{self.holder.kind} {self.holder.name} {what} for {self.idle_seconds:.1f} s "
             f"(patience {self.holder.patience:g} s) and holds {self.items} items, {self.bytes} "
             f"bytes that {naming(self.waiting)} wait{'s' if len(self.waiting) == 1 else ''} for"
         )
@@ -79,6 +85,7 @@ class Stuck:
             "policy": str(self.holder.policy),
             "patience": self.holder.patience,
             "seconds": round(self.idle_seconds, 3),
+            "cleared": 0 if self.slow is None else self.slow.cleared,
             "items": self.items,
             "bytes": self.bytes,
             "waiting": self.waiting[:MAX_NAMED],
@@ -105,6 +112,32 @@ def _lines(ledger: Ledger) -> dict[Account, _Line]:
             names.setdefault(at, set()).add(waiter.account.name)
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return {at: _Line(frozenset(names[at]), since[at]) for at in names}
+
+
+def too_slow(ledger: Ledger, now: float, paces: Paces) -> list[Stuck]:
+    """Return the holders that have been too slow for their patience at `now`, once each.
+
+    `paces` remembers what there was before; it has to be the same each time.
+    """
+    waiting = {
+        each.account: each.at
+        for each in ledger.waiters
+        if each.at is not None and each.at.waits_on_holders
+    }
+    found: dict[Holder, Stuck] = {}
+    for slow in paces.look(waiting, list(ledger.holders), now):
+        items = nbytes = 0
+        for loan in slow.holder.waited_for():
+            if loan.account is slow.account:
+                items += loan.items
+                nbytes += loan.bytes
+        names: tuple[str, ...] = (slow.account.name,)
+        before = found.get(slow.holder)
+        if before is not None:
+            names = tuple(sorted({*before.waiting, *names}))
+            items, nbytes = before.items + items, before.bytes + nbytes
+        found[slow.holder] = Stuck(slow.holder, names, items, nbytes, slow.seconds, slow)
+    return list(found.values())
 
 
 def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None) -> list[Stuck]:
@@ -198,6 +231,7 @@ class _Watch:
         # Who was named last when, of those that are waited for; and who was left over of a ring.
         self.named: dict[int, float] = {}
         self.spared: WeakKeyDictionary[Holder, float] = WeakKeyDictionary()
+        self.paces = Paces()
 
     async def look(self, holders: Iterable[Holder] | None = None) -> None:
         """Deal with those whose patience has run out now: of all, or of `holders` alone.
@@ -209,10 +243,12 @@ class _Watch:
         self.ledger.drain()
         now = self.ledger.clock()
         stuck = overdue(self.ledger, now, holders)
+        slow: list[Stuck] = []
         if holders is None:
-            self.named = {
-                id(s.holder): self.named[id(s.holder)] for s in stuck if id(s.holder) in self.named
-            }
+            idle = {each.holder for each in stuck}
+            slow = [s for s in too_slow(self.ledger, now, self.paces) if s.holder not in idle]
+            who = {id(each.holder) for each in (*stuck, *slow)}
+            self.named = {each: when for each, when in self.named.items() if each in who}
         on_ring: dict[Holder, Ring] = {}
         found = await self._rings(now) if stuck else ()
         if self.ledger.clock() > now:
@@ -233,6 +269,11 @@ class _Watch:
                 self._deal_with(each, now)
         for ring, members in stuck_rings.values():
             self._deal_with_ring(ring, members, now)
+        for number, each in enumerate(slow, 1):
+            if not number % DEALT_A_STEP:
+                await trio.lowlevel.checkpoint()
+            if each.holder in self.ledger.holders:
+                self._deal_with(each, now)
 
     def shortest_patience(self, impatient: Iterable[Holder]) -> float:
         """Return the shortest patience of some holders that is not 0."""
@@ -344,7 +385,7 @@ class _Watch:
     def _give_up(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder
         # A queue lets go of what it may; what it has accepted it keeps, if it can.
-        what_now = "it has to make room" if holder.kind == "queue" else "its debt is written off"
+        what_now = "it has to make room" if holder.makes_room else "its debt is written off"
         logger.warning("%s; giving it up, %s", sentence, what_now, extra=stuck.fields())
         began = self.ledger.clock()
         debtors = _debtors(holder)
@@ -355,13 +396,13 @@ class _Watch:
             self._failed(stuck, "given up", exc)
             return False
         if (
-            holder.kind == "queue"
+            holder.makes_room
             and holder in self.ledger.holders
             and _written_off(self.ledger)[0] == before[0]
         ):
             # It has put aside what it had, or keeps it: nobody was given up.
             return True
-        if holder.kind == "queue" and self.ledger.incidents.has_given_up(holder, began):
+        if holder.makes_room and self.ledger.incidents.has_given_up(holder, began):
             # Who it belongs to has said what became of it.
             return True
         self._note_given_up(stuck, debtors, before, ring)

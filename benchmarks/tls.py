@@ -80,7 +80,11 @@ def servers_of(papers: Papers, port: int) -> dict[str, AnyServer]:
         return ["-c", str(config)]
 
     options = (f"--listen=mqtt+tls://127.0.0.1:{port}", f"--tls-certificate={papers.chain}")
-    more = (f"--tls-key={papers.key}", "--log-level=warning")
+    # The relay wants one that nobody else can read.
+    private = papers.key.with_suffix(".private")
+    private.touch(mode=0o600)
+    private.write_bytes(papers.key.read_bytes())
+    more = (f"--tls-key={private}", "--log-level=warning")
     return {
         "relay": Relay(protocols=("mqtt",), options=(*options, *more)),
         "mosquitto": Server(

@@ -415,6 +415,7 @@ class Dataspace:
         consumer: object = None,
         replay: bool = True,
         value: Hashable = None,
+        allows: Callable[[str], bool] | None = None,
     ) -> Observation:
         """Note that `holder` is to be told of what matches `pattern`, from the commit on.
 
@@ -435,6 +436,8 @@ class Dataspace:
             replay: For a `TopicFilter`: whether to tell of what is retained.
             value: The assertion that says so to those who observe observers; `Observe(pattern)` by
                 default.
+            allows: For a `TopicFilter`: says of which topics that match it is told; see
+                `Subscription`.
 
         Raises:
             PatternError: If `pattern` cannot be one; at the commit, `TooManyShapesError`, and as
@@ -461,7 +464,9 @@ class Dataspace:
                 or (holder is None and acked is not None)
                 or (holder is not None and consumer is not None)
             )
-            observation.subscription = Subscription(compiled, holder, acked, granted, consumer)
+            observation.subscription = Subscription(
+                compiled, holder, acked, granted, consumer, allows
+            )
             turn.act(partial(self._subscribe, observation=observation, replay=replay))
         else:
             turn.act(partial(self._observe, observation=observation, pattern=compiled))
@@ -549,6 +554,8 @@ class Dataspace:
         if replay:
             for publication in self.retained.matching(subscription.filter.text):
                 holder: Recipient | None = subscription.holder
+                if subscription.allows is not None and not subscription.allows(publication.topic):
+                    continue
                 if publication.qos and subscription.acked is not None:
                     holder = subscription.acked
                 elif publication.qos:

@@ -58,6 +58,10 @@ class Subscription:
     and it takes a publication once [MQTT-3.3.5-1]."""
     consumer: object = None
     """Whose subscription it is; by default the holder's."""
+    allows: Callable[[str], bool] | None = None
+    """Says of which of the topics it is told that match its filter; None: of all. Asked when a
+    route is found: when it would say something else than before, `Routes.forget_all` has to be
+    called."""
 
     @property
     def rank(self) -> int:
@@ -132,6 +136,9 @@ class Routes:
         max_deep_shapes: In how many different places filters of more than `SHALLOW` levels may have
             their wildcards.
 
+    Attributes:
+        version: Changes whenever routes may be others than before: for who keeps some.
+
     Raises:
         ValueError: If less than one route is to be `cached`.
     """
@@ -148,6 +155,7 @@ class Routes:
         if cached < 1:
             msg = f"at least one route has to be cached, not {cached}"
             raise ValueError(msg)
+        self.version = 0
         self._filters: FilterIndex[Subscription] = FilterIndex()
         self._capacity = cached
         self._max_bytes = cached_bytes
@@ -185,6 +193,7 @@ class Routes:
         """
         text = subscription.filter.text
         self._count_shape(text, 1)
+        self.version += 1
         self._filters.add(text, subscription)
         self._forget(text)
 
@@ -194,6 +203,7 @@ class Routes:
         Raises:
             KeyError: If it is not there.
         """
+        self.version += 1
         text = subscription.filter.text
         self._filters.remove(text, subscription)
         self._count_shape(text, -1)
@@ -248,6 +258,8 @@ class Routes:
     def _find(self, topic: str) -> Route:
         granted: dict[object, Subscription] = {}
         for subscription in self._filters.matching(topic):
+            if subscription.allows is not None and not subscription.allows(topic):
+                continue
             consumer = subscription.consumer
             if consumer is None:
                 consumer = subscription.holder
@@ -284,6 +296,7 @@ class Routes:
 
     def forget_all(self) -> None:
         """Forget every route that is cached."""
+        self.version += 1
         if self._by_topic:
             self._waste += (self._by_topic, self.by_key, self._alike)
             self._by_topic = {}

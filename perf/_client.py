@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
+from ..transports.mqtt import Granted
 from ..transports.tls import said
 from ._connect import KEEP_ALIVE, connect, send_all
 from ._errors import PerfError
-from ._mqtt5 import Granted
 from ._scenario import Scenario, server_of, user_of
 from ._tls import tls_of
 

@@ -14,10 +14,11 @@ import attrs
 import trio
 
 from ..transports import ProtocolError
+from ..transports.mqtt import Granted
 from ..transports.tls import BROKEN_OFF, TlsSocket, shake_hands, trouble
 from ._dialect import CONNACK, SUBACK, Dialect, Hello, Mqtt5, Mqtt311
 from ._errors import PerfError
-from ._mqtt5 import Granted, disconnected
+from ._mqtt5 import disconnected
 from ._wire import DISCONNECT, PUBLISH, Packets
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from ..transports.mqtt import (
     ConnAck,
     Connect,
     ConnectReturnCode,
+    Granted,
     Reason,
     SubAck,
     Subscribe,
@@ -20,7 +21,6 @@ from ..transports.mqtt import (
 )
 from . import _mqtt5
 from ._errors import PerfError
-from ._mqtt5 import Granted
 
 CONNACK: Final = 2
 SUBACK: Final = 9

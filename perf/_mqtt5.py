@@ -9,52 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import attrs
-
 from ..transports.mqtt import (
     NO_PROPERTIES,
     PROTOCOL_LEVEL_5,
     ConnAck,
     Connect,
     Disconnect,
+    Granted,
     Packet,
     Properties,
-    Reason,
     ReasonedError,
     SubAck,
     Subscribe,
     decode5,
     encode5,
+    in_words,
 )
 from ._errors import PerfError
 
 FAILED: Final = 0x80
 """Reason codes from here on say that something was not done (section 2.4)."""
-
-
-def reason(code: int, words: str | None = None) -> str:
-    """Say what a reason code says, with the server's own words where it has some."""
-    try:
-        name = Reason(code).name.lower().replace("_", " ").replace("qos", "QoS")
-    except ValueError:
-        name = "reason"
-    said = f"{name} (0x{code:02X})"
-    return f'{said}: "{words}"' if words else said
-
-
-@attrs.frozen
-class Granted:
-    """What a server lets a client do, and asks of it (section 3.2.2.3; MQTT 3.1.1 has none)."""
-
-    receive_maximum: int = 65_535
-    """Publications of the client's with QoS 1 and 2 that may be unacknowledged."""
-    maximum_qos: int = 2
-    """Of publications."""
-    maximum_packet_size: int | None = None
-    """Bytes; None: as many as there can be."""
-    keep_alive: int | None = None
-    """Seconds, which count in place of those that the client asked for [MQTT-3.2.2-21]; 0: there
-    is nothing to be kept alive; None: what it asked for."""
 
 
 def connect(
@@ -105,17 +79,11 @@ def granted(body: bytes) -> Granted:
     """
     packet = _decoded(ConnAck.kind, body)
     assert isinstance(packet, ConnAck)
-    properties = packet.properties
     if packet.return_code >= FAILED:
-        msg = f"CONNECT was refused: {reason(packet.return_code, properties.reason_string)}"
+        words = packet.properties.reason_string
+        msg = f"CONNECT was refused: {in_words(packet.return_code, words)}"
         raise PerfError(msg)
-    receive_maximum, maximum_qos = properties.receive_maximum, properties.maximum_qos
-    return Granted(
-        65_535 if receive_maximum is None else receive_maximum,
-        2 if maximum_qos is None else maximum_qos,
-        properties.maximum_packet_size,
-        properties.server_keep_alive,
-    )
+    return Granted.of(packet)
 
 
 def subscribed(body: bytes) -> None:
@@ -128,7 +96,7 @@ def subscribed(body: bytes) -> None:
     assert isinstance(packet, SubAck)
     for code in packet.return_codes:
         if code >= FAILED:
-            msg = f"SUBSCRIBE was refused: {reason(code, packet.properties.reason_string)}"
+            msg = f"SUBSCRIBE was refused: {in_words(code, packet.properties.reason_string)}"
             raise PerfError(msg)
 
 
@@ -141,7 +109,7 @@ def disconnected(body: bytes) -> PerfError:
     packet = _decoded(Disconnect.kind, body)
     assert isinstance(packet, Disconnect)
     return PerfError(
-        f"the server disconnected it: {reason(packet.reason, packet.properties.reason_string)}"
+        f"the server disconnected it: {in_words(packet.reason, packet.properties.reason_string)}"
         if packet.reason >= FAILED
         else "the server disconnected it"
     )

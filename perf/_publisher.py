@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
-from ..transports.mqtt import MAX_PACKET_ID
+from ..transports.mqtt import MAX_PACKET_ID, in_words
 from ._client import Client
 from ._connect import receive
 from ._errors import PerfError
 from ._header import HEADER, HEADER_BYTES
 from ._latency import Latencies
-from ._mqtt5 import FAILED, disconnected, reason
+from ._mqtt5 import FAILED, disconnected
 from ._scenario import Scenario
 from ._wire import (
     DISCONNECT,
@@ -397,7 +397,7 @@ class Publisher(Client):
             return
         self.sent[self._topic_of.pop(packet_id, 0)] -= 1
         self.refused += 1
-        why = reason(buffer[at + 2])
+        why = in_words(buffer[at + 2])
         self.refusals[why] = self.refusals.get(why, 0) + 1
 
 

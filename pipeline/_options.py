@@ -10,7 +10,8 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+
+from clearfunds.relay_client import PLAIN_URL, TLS_URL, Access, parse_url
 
 from ._errors import OptionError
 
@@ -20,8 +21,11 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 2
           "gb": 1 << 30}  # fmt: skip
 """As Spark's own sizes have them: `64m` is 64 MiB."""
 
-RELAY_URL = "subscribe+tcp"
-"""What an option `relay` may begin with: the address as `clearfunds relay --listen` has it."""
+ADDRESS = (
+    "relay", "host", "port", "timeoutSeconds", "user", "password", "tls", "ca", "certificate",
+    "key",
+)  # fmt: skip
+"""Options that say where the relay is, and who asks it; the same for reading and writing."""
 
 
 class Options:
@@ -139,27 +143,50 @@ class Options:
             return stripped
         raise _wrong(name, text, 'names separated by commas, or a list of JSON\'s as ["a,b"]')
 
-    def address(self) -> tuple[str, int]:
-        """Return where the relay is: `relay`, or `host` and `port`."""
+    def address(self) -> tuple[str, int, bool]:
+        """Return where the relay is, `relay`, or `host` and `port`; and whether with TLS."""
         text = self.text("relay")
+        tls = self.boolean("tls", False)
         if text is None:
             port = self.integer("port", 1, 65_535)
             if port is None:
                 raise OptionError(
                     "where is the relay? Give the option 'relay' as HOST:PORT, or 'host' and "
-                    "'port': those of its listener 'subscribe+tcp'"
+                    "'port': those of its listener 'subscribe+tcp' or 'subscribe+tls'"
                 )
-            return self.text("host") or "127.0.0.1", port
+            return self.text("host") or "127.0.0.1", port, tls
         if self.has("host") or self.has("port"):
             raise OptionError("give the option 'relay', or 'host' and 'port', not both")
-        url = urlsplit(text if "://" in text else f"{RELAY_URL}://{text}")
+        scheme = TLS_URL if tls else PLAIN_URL
         try:
-            host, found = url.hostname, url.port
+            host, found, secure = parse_url(text if "://" in text else f"{scheme}://{text}")
         except ValueError:
-            host, found = None, None
-        if url.scheme != RELAY_URL or not host or not found or url.path.strip("/"):
-            raise _wrong("relay", text, f"HOST:PORT, as 127.0.0.1:7700 or {RELAY_URL}://[::1]:7700")
-        return host, found
+            example = f"{PLAIN_URL}://[::1]:7700 or {TLS_URL}://relay.example:7701"
+            raise _wrong("relay", text, f"HOST:PORT, as 127.0.0.1:7700, {example}") from None
+        if self.has("tls") and tls != secure:
+            raise OptionError(f"the option 'relay' is {text!r}, and 'tls' says otherwise")
+        return host, found, secure
+
+    def reach(self) -> tuple[str, int, Access]:
+        """Return where the relay is, and who asks it how.
+
+        Raises:
+            OptionError: If something is missing, or does not go together.
+        """
+        host, port, tls = self.address()
+        try:
+            access = Access(
+                user=self.text("user"),
+                password=self.text("password"),
+                tls=tls,
+                ca=self.text("ca"),
+                certificate=self.text("certificate"),
+                key=self.text("key"),
+            )
+            return access.reach(host, port)
+        except ValueError as exc:
+            names = "'user', 'password', 'tls', 'ca', 'certificate', 'key'"
+            raise OptionError(f"the options {names}: {exc}") from exc
 
 
 def _wrong(name: str, text: str, what: str) -> OptionError:

@@ -7,6 +7,7 @@ from ._errors import Damage as Damage
 from ._errors import StoreClosedError as StoreClosedError
 from ._errors import StoreDiskError as StoreDiskError
 from ._errors import StoreError as StoreError
+from ._errors import StoreExposedError as StoreExposedError
 from ._errors import StoreFormatError as StoreFormatError
 from ._errors import StoreLockedError as StoreLockedError
 from ._errors import StoreUsageError as StoreUsageError

@@ -23,6 +23,10 @@ class StoreFormatError(StoreError):
     """The directory is no store, or one of another version."""
 
 
+class StoreExposedError(StoreError):
+    """Others on this machine can read the store, and it is not ours to change that."""
+
+
 class StoreDiskError(StoreError):
     """The disk or the operating system refused: the message says what, where and what to do."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 _MANY_PARTS: Final = 256
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
+
+#: What is made: there are messages in it, in clear.
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
 
 
 class File(Protocol):
@@ -63,7 +69,15 @@ class Files(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Make the directory unless it is there."""
+        """Make the directory unless it is there; nobody else can read one that is made."""
+        ...
+
+    def protect(self) -> bool:
+        """See that others cannot read the directory; return whether they could.
+
+        Raises:
+            PermissionError: they can, and it is not ours to change that.
+        """
         ...
 
     def lock(self, name: str) -> None:
@@ -188,11 +202,25 @@ class RealFiles:
 
     def prepare(self) -> None:
         """See `Files`."""
-        self._path.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+
+    def protect(self) -> bool:
+        """See `Files`. One that only a group can read, too, is as somebody wants it."""
+        mode = self._path.stat().st_mode
+        if not mode & stat.S_IRWXO:
+            return False
+        if mode & stat.S_ISVTX:  # everybody's, as /tmp
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        for path in (*self._path.glob("*"), *self._path.glob("*/*")):
+            if path.is_file() and not path.is_symlink():
+                path.chmod(_FILE_MODE)
+        self._path.chmod(_FOLDER_MODE)
+        return True
 
     def lock(self, name: str) -> None:
         """See `Files`. The lock is the process's: it ends with it, however it ends."""
-        fd = os.open(self._path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
@@ -218,12 +246,12 @@ class RealFiles:
 
     def mkdir(self, folder: str) -> None:
         """See `Files`."""
-        (self._path / folder).mkdir(exist_ok=True)
+        (self._path / folder).mkdir(mode=_FOLDER_MODE, exist_ok=True)
 
     def create(self, name: str) -> RealFile:
         """See `Files`."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return RealFile(os.open(self._path / name, flags, 0o644))
+        return RealFile(os.open(self._path / name, flags, _FILE_MODE))
 
     def open(self, name: str, *, write: bool = False) -> RealFile:
         """See `Files`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from ._errors import StoreFormatError, StoreLockedError
+from ._errors import StoreExposedError, StoreFormatError, StoreLockedError
 from ._names import LOCK
 from ._recovery import MARK, is_ours
 
 if TYPE_CHECKING:
     from ._files import Files
+
+_logger = logging.getLogger(__name__)
 
 
 def take(files: Files) -> None:
@@ -18,6 +21,7 @@ def take(files: Files) -> None:
     Raises:
         StoreLockedError: somebody else has it.
         StoreFormatError: it is something else.
+        StoreExposedError: others can read it, and it is not ours to change that.
         OSError: it cannot be read or written.
     """
     files.prepare()
@@ -28,6 +32,7 @@ def take(files: Files) -> None:
             "give an empty directory, or one that is not there yet"
         )
         raise StoreFormatError(msg)
+    _protect(files)
     try:
         files.lock(LOCK)
     except BlockingIOError as error:
@@ -52,3 +57,20 @@ def take(files: Files) -> None:
         files.fsync_dir()
     finally:
         file.close()
+
+
+def _protect(files: Files) -> None:
+    try:
+        exposed = files.protect()
+    except PermissionError as error:
+        msg = (
+            f"others on this machine can read {files.where}, where messages are to be: chmod 700 "
+            f"{files.where}, or give a directory in it, which is made for the relay alone"
+        )
+        raise StoreExposedError(msg) from error
+    if exposed:
+        _logger.warning(
+            "others on this machine could read the store in %s; now they cannot (chmod 700)",
+            files.where,
+            extra={"event": "made_private", "folder": files.where},
+        )

@@ -181,6 +181,7 @@ class Store:
         Raises:
             StoreLockedError: another process has it open.
             StoreFormatError: the directory is something else, or of another version.
+            StoreExposedError: others can read it, and it is not ours to change that.
             StoreDiskError: it cannot be read, or not be written to.
         """
         if files is None:

@@ -13,10 +13,10 @@ ALONE = ("store",)
 #: Talks to a relay as any client does, from processes that have no event loop: it imports the
 #: blocking clients; the journal, which the relay writes, also what the relay keeps books with.
 CLIENT = "pipeline"
-CLIENT_IMPORTS = ("pipeline", "range_client", "sink_client")
+CLIENT_IMPORTS = ("pipeline", "range_client", "relay_client", "sink_client")
 #: These stand in the package itself, where checkers do not find them from the folders at the root:
 #: they are imported by their full names. There is no second copy to take them for.
-CLIENTS = ("clearfunds.range_client", "clearfunds.sink_client")
+CLIENTS = ("clearfunds.range_client", "clearfunds.relay_client", "clearfunds.sink_client")
 BOOKS = (("pipeline", "journal"), "accounts")
 NO_IO = ("accounts", "dataspace")
 IO_MODULES = frozenset(

@@ -5,6 +5,8 @@ from ._account_limits import AccountLimits as AccountLimits
 from ._account_limits import AccountRate as AccountRate
 from ._alarms import AlarmSettings as AlarmSettings
 from ._alarms import watch_alarms as watch_alarms
+from ._bearer_tokens import BearerTokens as BearerTokens
+from ._bearer_tokens import TokenFileError as TokenFileError
 from ._beside import Beside as Beside
 from ._errors import LocalProtocolError as LocalProtocolError
 from ._errors import ProtocolError as ProtocolError
@@ -23,8 +25,8 @@ from ._relay import Relay as Relay
 from ._relay import RelayAddresses as RelayAddresses
 from ._relay import RelayReport as RelayReport
 from ._relay import RelaySettings as RelaySettings
-from ._relay import parse_address as parse_address
 from ._relay import serve_relay as serve_relay
+from ._relay_pages import parse_address as parse_address
 from ._server import Counters as Counters
 from ._sizes import parse_size as parse_size
 from ._subscription_policies import StuckWord as StuckWord

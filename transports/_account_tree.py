@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from ..accounts import DEFAULT_FLOOR, Account, LatencyLimit, Limit, RateLimit
 from ._account_limits import AccountLimits, AccountRate
 from ._patterns import FirstMatch
-from ._tenants import NO_USER, Membership, Peer, Tenant, TenantRules
+from ._tenants import NO_USER, Membership, Peer, Tenant, TenantRules, as_part
 
 TENANT_PREFIX = "tenant/"
 """With a tenant's name behind it: its account's; and with `/USER` behind that, a user's of it."""
@@ -62,6 +62,8 @@ class AccountTree:
         self.rules = TenantRules(tenants)
         self._rates = FirstMatch((rate.pattern, (rate.items, rate.bytes)) for rate in rates)
         self.tenants: dict[str, Account] = {}
+        # Of users with something that outlives their connections.
+        self._users: dict[str, Account] = {}
         for tenant in self.rules.tenants.values():
             account = server.ledger.open(
                 TENANT_PREFIX + tenant.name,
@@ -87,14 +89,22 @@ class AccountTree:
         """Return whose a peer is, and whose its publications are."""
         return self.rules.of(peer) if self.tenants else NOBODY
 
-    def parent_of(self, name: str) -> Account:
-        """Return the account above that of somebody who is known by a name alone.
+    def parent_of(self, peer: Peer) -> Account:
+        """Return the account above one that is there whether its user is connected or not.
 
-        A writer of batches is, and what is kept in RAM for a reader of ranges: what is asked of
-        listeners and users is not so of them. They are no users of a tenant's either.
+        A writer's of batches is, and that of what is kept in RAM for a reader of ranges. By which
+        listener somebody came is not known of them. The user's own account, where there is one,
+        stays open until `close_all`.
         """
-        tenant = self.of(Peer("", NO_USER, name)).tenant
-        return self.server if tenant is None else self.tenants[tenant.name]
+        tenant = self.of(peer).tenant
+        if tenant is None:
+            return self.server
+        if not tenant.has_users or peer.user == NO_USER:
+            return self.tenants[tenant.name]
+        name = f"{TENANT_PREFIX}{tenant.name}/{peer.user}"
+        if name not in self._users:
+            self._users[name] = self._open_above(tenant, peer.user)
+        return self._users[name]
 
     def open(
         self, peer: Peer, tenant: Tenant | None, limit: Limit | None = None, *, own: bool = True
@@ -153,7 +163,7 @@ class AccountTree:
         if not tenant.has_users:
             return above
         account = self.server.ledger.open(
-            f"{above.name}/{user}",
+            f"{above.name}/{as_part(user)}",
             limit=Limit(items=tenant.user_items, bytes=tenant.user_bytes),
             parent=above,
             shared=True,
@@ -164,8 +174,9 @@ class AccountTree:
 
     def close_all(self) -> None:
         """Close the tenants' accounts, when the connections have ended. Idempotent."""
-        for account in self.tenants.values():
+        for account in (*self._users.values(), *self.tenants.values()):
             account.close()
+        self._users.clear()
 
 
 def _least(one: int | None, other: int | None) -> int | None:

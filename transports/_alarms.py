@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from ..accounts import DISK, MEMORY, Alarms, Watermark
+from ._memory import MemoryInUse, give_back, memory_used
 from ._ticks import next_tick
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ distance; a twentieth is more than a measure moves by itself from one second to 
 SAMPLE_SECONDS: Final = 1.0
 """How often it is measured: some megabytes can be written or read in between, and the marks leave
 room for that."""
-
-_PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -70,11 +69,6 @@ class AlarmSettings:
         if self.memory is None:
             return None
         return int(self.memory * limit) if self.memory <= 1.0 else int(self.memory)
-
-
-def memory_used(proc: Path = Path("/proc")) -> int:
-    """Return the bytes that this process has in RAM (RSS)."""
-    return int((proc / "self/statm").read_text().split()[1]) * _PAGE_SIZE
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -152,6 +146,7 @@ async def watch_alarms(
     directory: str | os.PathLike[str] | None = None,
     *,
     used: Callable[[], int] = memory_used,
+    trim: Callable[[], object] = give_back,
     limit: Callable[[], int] = memory_limit,
     free: Callable[[str | os.PathLike[str]], int] = disk_free,
     task_status: trio.TaskStatus[Alarms] = trio.TASK_STATUS_IGNORED,
@@ -165,7 +160,9 @@ async def watch_alarms(
         account: The one above all: its readers wait, and those of its descendants.
         settings: When.
         directory: Where the store is; None: the disk is not watched.
-        used: Measures the memory in use.
+        used: Measures the memory that is resident.
+        trim: Gives free memory back, before an alarm goes up and while it is up; called in a
+            thread.
         limit: Says how much there may be; asked once.
         free: Measures what is free; called in a thread, since a disk may not answer.
         task_status: For `nursery.start`.
@@ -182,8 +179,7 @@ async def watch_alarms(
     marks = watermarks(settings, limit(), disk=directory is not None)
     alarms = Alarms(account, marks)
 
-    async def of_memory() -> int:
-        return used()
+    memory = MemoryInUse(marks[MEMORY].clear if MEMORY in marks else 0, used=used, trim=trim)
 
     async def of_disk() -> int:
         assert directory is not None
@@ -191,7 +187,7 @@ async def watch_alarms(
 
     try:
         async with trio.open_nursery() as nursery:
-            for kind, measure in ((MEMORY, of_memory), (DISK, of_disk)):
+            for kind, measure in ((MEMORY, memory.measure), (DISK, of_disk)):
                 if kind in marks:
                     nursery.start_soon(_watch, alarms, kind, settings.seconds, measure)
             task_status.started(alarms)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from ..accounts import DISK, Account, Ledger, Limit
+from ..accounts import DISK, Account, Ledger, Limit, StuckPolicy
 from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, classic
 from ..dataspace.sinks import SinkLimits
-from ..dataspace.subscriptions import RangeSubscription
+from ..dataspace.subscriptions import RangeSubscription, SubscriptionLimits
 from ..store import StoreSettings
 from ._admission import Admission
-from ._alarms import AlarmSettings, memory_limit, memory_used
+from ._alarms import AlarmSettings, memory_limit
 from ._flusher import Flusher
+from ._memory import memory_used
+from ._passed import Noted, PassedTime
 from ._settings import KeepingSettings, ServerSettings
-from .mqtt._kept import KeptSessions, KeptSettings, SessionQueue
+from .mqtt._kept import CLOCK_KEY, KeptSessions, KeptSettings, SessionQueue
 from .mqtt._kept_retained import keep_retained
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
 from .queues._spool import forget_spools
-from .subscriptions import SubscriptionServer, SubscriptionSettings
+from .subscriptions import Doorkeeper, SubscriptionServer, SubscriptionSettings
 from .subscriptions._disk import PREFIX as SUBSCRIPTION_PREFIX
 from .subscriptions._sink_disk import PREFIX as SINK_PREFIX
+
+logger = logging.getLogger("clearfunds.relay")
 
 DISK_ACCOUNT = "disk"
 """The account above those of all queues, for what is at rest on disk. Apart from `server`: what is
@@ -64,6 +69,8 @@ def keep_sessions(
     """
     ledger: Ledger = mqtt.ledger
     at_rest = _at_rest(ledger, keeping, settings)
+    values = keeping.store.values("mqtt/") if isinstance(keeping, Shelves) else {}
+    mqtt.wall = mqtt.dataspace.retained.wall = clock = _clock(values.get(CLOCK_KEY))
     mqtt.kept = KeptSessions(
         mqtt.dataspace,
         keeping,
@@ -79,18 +86,37 @@ def keep_sessions(
             patience=mqtt.settings.patience,
             stuck=mqtt.settings.stuck_kept,
             outlives=isinstance(keeping, Shelves),
+            verified=mqtt.settings.verifies,
         ),
         backing=_paging(mqtt.account, settings),
         queue=queue,
+        wall=clock,
+        groups=mqtt.groups,
+        authority=mqtt.authority,
     )
     mqtt.kept.take_back = mqtt.take_back
     if isinstance(keeping, Shelves):
         forget_spools(keeping)
         keeping.on_trouble = partial(_note_trouble, ledger)
         _note_trouble(ledger, keeping.trouble)
-        values = keeping.store.values("mqtt/")
         keep_retained(mqtt.dataspace.retained, ledger, keeping, values)
         mqtt.kept.restore(values)
+        mqtt.groups.forget_others(keeping)
+
+
+def _clock(noted: bytes | None) -> PassedTime:
+    """Return the clock by which what is kept expires; it goes on from where it was noted."""
+    if noted is None:
+        return PassedTime()
+    try:
+        return PassedTime(Noted.of(noted))
+    except ValueError as exc:
+        logger.error(
+            "the time of the last run cannot be read, the wall clock is believed: %s",
+            exc,
+            extra={"event": "unreadable", "key": CLOCK_KEY},
+        )
+        return PassedTime()
 
 
 def _note_trouble(ledger: Ledger, sentence: str | None) -> None:
@@ -143,10 +169,12 @@ def subscription_server(
     settings: KeepingSettings,
     *,
     make: Callable[..., RangeSubscription] = RangeSubscription,
+    certificates: bool = False,
 ) -> SubscriptionServer:
     """Make the side of a relay that readers of ranges connect to; see `transports.subscriptions`.
 
     With a store, what durable subscriptions have there is taken up. `make` makes a subscription.
+    Users are those of MQTT, with their passwords; `certificates`: or who certificates say.
     """
     common: ServerSettings = mqtt.settings
     store = keeping.store if isinstance(keeping, Shelves) else None
@@ -160,6 +188,8 @@ def subscription_server(
             idle_timeout=common.idle_timeout,
             topics=mqtt.settings.topics,
             max_stage_size=mqtt.settings.max_packet_size + (64 << 10),
+            max_names_each=settings.max_range_names,
+            range_owner=settings.range_owner,
             sinks=SinkLimits(
                 batch_bytes=settings.sink_batch_limit,
                 grace=settings.sink_grace,
@@ -170,9 +200,24 @@ def subscription_server(
             ),
         ),
         admission,
+        limits=SubscriptionLimits(
+            max_disk_bytes=settings.reader_disk_limit,
+            patience=settings.reader_patience,
+            stuck=StuckPolicy(settings.reader_stuck),
+            keep=common.behind,
+        ),
         store=store,
         disk_account=None if store is None or mqtt.kept is None else mqtt.kept.at_rest,
         limit_of=common.limit_of,
         tree=mqtt.tree,
         make=make,
+        door=Doorkeeper(
+            passwords=mqtt.settings.passwords,
+            tokens=mqtt.settings.tokens,
+            anonymous=mqtt.settings.anonymous,
+            certificates=certificates,
+            checks=mqtt.log_ins.threads,
+        ),
+        disk_of=None if mqtt.kept is None else mqtt.kept.at_rest_of_peer,
+        authority=mqtt.authority,
     )

@@ -40,8 +40,8 @@ TRANSPORTS = ("tcp", "tls", "unix", "ws", "wss")
 """What a listener accepts on; to the listener all but `unix` are TCP: handshakes are the link's, or
 the session's."""
 
-LAYERED_PROTOCOLS = ("mqtt", "syndicate")
-"""What can be spoken over WebSocket and over TLS; readers of ranges speak neither."""
+WEBSOCKET_PROTOCOLS = ("mqtt", "syndicate")
+"""What can be spoken over WebSocket. Readers of ranges are no browsers: theirs is not."""
 
 GATEKEEPER_PROTOCOLS = ("syndicate",)
 """The protocols whose URLs may end in `?gatekeeper`."""
@@ -107,8 +107,9 @@ class ListenURL:
             raise ListenURLError(f"cannot listen on {url!r}: it must begin with one of {known}")
         if not _can_speak(protocol, transport):
             msg = (
-                f"cannot listen on {url!r}: {protocol} is not spoken over WebSocket or TLS here; "
-                f"write {protocol}+tcp://host:port or {protocol}+unix:///absolute/path"
+                f"cannot listen on {url!r}: {protocol} is not spoken over WebSocket here; write "
+                f"{protocol}+tcp://host:port, {protocol}+tls://host:port or "
+                f"{protocol}+unix:///absolute/path"
             )
             raise ListenURLError(msg)
         gatekeeper = cls._gatekeeper(url, parts, protocol, transport)
@@ -149,7 +150,7 @@ class ListenURL:
 
 
 def _can_speak(protocol: str, transport: str) -> bool:
-    return transport in ("tcp", "unix") or protocol in LAYERED_PROTOCOLS
+    return transport not in ("ws", "wss") or protocol in WEBSOCKET_PROTOCOLS
 
 
 class Listener:

@@ -1,11 +1,16 @@
-"""Origins: whose web pages may connect over WebSocket [RFC 6454], [RFC 6455 section 10.2]."""
+"""Origins: whose web pages may connect over WebSocket [RFC 6454], [RFC 6455 section 10.2].
+
+A browser lets any page connect to anything that it can reach itself, this machine's own relay too,
+and says in `Origin` whose page it is. Clients that are no browsers send none.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
+from ._hosts import host_of, is_own
 from ._listener import ListenURLError
 
 _ORIGIN: Final = re.compile(
@@ -17,6 +22,10 @@ _USUAL_PORTS: Final = {"http": "80", "https": "443"}
 """Browsers leave them out."""
 
 
+ANY_ORIGIN: Final = "*"
+"""Stands for all of them."""
+
+
 def origins_of(given: Iterable[str]) -> tuple[str, ...]:
     """Return origins as browsers write them.
 
@@ -25,6 +34,8 @@ def origins_of(given: Iterable[str]) -> tuple[str, ...]:
     """
     origins = tuple(each.lower() for each in given)
     for origin in origins:
+        if origin == ANY_ORIGIN:
+            continue
         found = _ORIGIN.fullmatch(origin)
         if found is None or found["port"] == _USUAL_PORTS.get(found["scheme"], "none"):
             msg = (
@@ -33,3 +44,17 @@ def origins_of(given: Iterable[str]) -> tuple[str, ...]:
             )
             raise ListenURLError(msg)
     return origins
+
+
+def may_connect(origin: str, host: str | None, origins: Collection[str]) -> bool:
+    """Whether pages of an origin may connect.
+
+    Args:
+        origin: As the browser says it; `null` for pages that have none, as from files.
+        host: By what name the browser knows the relay, with its port; None: it does not say.
+        origins: Whose pages may; none: those of the same host, by whatever port.
+    """
+    if origins:
+        return ANY_ORIGIN in origins or origin.lower() in origins
+    page, ours = host_of(origin.partition("://")[2]), host_of(host or "")
+    return page is not None and page == ours and is_own(page)

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import urlsplit
 
 import attrs
 import trio
@@ -24,7 +23,6 @@ from ..accounts import (
     DEFAULT_STANDING_ITEMS,
     DEFAULT_STANDING_SHAPES,
     KEEP,
-    Account,
     Credit,
     Ledger,
     Limit,
@@ -48,6 +46,8 @@ from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
 from ._admission import Admission
 from ._alarms import AlarmSettings, watch_alarms
+from ._authorise import authority_of, check_acl, has_users, say_what_is_allowed
+from ._bearer_tokens import BearerTokens
 from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
 from ._busy_poll import BusyPoll
@@ -58,6 +58,7 @@ from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from ._origins import origins_of
 from ._otel_export import check_exporter, open_provider
+from ._relay_pages import check_pages, serve_relays_pages
 from ._server import Server
 from ._settings import KeepingSettings
 from ._subscription_policies import (
@@ -67,10 +68,9 @@ from ._subscription_policies import (
     Treatment,
 )
 from ._tenants import Tenant, check_tenants
+from .acl import Acl, AclDefault
 from .credit import (
     STORE_CREDIT_TODAY,
-    CreditCollector,
-    CreditPage,
     CreditQueue,
     CreditScheme,
     CreditSettings,
@@ -82,6 +82,7 @@ from .mqtt._kept import SessionQueue
 from .mqtt._passwords import Authenticator
 from .mqtt._server import MqttServer, MqttSettings
 from .mqtt._throttled import watch_throttled
+from .mqtt._tokens import Tokens
 from .mqtt._topics import TopicLimits
 
 if TYPE_CHECKING:
@@ -137,19 +138,41 @@ class RelaySettings(KeepingSettings):
     WebSocket, `mqtt+tls` and `mqtt+wss` for these with TLS (see `tls`); and `syndicate+tcp` and so
     on in the same way. Who connects to one of the latter meets the dataspace, or a gatekeeper if
     `?gatekeeper` stands at the URL's end; that needs `sturdy_key`.
-    `subscribe+tcp` is for readers that take ranges (`clearfunds.range_client`)."""
+    `subscribe+tcp` and `subscribe+tls` are for readers that take ranges and writers of batches
+    (`clearfunds.range_client`, `sink_client`)."""
     tls: ServerTls | None = attrs.field(default=None, repr=False)
     """What `tls` and `wss` are encrypted with. Where it wants certificates of clients, a client's
     user is who its certificate is for, whatever it says itself."""
     origin: tuple[str, ...] = attrs.field(default=(), converter=origins_of)
-    """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
+    """Whose pages may connect over WebSocket, as `https://example.com`; none: those of the same
+    host; `*`: anybody's."""
     passwords: Authenticator | None = None
-    """Who knows the passwords of MQTT clients (`transports.mqtt.Passwords`, or one of your own);
-    None: they are asked for none, and whatever user they name is believed."""
+    """Who knows the passwords of MQTT clients, and of readers and writers of `subscribe+tcp`
+    (`transports.mqtt.Passwords`, or one of your own); None: they are asked for none, and whatever
+    user an MQTT client names is believed."""
     anonymous: bool = False
-    """With passwords: whether MQTT clients are let in that name no user."""
+    """With passwords or tokens: whether clients are let in that name no user."""
+    tokens: Tokens | None = None
+    """What tokens are checked with that clients give as passwords (`transports.mqtt.Tokens`)."""
+    acl: Acl | None = None
+    """Says which topics users may publish to and read (`clearfunds.transports.acl`); None: nothing
+    does but `acl_default`."""
+    acl_default: AclDefault | None = None
+    """What holds for topics that no rule of `acl` matches: `deny`, `allow`, or `tenant`, which
+    allows what is not of another tenant. None: `deny` with `acl`; without it `tenant` if clients
+    have to prove who they are, otherwise `allow`."""
     http: str | None = None
-    """`host:port` of the pages for Prometheus and for people, or None for none."""
+    """`host:port` of the pages for Prometheus and for people, `https://host:port` for the same with
+    TLS; None for none."""
+    http_token: BearerTokens | None = attrs.field(default=None, repr=False)
+    """Who looks at the pages has to give one of these, or a password, if there are any."""
+    http_password: Authenticator | None = attrs.field(default=None, repr=False)
+    """Who knows the passwords of people who look at the pages."""
+    http_host: tuple[str, ...] = ()
+    """Names by which a browser may know the pages, beside addresses, `localhost` and this machine's
+    own; `*`: any."""
+    max_http_connections: int = 128
+    """Connections to the pages at a time; for one more, one that waits for its peer is closed."""
     limit_items: int | None = DEFAULT_LIMIT_ITEMS
     """Events that one connection may owe before it is not read any more."""
     limit_bytes: int | None = DEFAULT_LIMIT_BYTES
@@ -242,9 +265,18 @@ class RelaySettings(KeepingSettings):
     max_inflight: int = _MQTT.max_inflight
     """Publications with QoS 1 or 2 on their way to one subscriber and not fully acknowledged."""
     max_awaiting_release: int = _MQTT.max_awaiting_release
-    """QoS 2 publications of one client whose PUBREL has not come; in MQTT 5 its Receive Maximum."""
+    """QoS 2 publications of one client whose PUBREL has not come."""
+    receive_maximum: int = _MQTT.receive_maximum
+    """The Receive Maximum that MQTT 5 clients are told, of QoS 1 and 2; at the most the number
+    above."""
+    max_keep_alive: int | None = _MQTT.max_keep_alive
+    """The longest keep-alive of an MQTT client, in seconds; None: as it asks."""
     max_topic_alias: int = _MQTT.max_topic_alias
-    """Topics that a client which speaks MQTT 5 may give short names to."""
+    """Topics that a client which speaks MQTT 5 may give short names to, and the relay for it."""
+    max_share_groups: int = _MQTT.max_share_groups
+    """Groups that share a subscription; 0: there are no shared subscriptions."""
+    max_share_members: int = _MQTT.max_share_members
+    """Members of one such group."""
     max_shapes: int = DEFAULT_MAX_SHAPES
     """Different shapes that the patterns of all observers may have; a message is compared with each
     one of its kind."""
@@ -313,6 +345,7 @@ class Relay:
         ledger: The books.
         tree: Where the accounts of its clients are.
         admission: Says who may come in.
+        authority: What its clients may publish and read.
         dataspace: Where its clients meet.
         keeping: What it keeps sessions in.
         mqtt: Its MQTT side.
@@ -367,6 +400,7 @@ class Relay:
             per_user=settings.connections_per_user,
             rate=ConnectRate(settings.connect_rate, settings.connect_timeout),
         )
+        self.authority = authority_of(settings, self.tree.rules)
         self.mqtt = MqttServer(
             self.dataspace,
             flusher,
@@ -381,7 +415,11 @@ class Relay:
                 topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
                 max_inflight=settings.max_inflight,
                 max_awaiting_release=settings.max_awaiting_release,
+                receive_maximum=settings.receive_maximum,
+                max_keep_alive=settings.max_keep_alive,
                 max_topic_alias=settings.max_topic_alias,
+                max_share_groups=settings.max_share_groups,
+                max_share_members=settings.max_share_members,
                 connect_timeout=settings.connect_timeout,
                 idle_timeout=settings.idle_timeout,
                 patience=settings.patience,
@@ -392,10 +430,13 @@ class Relay:
                 passwords=settings.passwords,
                 anonymous=settings.anonymous,
                 wrong_password_delay=settings.wrong_password_delay,
+                tokens=settings.tokens,
+                believes=not has_users(settings),
             ),
             admission,
             self.tree,
         )
+        self.mqtt.authority = self.authority
         self.credit: CreditScheme | None = None
         queue: Callable[..., SessionQueue] = SessionQueue
         subscription: Callable[..., RangeSubscription] = RangeSubscription
@@ -408,20 +449,32 @@ class Relay:
         self.readers: SubscriptionServer | None = None
         if any(url.protocol == "subscribe" for url in urls) or has_subscriptions(keeping):
             self.readers = subscription_server(
-                self.mqtt, keeping, admission, settings, make=subscription
+                self.mqtt,
+                keeping,
+                admission,
+                settings,
+                make=subscription,
+                certificates=settings.tls is not None and settings.tls.asks,
             )
         self.syndicate: SyndicateServer | None = None
         if _wants_syndicate(urls):
             self.syndicate = _syndicate_server(
                 self.dataspace, flusher, self.tree, settings, admission
             )
-        if self.credit is not None:
-            for side in self.sides:
+        for side in self.sides:
+            side.authority = self.authority
+            if self.credit is not None:
                 use_credit(self.credit, side)
+        self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None
         # The metrics of what runs beside it.
         self.collectors: list[Collector] = []
+
+    def _rules_changed(self) -> None:
+        self.mqtt.rules_changed()
+        if self.readers is not None:
+            self.readers.rules_changed()
 
     @property
     def sides(self) -> list[Server[Any, Any]]:
@@ -534,6 +587,7 @@ class Relay:
         if self.mqtt.kept is not None:
             self.mqtt.kept.close()
         self.tree.close_all()
+        self.authority.close()
 
     def stop(self) -> None:
         """Read no more; each connection ends when everything it is owed has been sent."""
@@ -642,6 +696,8 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
                 "(--tls-certificate, --tls-key)"
             )
             raise ListenURLError(msg)
+    check_pages(settings)
+    check_acl(settings, urls)
     _check_flow(settings)
     if settings.otel_every is not None:
         check_exporter()
@@ -796,7 +852,7 @@ async def _run(
             keep_going("exporting spans", _export_spans, relay.ledger, settings.otel_every)
         http: str | None = None
         if settings.http is not None:
-            (http, *_) = await background.start(_serve_pages, relay, settings.http)
+            (http, *_) = await background.start(serve_relays_pages, relay, settings.http)
         async with trio.open_nursery() as connections:
             accepting = trio.CancelScope()
 
@@ -805,6 +861,7 @@ async def _run(
                     await relay.accept(listeners, connections)
 
             connections.start_soon(accept)
+            say_what_is_allowed(settings, relay.authority)
             if relay.pages is not None:
                 relay.pages.set_ready()
             urls = tuple(str(listener.url) for listener in listeners)
@@ -835,65 +892,3 @@ async def _export_spans(ledger: Ledger, every: float) -> None:
 
     async with open_provider() as tracer:
         await sample_traces(ledger, tracer, every=every)
-
-
-async def _serve_pages(
-    relay: Relay, address: str, *, task_status: trio.TaskStatus[list[str]]
-) -> None:
-    # Imported here: the pages need h11, which only the [relay] extra brings.
-    from ._admission_collector import AdmissionCollector
-    from .http import KeptCollector, Pages, RelayCollector, serve_pages
-
-    host, port = parse_address(address)
-    limits: dict[str, Limit | Account] = {
-        "connection": relay.mqtt.settings.limit,
-        "server": relay.mqtt.account,
-    }
-    if relay.mqtt.kept is not None:
-        at_rest = relay.mqtt.kept.at_rest
-        limits[at_rest.name] = at_rest
-    store = getattr(relay.keeping, "store", None)
-    pages = Pages(
-        relay.ledger,
-        limits=limits,
-        collectors=[
-            RelayCollector(relay.counts),
-            AdmissionCollector(relay.admission, lambda: relay.mqtt.log_ins.delayed),
-            *_sink_collectors(relay),
-            *_credit_collectors(relay),
-            *relay.collectors,
-        ],
-        kept=KeptCollector(relay.mqtt.kept, store),
-        flow=None if relay.credit is None else CreditPage(relay.credit),
-    )
-    relay.pages = pages
-    try:
-        await serve_pages(pages, host, port, task_status=task_status)
-    except OSError as exc:
-        raise ListenError(f"cannot serve pages on {address}: {exc.strerror or exc}") from exc
-
-
-def _sink_collectors(relay: Relay) -> list[Collector]:
-    # Imported here: who shows nothing need not import what shows it.
-    from .subscriptions._sink_collector import SinkCollector
-
-    return [] if relay.readers is None else [SinkCollector(relay.readers.writing.sinks)]
-
-
-def _credit_collectors(relay: Relay) -> list[Collector]:
-    return [] if relay.credit is None else [CreditCollector(relay.credit)]
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Take `host:port` apart; an IPv6 host stands in brackets.
-
-    Raises:
-        ListenURLError: If it is not that.
-    """
-    try:
-        parts = urlsplit(f"//{address}")
-        if parts.hostname is not None and parts.port is not None and not parts.path:
-            return parts.hostname, parts.port
-    except ValueError:
-        pass
-    raise ListenURLError(f"cannot serve pages on {address!r}: write host:port (port 0: any free)")

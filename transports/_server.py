@@ -20,6 +20,7 @@ from ._partings import Partings, Steps
 from ._scheduler import Work
 from ._settings import ServerSettings
 from ._ticks import next_tick
+from .acl import Authority
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -73,6 +74,7 @@ class Server(Generic[SettingsT, SessionT]):
         partings: What connections that have ended leave to be taken back.
         unflushed: A sentence for each that ended, while stopping, before it had.
         make_outlet: Makes the way out of each; to be set before anybody connects.
+        authority: Says what peers may publish and read; likewise.
     """
 
     logger: ClassVar[logging.Logger]
@@ -100,6 +102,7 @@ class Server(Generic[SettingsT, SessionT]):
         self._stop = trio.Event()
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
+        self.authority = Authority()
         self.ledger.faults.ends.append(self._end)
 
     def __repr__(self) -> str:

@@ -15,6 +15,18 @@ from ._subscription_policies import SubscriptionPolicy
 DEFAULT_DISK_LIMIT = 1 << 30
 """What may be at rest on disk: sixteen clients' full queues; a tenth of a small disk."""
 
+DEFAULT_NAMES_EACH = 250
+"""Subscriptions, and writers, of one user: a quarter of what one relay may have of each."""
+
+DEFAULT_READER_PATIENCE = 60.0
+"""Seconds: a job of some seconds between two acknowledgements is what a subscription is for, one
+that takes minutes wants a durable one. As the grace of a reader that is away, and three times what
+others have, who take messages one by one."""
+
+DEFAULT_READER_DISK_LIMIT = 512 << 20
+"""Half of what may be at rest on disk by default: one reader that stays away leaves the others
+theirs."""
+
 DEFAULT_KEPT_LIMIT = 64 << 20
 """What may be at rest in RAM, without a store: one client's full queue."""
 
@@ -103,6 +115,22 @@ class KeepingSettings:
     ever."""
     max_sinks: int = 1_000
     """Writers of batches that are known at a time."""
+    max_range_names: int = DEFAULT_NAMES_EACH
+    """Subscriptions of readers of ranges, and writers of batches, that one user may have, where
+    users are known: a quarter of what one relay may have of each."""
+    range_owner: str | None = None
+    """The user to whom those subscriptions and writers belong that were made before the relay asked
+    its peers who they are. None: nobody can reach them where users are known."""
+    reader_patience: float = DEFAULT_READER_PATIENCE
+    """How long a subscription of a reader of ranges on which others wait may make no progress: its
+    reader acknowledges nothing."""
+    reader_stuck: Literal["wait", "disconnect", "drop_oldest"] = "disconnect"
+    """What happens to it then: it is waited for, and named in the log; or publishers go on, and of
+    what its reader has not acknowledged the oldest is dropped, until it has caught up. With
+    `disconnect` its reader is cut off, too."""
+    reader_disk_limit: int | None = DEFAULT_READER_DISK_LIMIT
+    """Bytes on disk of one durable subscription; where users are known, of all of one user's, and
+    of what its writers have staged. When they are spent publishers wait for the reader."""
     memory_alarm: float | None = 0.6
     """Memory of the process above which nobody who publishes is read: up to 1, a share of what
     there is; above, bytes; None: it is not watched. As RabbitMQ's vm_memory_high_watermark."""

@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary
 import attrs
 
 from ..dataspace import LONG_TOPIC, FilterIndex, PatternError, TopicFilter
+from ._filters import covers, overlap
 from ._patterns import Patterns
 
 CACHED_TOPICS: Final = 16_384
@@ -48,14 +49,28 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """What its account is called."""
-        return f"{self.listener}/{self.user}/{self.client}"
+        """What its account is called; no two peers' are called the same.
+
+        A listener's label and a client's name may have a `/`; in a user's it stands as in URLs.
+        """
+        return f"{self.listener}/{as_part(self.user)}/{self.client}"
+
+
+def as_part(user: str) -> str:
+    """Return a user's name as a part of another one, without `/`; no two names become one."""
+    return user.replace("%", "%25").replace("/", "%2F")
 
 
 def peer_of(name: str, client: str) -> Peer:
-    """Take the name of a client's account apart again.
+    """Take the name of a client's account apart again."""
+    listener, _, user = name.removesuffix(f"/{client}").rpartition("/")
+    return Peer(listener, user.replace("%2F", "/").replace("%25", "%"), client)
 
-    Only where a listener's label and a user's name both have a / in them there are several ways to.
+
+def peer_of_older(name: str, client: str) -> Peer:
+    """The same for a name from when a user's `/` stood there as it is: what a store may have.
+
+    Where a listener's label and a user's name both have one, the user's is taken to have none.
     """
     rest = name.removesuffix(f"/{client}")
     if rest.partition("/")[0].endswith(":"):  # a path, which has them itself
@@ -65,9 +80,28 @@ def peer_of(name: str, client: str) -> Peer:
     return Peer(listener, user, client)
 
 
+_VERIFIED: Final = "@"
+
+
+def identity(client: str, user: str | None) -> str:
+    """Return what a client is known by: its identifier, and its user if that has been verified.
+
+    Each verified user has identifiers of its own: nobody takes over, or keeps from its owner, what
+    is another user's. Those who are believed whatever they say share theirs.
+    """
+    if user is not None:
+        return f"{_VERIFIED}{as_part(user).replace(_VERIFIED, '%40')}/{client}"
+    return _VERIFIED + client if client.startswith(_VERIFIED) else client
+
+
 def printable(name: str) -> str:
-    """Return a name that a peer has chosen, fit for a log line and a label."""
-    return name if name.isprintable() else name.encode("unicode_escape").decode()
+    """Return a name that a peer has chosen, fit for a log line and a label.
+
+    No two names become one: a backslash is doubled.
+    """
+    if name.isprintable() and "\\" not in name:
+        return name
+    return name.encode("unicode_escape").decode()
 
 
 def _check_name(_: object, __: object, name: str) -> None:
@@ -288,9 +322,49 @@ class TenantRules:
                 raise ValueError(msg)
         self._entries = [_Entry(e, self.tenants[e.name]) for e in entries if e.is_conditional]
         self._memberships: WeakValueDictionary[tuple[int, ...], Membership] = WeakValueDictionary()
+        self._topics: FilterIndex[_Entry] = FilterIndex()
+        for each in self._entries:
+            for topic_filter in each.topics:
+                self._topics.add(topic_filter, each)
 
     def __repr__(self) -> str:
         return f"<TenantRules: {len(self.tenants)} tenants, {len(self._entries)} entries>"
+
+    @property
+    def own_topics(self) -> bool:
+        """Whether there are topics that are some tenant's."""
+        return len(self._topics) > 0
+
+    def is_others(self, peer: Peer, topic: str) -> bool:
+        """Whether a topic is of tenants, and of none that the peer belongs to.
+
+        A topic is a tenant's if an entry of it has a filter for the topic. The peer belongs to the
+        tenant that pays for what it causes, and to one whose entry for the topic asks for something
+        that the peer is: its user, its client identifier or its listener.
+        """
+        found = list(self._topics.matching(topic))
+        return bool(found) and not self._is_one_of(peer, found)
+
+    def is_all_others(self, peer: Peer, topic_filter: str) -> bool:
+        """Whether each topic that matches a filter is, for certain; see `is_others`."""
+        about = [
+            (filter_, entry)
+            for entry in self._entries
+            for filter_ in entry.topics
+            if overlap(filter_, topic_filter)
+        ]
+        return any(covers(f, topic_filter) for f, _ in about) and not self._is_one_of(
+            peer, [entry for _, entry in about]
+        )
+
+    def is_partly_others(self, peer: Peer, topic_filter: str) -> bool:
+        """Whether there may be a topic that matches a filter and is; see `is_others`."""
+        about = [e for e in self._entries if any(overlap(f, topic_filter) for f in e.topics)]
+        return not all(self._is_one_of(peer, [each]) for each in about)
+
+    def _is_one_of(self, peer: Peer, entries: Sequence[_Entry]) -> bool:
+        own = self.of(peer).tenant
+        return any(e.tenant is own or (e.asked and e.matches(peer)) for e in entries)
 
     def of(self, peer: Peer) -> Membership:
         """Return whose a peer is."""

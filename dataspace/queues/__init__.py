@@ -32,6 +32,9 @@ from ._errors import QueueInUseError as QueueInUseError
 from ._errors import QueueLockedError as QueueLockedError
 from ._errors import QueueNotEmptyError as QueueNotEmptyError
 from ._errors import UnknownTagError as UnknownTagError
+from ._group import Group as Group
+from ._group import Member as Member
+from ._group import MemberStatistics as MemberStatistics
 from ._memory_monitor import MemoryMonitor as MemoryMonitor
 from ._memory_monitor import MemoryMonitorStatistics as MemoryMonitorStatistics
 from ._message import Death as Death

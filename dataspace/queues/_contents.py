@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
 from ._at_rest import AtRest
@@ -56,6 +56,11 @@ class QueueContents(Holder):
     kind = "queue"
     takes_responsibility = True
 
+    makes_room = True
+
+    writer: ClassVar[type[Writer]] = Writer
+    """What writes its messages to the shelf."""
+
     def __init__(
         self,
         ledger: Ledger,
@@ -83,7 +88,7 @@ class QueueContents(Holder):
         self.counters = Counters()
         self.deleted = False
         self._rest = AtRest(account, self)
-        self._writer = Writer(account, shelf, self.rates, self._lost)
+        self._writer = self.writer(account, shelf, self.rates, self._lost)
         self.backing: Backing = backing(self._writer)
         self._persists = settings.durable and shelf is not None
         self._refuses: bool = refuses

@@ -564,6 +564,22 @@ class Queue(ServingQueue):
 
     # -- looking -----------------------------------------------------------------------------------
 
+    @property
+    def is_short(self) -> bool:
+        """Whether something waits, unconfirmed, for room to be kept in."""
+        writer = self._writer
+        return writer.short and writer.trouble is None and writer.unwritten > 0
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next message gets."""
+        return self._next_seq
+
+    @property
+    def unacked(self) -> int:
+        """How many messages are delivered and not acknowledged."""
+        return len(self._unacked)
+
     def statistics(self) -> QueueStatistics:
         """Return the queue in numbers; costs time in proportion to what is unacked."""
         resting = [d.loan for d in self._unacked.values() if d.message.at_rest]

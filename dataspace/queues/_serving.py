@@ -272,11 +272,16 @@ class ServingQueue(QueueContents):
         except Exception as exc:
             logger.exception("a consumer of queue %s failed; it gets nothing more", self.name)
             if self.ledger.faults.ends:
-                self.ledger.faults.note(self, "delivering to it", exc)
+                self.ledger.faults.note(self._whose(consumer), "delivering to it", exc)
             self._consumer_failed(consumer, delivery, f"its callback raised {exc!r}")
             return
         if consumer.no_ack:
             self._let_go(delivery)
+
+    def _whose(self, consumer: Consumer) -> object:
+        """Return whose fault it is if a consumer fails; see `Faults.note`."""
+        del consumer
+        return self
 
     def _hand_out(self, message: Message, channel: Channel, consumer: Consumer | None) -> Delivery:
         """Make a delivery of a message that is in nobody's hands."""

@@ -47,6 +47,12 @@ class Counters:
     """Messages that were found there after a restart."""
     lost: int = 0
     """Messages that should have been found there and were not."""
+    passed: int = 0
+    """Of those that came to a group, messages that went straight through to a member, who does not
+    acknowledge them."""
+    spent: int = 0
+    """Messages of a group that ended with a member that left: it may have had them, and they were
+    for nobody else."""
 
 
 @attrs.frozen(slots=True)

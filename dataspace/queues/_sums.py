@@ -72,7 +72,11 @@ class QueueSums:
         """Add what has happened to a queue's messages, and nothing that it has now."""
         self._add_past(queue.counters, queue.backing.statistics())
 
-    def _add_past(self, counters: Counters, backing: BackingStatistics) -> None:
+    def add_sums(self, past: QueueSums) -> None:
+        """Add what has happened to the messages of others, which are no more."""
+        self._add_past(past.counters, past)
+
+    def _add_past(self, counters: Counters, backing: BackingStatistics | QueueSums) -> None:
         mine = self.counters
         for name in _COUNTERS:
             count = getattr(counters, name)

@@ -110,6 +110,11 @@ class Writer:
         return True
 
     @property
+    def wants(self) -> int:
+        """How many bytes the first that waits for room needs; 0: nothing waits."""
+        return next((each.size for each in self._unwritten if not each.finished), 0)
+
+    @property
     def budget_bytes(self) -> float:
         """How many bytes may be at rest: the least over the queue's account and those above."""
         return min([account.mark_bytes for account in self._account.limited], default=math.inf)

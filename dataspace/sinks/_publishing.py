@@ -197,6 +197,11 @@ class Publishing:
         self, dataspace: Dataspace, block: Block, publication: Publication, row: int
     ) -> None:
         sink = self.sink
+        if sink.allows is not None and not sink.allows(publication.topic):
+            self.refused += 1
+            self.why_refused = f"it may not publish to {publication.topic!r}"
+            self.row_taken(block)
+            return
         router: Any = dataspace
         if self._known:
             router = _Passing(dataspace, lambda recipient: self._wants(recipient, row))

@@ -56,6 +56,8 @@ class Sinks:
         place_of: See `Sink`.
         wall: The time in seconds since 1970.
         parent_of: Tells, by a writer's name, whose child its account is instead of `account`'s.
+        rest_of: The same for what is at rest, instead of `rest`'s.
+        allows: Tells, by a writer's name, what says to which topics it may publish; see `Sink`.
 
     Attributes:
         on_change: Called with a sink where something was decided, or has been published.
@@ -74,6 +76,8 @@ class Sinks:
         place_of: Callable[[Recipient], str | None] = lambda _: None,
         wall: Callable[[], float] = time.time,
         parent_of: Callable[[str], Account] | None = None,
+        rest_of: Callable[[str], Account] | None = None,
+        allows: Callable[[str], Callable[[str], bool] | None] = lambda _: None,
     ) -> None:
         self.ledger = ledger
         self.limits = SinkLimits() if limits is None else limits
@@ -82,6 +86,8 @@ class Sinks:
         self._account = account
         self._parent_of = parent_of
         self._rest = rest
+        self._rest_of = rest_of
+        self._allows = allows
         self._open_log = open_log
         self._confirm_of = confirm_of
         self._place_of = place_of
@@ -96,6 +102,10 @@ class Sinks:
 
     def __iter__(self) -> Iterator[Sink]:
         return iter(list(self._by_name.values()))
+
+    def names(self) -> list[str]:
+        """Return the names of all writers."""
+        return list(self._by_name)
 
     def find(self, name: str) -> Sink | None:
         """Return the sink of this name, if there is one."""
@@ -135,11 +145,12 @@ class Sinks:
         known_as = f"sink/{name}"
         limit = self._limit_of(known_as, name)
         parent = self._account if self._parent_of is None else self._parent_of(name)
+        at_rest = self._rest if self._rest_of is None else self._rest_of(name)
         sink = Sink(
             self.ledger,
             name,
             account=self.ledger.open(known_as, limit=limit, parent=parent),
-            rest=self.ledger.open(f"staged/{name}", limit=NO_LIMIT, parent=self._rest),
+            rest=self.ledger.open(f"staged/{name}", limit=NO_LIMIT, parent=at_rest),
             limits=self.limits,
             incarnation=secrets.token_bytes(16),
             log=log,
@@ -148,6 +159,7 @@ class Sinks:
             wall=self._wall,
         )
         sink.on_change = self._changed
+        sink.allows = self._allows(name)
         return sink
 
     def take_up(self, sink: Sink) -> None:

@@ -114,16 +114,18 @@ class Sink(Holder):
         discarded_rows: Rows that were staged and thrown away.
         committed_at: When a batch was last decided, by `wall`.
         on_change: Called when something was decided, or has been published.
+        allows: Says to which topics its batches may be published; None: to all. Asked for each row
+            when that is published.
         doomed: Whether it is to be forgotten when nothing is left to be published.
         closed: Whether it is over.
     """
 
     __slots__ = (
-        "_cached_bytes", "_confirm_of", "_decided", "_in_rest", "_log", "_touched_at", "_unwritten",
-        "_wall", "_writing", "_writing_bytes", "_writing_items", "account", "batch", "batch_bytes",
-        "batch_cost", "closed", "committed_at", "committed_batches", "discarded_rows", "doomed",
-        "generation", "incarnation", "last", "limits", "on_change", "parts", "place_of",
-        "published_rows", "publishing", "rest", "sink",
+        "_cached_bytes", "_confirm_of", "_decided", "_in_rest", "_log", "_touched_at",
+        "_unwritten", "_wall", "_writing", "_writing_bytes", "_writing_items", "account", "allows",
+        "batch", "batch_bytes", "batch_cost", "closed", "committed_at", "committed_batches",
+        "discarded_rows", "doomed", "generation", "incarnation", "last", "limits", "on_change",
+        "parts", "place_of", "published_rows", "publishing", "rest", "sink",
     )  # fmt: skip
 
     kind = "staging"
@@ -162,6 +164,7 @@ class Sink(Holder):
         self.doomed = False
         self.closed = False
         self.place_of = place_of
+        self.allows: Callable[[str], bool] | None = None
         self._confirm_of = confirm_of
         self._log = log
         self._wall = wall

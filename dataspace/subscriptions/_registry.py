@@ -7,14 +7,22 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
-from ...accounts import NO_LIMIT, Account, Limit
+from ...accounts import NO_LIMIT, Account, Limit, StuckPolicy
 from .._dataspace import Dataspace, Observation
 from .._errors import PatternError
 from .._topics import TopicFilter
 from ._errors import RefusedError
 from ._log import SubscriptionLog
 from ._settings import AfterGrace, SubscriptionLimits, SubscriptionOptions
-from ._subscription import MakeRow, RangeSubscription, RunColumns, as_row, run_columns, wall_us
+from ._subscription import (
+    MakeRow,
+    RangeSubscription,
+    RunColumns,
+    as_row,
+    nobody,
+    run_columns,
+    wall_us,
+)
 
 
 @attrs.frozen(slots=True)
@@ -35,6 +43,10 @@ class SubscriptionsStatistics:
     """Their bytes."""
 
 
+def _everything(*_: str) -> None:
+    """All that a filter matches may be read."""
+
+
 class Subscriptions:
     """All subscriptions of one relay.
 
@@ -50,7 +62,13 @@ class Subscriptions:
         wall: The time in microseconds since 1970.
         parent_of: Tells, by the subscription's name, whose child one in RAM is instead of
             `account`'s.
+        disk_of: The same of a durable one, instead of `disk`'s.
+        allows: Tells, by the subscription's name and a filter of its, which of the topics that
+            match it may be read; see `Dataspace.observe`.
         make: Makes one.
+
+    Attributes:
+        on_given_up: Called with one, and why, when its readers are to be cut off.
     """
 
     def __init__(
@@ -65,6 +83,8 @@ class Subscriptions:
         columns: RunColumns = run_columns,
         wall: Callable[[], int] = wall_us,
         parent_of: Callable[[str], Account] | None = None,
+        disk_of: Callable[[str], Account] | None = None,
+        allows: Callable[[str, str], Callable[[str], bool] | None] = _everything,
         make: Callable[..., RangeSubscription] = RangeSubscription,
     ) -> None:
         self.dataspace = dataspace
@@ -73,11 +93,14 @@ class Subscriptions:
         self._account = account
         self._parent_of = parent_of
         self._disk = disk
+        self._disk_of = disk_of
+        self._allows = allows
         self._open_log = open_log
         self._row = row
         self._columns = columns
         self._wall = wall
         self._new = make
+        self.on_given_up: Callable[[RangeSubscription, str], object] = nobody
         self._by_name: dict[str, RangeSubscription] = {}
         self._observations: dict[str, list[Observation]] = {}
 
@@ -87,6 +110,10 @@ class Subscriptions:
 
     def __iter__(self) -> Iterator[RangeSubscription]:
         return iter(list(self._by_name.values()))
+
+    def names(self) -> list[str]:
+        """Return the names of all of them."""
+        return list(self._by_name)
 
     def find(self, name: str) -> RangeSubscription | None:
         """Return the subscription of this name, if there is one."""
@@ -210,7 +237,8 @@ class Subscriptions:
             assert self._open_log is not None
             assert self._disk is not None
             log = self._open_log(name)
-            parent, limit = self._disk, Limit(items=None, bytes=self.limits.max_disk_bytes)
+            parent = self._disk if self._disk_of is None else self._disk_of(name)
+            limit = Limit(items=None, bytes=self.limits.max_disk_bytes)
         account = self.ledger.open(f"subscription/{name}", limit=limit, parent=parent)
         subscription = self._new(
             self.ledger,
@@ -224,6 +252,7 @@ class Subscriptions:
             columns=self._columns,
             wall=self._wall,
         )
+        subscription.on_given_up = lambda given_up, why: self.on_given_up(given_up, why)
         self._by_name[name] = subscription
         return subscription
 
@@ -238,6 +267,7 @@ class Subscriptions:
                     acked=subscription,
                     granted=2,
                     replay=False,
+                    allows=self._allows(subscription.subscription, text),
                 )
                 for text in subscription.filters
             ]
@@ -285,6 +315,24 @@ class Subscriptions:
         with subscription.account.turn() as turn:
             for observation in observations:
                 self.dataspace.unobserve(turn, observation)
+
+    def look_for_the_stuck(self) -> None:
+        """Deal, by their policy, with those that have waited for room on disk for too long."""
+        now = self.ledger.clock()
+        for each in self:
+            if each.waits_for_room(now):
+                self.ledger.faults.call(each, "dealing with it", self._deal_with, each)
+
+    @staticmethod
+    def _deal_with(stuck: RangeSubscription) -> None:
+        why = (
+            f"subscription {stuck.subscription} has had no room on disk for {stuck.patience:g} s "
+            "for what came, and its reader has acknowledged too little"
+        )
+        if stuck.policy is StuckPolicy.DISCONNECT:
+            stuck.give_up(why)
+        elif stuck.policy.relieves:
+            stuck.relieve(why)
 
     def look_for_the_lost(self) -> list[RangeSubscription]:
         """Deal with those whose reader has not come back within their grace; return them."""

@@ -6,7 +6,7 @@ import enum
 
 import attrs
 
-from ...accounts import DEFAULT_PATIENCE, StuckPolicy
+from ...accounts import DEFAULT_PATIENCE, KEEP, Limit, StuckPolicy
 
 DEFAULT_GRACE = 60.0
 """Seconds. Restarting a Spark driver takes 10 to 20 (measured: 5.5 to 12 for the session alone);
@@ -68,7 +68,9 @@ class SubscriptionLimits:
     """Bytes of what is at rest that one durable subscription keeps in RAM too, to be read from
     there: eight blocks for each of eight readers."""
     patience: float = DEFAULT_PATIENCE
-    """After how long a reader that acknowledges nothing while others wait is told of in the log."""
+    """After how long it is dealt with that acknowledges nothing while others wait."""
     stuck: StuckPolicy = StuckPolicy.WAIT
-    """What happens then. To slow its publishers down is what a subscription is for, so by default
-    it is only named; with `disconnect` what it holds is written off."""
+    """What happens then; see `RangeSubscription`. To slow its publishers down is what a
+    subscription is for, so by default it is only named; a relay has its own default."""
+    keep: Limit = KEEP
+    """How much one in RAM keeps while it is behind."""

@@ -15,31 +15,35 @@ a number that they were shown must not stand for another message after a restart
 Who may ask is fenced by a generation: each attachment has the next one, and what comes with an
 older one is refused.
 
-Rule 11 here. A reader that is attached may be slow: a job of minutes between two acknowledgements
-is what the subscription is there to make publishers wait for, so when its patience is over the log
-names who waits on whom, and nothing else happens, unless it is told to `disconnect`: then what it
-holds is written off. A reader that is away is given its grace to come back, whether anybody waits
-or not; after that, `after_grace` says. What is at rest makes nobody wait.
+Rule 11 here. A reader may be slow: a job of some seconds between two acknowledgements is what the
+subscription is there to make publishers wait for. When others have waited on it for longer than its
+patience, its policy says what happens: `wait` has the log name who waits on whom; with
+`drop_oldest` it is behind from then on (`_behind.py`); with `disconnect` it is, too, and its reader
+is cut off (`on_given_up`). That is so whether a reader is attached or not. One that is away has its
+grace to come back besides, whether anybody waits or not; after that, `after_grace` says. What is at
+rest makes nobody wait.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome
+from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
 from .._events import Batch, Publication
-from ._block import Columns, cut_block, join_block, open_block
+from ._behind import Behind
+from ._block import cut_block, join_block, open_block
 from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk, Tail
 from ._errors import DataLossError, FencedError, OtherIncarnationError, OutOfRangeError
 from ._log import SubscriptionLog
-from ._settings import AfterGrace, Start, SubscriptionLimits, SubscriptionOptions
+from ._places import bytes_before, number_at, place_of
+from ._settings import Start, SubscriptionLimits, SubscriptionOptions
+from ._state import state_of, take_up
 
 
 class Row(NamedTuple):
@@ -101,6 +105,10 @@ def run_columns(run: Batch) -> tuple[list[bytes], list[bytes]]:
     return keys, values
 
 
+def nobody(*_: object) -> None:
+    """Nobody hears of it."""
+
+
 def wall_us() -> int:
     """Return the time in microseconds since 1970."""
     return time.time_ns() // 1000
@@ -126,7 +134,7 @@ class SubscriptionStatistics:
     next: int
     """The first number that cannot be fetched yet."""
     unpaid_items: int
-    """Messages in RAM, on their publishers' accounts."""
+    """Messages in RAM, on their publishers' accounts; while it is behind, on its own."""
     unpaid_bytes: int
     """Their bytes."""
     rest_items: int
@@ -172,17 +180,20 @@ class RangeSubscription(Holder):
         unpaid_bytes: Their bytes.
         recovered: Messages that were found on disk at the start.
         sealed_bytes: Bytes of the blocks of all chunks there ever were, but for the tail.
+        on_given_up: Called with it, and why, when its readers are to be cut off.
     """
 
     __slots__ = (
-        "_acked", "_cached_bytes", "_chunks", "_columns", "_dirty", "_fenced", "_log", "_lost",
-        "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten", "_urgent", "_wall", "_writing",
-        "_writing_bytes", "_writing_items", "account", "away_since", "closed", "filters",
-        "generation", "incarnation", "limits", "low", "next", "options", "pin", "recovered",
-        "sealed_bytes", "subscription", "unpaid_bytes", "unpaid_items", "visible",
+        "_acked", "_behind", "_cached_bytes", "_chunks", "_columns", "_dirty", "_fenced", "_log",
+        "_lost", "_no_room_since", "_owners", "_rest", "_row", "_shut", "_tail", "_unwritten",
+        "_urgent", "_wall", "_writing", "_writing_bytes", "_writing_items", "account",
+        "away_since", "closed", "filters", "generation", "incarnation", "limits", "low", "next",
+        "on_given_up", "options", "pin", "recovered", "sealed_bytes", "subscription",
+        "unpaid_bytes", "unpaid_items", "visible",
     )  # fmt: skip
 
     kind = "subscription"
+    policies = frozenset({StuckPolicy.WAIT, StuckPolicy.DISCONNECT, StuckPolicy.DROP_OLDEST})
     takes_responsibility = True
 
     def __init__(
@@ -243,6 +254,10 @@ class RangeSubscription(Holder):
         # Where it was when it began to drop what comes: nobody came back within the grace, and that
         # is the policy.
         self._shut: int | None = None
+        self._behind: Behind | None = None
+        # Since when something has waited for room on disk.
+        self._no_room_since: float | None = None
+        self.on_given_up: Callable[[RangeSubscription, str], object] = nobody
         self._acked = 0
         self._lost = 0
         self._fenced = 0
@@ -275,8 +290,11 @@ class RangeSubscription(Holder):
             row = self._row(item)
         tail = self._tail
         code = tail.code_of.get(account)
+        owes = account
+        if self._behind is not None and self._log is None:
+            owes = self._behind.take(account, items, nbytes)
         if code is None:
-            loan = LoanedItem(account, None, items, nbytes, self, now, charged=True)
+            loan = LoanedItem(owes, None, items, nbytes, self, now, charged=True)
             code = tail.add_account(account, loan)
         else:
             loan = tail.loans[code]
@@ -356,9 +374,42 @@ class RangeSubscription(Holder):
                     yield loan
         yield from self._tail.loans
 
+    def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
+        """See `Holder.relieve`: it is behind until its reader has caught up."""
+        if self.closed:
+            return
+        if self._behind is None:
+            self._behind = Behind(self, why, fields)
+            self.behind = True
+            self.ledger.behind.add(self)
+        if self._log is not None:
+            self.write()  # for which it makes room
+            return
+        if len(self._tail):
+            self._seal()
+        self._shed()
+        for chunk in self._chunks:
+            for loan in chunk.loans:
+                self._behind.take_over(loan)
+
     def give_up(self, why: str) -> None:
-        """See `Holder.give_up`: what it holds is written off; readers find that it is lost."""
-        self._release(self.next, Outcome.WRITTEN_OFF)
+        """See `Holder.give_up`: it is behind, and its readers are cut off."""
+        self.relieve(why)
+        self.on_given_up(self, why)
+
+    def _caught_up(self, why: str = "has caught up") -> None:
+        spell, self._behind = self._behind, None
+        self.behind = False
+        self.ledger.behind.discard(self)
+        if spell is not None:
+            if self._log is None and len(self._tail):
+                self._seal()  # what comes is its publishers' debt again
+            spell.end(why)
+
+    def _drop_oldest(self, spell: Behind, count: int) -> None:
+        before = self.owed()[1]
+        self._release(self.low + count, Outcome.DROPPED)
+        spell.dropped(count, before - self.owed()[1])
 
     # -- chunks ---------------------------------------------------------------------------------
 
@@ -377,6 +428,10 @@ class RangeSubscription(Holder):
 
     def _shed(self) -> None:
         """Write the oldest off if there is more than may be."""
+        spell = self._behind
+        if spell is not None and self._log is None:
+            while count := spell.excess(self.unpaid_items, self.unpaid_bytes):
+                self._drop_oldest(spell, count)
         most_items, most_bytes = self.limits.max_items, self.limits.max_bytes
         while (most_items is not None and self.unpaid_items > most_items) or (
             most_bytes is not None and self.unpaid_bytes > most_bytes
@@ -490,7 +545,9 @@ class RangeSubscription(Holder):
             chunk = self._unwritten[0]
             block = chunk.block
             assert block is not None
-            if not self._has_room(chunk.end - chunk.first, len(block)):
+            if not self._make_room(chunk.end - chunk.first, len(block)):
+                if self._no_room_since is None:
+                    self._no_room_since = self.ledger.clock()
                 return  # as acknowledgements make room
             self._unwritten.popleft()
             chunk.ticket = log.put(chunk.end - 1, block, chunk.confirms)
@@ -499,6 +556,24 @@ class RangeSubscription(Holder):
             self._writing_bytes += len(block)
             if not self._unwritten and len(self._tail):
                 self._seal()
+        self._no_room_since = None
+
+    def waits_for_room(self, now: float) -> bool:
+        """Whether what came has waited for room on disk for longer than its patience.
+
+        Who publishes with an acknowledgement waits for that, and not for funds.
+        """
+        since = self._no_room_since
+        return since is not None and self._behind is None and now - since > self.patience
+
+    def _make_room(self, items: int, nbytes: int) -> bool:
+        """Return whether there is room on disk; while it is behind, the oldest makes some."""
+        while not self._has_room(items, nbytes):
+            rest, spell = self._rest, self._behind
+            if rest is None or spell is None:
+                return False
+            self._drop_oldest(spell, spell.room(rest, nbytes))
+        return True
 
     def _has_room(self, items: int, nbytes: int) -> bool:
         if self._rest is None and not self._writing:
@@ -538,7 +613,7 @@ class RangeSubscription(Holder):
 
         What is known in RAM of what is on disk has to be little, however small its records are.
         """
-        place = self._place_of(chunk.first)
+        place = place_of(self._chunks, chunk.first)
         if not place:
             return
         before = self._chunks[place - 1]
@@ -583,17 +658,7 @@ class RangeSubscription(Holder):
 
     def state(self) -> bytes:
         """Return what is to be known of it after a restart, but for its messages and `low`."""
-        options = self.options
-        return json.dumps(
-            {
-                "incarnation": self.incarnation.hex(),
-                "generation": self.generation,
-                "pin": self.pin,
-                "filters": self.filters,
-                "grace": options.grace,
-                "after_grace": options.after_grace,
-            }
-        ).encode()
+        return state_of(self)
 
     def keep(self) -> None:
         """Write its state to the log, if it has one."""
@@ -606,23 +671,7 @@ class RangeSubscription(Holder):
         Raises:
             ValueError: If it is not that.
         """
-        try:
-            found = json.loads(state)
-            incarnation = bytes.fromhex(found["incarnation"])
-            generation = int(found["generation"])
-            pin = found["pin"]
-            self.pin = None if pin is None else (Start(pin[0]), int(pin[1]))
-            self.filters = tuple(map(str, found["filters"]))
-            self.options = attrs.evolve(
-                self.options,
-                grace=float(found["grace"]),
-                after_grace=AfterGrace(found["after_grace"]),
-            )
-        except (KeyError, TypeError, IndexError) as exc:
-            msg = f"the stored state of subscription {self.subscription} is not one: {exc!r}"
-            raise ValueError(msg) from exc
-        self.incarnation = incarnation
-        self.generation = generation
+        take_up(self, state)
 
     # -- its readers ----------------------------------------------------------------------------
 
@@ -707,6 +756,11 @@ class RangeSubscription(Holder):
         """Return what can be fetched."""
         return Head(self.low, self.visible)
 
+    @property
+    def rest_bytes(self) -> int:
+        """Bytes of what is at rest."""
+        return 0 if self._rest is None else self._rest.bytes
+
     def owed(self) -> tuple[int, int]:
         """Return how many messages it has that are not acknowledged, and their bytes."""
         rest = self._rest
@@ -727,6 +781,8 @@ class RangeSubscription(Holder):
             )
             raise OutOfRangeError(msg)
         self._release(upto, Outcome.ACKED)
+        if self._behind is not None and self._behind.is_over():
+            self._caught_up()
         return self.head()
 
     def fetch(self, start: int, end: int, max_bytes: int = 1 << 20) -> list[bytes] | AtRest:
@@ -745,7 +801,7 @@ class RangeSubscription(Holder):
         if start >= end:
             return blocks
         size = 0
-        for place in range(self._place_of(start), len(self._chunks)):
+        for place in range(place_of(self._chunks, start), len(self._chunks)):
             chunk = self._chunks[place]
             if chunk.first >= end:
                 break
@@ -777,8 +833,9 @@ class RangeSubscription(Holder):
         self.check_range(start, start)
         if start >= self.visible:
             return self.visible
-        place = self._place_of(start)
-        most = max(0, max_bytes) + self._bytes_before(place, start)
+        chunks = self._chunks, self._tail, self.sealed_bytes
+        place = place_of(self._chunks, start)
+        most = max(0, max_bytes) + bytes_before(*chunks, place, start)
         low, high = place, len(self._chunks)
         while low < high:
             middle = (low + high) // 2
@@ -786,44 +843,8 @@ class RangeSubscription(Holder):
                 low = middle + 1
             else:
                 high = middle
-        found = self._number_at(low, most)
+        found = number_at(*chunks, low, most)
         return min(max(found, start + 1), self.visible)
-
-    def _bytes_before(self, place: int, number: int) -> int:
-        """Return how many bytes there ever were before a message; `place` is its chunk."""
-        if place == len(self._chunks):
-            columns: Columns = self._tail
-            before = self.sealed_bytes
-        else:
-            chunk = self._chunks[place]
-            before = chunk.before
-            if chunk.block is None:
-                share = number - chunk.first, chunk.end - chunk.first
-                return before + (chunk.upto - before) * share[0] // share[1]
-            columns = open_block(chunk.block)
-        count = number - columns.first
-        keys, values = columns.key_lengths[:count], columns.value_lengths[:count]
-        return before + sum(keys) + sum(values) + count * ROW_BYTES
-
-    def _number_at(self, place: int, most: int) -> int:
-        """Return the first message of a chunk before whose end there are more than `most` bytes."""
-        if place == len(self._chunks):
-            columns: Columns = self._tail
-            before = self.sealed_bytes
-        else:
-            chunk = self._chunks[place]
-            before = chunk.before
-            if chunk.block is None:
-                count = chunk.end - chunk.first
-                return chunk.first + count * (most - before) // max(1, chunk.upto - before)
-            columns = open_block(chunk.block)
-        number = columns.first
-        for key, value in zip(columns.key_lengths, columns.value_lengths, strict=True):
-            before += key + value + ROW_BYTES
-            if before > most:
-                break
-            number += 1
-        return number
 
     def check_range(self, start: int, end: int) -> None:
         """See whether a range can be asked for; see `fetch` for what it raises."""
@@ -842,18 +863,6 @@ class RangeSubscription(Holder):
                 f"{self.visible}"
             )
             raise OutOfRangeError(msg)
-
-    def _place_of(self, number: int) -> int:
-        """Return which chunk has a message; if the tail has it, how many chunks there are."""
-        chunks = self._chunks
-        low, high = 0, len(chunks)
-        while low < high:
-            middle = (low + high) // 2
-            if chunks[middle].end <= number:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def _end_of_rest(self, place: int) -> int:
         """Return the number after the last of the chunks, from this one on, that are on disk only.
@@ -881,6 +890,7 @@ class RangeSubscription(Holder):
     def shut(self) -> None:
         """Write off what it holds; drop what comes, until a reader attaches."""
         self._release(self.next, Outcome.WRITTEN_OFF)
+        self._caught_up("is left alone")
         self._shut = self.low
 
     def forget(self) -> None:
@@ -899,6 +909,8 @@ class RangeSubscription(Holder):
         if self.closed:
             return
         self.closed = True
+        self._caught_up("has ended")
+        self.on_given_up = nobody
         for loan in list(self.loans()):
             # At rest it is owed for by nobody in this process any more.
             loan.settle(outcome=Outcome.STORED if loan is self._rest else Outcome.CANCELLED)

@@ -15,12 +15,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import attrs
 
+from ._readers import let_read, make_folder, open_private
 from ._tables import TABLES, arrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ._columns import Columns
+    from ._readers import Readers
     from ._sample import Rows
     from ._settings import JournalSettings
     from ._tables import Table
@@ -34,7 +36,7 @@ HIDDEN: Final = "."
 
 def open_file(path: Path) -> IO[bytes]:
     """Make a file that is not there."""
-    return path.open("xb", buffering=1 << 20)
+    return os.fdopen(open_private(path), "wb", buffering=1 << 20)
 
 
 @attrs.define(slots=True)
@@ -55,9 +57,15 @@ class Part:
     """A file that is being written."""
 
     def __init__(
-        self, path: Path, hour: int, columns: Columns, open_: Callable[[Path], IO[bytes]]
+        self,
+        path: Path,
+        hour: int,
+        columns: Columns,
+        open_: Callable[[Path], IO[bytes]],
+        readers: Readers = "owner",
     ) -> None:
         self.path = path
+        self._readers: Readers = readers
         self.hour = hour
         self.rows = 0
         self._hidden = path.with_name(HIDDEN + path.name)
@@ -101,6 +109,7 @@ class Part:
         size = self._file.tell()
         os.fsync(self._file.fileno())
         self._file.close()
+        let_read(self._hidden, self._readers)
         self._hidden.rename(self.path)
         return size
 
@@ -224,11 +233,13 @@ class TableFiles:
             # Where its disk is not mounted any more, another one would be filled.
             raise FileNotFoundError(errno.ENOENT, "the directory is gone", str(self._folder))
         at = datetime.fromtimestamp(hour * 3600, UTC)
-        where = self._folder / self._name / f"date={at:%Y-%m-%d}" / f"hour={at:%H}"
-        where.mkdir(parents=True, exist_ok=True)
+        where = self._folder
+        for name in (self._name, f"date={at:%Y-%m-%d}", f"hour={at:%H}"):
+            where /= name
+            make_folder(where, self._settings.readers)
         self._number += 1
         name = f"part-{self._run}-{self._number:06}.parquet"
-        return Part(where / name, hour, self._columns, self._open)
+        return Part(where / name, hour, self._columns, self._open, self._settings.readers)
 
     def _complete(self) -> None:
         part = self._part

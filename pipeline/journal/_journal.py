@@ -35,6 +35,7 @@ from ...accounts import Outcome, label_of
 from .._errors import PipelineError
 from ._columns import SECOND, Columns
 from ._files import TableFiles, Written, leftovers, open_file
+from ._readers import Readers, make_folder, take_folder
 from ._sample import MAX_ROWS, Rows, Sample
 from ._settings import JournalSettings
 from ._snapshot import snapshot
@@ -598,7 +599,7 @@ async def open_journal(
         raise PipelineError("this ledger has a recorder already; end that before another begins")
     path = Path(folder)
     chosen = JournalSettings() if settings is None else settings
-    lock = await trio.to_thread.run_sync(_prepare, path)
+    lock = await trio.to_thread.run_sync(_prepare, path, chosen.readers)
     try:
         journal = Journal(
             ledger, path, chosen,
@@ -622,16 +623,16 @@ async def open_journal(
         lock.close()
 
 
-def _prepare(folder: Path) -> IO[bytes]:
+def _prepare(folder: Path, readers: Readers) -> IO[bytes]:
     """Make the folder, lock it, and remove what a run has left unfinished there."""
     arrow("pyarrow.parquet")
     # The first batch brings in a third of a second's worth of modules: not while the relay serves.
     Columns(TABLES["stalls"], 0).pack(Rows(1, [(0.0, 0.0, "", "", "", "")]))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        take_folder(folder, readers, frozenset({LOCK, *TABLES}))
         lock = (folder / LOCK).open("ab")
         for table in TABLES:  # what is followed by a reader has to be there
-            (folder / table).mkdir(exist_ok=True)
+            make_folder(folder / table, readers)
     except OSError as exc:
         advice = _ADVICE.get(exc.errno or 0, "name another directory")
         msg = f"there can be no journal in {folder} ({exc.strerror or exc}): {advice}"

@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 
 from .._errors import OptionError
+from ._readers import Readers
 
 DEFAULT_ROWS_PER_SECOND: Final = 25_000
 """Settlements and publications: 10,000 messages a second that each go to one subscriber, and a
@@ -39,6 +40,9 @@ class JournalSettings:
     """So is one that was begun so long ago, or in another hour."""
     snapshot_every: float | None = DEFAULT_SNAPSHOT_EVERY
     """How often accounts and open loans are written; None: at the end only."""
+    readers: Readers = "owner"
+    """Who else may read it, beside the user that the relay runs as: `owner`, nobody; `group`, the
+    group of its folder."""
 
     def __attrs_post_init__(self) -> None:
         """Look at the values."""

@@ -13,7 +13,7 @@ import attrs
 from ._words import count, duration, size
 
 _CONNECTION: Final = re.compile(r"(mqtt|syndicate):[^/]*/")
-_NAMED_BY_RELAY: Final = re.compile(r"(mqtt:.*/-/)auto-[0-9]+", re.DOTALL)
+_NAMED_BY_RELAY: Final = re.compile(r"(mqtt:.*/-/)auto-[0-9a-f]{32}", re.DOTALL)
 _PEER: Final = re.compile(r"(syndicate:.*/-/.*:)[0-9]+", re.DOTALL)
 
 
@@ -43,12 +43,12 @@ def pattern(account: str) -> str | None:
 
     None for what is no connection: the server's account, or one for what is at rest. What changes
     from one connection to the next is a wildcard: the port that a Syndicate peer comes from, and
-    the number in an identifier that the relay has chosen for an MQTT client.
+    what is random in an identifier that the relay has chosen for an MQTT client.
     """
     if not _CONNECTION.match(account):
         return None
     if match := _NAMED_BY_RELAY.fullmatch(account):
-        return f"{escape(match[1])}auto-[0-9]*"
+        return f"{escape(match[1])}auto-{'?' * 32}"
     if match := _PEER.fullmatch(account):
         return f"{escape(match[1])}*"
     return escape(account)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from clearfunds.relay_client import NOBODY, Access
 from clearfunds.sink_client import DEFAULT_TIMEOUT
 
 from .._errors import OptionError
-from .._options import Options
+from .._options import ADDRESS, Options
 
-_BOTH = ("relay", "host", "port", "timeoutSeconds", "topic", "qos", "retain", "writer")
+_BOTH = (*ADDRESS, "topic", "qos", "retain", "writer")
 BATCH_OPTIONS = (*_BOTH, "batch")
 STREAM_OPTIONS = (*_BOTH, "checkpointLocation", "queryName")
 """The last two are Spark's own, which it hands over with the rest."""
@@ -31,6 +32,7 @@ class WriteOptions:
             whose batches begin at 0 again. None for a job: a name of its own.
         batch: The number of a batch that is no stream's.
         timeout: Seconds without a sign of life after which the relay is taken to be away.
+        access: Who writes, and what the connections are encrypted with.
     """
 
     host: str
@@ -41,6 +43,7 @@ class WriteOptions:
     writer: str | None = None
     batch: int | None = None
     timeout: float = DEFAULT_TIMEOUT
+    access: Access = field(default=NOBODY, kw_only=True)
 
     @property
     def where(self) -> str:
@@ -80,7 +83,7 @@ def batch_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def _common(options: Options, batch: int | None = None) -> WriteOptions:
-    host, port = options.address()
+    host, port, access = options.reach()
     timeout = options.seconds("timeoutSeconds", 0.1)
     qos = options.integer("qos", 0, 2)
     return WriteOptions(
@@ -92,4 +95,5 @@ def _common(options: Options, batch: int | None = None) -> WriteOptions:
         writer=options.required("writer", "a name") if options.has("writer") else None,
         batch=batch,
         timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
+        access=access,
     )

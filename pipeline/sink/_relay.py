@@ -9,7 +9,14 @@ import clearfunds.range_client as client
 from clearfunds.range_client import RangeClientError
 from clearfunds.sink_client import NotStagedError, SinkWriter, TornError
 
-from .._errors import AwayError, FencedError, PipelineError, RefusedError, RelayError
+from .._errors import (
+    AwayError,
+    FencedError,
+    OptionError,
+    PipelineError,
+    RefusedError,
+    RelayError,
+)
 from ._options import WriteOptions
 
 
@@ -24,10 +31,19 @@ def writing(options: WriteOptions, name: str) -> Generator[SinkWriter]:
         RelayError: For any `RangeClientError`, in the block, too.
     """
     try:
-        with SinkWriter(options.host, options.port, name, timeout=options.timeout) as writer:
+        with _writer(options, name) as writer:
             yield writer
     except RangeClientError as exc:
         raise sentence(options, name, exc) from exc
+
+
+def _writer(options: WriteOptions, name: str) -> SinkWriter:
+    try:
+        return SinkWriter(
+            options.host, options.port, name, timeout=options.timeout, access=options.access
+        )
+    except ValueError as exc:  # a file of certificates that cannot be used here
+        raise OptionError(f"the relay cannot be asked so: {exc}") from exc
 
 
 def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> PipelineError:
@@ -39,8 +55,8 @@ def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> Pipel
         case client.AwayError():
             return AwayError(
                 f"{fault}. Is it running there, with `--listen subscribe+tcp://...` on this very "
-                "port? Started again from its checkpoint, the query writes the same batch again, "
-                "and the relay takes it once"
+                "port (with `subscribe+tls`: option 'tls')? Started again from its checkpoint, the "
+                "query writes the same batch again, and the relay takes it once"
             )
         case client.WrongAnswerError():
             return AwayError(
@@ -60,6 +76,11 @@ def sentence(options: WriteOptions, name: str, fault: RangeClientError) -> Pipel
                 "again without a store (--store), or the batch took longer than it waits for one; "
                 "nothing of it was published, and the query writes it again when it is started "
                 "from its checkpoint"
+            )
+        case client.NotAuthorizedError():
+            return RefusedError(
+                f"the relay at {where} and this query do not agree who they are: {fault} (options "
+                "'user', 'password', 'ca', 'certificate', 'key')"
             )
         case client.RefusedError():
             return RefusedError(f"the relay at {where} refuses: {fault}")

@@ -38,6 +38,7 @@ class BatchReader(DataSourceReader):
                 Ticket(options.subscription),
                 timeout=options.timeout,
                 fetch_bytes=FETCH_BYTES,
+                access=options.access,
             ) as reader,
         ):
             head = reader.head()

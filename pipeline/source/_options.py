@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from clearfunds.range_client import DEFAULT_TIMEOUT
+from clearfunds.relay_client import NOBODY, Access
 
 from .._errors import OptionError
-from .._options import Options
+from .._options import ADDRESS, Options
 from ._offset import Position
 
 Word: TypeAlias = Literal["earliest", "latest"]
@@ -18,9 +19,8 @@ Word: TypeAlias = Literal["earliest", "latest"]
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-_ADDRESS = ("relay", "host", "port", "timeoutSeconds")
 _BOTH = (
-    *_ADDRESS, "subscription", "startingOffsets", "failOnDataLoss", "minPartitions",
+    *ADDRESS, "subscription", "startingOffsets", "failOnDataLoss", "minPartitions",
     "includeAccount",
 )  # fmt: skip
 STREAM_OPTIONS = (
@@ -47,6 +47,7 @@ class ReadOptions:
         min_partitions: How many ranges a batch is cut into; None: by its size.
         account: Whether rows have the column `account`.
         timeout: Seconds within which the relay has to answer, reconnecting included.
+        access: Who reads, and what the connections are encrypted with.
     """
 
     host: str
@@ -57,6 +58,7 @@ class ReadOptions:
     min_partitions: int | None = None
     account: bool = True
     timeout: float = DEFAULT_TIMEOUT
+    access: Access = field(default=NOBODY, kw_only=True)
 
     @property
     def where(self) -> str:
@@ -163,7 +165,7 @@ def _turn_away(
 
 
 def _common(options: Options) -> dict[str, Any]:
-    host, port = options.address()
+    host, port, access = options.reach()
     name = options.required(
         "subscription",
         "a name for what the relay keeps for this query, and for this one alone; it is to be the "
@@ -179,6 +181,7 @@ def _common(options: Options) -> dict[str, Any]:
         "min_partitions": options.integer("minPartitions"),
         "account": options.boolean("includeAccount", True),
         "timeout": DEFAULT_TIMEOUT if timeout is None else timeout,
+        "access": access,
     }
 
 

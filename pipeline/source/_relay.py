@@ -14,8 +14,17 @@ from contextlib import contextmanager
 
 import clearfunds.range_client as client
 from clearfunds.range_client import RangeClientError, RangeReader, Ticket
+from clearfunds.relay_client import Access
 
-from .._errors import AwayError, DataLossError, FencedError, PipelineError, RefusedError, RelayError
+from .._errors import (
+    AwayError,
+    DataLossError,
+    FencedError,
+    OptionError,
+    PipelineError,
+    RefusedError,
+    RelayError,
+)
 from ._options import ReadOptions
 
 FETCH_BYTES = 1 << 20
@@ -24,7 +33,7 @@ FETCH_BYTES = 1 << 20
 MOST_KEPT = 8
 """Connections that one process keeps: it may run tasks of several queries."""
 
-_kept: dict[tuple[int, str, int, Ticket], RangeReader] = {}
+_kept: dict[tuple[int, str, int, Access, Ticket], RangeReader] = {}
 _lock = threading.Lock()
 
 
@@ -39,6 +48,10 @@ def asking(options: ReadOptions) -> Generator[None]:
         yield
     except RangeClientError as exc:
         raise sentence(options, exc) from exc
+    except PipelineError:
+        raise
+    except ValueError as exc:  # a file of certificates that cannot be used here
+        raise OptionError(f"the relay cannot be asked so: {exc}") from exc
 
 
 def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
@@ -48,7 +61,8 @@ def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
         case client.AwayError():
             return AwayError(
                 f"{fault}. Is it running there, with `--listen subscribe+tcp://...` on this very "
-                "port? Started again from its checkpoint, the query goes on where it was"
+                "port (with `subscribe+tls`: option 'tls')? Started again from its checkpoint, the "
+                "query goes on where it was"
             )
         case client.WrongAnswerError():
             return AwayError(
@@ -65,10 +79,19 @@ def sentence(options: ReadOptions, fault: RangeClientError) -> PipelineError:
             return DataLossError(
                 f"{fault}. To go on with what there is, set the option 'failOnDataLoss' to false"
             )
+        case client.NotAuthorizedError():
+            return RefusedError(
+                f"the relay at {where} and this query do not agree who they are: {fault} (options "
+                "'user', 'password', 'ca', 'certificate', 'key')"
+            )
         case client.RefusedError():
             return RefusedError(f"the relay at {where} refuses: {fault}")
         case _:
             return RelayError(f"the relay at {where} cannot do it: {fault}")
+
+
+def _key_of(options: ReadOptions, ticket: Ticket) -> tuple[int, str, int, Access, Ticket]:
+    return os.getpid(), options.host, options.port, options.access, ticket
 
 
 def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
@@ -77,7 +100,7 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
     Raises:
         RangeClientError: If there is none yet, and the relay does not let it, or is away.
     """
-    key = (os.getpid(), options.host, options.port, ticket)
+    key = _key_of(options, ticket)
     with _lock:
         reader = _kept.pop(key, None)
         if reader is None:
@@ -87,6 +110,7 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
                 ticket,
                 timeout=options.timeout,
                 fetch_bytes=FETCH_BYTES,
+                access=options.access,
             )
         _kept[key] = reader  # the last one is that which was used last
         for old in list(_kept)[: max(0, len(_kept) - MOST_KEPT)]:
@@ -99,6 +123,6 @@ def along(options: ReadOptions, ticket: Ticket) -> RangeReader:
 def forget(options: ReadOptions, ticket: Ticket) -> None:
     """Close this process's reader of a ticket, if there is one: it is of no use any more."""
     with _lock:
-        reader = _kept.pop((os.getpid(), options.host, options.port, ticket), None)
+        reader = _kept.pop(_key_of(options, ticket), None)
     if reader is not None:
         reader.close()

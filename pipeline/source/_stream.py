@@ -185,6 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 after_grace=options.after_grace,
                 timeout=options.timeout,
                 fetch_bytes=FETCH_BYTES,
+                access=options.access,
             )
         except ValueError as exc:  # a text that is longer than the protocol has room for
             raise OptionError(f"the relay cannot be asked so: {exc}") from exc
@@ -207,7 +208,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         try:
             with RangeReader.join(
-                options.host, options.port, Ticket(options.subscription), timeout=options.timeout
+                options.host,
+                options.port,
+                Ticket(options.subscription),
+                timeout=options.timeout,
+                access=options.access,
             ) as other:
                 return other.ticket.incarnation != owner.ticket.incarnation
         except client.RefusedError:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -34,6 +35,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import accumulate, count, pairwise
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
+
+from clearfunds.relay_client import NOBODY, Access, connect, tls_fault
 
 MAX_FRAME_BYTES = 300 << 20
 """A larger answer is taken for garbage: one message of MQTT's largest size, and some more."""
@@ -52,6 +55,8 @@ VERSION = 1
 HEADER = struct.Struct("<IB3xI")
 GREETING = struct.Struct("<4sHH")
 _WELCOME = struct.Struct("<HHI")
+AUTH_IS_KNOWN = 1
+"""A flag of WELCOME; a relay that is older sends none."""
 _ATTACH = struct.Struct("<Q16sdBBBB")
 _ATTACHED = struct.Struct("<IIQQQQ16s")
 _HEAD_IS = struct.Struct("<QQQQ")
@@ -65,7 +70,7 @@ _U32 = struct.Struct("<I")
 _TWO = struct.Struct("<QQ")
 _BLOCK = struct.Struct("<QIIIIII")
 
-HELLO, WELCOME, ERROR, PING, PONG = 1, 2, 3, 4, 5
+HELLO, WELCOME, ERROR, PING, PONG, AUTH, AUTHENTICATED = 1, 2, 3, 4, 5, 6, 7
 ATTACH, ATTACHED, DETACH, DETACHED = 16, 17, 18, 19
 HEAD, HEAD_IS, FETCH, RECORDS, ACK, ACKED, DROP, DROPPED = 24, 25, 26, 27, 28, 29, 30, 31
 REACH, REACHED = 32, 33
@@ -87,6 +92,10 @@ class AwayError(RangeClientError, ConnectionError):
 
 class RefusedError(RangeClientError):
     """The relay does not allow it, or does not know it; the message says why."""
+
+
+class NotAuthorizedError(RefusedError):
+    """The relay does not let this user in, or does not show who it is itself; the message says."""
 
 
 class FencedError(RangeClientError):
@@ -112,6 +121,7 @@ _ERRORS: dict[int, type[RangeClientError]] = {
     4: DataLossError,
     5: DataLossError,
     6: StoreError,
+    8: NotAuthorizedError,
 }
 
 
@@ -256,19 +266,32 @@ def _integers(raw: memoryview, typecode: Literal["q", "I"]) -> memoryview:
 class _Connection:
     """One TCP connection, from its greeting on. Not thread-safe."""
 
-    def __init__(self, address: tuple[str, int], timeout: float) -> None:
-        self.sock = socket.create_connection(address, timeout)
+    def __init__(
+        self,
+        address: tuple[str, int],
+        timeout: float,
+        context: ssl.SSLContext | None = None,
+        login: bytes | None = None,
+    ) -> None:
+        self.sock = connect(address, timeout, context)
         try:
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.send(HELLO, 0, GREETING.pack(MAGIC, VERSION, VERSION))
-            kind, _, payload = self.receive()
-            if kind == ERROR:
-                raise error_of(payload)
-            if kind != WELCOME:
-                raise WrongAnswerError(f"the answer to a greeting is of kind {kind}")
+            payload = self._answer(WELCOME, "a greeting")
+            if login is not None:
+                check_login(payload)
+                self.send(AUTH, 0, login)
+                self._answer(AUTHENTICATED, "a log-in")
         except BaseException:
             self.sock.close()
             raise
+
+    def _answer(self, wanted: int, what: str) -> memoryview:
+        kind, _, payload = self.receive()
+        if kind == ERROR:
+            raise error_of(payload)
+        if kind != wanted:
+            raise WrongAnswerError(f"the answer to {what} is of kind {kind}")
+        return payload
 
     def send(self, kind: int, number: int, payload: bytes) -> None:
         """Send a frame."""
@@ -292,6 +315,29 @@ class _Connection:
                 raise ConnectionResetError("the relay has closed the connection")
             at += got
         return view
+
+
+def check_login(welcome: memoryview | bytes) -> None:
+    """See whether a relay understands a log-in, before it is told a password.
+
+    Raises:
+        NotAuthorizedError: If it does not.
+    """
+    _, flags, _ = taken_apart(_WELCOME, welcome)
+    if not flags & AUTH_IS_KNOWN:
+        raise NotAuthorizedError(
+            "the relay is too old to ask anybody who he is: it was not told the password; leave "
+            "out the user, or update it"
+        )
+
+
+def not_agreed(address: tuple[str, int], exc: OSError) -> NotAuthorizedError | None:
+    """Return what is wrong with TLS for good, if that is it; also for `sink_client`."""
+    fault = tls_fault(exc)
+    if fault is None:
+        return None
+    host, port = address
+    return NotAuthorizedError(f"the relay at {host}:{port}: {fault}")
 
 
 def error_of(
@@ -338,8 +384,8 @@ class RangeReader:
     connects again, with the same generation. Leaving the `with` block, or `close`, detaches.
 
     Args:
-        host: Where the relay is.
-        port: Where it listens for readers.
+        host: Where the relay is; or a URL, `subscribe+tls://HOST:PORT` or `subscribe+tcp://`.
+        port: Where it listens for readers; None with a URL.
         subscription: The subscription's name.
         filters: What it is bound to: a list of MQTT's topic filters. Empty: it is there already.
         start: Where to begin that was not read before: `earliest` or `latest`; see `start` below.
@@ -349,6 +395,7 @@ class RangeReader:
         timeout: Seconds within which each request has to be answered, or the next part of an answer
             has to come.
         fetch_bytes: Bytes of one answer to a fetch.
+        access: Who reads, and what the connection is encrypted with.
 
     Attributes:
         start: With which message to begin that has not read before. The relay has it pinned: it
@@ -357,6 +404,7 @@ class RangeReader:
 
     Raises:
         AwayError: If the relay cannot be reached in time.
+        NotAuthorizedError: If the relay does not let this user in, or TLS finds something wrong.
         RefusedError: If the subscription cannot be made so.
         ValueError: If an argument cannot be one; nothing was asked for then.
     """
@@ -364,7 +412,7 @@ class RangeReader:
     def __init__(
         self,
         host: str,
-        port: int,
+        port: int | None,
         subscription: str,
         *,
         filters: Iterable[str] = (),
@@ -374,11 +422,12 @@ class RangeReader:
         after_grace: Literal["hold", "drop", "write_off"] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         fetch_bytes: int = DEFAULT_FETCH_BYTES,
+        access: Access = NOBODY,
     ) -> None:
         if isinstance(filters, str):
             raise TypeError(f"filters are a list: [{filters!r}], not {filters!r}")
         wanted = [text_of(text) for text in filters]
-        self._prepare(host, port, timeout, fetch_bytes)
+        self._prepare(host, port, timeout, fetch_bytes, access)
         self._options = (
             -1.0 if grace is None else grace,
             _choice("start", start, _STARTS),
@@ -395,11 +444,12 @@ class RangeReader:
     def join(
         cls,
         host: str,
-        port: int,
+        port: int | None,
         ticket: Ticket,
         *,
         timeout: float = DEFAULT_TIMEOUT,
         fetch_bytes: int = DEFAULT_FETCH_BYTES,
+        access: Access = NOBODY,
     ) -> Self:
         """Read along with who has this ticket; the subscription stays theirs.
 
@@ -410,7 +460,7 @@ class RangeReader:
             AwayError: If the relay cannot be reached in time.
         """
         reader = cls.__new__(cls)
-        reader._prepare(host, port, timeout, fetch_bytes)
+        reader._prepare(host, port, timeout, fetch_bytes, access)
         reader._options = (-1.0, 0, 0, False)
         reader._texts = text_of(ticket.subscription) + _U16.pack(0)
         reader._join = True
@@ -419,8 +469,13 @@ class RangeReader:
         reader._open()
         return reader
 
-    def _prepare(self, host: str, port: int, timeout: float, fetch_bytes: int) -> None:
+    def _prepare(
+        self, host: str, port: int | None, timeout: float, fetch_bytes: int, access: Access
+    ) -> None:
+        host, port, access = access.reach(host, port)
         self._address = (host, port)
+        self._context = access.context()
+        self._login = access.login()
         self._timeout = timeout
         self._deadline = 0.0
         self._fetch_bytes = fetch_bytes
@@ -543,7 +598,8 @@ class RangeReader:
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                # Not TLS's own, which would change what another thread reads with.
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
         with self._lock:
             self._disconnect()  # which is how a relay learns of it
 
@@ -600,6 +656,9 @@ class RangeReader:
                 with self._in_step():
                     return attempt()
             except OSError as exc:
+                fault = not_agreed(self._address, exc)
+                if fault is not None:
+                    raise fault from exc
                 why = exc
             pause = PAUSES[min(tried, len(PAUSES) - 1)]
             if time.monotonic() + pause >= deadline:
@@ -681,7 +740,7 @@ class RangeReader:
     def _connect(self) -> memoryview:
         if self._connection is not None:
             return memoryview(b"")
-        self._connection = _Connection(self._address, self._remaining())
+        self._connection = _Connection(self._address, self._remaining(), self._context, self._login)
         self._connection.sock.settimeout(self._remaining())
         self._connections += 1
         grace, where, after_grace, durable = self._options

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -33,6 +34,8 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn, Self, TypeVar
 
 from clearfunds.range_client import (
+    AUTH,
+    AUTHENTICATED,
     ERROR,
     GREETING,
     HEADER,
@@ -47,14 +50,18 @@ from clearfunds.range_client import (
     AwayError,
     DataLossError,
     FencedError,
+    NotAuthorizedError,
     RangeClientError,
     RefusedError,
     StoreError,
     WrongAnswerError,
+    check_login,
     error_of,
+    not_agreed,
     taken_apart,
     text_of,
 )
+from clearfunds.relay_client import NOBODY, Access, connect
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds without a sign of life after which the relay is taken to be away. One that makes a writer
@@ -90,6 +97,9 @@ RETAIN = 4
 
 _UNKNOWN = bytes(16)
 
+_BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket raises that would block, with TLS and without."""
+
 T = TypeVar("T")
 
 
@@ -120,6 +130,7 @@ _ERRORS: dict[int, type[RangeClientError]] = {
     5: FencedError,
     6: StoreError,
     7: NotStagedError,
+    8: NotAuthorizedError,
 }
 
 
@@ -161,8 +172,8 @@ class SinkWriter:
     how often. If the connection breaks, the next request connects again.
 
     Args:
-        host: Where the relay is.
-        port: Where it listens for readers and writers (`subscribe+tcp://`).
+        host: Where the relay is; or a URL, `subscribe+tls://HOST:PORT` or `subscribe+tcp://`.
+        port: Where it listens for readers and writers (`subscribe+tcp://`); None with a URL.
         writer: The writer's name: for Spark, the query's id.
         take_over: Whether those who have opened this name before are to be put out (`FencedError`),
             and what they have staged and not committed thrown away.
@@ -171,12 +182,14 @@ class SinkWriter:
         patience: Seconds that one request may take while the relay says that the writer owes too
             much; None: however long it takes.
         replay_bytes: Bytes of one part that are kept, to be sent again if the connection breaks.
+        access: Who writes, and what the connection is encrypted with.
 
     Attributes:
         ticket: What others need to write along.
 
     Raises:
         AwayError: If the relay cannot be reached in time.
+        NotAuthorizedError: If it does not let this user in, or TLS finds something wrong.
         RefusedError: If it does not let it write; the message says why.
         ValueError: If an argument cannot be one; nothing was asked for then.
     """
@@ -184,16 +197,17 @@ class SinkWriter:
     def __init__(
         self,
         host: str,
-        port: int,
+        port: int | None,
         writer: str,
         *,
         take_over: bool = False,
         timeout: float = DEFAULT_TIMEOUT,
         patience: float | None = None,
         replay_bytes: int = DEFAULT_REPLAY_BYTES,
+        access: Access = NOBODY,
     ) -> None:
         text_of(writer, "a name")
-        self._prepare(host, port, timeout, patience, replay_bytes)
+        self._prepare(host, port, timeout, patience, replay_bytes, access)
         self._take_over = take_over
         self.ticket = Ticket(writer, 0, _UNKNOWN)
         self._open()
@@ -202,12 +216,13 @@ class SinkWriter:
     def join(
         cls,
         host: str,
-        port: int,
+        port: int | None,
         ticket: Ticket,
         *,
         timeout: float = DEFAULT_TIMEOUT,
         patience: float | None = None,
         replay_bytes: int = DEFAULT_REPLAY_BYTES,
+        access: Access = NOBODY,
     ) -> Self:
         """Write along with who has this ticket.
 
@@ -217,15 +232,23 @@ class SinkWriter:
             AwayError: If the relay cannot be reached in time.
         """
         writer = cls.__new__(cls)
-        writer._prepare(host, port, timeout, patience, replay_bytes)
+        writer._prepare(host, port, timeout, patience, replay_bytes, access)
         writer.ticket = Ticket(*ticket)
         writer._open()
         return writer
 
     def _prepare(
-        self, host: str, port: int, timeout: float, patience: float | None, replay_bytes: int
+        self,
+        host: str,
+        port: int | None,
+        timeout: float,
+        patience: float | None,
+        replay_bytes: int,
+        access: Access,
     ) -> None:
+        host, port, self._access = access.reach(host, port)
         self._address = (host, port)
+        self._context = self._access.context()
         self._timeout = timeout
         self._patience = patience
         self.replay_bytes = replay_bytes
@@ -246,7 +269,7 @@ class SinkWriter:
 
     def __reduce__(self) -> tuple[Callable[..., SinkWriter], tuple[object, ...]]:
         host, port = self._address
-        settings = (self._timeout, self._patience, self.replay_bytes)
+        settings = (self._timeout, self._patience, self.replay_bytes, self._access)
         return _joined, (type(self), host, port, self.ticket, settings)
 
     def __repr__(self) -> str:
@@ -373,7 +396,8 @@ class SinkWriter:
         sock = self._sock
         if sock is not None:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                # Not TLS's own, which would change what another thread reads with.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
         with self._lock:
             self._disconnect()
 
@@ -419,11 +443,16 @@ class SinkWriter:
                 except (WrongAnswerError, TornError, ThrottledError):
                     self._disconnect()
                     raise
-                except (RangeClientError, ValueError):
-                    raise  # an answer, and the whole of it; or nothing was sent
+                except RangeClientError:
+                    raise  # an answer, and the whole of it
                 except OSError as exc:
                     self._disconnect()
+                    fault = not_agreed(self._address, exc)
+                    if fault is not None:
+                        raise fault from exc
                     why = exc
+                except ValueError:
+                    raise  # nothing was sent
                 except BaseException:
                     self._disconnect()
                     raise
@@ -469,16 +498,30 @@ class SinkWriter:
         if self._sock is not None:
             return
         try:
-            sock = self._sock = socket.create_connection(self._address, self._timeout)
+            sock = self._sock = connect(self._address, self._timeout, self._context)
         except TimeoutError as exc:
             raise _SilentError(f"it cannot be connected to: {exc}") from exc
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(sock, selectors.EVENT_READ)
+        try:
+            self._introduce()
+        except RangeClientError:
+            self._disconnect()  # it is not let in: it may be asked again
+            raise
+        self._connections += 1
+
+    def _introduce(self) -> None:
+        """Say who this is, and as whom it writes; the relay may refuse at any point of it."""
         number = self.new_number()
         self.send(HELLO, number, GREETING.pack(MAGIC, VERSION, VERSION))
-        self.wait(number, WELCOME)
+        welcome = self.wait(number, WELCOME)
+        login = self._access.login()
+        if login is not None:
+            check_login(welcome)
+            number = self.new_number()
+            self.send(AUTH, number, login)
+            self.wait(number, AUTHENTICATED)
         name, generation, incarnation = self.ticket
         take_over = self._take_over and not self._connections
         fixed = _OPEN.pack(generation, incarnation, take_over)
@@ -488,12 +531,8 @@ class SinkWriter:
             answer = _OPENED.unpack(self.wait(number, OPENED))
         except struct.error as exc:
             raise WrongAnswerError(f"an answer that cannot be read: {exc}") from exc
-        except RangeClientError:
-            self._disconnect()  # it is not let in: it may be asked again
-            raise
         generation, incarnation, _, self.max_frame, self.max_rows = answer
         self.ticket = Ticket(name, generation, incarnation)
-        self._connections += 1
 
     def _disconnect(self) -> None:
         sock, self._sock = self._sock, None
@@ -560,23 +599,30 @@ class SinkWriter:
                 if events & selectors.EVENT_READ:
                     self._receive(sock)
                 if events & selectors.EVENT_WRITE:
-                    with contextlib.suppress(BlockingIOError):
+                    with contextlib.suppress(*_BLOCKED):
                         unsent = unsent[sock.send(unsent) :]
                         self._alive = time.monotonic()
         if number is None:
             self._receive(sock)  # it may have been refused
 
     def _receive(self, sock: socket.socket) -> None:
-        try:
-            data = sock.recv(1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            self.check_open()
-            raise ConnectionResetError("the relay has closed the connection")
-        self._alive = time.monotonic()
         buffer = self._buffer
-        buffer += data
+        while True:
+            try:
+                data = sock.recv(1 << 16)
+            except _BLOCKED:
+                return
+            if not data:
+                self.check_open()
+                raise ConnectionResetError("the relay has closed the connection")
+            buffer += data
+            self._alive = time.monotonic()
+            self._take_answers(buffer)
+            if not isinstance(sock, ssl.SSLSocket):
+                return
+            # What TLS has decrypted already is not shown by the descriptor.
+
+    def _take_answers(self, buffer: bytearray) -> None:
         at = 0
         while len(buffer) - at >= HEADER.size:
             length, kind, number = HEADER.unpack_from(buffer, at)
@@ -600,11 +646,17 @@ def _joined(
     host: str,
     port: int,
     ticket: Ticket,
-    settings: tuple[float, float | None, int],
+    settings: tuple[float, float | None, int, Access],
 ) -> SinkWriter:
-    timeout, patience, replay_bytes = settings
+    timeout, patience, replay_bytes, access = settings
     return cls.join(
-        host, port, ticket, timeout=timeout, patience=patience, replay_bytes=replay_bytes
+        host,
+        port,
+        ticket,
+        timeout=timeout,
+        patience=patience,
+        replay_bytes=replay_bytes,
+        access=access,
     )
 
 

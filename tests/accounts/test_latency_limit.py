@@ -450,6 +450,40 @@ def test_it_drains_when_the_rate_falls_and_says_how_long_that_takes() -> None:
     assert states(world, 70, 80) == {"tracking"}
 
 
+async def test_the_age_stays_a_number_while_a_consumer_is_stuck() -> None:
+    now = 0.0
+    ledger = Ledger(clock=lambda: now)
+    account = ledger.open("slow")
+    account.limit_by(LatencyLimit(TARGET, ceiling=HIGH))
+    consumer = Consumer(ledger, "consumer")
+
+    def publish() -> None:
+        with account.turn(items=200, nbytes=20_000) as turn:
+            turn.send(consumer, None, items=200, nbytes=20_000)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            publish()
+            nursery.start_soon(account.ensure_clear_funds)
+            await trio.testing.wait_all_tasks_blocked()
+            now += TARGET
+            consumer.clear(200, now)
+            await trio.testing.wait_all_tasks_blocked()
+        publish()
+        nursery.start_soon(account.ensure_clear_funds)
+        await trio.testing.wait_all_tasks_blocked()
+        assert account.control is not None
+        for targets in range(1, 2_000):
+            now += TARGET
+            seen = account.control.statistics()
+            # No more than if each of the 200 took as long as the first has up to now.
+            assert targets * TARGET <= seen.age_seconds <= 200.001 * targets * TARGET
+            assert seen.items_per_second > 0
+        nursery.cancel_scope.cancel()
+    consumer.settle_all(Outcome.CANCELLED)
+    ledger.audit()
+
+
 def test_below_the_floor_and_above_the_ceiling() -> None:
     low = World(lambda _: 2.0, LatencyLimit(TARGET, ceiling=HIGH)).run(60)
     assert low.limits[-1].items == DEFAULT_FLOOR.items

@@ -341,6 +341,116 @@ async def test_a_holder_that_makes_progress_may_take_its_time(
     assert account.statistics().waited_seconds == 150
 
 
+async def trickle(box: Box, seconds: float, times: int) -> None:
+    """Take one event now and then."""
+    for _ in range(times):
+        await trio.sleep(seconds)
+        if box.given_up:
+            return
+        if box.queue:
+            box.work()
+
+
+async def test_a_sign_of_life_now_and_then_is_no_progress(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a thousand events one each 18 s: never idle for 20, and done in five hours."""
+    account = timed.open("publisher", limit=Limit(items=500))
+    good, slow = boxes(timed, 2)
+    publish(account, [good, slow], items=1_000)
+    good.work(1_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(trickle, slow, 18, 1_000)
+        began = trio.current_time()
+        await account.ensure_clear_funds()
+        # Half a patience until it is suspected, and a whole one in which it is looked at.
+        assert 20 <= trio.current_time() - began <= 31
+        nursery.cancel_scope.cancel()
+    assert len(slow.given_up) == 1
+    assert not good.given_up
+    (warning,) = warnings_of(caplog)
+    assert "cleared only 1 of 1000 items for 20" in warning or "cleared only 1 of 999" in warning
+    assert "publisher waits for" in warning
+
+
+async def test_who_clears_what_is_waited_for_in_time_is_left_alone(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slow and alive: half an hour for all of it is what RabbitMQ grants, too."""
+    account = timed.open("publisher", limit=Limit(items=500))
+    (slow,) = boxes(timed, 1)
+    publish(account, [slow], items=1_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(trickle, slow, 1.5, 1_000)
+        await account.ensure_clear_funds()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() == pytest.approx(750 * 1.5)
+    assert not slow.given_up
+    assert not caplog.records
+
+
+async def test_who_waits_behind_what_others_sent_does_not_make_it_slow(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What stands before the last of it is what counts, whoever pays for it."""
+    crowd = timed.open("crowd", limit=NO_LIMIT)
+    account = timed.open("publisher", limit=Limit(items=0))
+    (box,) = boxes(timed, 1)
+    publish(crowd, [box], items=1_000)
+    publish(account, [box], items=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(trickle, box, 1, 1_001)
+        await account.ensure_clear_funds()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() == pytest.approx(1_001)
+    assert not box.given_up
+    assert not caplog.records
+
+
+async def test_what_comes_later_does_not_hide_that_nothing_moves(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others fill it as fast as it clears: for whom waits it is as slow."""
+    crowd = timed.open("crowd", limit=NO_LIMIT)
+    account = timed.open("publisher", limit=Limit(items=500))
+    (box,) = boxes(timed, 1)
+    publish(account, [box], items=1_000)
+
+    async def fill() -> None:
+        while not box.given_up:
+            publish(crowd, [box], items=100)
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(fill)
+        nursery.start_soon(trickle, box, 10, 1_000)
+        with trio.fail_after(35):
+            await account.ensure_clear_funds()
+        nursery.cancel_scope.cancel()
+    assert len(box.given_up) == 1
+
+
+async def test_a_slow_holder_that_is_to_be_waited_for_is_named_once_a_patience(
+    autojump_clock: MockClock, timed: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    account = timed.open("publisher", limit=Limit(items=500))
+    (slow,) = boxes(timed, 1)
+    slow.policy = StuckPolicy.WAIT
+    publish(account, [slow], items=1_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_patience, timed)
+        nursery.start_soon(trickle, slow, 18, 1_000)
+        nursery.start_soon(account.ensure_clear_funds)
+        await trio.sleep(101)
+        nursery.cancel_scope.cancel()
+    assert 3 <= len(warnings_of(caplog)) <= 5
+    assert not slow.given_up
+
+
 async def test_who_holds_nothing_that_is_waited_for_is_left_alone(
     autojump_clock: MockClock, timed: Ledger
 ) -> None:
@@ -580,8 +690,8 @@ async def test_a_ring_that_moves_is_left_alone(
             nursery.start_soon(peers.read, name)
         for _ in range(10):
             await trio.sleep(19)
-            peers.outlets["a"].work()
-            peers.outlets["b"].work()
+            peers.outlets["a"].work(2)
+            peers.outlets["b"].work(2)
         assert not caplog.records
         nursery.cancel_scope.cancel()
     for outlet in peers.outlets.values():

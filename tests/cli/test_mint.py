@@ -36,6 +36,7 @@ def key_file(tmp_path: Path) -> Path:
     file = tmp_path / "relay.key"
     file.write_text(f"{KEY.hex()}\n")
     file.chmod(0o600)
+    file.chmod(0o600)
     return file
 
 
@@ -146,16 +147,16 @@ def test_what_cannot_be_minted_leaves_no_key(
     assert not file.exists()
 
 
-def test_a_key_that_all_can_read_is_a_warning(
+def test_a_key_that_others_can_read_is_refused(
     key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key_file.chmod(0o604)
-    assert run(["mint", "--key-file", str(key_file)]) == 0
+    assert run(["mint", "--key-file", str(key_file)]) == 2
     captured = capsys.readouterr()
-    assert read_sturdyref(captured.out) == mint("syndicate", KEY)
-    assert captured.err == (
-        f"clearfunds mint: {key_file} can be read by everybody on this machine: "
-        f"chmod o= {key_file}\n"
+    assert captured.out == ""
+    assert captured.err.startswith(
+        f"clearfunds mint: others on this machine can read {key_file}, which has a secret in it: "
+        f"chmod 600 {key_file} (see"
     )
 
 

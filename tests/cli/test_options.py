@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
 from clearfunds._cli import run
+from clearfunds._cli._acl_options import Authorisation
 from clearfunds._cli._credit_options import Flow
+from clearfunds._cli._pages_options import PagesAccess
 from clearfunds._cli._relay_options import Debt, Keeping, Patience, Peers, Syndicate
 from clearfunds._cli._tls_options import Tls
+from clearfunds._cli._token_options import TokenOptions
 from clearfunds.accounts import Credit
 from clearfunds.transports import (
     AccountLimit,
@@ -26,7 +30,6 @@ from tests.transports.mqtt.users import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Settle = Callable[..., RelaySettings]
 
@@ -325,15 +328,19 @@ def test_a_pattern_that_begins_with_a_bracket_is_no_list(settle: Settle) -> None
 
 
 def test_every_setting_has_an_option() -> None:
-    groups = (Tls, Debt, Flow, Patience, Peers, Keeping, Syndicate)
+    groups = (
+        *(PagesAccess, Tls, Authorisation, TokenOptions, Debt, Flow, Patience, Peers),
+        *(Keeping, Syndicate),
+    )
     grouped = {field.name for group in groups for field in attrs.fields(group)}
     ungrouped = {
         *("listen", "origin", "passwords", "anonymous", "http"),
         *("grace", "busy_poll", "otel_every"),
     }
     named = {option(field.name) for field in attrs.fields(RelaySettings)}
-    # Made of three files.
-    named = named - {"tls"} | {field.name for field in attrs.fields(Tls)}
+    # Made of several options each.
+    made = {field.name for group in (Tls, TokenOptions) for field in attrs.fields(group)}
+    named = named - {"tls", "tokens"} | made
     assert grouped | ungrouped == named
 
 
@@ -341,6 +348,8 @@ def test_the_key_is_what_the_file_has(settle: Settle, tmp_path: Path) -> None:
     one, other = tmp_path / "one.key", tmp_path / "other.key"
     one.write_text(f"{bytes(range(32)).hex().upper()}\n")
     other.write_text("ff" * 16)
+    for file in (one, other):
+        file.chmod(0o600)
     assert settle().sturdy_key is None
     settings = settle("--sturdy-key-file", str(one))
     assert settings.sturdy_key == bytes(range(32))
@@ -373,12 +382,11 @@ def test_the_certificates_are_those_of_the_files(settle: Settle, tmp_path: Path)
     [
         (0o600, "00" * 16, []),
         (0o640, "00" * 16, []),
-        (0o644, "00" * 16, ["can be read by everybody", "chmod o= FILE"]),
         (0o600, "00" * 15, ["has 15 bytes and can be guessed", "mint --new-key"]),
         (0o600, "", ["has 0 bytes"]),
     ],
 )
-def test_a_key_that_others_may_know_is_a_warning(
+def test_a_key_that_others_may_guess_is_a_warning(
     mode: int,
     content: str,
     said: list[str],
@@ -403,6 +411,7 @@ def test_a_file_with_something_else_in_it_does_not_show_it(
 ) -> None:
     file = tmp_path / "relay.key"
     file.write_bytes(content.encode("latin-1"))
+    file.chmod(0o600)
     assert run(["relay", "--sturdy-key-file", str(file)]) == 2
     said = capsys.readouterr().err
     told = f"clearfunds relay: {file}: a key is written in hex digits, two for each byte, and"
@@ -418,6 +427,94 @@ def test_a_key_file_that_is_not_there_is_one_line(
     said = capsys.readouterr().err
     assert said.startswith(f"clearfunds relay: {tmp_path / 'no.key'}: No such file or directory")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--sturdy-key-file", "FILE"),
+        ("--passwords", "FILE"),
+        ("--http", "127.0.0.1:0", "--http-token", "FILE"),
+        ("--http", "127.0.0.1:0", "--http-password", "FILE"),
+        ("--tls-certificate", "CHAIN", "--tls-key", "FILE"),
+        ("--tls-certificate", "FILE"),
+    ],
+)
+def test_a_secret_that_others_can_read_or_change_is_refused(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    issued = papers_in(tmp_path).for_server()
+    assert issued.chain is not None
+    assert issued.key is not None
+    chain, file = Path(issued.chain), tmp_path / "secret"
+    if "CHAIN" in options:
+        content = Path(issued.key).read_text()
+    elif "--tls-certificate" in options:
+        content = chain.read_text() + Path(issued.key).read_text()
+    elif "password" in "".join(options):
+        content = user_line("anna", b"secret")
+    else:
+        content = "00" * 16
+    file.write_text(content)
+    words = [word.replace("FILE", str(file)).replace("CHAIN", str(chain)) for word in options]
+    for mode in (0o604, 0o644, 0o666, 0o602, 0o620, 0o660):
+        file.chmod(mode)
+        assert run(["relay", *words]) == 2
+        said = capsys.readouterr().err
+        can = "read" if mode & 0o004 else "change"
+        told = f"clearfunds relay: others on this machine can {can} {file}, which has a secret"
+        assert said.startswith(told)
+        assert f"chmod 600 {file}" in said
+        assert said.count("\n") == 1
+
+
+# -- pages ----------------------------------------------------------------------------------------
+
+
+def secret_file(file: Path, text: str) -> Path:
+    file.write_text(text)
+    file.chmod(0o600)
+    return file
+
+
+def test_who_may_look_at_the_pages(settle: Settle, tmp_path: Path) -> None:
+    tokens = secret_file(tmp_path / "tokens", "a" * 20)
+    users = write_users(tmp_path / "users", "anna")
+    nothing = settle("--http", "127.0.0.1:0")
+    assert (nothing.http_token, nothing.http_password, nothing.http_host) == (None, None, ())
+    settings = settle(
+        *("--http", "127.0.0.1:0", "--http-token", str(tokens), "--http-host", "relay"),
+        *("--http-host", "relay.example"),
+        toml=f"[relay]\nhttp_password = '{users}'\n",
+    )
+    assert settings.http_token is not None
+    assert settings.http_token.check(b"a" * 20)
+    assert settings.http_password is not None
+    assert settings.http_password.check("anna", b"secret")
+    assert settings.http_host == ("relay", "relay.example")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--http-token", "FILE"), "--http-token is of pages: give --http HOST:PORT"),
+        (("--http-host", "relay"), "--http-host is of pages: give --http HOST:PORT"),
+        (("--http", "127.0.0.1:0", "--http-token", "FILE"), "FILE, line 1: a token has at least"),
+        (("--http", "127.0.0.1:0", "--http-password", "FILE"), "FILE, line 1: there is no colon"),
+        (("--http", "https://127.0.0.1:0"), "there is no certificate; give one (--tls-cert"),
+        (("--http", "ftp://127.0.0.1:0"), "write host:port (port 0: any free), or https://"),
+        (("--http", "http://127.0.0.1:0/page"), "write host:port (port 0: any free), or https://"),
+    ],
+)
+def test_what_cannot_be_said_of_the_pages(
+    options: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = secret_file(tmp_path / "secret", "geheim\n")
+    assert run(["relay", *(word.replace("FILE", str(file)) for word in options)]) == 2
+    told = capsys.readouterr().err
+    assert said.replace("FILE", str(file)) in told
+    assert told.count("\n") == 1
+    assert "geheim" not in told
 
 
 # -- passwords ------------------------------------------------------------------------------------
@@ -460,11 +557,10 @@ def test_the_passwords_are_what_the_file_has(settle: Settle, tmp_path: Path) -> 
     [
         (0o600, ("anna",), []),
         (0o640, ("anna", "bert"), []),
-        (0o644, ("anna",), ["can be read by everybody", "chmod o= FILE"]),
         (0o600, (), ["FILE has no users in it", "mosquitto_passwd FILE USER adds one"]),
     ],
 )
-def test_passwords_that_others_may_know_are_a_warning(
+def test_passwords_that_are_nobodys_are_a_warning(
     mode: int,
     users: tuple[str, ...],
     said: list[str],
@@ -495,6 +591,7 @@ def test_a_file_of_passwords_with_something_else_in_it_does_not_show_it(
 ) -> None:
     file = tmp_path / "users"
     file.write_bytes(content)
+    file.chmod(0o600)
     assert run(["relay", "--passwords", str(file)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"clearfunds relay: {file}, {why}")
@@ -614,7 +711,7 @@ def test_a_mistake_before_any_option(
 def test_help_has_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["relay", "--help"]) == 0
     text = capsys.readouterr().out
-    groups = ("Listeners", "TLS", "Debt", "Patience", "Peers", "Syndicate")
+    groups = ("Listeners", "TLS", "Pages", "Debt", "Patience", "Peers", "Syndicate")
     positions = [text.index(f" {group} ─") for group in groups]
     assert positions == sorted(positions)
     for field in (*attrs.fields(RelaySettings), *attrs.fields(Tls)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import threading
@@ -31,11 +33,11 @@ mosquitto = servers.mosquitto  # a fixture
 class Subscriber:
     """`clearfunds sub` as a process that has subscribed."""
 
-    def __init__(self, url: str, options: tuple[str, ...]) -> None:
+    def __init__(self, url: str, options: tuple[str, ...], stdout: int = subprocess.PIPE) -> None:
         self.process = subprocess.Popen(
             [*CLEARFUNDS, "sub", "--url", url, "--log-level", "info", *options],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
         )
         assert self.process.stderr is not None
@@ -117,6 +119,53 @@ def test_json_says_all_there_is_to_say(
     del binary["time"]
     assert text == {"topic": "a/text", "qos": 1, "retain": False, "payload": "zwölf\n"}
     assert binary == {"topic": "a/binary", "qos": 0, "retain": False, "payload_base64": "/wA="}
+
+
+EVIL = "\x1b]0;title\x07\x1b[2J\u202etxt.exe\x9b31m\ta\r\nline"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ((), "\\x1b]0;title\\x07\\x1b[2J\\u202etxt.exe\\x9b31m\ta\\r\r\nline\r\n\\xff\r\n"),
+        (
+            ("--show-topic",),
+            "a/\\x1b[1m \\x1b]0;title\\x07\\x1b[2J\\u202etxt.exe\\x9b31m\\ta\\r\\nline\r\n"
+            "a/\\x1b[1m \\\\xff\r\n".replace("\\\\", "\\"),
+        ),
+        (("--format", "raw"), None),
+    ],
+)
+def test_a_terminal_is_not_driven_by_whoever_publishes(
+    url: str, clearfunds: Clearfunds, tmp_path: Path, options: tuple[str, ...], shown: str | None
+) -> None:
+    (tmp_path / "evil").write_bytes(EVIL.encode())
+    (tmp_path / "binary").write_bytes(b"\xff")
+    master, slave = pty.openpty()
+    try:
+        subscriber = Subscriber(url, ("a/#", "--count", "2", *options), slave)
+        for name in ("evil", "binary"):
+            file = str(tmp_path / name)
+            run = clearfunds("pub", "--url", url, "-t", "a/\x1b[1m", "--file", file)
+            assert run.returncode == 0, run.stderr
+        subscriber.output()
+        seen = os.read(master, 65536)
+    finally:
+        os.close(slave)
+        os.close(master)
+    if shown is None:
+        assert b"\x1b[2J" in seen
+    else:
+        assert seen.decode() == shown
+
+
+def test_what_a_server_says_does_not_drive_it_either(
+    clearfunds: Clearfunds, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = clearfunds("pub", "--url", "\x1b[2J://x", "-t", "t", "-m", "x")
+    assert run.returncode == 2
+    assert "\x1b" not in run.stderr
+    assert "\\x1b[2J" in run.stderr
 
 
 def test_topics_before_texts_and_bytes_that_are_no_text(
@@ -213,6 +262,11 @@ def test_options_from_environment_and_file(
         (["sub", "t", "--show-topic", "--format", "raw"], "--show-topic"),
         (["sub", "t", "--count", "0"], "--count"),
         (["sub", "t", "--persistent"], "--client-id"),
+        (["sub", "t", "--session-expiry", "9"], "--persistent"),
+        (["sub", "t", "--retained", "at times"], "--retained"),
+        (["sub", "t", "--mqtt", "3.1.1", "--no-local"], "--no-local is an option of MQTT 5"),
+        (["pub", "-t", "t", "-m", "x", "--user-property", "x"], "NAME=VALUE"),
+        (["pub", "-t", "t", "-m", "x", "--mqtt", "4"], "--mqtt"),
     ],
 )
 def test_wrong_use_is_status_2_and_one_line(
@@ -304,3 +358,48 @@ def test_with_the_clients_of_mosquitto(
         timeout=SECONDS,
     )
     assert came.stdout == b"to mosquitto\n"
+
+
+MQTT_5 = [
+    "--content-type", "text/plain", "--response-topic", "answers", "--correlation-data", "n1",
+    "--message-expiry", "60", "--user-property", "a=1", "--user-property", "a=2=3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("server", ["url", "mosquitto"])
+def test_what_mqtt_5_says_of_a_message(
+    server: str, request: pytest.FixtureRequest, clearfunds: Clearfunds
+) -> None:
+    where = request.getfixturevalue(server)
+    url = where if server == "url" else f"mqtt://127.0.0.1:{where}"
+    topic = f"cli/{uuid.uuid4().hex}"
+    subscriber = Subscriber(
+        url,
+        (topic, "--mqtt", "5", "--count", "1", "--format", "json", "-q", "1", "--retained", "new"),
+    )
+    sent = clearfunds("pub", "--url", url, "-t", topic, "-m", "x", "-q", "1", *MQTT_5)
+    assert (sent.returncode, sent.stderr) == (0, "")
+    line = json.loads(subscriber.output())
+    assert 0 < line.pop("message_expiry") <= 60
+    del line["time"]
+    assert line == {
+        "topic": topic,
+        "qos": 1,
+        "retain": False,
+        "payload": "x",
+        "content_type": "text/plain",
+        "response_topic": "answers",
+        "correlation_data": "n1",
+        "user_properties": [["a", "1"], ["a", "2=3"]],
+    }
+
+
+def test_what_the_relay_refuses_is_an_error_with_its_reason(
+    url: str, clearfunds: Clearfunds
+) -> None:
+    run = clearfunds("pub", "--url", url, "-t", "$SYS/x", "-m", "x", "-q", "1", "--mqtt", "5")
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1
+    assert "not authorized" in run.stderr
+    # With 3.1.1 there is no way to say so.
+    assert clearfunds("pub", "-u", url, "-t", "$SYS/x", "-m", "x", "-q", "1").returncode == 0

@@ -16,7 +16,15 @@ import pytest
 
 from clearfunds._cli import run as command
 from clearfunds.accounts import DEFAULT_LIMIT_BYTES
-from clearfunds.transports.mqtt import Connect, PingReq, PingResp, encode
+from clearfunds.transports.mqtt import (
+    Connect,
+    PingReq,
+    PingResp,
+    Publish,
+    SubAck,
+    Subscribe,
+    encode,
+)
 from tests.cli.peers import PUBLISH, connect, publish_until_it_waits, subscribe_to_all
 from tests.signals import heard
 from tests.transports.certificates import papers_in
@@ -235,6 +243,66 @@ def test_passwords_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: P
     assert not any(secret in "".join(relay.log) for secret in ("geheim", "three"))
 
 
+def test_the_access_control_list_is_read_again_at_sighup(
+    start_relay: StartRelay, tmp_path: Path
+) -> None:
+    file = tmp_path / "acl"
+    file.write_text("user anna\ntopic readwrite a/#\n")
+    relay = start_relay(
+        *("--listen", "mqtt+tcp://127.0.0.1:0", "--acl", str(file)),
+        *("--log-format", "json"),
+    )
+    port = relay.mqtt_port()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+
+        def echoed(*topics: str) -> bytes:
+            """Publish, and ping; return what comes until the answer."""
+            client.sendall(b"".join(encode(Publish(topic)) for topic in topics))
+            client.sendall(encode(PingReq()))
+            got = b""
+            while not got.endswith(encode(PingResp())):
+                got += client.recv(100)
+            return got.removesuffix(encode(PingResp()))
+
+        client.sendall(encode(Connect("it", username="anna")))
+        assert client.recv(4) == b"\x20\x02\x00\x00"
+        client.sendall(encode(Subscribe(9, (("#", 0),))))
+        assert client.recv(5) == encode(SubAck(9, (0,)))
+        assert echoed("a/1", "b") == encode(Publish("a/1"))
+        file.write_text("user anna\ntopic write a/#\ntopic b\n")
+        assert json.loads(hung_up(relay, "reloaded"))["what"] == "access control list"
+        assert echoed("a/1", "b") == encode(Publish("b"))
+        file.write_text("user anna\ntopic a/#\ntopics b\n")
+        told = json.loads(hung_up(relay, "not_reloaded"))
+        assert told["level"] == "ERROR"
+        assert told["reason"].startswith(f"{file}, line 3: 'topics b' does not begin with")
+        file.unlink()
+        assert "No such file or directory" in hung_up(relay, "not_reloaded")
+        assert echoed("a/1", "b") == encode(Publish("b"))
+    relay.process.terminate()
+    assert relay.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--acl", "{}/none"), "{}/none: No such file or directory"),
+        (("--acl", "{}/acl"), "{}/acl, line 1: 'bert' does not begin with user, topic or pattern"),
+        (("--acl-default", "deny"), "give one (--acl FILE)"),
+    ],
+)
+def test_a_list_that_is_wrong_is_a_usage_error(
+    clearfunds: Clearfunds, tmp_path: Path, options: tuple[str, str], error: str
+) -> None:
+    (tmp_path / "acl").write_text("bert\n")
+    name, value = options
+    run = clearfunds("relay", "--listen", "mqtt+tcp://127.0.0.1:0", name, value.format(tmp_path))
+    assert run.returncode in (1, 2)
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1
+    assert error.format(tmp_path) in run.stderr
+
+
 def test_certificates_are_read_again_at_sighup(start_relay: StartRelay, tmp_path: Path) -> None:
     papers = papers_in(tmp_path / "papers")
     shown = papers.for_server()
@@ -314,6 +382,7 @@ def test_without_files_to_read_again_sighup_ends_it(start_relay: StartRelay) -> 
 def test_passwords_that_are_none_are_a_usage_error(clearfunds: Clearfunds, tmp_path: Path) -> None:
     file = tmp_path / "users"
     file.write_text("anna:geheim\n")
+    file.chmod(0o600)
     run = clearfunds("relay", "--passwords", str(file))
     assert run.returncode == 2
     assert run.stdout == ""

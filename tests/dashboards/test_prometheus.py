@@ -24,6 +24,7 @@ from dashboards._rules import ALERTS, RECORDINGS
 from tests.cli.conftest import RelayUnderTest
 from tests.dashboards.queries import panel_queries, rule_queries, selectors
 from tests.programs import needs
+from tests.transports.mqtt.users import user_line
 from tests.transports.peers import SECONDS, connected, fetch
 from tests.transports.relay.brokers import Broker
 
@@ -89,8 +90,11 @@ class Prometheus:
 
 
 @asynccontextmanager
-async def prometheus(target: str, folder: Path) -> AsyncGenerator[Prometheus]:
-    """Run one on the committed files, but every second, and with rates over less than minutes."""
+async def prometheus(target: str, folder: Path, login: str = "") -> AsyncGenerator[Prometheus]:
+    """Run one on the committed files, but every second, and with rates over less than minutes.
+
+    `login` is what else each of its jobs has.
+    """
     for name, changes in (
         (
             "prometheus.yml",
@@ -98,6 +102,7 @@ async def prometheus(target: str, folder: Path) -> AsyncGenerator[Prometheus]:
                 "127.0.0.1:9100": target,
                 "interval: 5s": "interval: 1s",
                 "interval: 10s": "interval: 1s",
+                "    static_configs:": f"{login}    static_configs:",
             },
         ),
         ("clearfunds.rules.yml", {"[2m]": "[10s]"}),
@@ -287,3 +292,38 @@ async def test_every_query_of_every_panel_and_rule_returns_data(tmp_path: Path) 
     finally:
         await trio.to_thread.run_sync(relay.close)
     assert not [line for line in relay.log if "Traceback" in line or " ERROR " in line]
+
+
+@needs_prometheus
+async def test_it_logs_in_with_a_token_and_with_a_password(tmp_path: Path) -> None:
+    token, users = tmp_path / "token", tmp_path / "users"
+    token.write_text("0123456789abcdef")
+    users.write_text(user_line("scraper", b"secret"))
+    for file in (token, users):
+        file.chmod(0o600)
+    relay = RelayUnderTest(
+        (
+            *("--listen", "mqtt+tcp://127.0.0.1:0", "--http", "127.0.0.1:0"),
+            *("--http-token", str(token), "--http-password", str(users)),
+        )
+    )
+    try:
+        target = relay.ready()[-1]["http"].removeprefix("http://")
+        for number, (login, up) in enumerate(
+            (
+                (f"    authorization: {{credentials_file: {token}}}\n", 1),
+                ("    basic_auth: {username: scraper, password: secret}\n", 1),
+                ("", 0),
+            )
+        ):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            async with prometheus(target, folder, login) as prom:
+                seen: list[float] = []
+                with trio.fail_after(SECONDS):
+                    while not seen:
+                        await trio.sleep(0.5)
+                        seen = await prom.numbers("up")
+                assert set(seen) == {up}
+    finally:
+        relay.close()

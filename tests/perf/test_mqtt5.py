@@ -19,10 +19,11 @@ pytest.importorskip("hdrh")
 
 from clearfunds.perf import PerfError, Profile, Result, Scenario, Sizes, measure, summary
 from clearfunds.perf._connect import connect
-from clearfunds.perf._mqtt5 import Granted, disconnected, granted, reason
+from clearfunds.perf._mqtt5 import disconnected, granted
 from clearfunds.perf._publisher import Publisher, PublisherLatencies
 from clearfunds.perf._subscriber import Subscriber
 from clearfunds.perf._wire import Packets, Publications, short_at
+from clearfunds.transports.mqtt import Granted, in_words
 from tests.transports.peers import running
 
 
@@ -35,8 +36,11 @@ def test_what_is_granted_as_another_implementation_writes_it() -> None:
     ):  # fmt: skip
         setattr(written, name, value)
     packed: bytes = written.pack()
-    assert granted(b"\x00\x00" + packed) == Granted(20, 1, 70_000, 30)
-    assert granted(b"\x00\x00\x00") == Granted(65_535, 2, None, None)
+    found = granted(b"\x00\x00" + packed)
+    assert (found.receive_maximum, found.maximum_qos) == (20, 1)
+    assert (found.maximum_packet_size, found.keep_alive) == (70_000, 30)
+    assert (found.client_id, found.properties.user) == ("me", (("a", "b"),))
+    assert granted(b"\x00\x00\x00") == Granted()
     with pytest.raises(PerfError, match=r'not authorized \(0x87\): "wörter"'):
         granted(b"\x00\x87" + packed)
     for size in range(len(packed)):
@@ -68,8 +72,8 @@ def test_why_a_server_hangs_up() -> None:
 
 
 def test_what_a_reason_says() -> None:
-    assert reason(0x9B) == "QoS not supported (0x9B)"
-    assert reason(0xF0, "so there") == 'reason (0xF0): "so there"'
+    assert in_words(0x9B) == "QoS not supported (0x9B)"
+    assert in_words(0xF0, "so there") == 'reason (0xF0): "so there"'
 
 
 def test_publications_have_room_for_properties() -> None:
@@ -192,7 +196,7 @@ async def test_the_relay_speaks_it() -> None:
     async with running() as relay:
         found = await connect("127.0.0.1", relay.port, "test", [("t", 1)], version="5", prefetch=3)
         found.sock.close()
-        assert found.granted.receive_maximum == relay.relay.settings.max_awaiting_release
+        assert found.granted.receive_maximum == relay.relay.settings.receive_maximum
 
 
 async def test_acknowledgements_wait_for_their_time_or_their_number() -> None:

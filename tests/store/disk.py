@@ -181,6 +181,10 @@ class FakeFiles:
     def prepare(self) -> None:
         self.check("prepare", "")
 
+    def protect(self) -> bool:
+        self.check("protect", "")
+        return False
+
     def lock(self, name: str) -> None:
         self.check("lock", name)
         if self.locked:

@@ -30,6 +30,7 @@ class Papers:
         chain, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         chain.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
         leaf.private_key_pem.write_to_path(key)
+        key.chmod(0o600)
         return Certificates(chain=chain, key=key)
 
     def for_server(self, *, asks: bool = False) -> Certificates:

@@ -48,7 +48,7 @@ def mosquitto_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureMo
     asking: list[int] = []
 
     def listeners(port: int) -> str:
-        asking.append(_free_port())
+        asking.append(free_port())
         files = f"cafile {papers.trusted}\ncertfile {issued.chain}\nkeyfile {issued.key}\n"
         # It reads them as another user, if it is not told to be who they belong to.
         return (
@@ -65,7 +65,7 @@ def _running(mosquitto: str, folder: Path, listeners: Callable[[int], str]) -> I
     """Run it with the listeners for a port, until the next is asked for; gives the port."""
     # A port that is free now may be taken when mosquitto wants it: it cannot choose one itself.
     for _ in range(5):
-        port = _free_port()
+        port = free_port()
         process = _start(mosquitto, folder, listeners(port))
         if _answers(process, port):
             break
@@ -78,7 +78,7 @@ def _running(mosquitto: str, folder: Path, listeners: Callable[[int], str]) -> I
     process.wait(10)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -113,7 +113,11 @@ class RunningRelay:
 
     def account(self, client_id: str) -> Account:
         """The account of the connected client with this identifier."""
-        account = self.relay.mqtt.sessions[client_id].account
+        (account,) = [
+            session.account
+            for session in self.relay.mqtt.sessions.values()
+            if session.client_id == client_id
+        ]
         assert account is not None
         return account
 

@@ -17,16 +17,19 @@ from clearfunds.transports._alarms import (
     AlarmSettings,
     disk_free,
     memory_limit,
-    memory_used,
     watch_alarms,
     watermarks,
 )
+from clearfunds.transports._memory import TRIM_SECONDS, MemoryInUse, give_back, memory_used
 
 
 class Machine:
     """What would be measured."""
 
     used = 0
+    """What is resident."""
+    freed = 0
+    """How much of it goes when it is given back."""
     limit = 1000
     free = 10**9
     broken: OSError | None = None
@@ -35,6 +38,10 @@ class Machine:
         if self.broken is not None:
             raise self.broken
         return self.used
+
+    def give_back(self) -> None:
+        self.used -= self.freed
+        self.freed = 0
 
     def limit_now(self) -> int:
         return self.limit
@@ -53,6 +60,7 @@ async def watched(
             settings,
             "/store",
             used=machine.used_now,
+            trim=machine.give_back,
             limit=machine.limit_now,
             free=machine.free_now,
             task_status=task_status,
@@ -189,6 +197,49 @@ def test_the_marks_are_shares_or_bytes() -> None:
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be above 0"):
         AlarmSettings(**wrong)
+
+
+async def test_memory_that_is_free_raises_no_alarm() -> None:
+    machine, ledger = Machine(), Ledger()
+    async with trio.open_nursery() as nursery:
+        alarms = await watched(nursery, machine, ledger, AlarmSettings(seconds=0.002))
+        machine.freed = 100
+        machine.used = 650
+        await until(lambda: alarms.statistics()[0].value == 550)
+        assert not alarms.up
+        assert alarms.statistics()[0].raised == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_free_memory_is_given_back_now_and_then_while_much_is_in_use() -> None:
+    now, trims, used = [0.0], [0], [100]
+
+    def trim() -> None:
+        trims[0] += 1
+        used[0] -= 10
+
+    memory = MemoryInUse(100, used=lambda: used[0], trim=trim, clock=lambda: now[0])
+    assert await memory.measure() == 100
+    assert trims == [0]
+    used[0] = 150
+    assert await memory.measure() == 140
+    assert await memory.measure() == 140
+    assert trims == [1]
+    now[0] = TRIM_SECONDS
+    assert await memory.measure() == 130
+    assert trims == [2]
+
+
+def test_what_the_allocator_keeps_is_given_back() -> None:
+    give_back()
+    # Between them are objects that stay: what is free is in the middle of the heap.
+    blocks = [bytearray(os.urandom(1)) * 60_000 for _ in range(2_000)]
+    stay = blocks[::20]
+    before = memory_used()
+    del blocks
+    give_back()
+    assert before - memory_used() > 80 << 20
+    assert len(stay) == 100
 
 
 # -- what is measured ---------------------------------------------------------------------------

@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 from clearfunds.dataspace import LONG_TOPIC, TopicFilter
 from clearfunds.transports import Tenant
 from clearfunds.transports._patterns import Patterns
+from clearfunds.transports._shares import fits
 from clearfunds.transports._tenants import (
     CACHED_TOPICS,
     Peer,
     TenantRules,
+    identity,
     peer_of,
+    peer_of_older,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -245,3 +249,40 @@ def test_it_is_the_first_in_order(
     for each in (None, topic):
         wanted = next((entry.name for entry in entries if matches(entry, each)), default)
         assert tenant_of(entries, peer, each) == wanted
+
+
+names = st.text(st.sampled_from("a@/%\\\n"), max_size=5)
+
+
+@given(names, names, names, names)
+def test_no_two_peers_have_one_name_or_one_identity(
+    user: str, client: str, other_user: str, other_client: str
+) -> None:
+    one, other = Peer("l", user, client), Peer("l", other_user, other_client)
+    assert (one.name == other.name) == (one == other)
+    assert peer_of(one.name, client) == one
+    known = identity(client, user)
+    assert (known == identity(other_client, other_user)) == (one == other)
+    # Who is not verified has no way to be known by another's.
+    assert known != identity(other_client, None)
+    assert (identity(client, None) == identity(other_client, None)) == (client == other_client)
+    assert (printable(client) == printable(other_client)) == (client == other_client)
+
+
+@pytest.mark.parametrize("listener", ["mqtt:1883", "mqtt:/run/relay.sock"])
+def test_a_listener_may_have_a_path(listener: str) -> None:
+    peer = Peer(listener, "team/bob", "a/b")
+    assert peer_of(peer.name, "a/b") == peer
+    older = f"{listener}/bob/a/b"
+    assert peer_of_older(older, "a/b") == Peer(listener, "bob", "a/b")
+
+
+@given(st.integers(1, 40))
+def test_no_user_takes_all_that_there_is(most: int) -> None:
+    mine = 0
+    while fits(mine, mine, most):
+        mine += 1
+    assert mine < most or most < 9
+    # Somebody else still gets one, where there is more than one at all.
+    assert fits(0, mine, most) or most < 9
+    assert mine >= most * 8 // 9

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...accounts import Account, Outcome
-from ...dataspace.queues import Message, Shelf
+from ...dataspace.queues import Group, Message, Shelf
 from ...dataspace.subscriptions import RangeSubscription
 from .._outlet import Outlet
 from ..mqtt._inflight import Inflight
@@ -71,6 +71,50 @@ class CreditInflight(Inflight):
         """See `Inflight.close`."""
         self.station.go_down()
         super().close(outcome)
+
+
+class CreditGroup(Group):
+    """What those who share a subscription have still to take, and whose senders have credit for it.
+
+    What goes straight through to a member takes credit of that one's outlet only.
+    """
+
+    __slots__ = ("station",)
+
+    def __init__(self, scheme: CreditScheme, *args: Any, **kwargs: Any) -> None:
+        self.station = InflightStation(scheme, self, scheme.settings.reader_outlet)
+        super().__init__(*args, **kwargs)
+        scheme.stations.add(self.station)
+
+    def take_in(
+        self,
+        account: Account,
+        item: Any,
+        items: int,
+        nbytes: int,
+        now: float,
+        by: Binding | None,
+    ) -> None:
+        """See `Queue.take_in`."""
+        if self.members or self.keeps or self.deleted:
+            self.station.arrived(account, items)
+        super().take_in(account, item, items, nbytes, now, by)
+
+    def drop(self, account: Account, items: int, nbytes: int) -> None:
+        """See `Group.drop`."""
+        self.station.arrived(account, items)
+        super().drop(account, items, nbytes)
+
+    def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """See `Queue.delete`."""
+        count = super().delete(if_unused=if_unused, if_empty=if_empty)
+        self.station.go_down()
+        return count
+
+    def close(self) -> None:
+        """See `Queue.close`."""
+        super().close()
+        self.station.go_down()
 
 
 class CreditSubscription(RangeSubscription):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..mqtt._server import MqttServer
 from ._session import CreditMqttSession
-from ._stations import CreditInflight, CreditOutlet
+from ._stations import CreditGroup, CreditInflight, CreditOutlet
 
 if TYPE_CHECKING:
     from .._server import Server
@@ -20,3 +20,4 @@ def use_credit(scheme: CreditScheme, side: Server[Any, Any]) -> None:
     if isinstance(side, MqttServer):
         side.make_session = partial(CreditMqttSession, scheme)
         side.make_inflight = partial(CreditInflight, scheme)
+        side.groups.make = partial(CreditGroup, scheme)

@@ -3,6 +3,7 @@
 Needs h11, of the extra `relay`; nothing else in the package imports this folder.
 """
 
+from ._access import Access as Access
 from ._kept_collector import KeptCollector as KeptCollector
 from ._messages import Handler as Handler
 from ._messages import Request as Request

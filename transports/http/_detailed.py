@@ -16,7 +16,7 @@ import attrs
 
 from ...accounts._account import MAX_BLAMED
 from ...accounts._waiters import REASONS
-from ...dataspace.queues import Queue
+from ...dataspace.queues import Group, Queue
 from ._exposition import Family, escape
 from ._holdings import BREATH_EVERY, Cell, Holdings
 from ._name_pattern import NamePattern
@@ -494,6 +494,22 @@ async def _queues(books: _Books, table: _Table) -> None:
         )
 
 
+async def _groups(books: _Books, table: _Table) -> None:
+    for number, holder in enumerate(list(books.ledger.holders)):
+        if not number % BREATH_EVERY:
+            await books.pace.breathe()
+        if isinstance(holder, Group) and await books.is_wanted_holder(holder.name):
+            await books.pace.breathe()
+            group = f'holder="{escape(holder.name)}"'
+            for member in holder.member_statistics(SERIES_MAX):
+                table.add(
+                    f'{{{group},member="{escape(member.name)}"}}',
+                    member.delivered,
+                    member.unacked,
+                    int(member.flows),
+                )
+
+
 async def _tenants(books: _Books, table: _Table) -> None:
     for tenant in await tenants_of(books.ledger, books.pace):
         await books.pace.breathe()
@@ -673,6 +689,18 @@ _QUEUE = (
     ),
 )
 
+_GROUP = (
+    (
+        _families(
+            ("holder", "member"),
+            ("group_member_messages_total", "Messages that the member of the group was given."),
+            ("group_member_unacked_messages", "Those that it has and has not acknowledged."),
+            ("group_member_flows", "Whether it takes anything at the moment; 0: it is stuck."),
+        ),
+        _groups,
+    ),
+)
+
 _TENANT = (
     (
         _families(
@@ -699,6 +727,7 @@ TABLES: Final[dict[str, tuple[tuple[tuple[Family, ...], _Fill], ...]]] = {
     "matrix": _MATRIX,
     "blame": _BLAME,
     "queue": _QUEUE,
+    "group": _GROUP,
     "tenant": _TENANT,
 }
 """What each `family=` is: metrics whose samples stand in one table, and who fills it."""

@@ -82,23 +82,36 @@ async def cells_of(hands: Hands, ledger: Ledger, pace: Pace) -> dict[str, Cell]:
     for holder in hands.holders:
         # A holder's list of loans may not change while it is walked, hence the copy; a loan that
         # has been settled when its turn comes has nothing outstanding any more.
-        loans: list[Any] = list(holder.loans())
-        for number, loan in enumerate(loans):
-            if not number % BREATH_EVERY:
-                await pace.breathe()
-            # What is not a loan is the audit's to tell of (rule 15).
-            if isinstance(loan, LoanedItem) and loan.items:
-                _add(cells, loan.account.name, loan.items, loan.bytes, loan.opened)
+        await _add_all(cells, list(holder.loans()), pace)
         if holder is ledger.router:
             for turn in list(ledger.turns):
                 if turn.input_items:
                     name = turn.account.name
                     _add(cells, name, turn.input_items, turn.input_bytes, turn.opened)
     if hands.name == LOOSE:
-        for loan in list(ledger.loose):
-            if loan.items:
-                _add(cells, loan.account.name, loan.items, loan.bytes, loan.opened)
+        await _add_all(cells, list(ledger.loose), pace)
     return cells
+
+
+async def _add_all(cells: dict[str, Cell], loans: list[Any], pace: Pace) -> None:
+    for start in range(0, len(loans), BREATH_EVERY):
+        if start:
+            await pace.breathe()
+        for loan in loans[start : start + BREATH_EVERY]:
+            # What is not a loan is the audit's to tell of (rule 15), and one that was settled while
+            # others were looked at has nothing outstanding any more.
+            if not isinstance(loan, LoanedItem) or not loan.items:
+                continue
+            # As `_add`: there may be a hundred thousand of them.
+            cell = cells.get(loan.account.name)
+            if cell is None:
+                cells[loan.account.name] = Cell(loan.opened, loan.items, loan.bytes, 1)
+            else:
+                cell.items += loan.items
+                cell.bytes += loan.bytes
+                cell.loans += 1
+                if loan.opened < cell.opened:
+                    cell.opened = loan.opened
 
 
 def _add(cells: dict[str, Cell], account: str, items: int, nbytes: int, opened: float) -> None:
@@ -159,13 +172,7 @@ class Holdings:
         self, name: str, kind: str, holder: Holder | None, loans: list[Any], pace: Pace
     ) -> None:
         cells = self.cells.get(name, {})
-        for number, loan in enumerate(loans, 1):
-            if not number % BREATH_EVERY:
-                await pace.breathe()
-            # What is not a loan is the audit's to tell of (rule 15), and one that was settled while
-            # others were looked at has nothing outstanding any more.
-            if isinstance(loan, LoanedItem) and loan.items:
-                _add(cells, loan.account.name, loan.items, loan.bytes, loan.opened)
+        await _add_all(cells, loans, pace)
         if cells:
             self.cells[name] = cells
             who = self.who.setdefault(name, Who(kind))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...dataspace.queues import QueueSums
     from ...store import Store, StoreStatistics
     from ..mqtt._kept import KeptSessions
+    from ..mqtt._shared import SharedGroups
 
 STORE_SECONDS: Final = 0.5
 """How long the store may take to say how it is: as RabbitMQ has it for its alarms. It is asked in a
@@ -38,6 +39,9 @@ class _Kept:
     sums: QueueSums
     away: int
     connected: int
+    groups: int
+    members: int
+    members_away: int
 
 
 class KeptCollector(Collector):
@@ -46,13 +50,20 @@ class KeptCollector(Collector):
     Args:
         sessions: Those that are kept; None: there are none, and no samples of them.
         store: Where; None: in RAM, and there are no samples of a store.
+        groups: Those that share subscriptions; their queues are in the sums, too.
 
     Attributes:
         walks: How often the queues were gone through.
     """
 
-    def __init__(self, sessions: KeptSessions | None, store: Store | None) -> None:
+    def __init__(
+        self,
+        sessions: KeptSessions | None,
+        store: Store | None,
+        groups: SharedGroups | None = None,
+    ) -> None:
         self._sessions = sessions
+        self._groups = groups
         self._store = store
         self._kept: _Kept | None = None
         self._of_store: StoreStatistics | None = None
@@ -84,9 +95,25 @@ class KeptCollector(Collector):
             await pace.breathe()
             sums.add(session.queue)
             away += session.left is not None
-        self._kept = _Kept(sums, away, len(sessions) - away)
+        groups, members, members_away = await self._add_groups(sums, pace)
+        connected = len(sessions) - away
+        self._kept = _Kept(sums, away, connected, groups, members, members_away)
         self._due = due_after(began, pace.busy_seconds)
         self.walks += 1
+
+    async def _add_groups(self, sums: QueueSums, pace: Pace) -> tuple[int, int, int]:
+        """Add what groups have; return how many there are, and their members, here and away."""
+        if self._groups is None:
+            return 0, 0, 0
+        members = away = 0
+        sums.add_sums(self._groups.ended)
+        groups = list(self._groups.by_key.values())
+        for group in groups:
+            await pace.breathe()
+            sums.add(group.group)
+            members += len(group.group.members)
+            away += group.away
+        return len(groups), members, away
 
     def collect(self) -> Iterator[Metric]:
         """Yield what `look` has found."""
@@ -94,6 +121,11 @@ class KeptCollector(Collector):
         if self._kept is not None and self._sessions is not None:
             values |= _of_queues(self._kept.sums)
             values["sessions"] = {"connected": self._kept.connected, "away": self._kept.away}
+            values["shared_groups"] = self._kept.groups
+            values["shared_members"] = {
+                "connected": self._kept.members,
+                "away": self._kept.members_away,
+            }
             values["sessions_expired_total"] = self._sessions.expired
             values["sessions_given_up_total"] = self._sessions.given_up
         if self._of_store is not None:
@@ -166,7 +198,9 @@ _METRICS: Final[dict[str, tuple[str, ...]]] = {
     "sessions_given_up_total": (
         "Sessions of clients that were away that ended because others waited for room.",
     ),
-    "queues": ("Queues, each of one session.",),
+    "shared_groups": ("Groups of MQTT clients that share a subscription.",),
+    "shared_members": ("Members of groups that share a subscription.", "state"),
+    "queues": ("Queues, each of one session or of one group that shares a subscription.",),
     "queue_messages": ("Messages in all queues: to be delivered, or acknowledged.", "state"),
     "queue_bytes": ("Their bytes.", "state"),
     "queue_ram_messages": ("Messages in queues that are in RAM, whether on disk as well or not.",),
@@ -205,6 +239,12 @@ _METRICS: Final[dict[str, tuple[str, ...]]] = {
     "queue_messages_recovered_total": ("Messages of queues found on disk after a restart.",),
     "queue_messages_lost_total": (
         "Messages of queues that should have been on disk and were not.",
+    ),
+    "queue_messages_passed_total": (
+        "Messages of groups that went straight through to a member, which acknowledges none.",
+    ),
+    "queue_messages_spent_total": (
+        "Messages of groups that ended with a member that left and may have had them (QoS 2).",
     ),
     "store_bytes": ("Bytes of the store's log, by whether they are needed.", "state"),
     "store_snapshot_bytes": ("Size of the store's last snapshot of its index.",),

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
 from ...accounts._waits_for import rings_in_steps
+from ...dataspace.queues import Group
 from ._audit import audit
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
+from ._json import readable as _encode
 from ._tenants import tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from ...accounts import AccountStatistics, Ledger, MovingLimit, Ring, Wait
+    from ...accounts import AccountStatistics, Holder, Ledger, MovingLimit, Ring, Wait
     from ._pace import Pace
 
 CONTENT_TYPE: Final = "application/json"
 
 PIECE_CHARACTERS: Final = 32768
 
-# One for all rows: json.dumps with options makes a new one for each call. Numbers that are not
-# finite are not JSON; they are kept out by `_finite`.
-_encode: Final = JSONEncoder(allow_nan=False, separators=(", ", ": ")).encode
+CELLS_MAX: Final = 50_000
+"""Of the matrix, kept while the holders are gone through: ten megabytes."""
+
+GROUP_MEMBERS_MAX: Final = 100
+"""Members of one group that are told of, those first that have most in their hands."""
 
 
 @attrs.define
@@ -113,16 +116,24 @@ async def write_ledger(
     page.end()
     everybody = await Everybody.of(ledger, pace)
     page.begin("holders")
-    for hands in everybody:
-        await pace.breathe()
-        page.row(_holder_row(hands, await cells_of(hands, ledger, pace), ledger.clock()))
-        if page.full:
-            yield page.take()
-    page.end()
-    page.begin("matrix")
+    # What they hold is found once, for their row and for the matrix; but not kept for all, if there
+    # is too much of it.
+    found: list[tuple[Hands, dict[str, Cell] | None]] = []
+    kept = 0
     for hands in everybody:
         await pace.breathe()
         cells = await cells_of(hands, ledger, pace)
+        page.row(_holder_row(hands, cells, ledger.clock()))
+        if page.full:
+            yield page.take()
+        if cells:
+            kept += len(cells)
+            found.append((hands, cells if kept <= CELLS_MAX else None))
+    page.end()
+    page.begin("matrix")
+    for hands, seen in found:
+        await pace.breathe()
+        cells = await cells_of(hands, ledger, pace) if seen is None else seen
         now = ledger.clock()
         for debtor, cell in cells.items():
             await pace.breathe()
@@ -143,11 +154,11 @@ async def write_ledger(
         try:
             next(steps)
         except StopIteration as end:
-            found: tuple[Ring, ...] = end.value
+            rings: tuple[Ring, ...] = end.value
             break
         await pace.breathe()
     page.begin("rings")
-    for ring in found:
+    for ring in rings:
         await pace.breathe()
         # A row for each who waits: ten thousand may be on one ring.
         page.separate()
@@ -269,6 +280,28 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
             sum([h.relief.stored_items for h in holders]),
             sum([h.relief.stored_bytes for h in holders]),
         ),
+        **_group(holders),
+    }
+
+
+def _group(holders: list[Holder]) -> dict[str, Any]:
+    """Return what is told of a group besides; of others nothing is."""
+    group = next((holder for holder in holders if isinstance(holder, Group)), None)
+    if group is None:
+        return {}
+    counters = group.counters
+    members = group.member_statistics(GROUP_MEMBERS_MAX)
+    return {
+        "group": {
+            "ready": len(group),
+            "unacked": group.unacked,
+            "published": counters.published,
+            "delivered": counters.delivered,
+            "redelivered": counters.redelivered,
+            "dropped": counters.dropped,
+            "members": [attrs.asdict(member) for member in members],
+            "members_more": len(group.members) - len(members),
+        }
     }
 
 

@@ -12,7 +12,6 @@ How it keeps from disturbing the relay:
 from __future__ import annotations
 
 from collections import deque
-from json import JSONEncoder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ import trio
 
 from ...accounts import Outcome
 from ._events import CONTENT_TYPE, EventStream, event, retry
+from ._json import compact as _encode
 from ._ledger_json import account_row
 from ._messages import Handler, Request, Response
 from ._pace import Pace
@@ -46,8 +46,6 @@ BROWSERS_MAX: Final = 16
 FINISHED: Final = (Outcome.DELIVERED, Outcome.ACKED, Outcome.STORED)
 
 RETRY_MILLISECONDS: Final = 2000
-
-_encode: Final = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
+import trio
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -49,6 +50,13 @@ class Request:
             headers=headers,
         )
 
+    def field(self, name: bytes) -> bytes | None:
+        """Return the value of a header field, by its name in lower case; None if it is not there.
+
+        The first, where there are several.
+        """
+        return next((value for each, value in self.headers if each == name), None)
+
 
 @attrs.frozen
 class Response:
@@ -72,6 +80,8 @@ class Response:
     It ends when the peer goes away, which is noticed at once, or does not take what is sent; little
     is kept for it in the kernel. The connection serves nothing else afterwards.
     """
+    scope: trio.CancelScope | None = attrs.field(default=None, eq=False)
+    """Sending ends when this is cancelled: the answer breaks off, and the connection ends."""
 
     @classmethod
     def sentence(cls, status: int, text: str, *headers: tuple[str, str]) -> Response:

@@ -19,6 +19,8 @@ from ...accounts._tops import TOP_MAX
 from ...accounts._waiters import REASONS
 from .._admission import Admission
 from .._admission_collector import AdmissionCollector
+from ..acl import Denied
+from ..acl._collector import DeniedCollector
 from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
 from ._kept_collector import KeptCollector
 from ._loop_lag import LAG_BUCKETS, LoopLag
@@ -47,17 +49,20 @@ older, and if the walk takes more than ten milliseconds, up to two hundred times
 took.
 
 `/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has some for
-each account, each holder, each queue and each tenant; nothing is on it but what was asked for, by
-`?family=account,holder,matrix,blame,queue,tenant`, with `account=REGEX` and `holder=REGEX` to say
-whose, and never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say, {SERIES_MAX:,} at
-most).
+each account, holder, queue, member of a group and tenant; nothing is on it but what was asked for,
+by `?family=account,holder,matrix,blame,queue,group,tenant`, with `account=REGEX` and `holder=REGEX`
+to say whose, and never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say,
+{SERIES_MAX:,} at most).
+
+Where the relay has `--http-token` or `--http-password`, Prometheus has to give one (`authorization`
+or `basic_auth` in its scrape configuration, see [security.md](security.md#the-pages)).
 """
 
 UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
     "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
     "sessions", "queues", "segments", "commits", "batches", "fsyncs", "snapshots", "failures",
-    "damages", "trouble", "consumers", "weight", "logins",
+    "damages", "trouble", "consumers", "weight", "members", "groups", "flows", "logins",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 
@@ -66,13 +71,18 @@ LABELS: Final = {
     "`address`, `user` or `tenant`; its address connects too often (`rate`); its `password` was "
     "wrong, or was not looked at, because of earlier `guesses` or because too many `checks` were "
     "waited for; or `other` reasons.",
+    "action": "What a client is not allowed: to `publish`; to `subscribe`, where it may read "
+    "nothing that matches; that its `will` is published; to be told of what was `queued` before "
+    "its rights were taken away; to keep the `connection` on which that was under way.",
     "account": "The name of an account, as `mqtt:1883/-/publisher`: listener, user, client.",
     "holder": "The name of who holds: a connection's outlet, mostly called like its account; a "
     "mailbox; `router`, which holds what is being routed; `(loose)` for what its maker still has.",
     "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent, to "
     "be acknowledged by the subscriber), `credited` (sent, to be credited by a Syndicate peer), "
-    "`mailbox` (a consumer in the same process), `router` (being routed).",
+    "`mailbox` (a consumer in the same process), `group` (of those who share a subscription), "
+    "`router` (being routed).",
     "kind": "The same of one holder; of an alarm: `memory`, `disk`.",
+    "member": "A member of a group that shares a subscription: the name of its account.",
     "level": "Whose limit it is: each `connection`'s, the whole `server`'s, or that of what queues "
     "put aside: on `disk`, or in a relay without a store in RAM (`kept`).",
     "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
@@ -203,6 +213,7 @@ def totals() -> list[Entry]:
             RelayCollector(dict),
             KeptCollector(None, None),
             AdmissionCollector(Admission(1), int),
+            DeniedCollector(Denied()),
             LoopLag(),
             BuildInfo(),
         ]

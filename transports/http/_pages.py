@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final, Self
@@ -12,6 +13,7 @@ from prometheus_client.core import InfoMetricFamily
 from prometheus_client.registry import Collector
 
 from . import _exposition, _ledger_json
+from ._access import Access
 from ._debts import SteppedDebts
 from ._detailed import DetailedQuery, write_detailed
 from ._ledger_json import write_ledger
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from ...accounts import Account, Ledger, Limit
+    from ..tls import ServerTls
     from ._kept_collector import KeptCollector
     from ._ledger_json import Flow
 
@@ -37,15 +40,19 @@ LONG_PAGES_MAX: Final = 4
 # Pages with a row for each account that are under way at once. Each takes the loop for a
 # millisecond at a time, so together they stay below 5 ms; and each keeps its rows in memory.
 
+TAKEN_SECONDS: Final = 1.0
+# A long page of which nothing was taken for so long breaks off when there is no other room for one
+# more: 64 KiB a second are half a megabit.
+
 
 class Pages:
     """What can be looked at of a relay: metrics, the ledger, and whether it is well.
 
     - `/`: a live page for people: who waits on whom, who owes, who holds (see `LivePage`).
     - `/metrics`: totals for Prometheus, as many series however many accounts there are.
-    - `/metrics/detailed?family=account,holder,matrix,blame,queue,tenant`, with `&account=REGEX`,
-      `&holder=REGEX`, `&limit=N`: a series for each account, each holder, each
-      who-holds-whose-debt, each who-waited-on-whom, each queue, each tenant.
+    - `/metrics/detailed?family=account,holder,matrix,blame,queue,group,tenant`, with
+      `&account=REGEX`, `&holder=REGEX`, `&limit=N`: a series for each account, each holder, each
+      who-holds-whose-debt, each who-waited-on-whom, each queue, member of a group and tenant.
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
     - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
       how many more there are; of bounded size and cost (see `Survey`).
@@ -93,7 +100,7 @@ class Pages:
         for collector in self._collectors:
             registry.register(collector)
         self._one_scrape = trio.Lock()
-        self._long_pages = 0
+        self._long_pages: set[_LongPage] = set()
         self._state = "starting"
         self._live = LivePage(ledger)
         self._trace = TracePage(ledger)
@@ -169,17 +176,23 @@ class Pages:
         return Response.sentence(status, f"The relay is {self._state}.")
 
     def _long(self, pieces: AsyncGenerator[bytes, None], content_type: str) -> Response:
-        if self._long_pages >= LONG_PAGES_MAX:
+        if len(self._long_pages) >= LONG_PAGES_MAX and not self._break_one_off():
             return Response.sentence(
                 503,
                 f"{LONG_PAGES_MAX} pages of this kind are under way already; try again.",
                 ("Retry-After", "1"),
             )
-        return Response(_LongPage(pieces, self), content_type=content_type)
+        page = _LongPage(pieces, self._long_pages)
+        return Response(page, content_type=content_type, scope=page.scope)
 
-    def count_long_page(self, change: int) -> None:
-        """Note that a long page has begun or ended."""
-        self._long_pages += change
+    def _break_one_off(self) -> bool:
+        """Make room for a long page, where one is not taken; return whether there is."""
+        slowest = min(self._long_pages, key=lambda page: page.given_at)
+        if trio.current_time() - slowest.given_at < TAKEN_SECONDS:
+            return False
+        self._long_pages.discard(slowest)
+        slowest.scope.cancel()
+        return True
 
 
 async def serve_pages(
@@ -188,18 +201,30 @@ async def serve_pages(
     port: int = 0,
     *,
     limits: HttpLimits | None = None,
+    access: Access | None = None,
+    tls: ServerTls | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve `pages` until cancelled; `await nursery.start(serve_pages, ...)` gives their addresses.
 
     To be run in the loop that the ledger's accounts are used in. `/readyz` says 503 until
-    `Pages.set_ready` has been called. Arguments, errors and cancellation are those of `serve_http`.
+    `Pages.set_ready` has been called. Arguments, errors and cancellation are those of `serve_http`;
+    without `access` nobody is asked for a token, and browsers have to come by an address,
+    `localhost` or `host`.
     """
+    access = Access(hosts=(host,)) if access is None else access
     listeners = await trio.open_tcp_listeners(port, host=host)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pages.watch)
-            serve = partial(serve_http, pages.handlers(), listeners=listeners, limits=limits)
+            serve = partial(
+                serve_http,
+                pages.handlers(),
+                listeners=listeners,
+                limits=limits,
+                access=access,
+                tls=tls,
+            )
             urls: list[str] = await nursery.start(serve)
             task_status.started(urls)
     finally:
@@ -209,27 +234,34 @@ async def serve_pages(
 
 
 class _LongPage:
-    """The pieces of a page, counted among those under way until it is closed.
+    """The pieces of a page, one of `among` until it is closed.
 
     Not in the generator itself, whose `finally` is not reached if it is closed before its first
     piece was asked for, as for HEAD.
+
+    Attributes:
+        scope: What sending it ends with.
+        given_at: When a piece was given out that has not been taken yet; inf: there is none.
     """
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], pages: Pages) -> None:
+    def __init__(self, pieces: AsyncGenerator[bytes, None], among: set[_LongPage]) -> None:
         self._pieces = pieces
-        self._pages: Pages | None = pages
-        pages.count_long_page(+1)
+        self._among = among
+        among.add(self)
+        self.scope = trio.CancelScope()
+        self.given_at = math.inf
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        return await anext(self._pieces)
+        self.given_at = math.inf
+        piece = await anext(self._pieces)
+        self.given_at = trio.current_time()
+        return piece
 
     async def aclose(self) -> None:
-        if self._pages is not None:
-            self._pages.count_long_page(-1)
-            self._pages = None
+        self._among.discard(self)
         await self._pieces.aclose()
 
 

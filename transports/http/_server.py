@@ -7,8 +7,10 @@ Rules:
 
 1. A handler's fault is answered 500 and logged; a peer's fault is answered 4xx with a sentence; in
    neither case does anything but that one connection suffer.
-2. Whatever a peer can make grow or last has a limit: connections, the size of a head, the time for
-   a head, the time between requests, the time to take one piece of an answer.
+2. Whatever a peer can make grow or last has a limit: connections, requests under way, the size of
+   a head, the time for a head, the time between requests, the time to take one piece of an answer
+   and all of it. One connection too many is served all the same, and another closed for it that
+   waits (`_room.py`): pages that are for everybody are there whatever others do.
 3. One task a connection, in the server's own nursery, and a second only while an endless answer is
    sent, to notice that the peer has gone; nothing outlives `serve_http`.
 4. Only GET and HEAD, and no request has a body: pages are looked at, nothing is changed by them.
@@ -16,9 +18,15 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
+import os
+import select
 import socket
-from contextlib import suppress
+import ssl
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -27,10 +35,17 @@ import attrs
 import h11
 import trio
 
+from ..tls import said
+from ._access import NOBODY, Access
+from ._attempts import network
+from ._looks import NO_PAGE, Look, Looks
 from ._messages import Handler, Request, Response
+from ._room import Room, Waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from ..tls import ServerTls
 
 log = logging.getLogger("clearfunds.transports.http")
 
@@ -50,13 +65,26 @@ LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 262144
 # How long, and for how much, we go on reading after our last word (nginx: lingering_close, 5 s).
 
+ACCEPTS_A_STEP: Final = 16
+# Connections accepted before others may run. One at a time would make a probe wait for two hundred
+# turns of a busy loop, if as many stand before it.
+
+ACCEPT_PAUSE_SECONDS: Final = 0.1
+# When there is no descriptor left to accept with, as `trio.serve_listeners` has it.
+
+CROWDED_SECONDS: Final = 10.0
+# Between two lines in the log that connections are closed for others.
+
 
 @attrs.frozen
 class HttpLimits:
     """What one peer, and all of them together, may ask of the server."""
 
-    connections: int = attrs.field(default=64, validator=attrs.validators.ge(1))
-    """Connections served at once. As many again are answered 503; those beyond are closed."""
+    connections: int = attrs.field(default=128, validator=attrs.validators.ge(1))
+    """Connections at once. For one more another is closed, which has been waiting for its peer."""
+    requests: int = attrs.field(default=64, validator=attrs.validators.ge(1))
+    """Requests worked on at once; others are answered 503, but for those of pages that are for
+    everybody (`Access.open_pages`)."""
     head_bytes: int = attrs.field(default=16384, validator=attrs.validators.ge(256))
     """Request line and header fields together (h11's own default, as nginx's 4 x 8 KiB)."""
     head_seconds: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
@@ -65,6 +93,8 @@ class HttpLimits:
     """Between requests (nginx's keepalive_timeout; longer than Prometheus's scrape interval)."""
     write_seconds: float = attrs.field(default=20.0, validator=attrs.validators.gt(0))
     """For the peer to take one piece of an answer of at most 64 KiB."""
+    page_seconds: float = attrs.field(default=60.0, validator=attrs.validators.gt(0))
+    """For all of an answer that has an end."""
 
 
 async def serve_http(
@@ -74,6 +104,8 @@ async def serve_http(
     *,
     listeners: Sequence[trio.SocketListener] | None = None,
     limits: HttpLimits | None = None,
+    access: Access | None = None,
+    tls: ServerTls | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve pages until cancelled; `await nursery.start(serve_http, ...)` gives their addresses.
@@ -81,12 +113,13 @@ async def serve_http(
     Args:
         handlers: what makes the page at each path. The mapping is looked at for every request, so
             pages may be added while it serves.
-        host: the address to listen on; only this machine's own unless told otherwise, because
-            nobody is asked for a password.
+        host: the address to listen on; only this machine's own unless told otherwise.
         port: the port to listen on; 0 for one that is free.
         listeners: sockets that listen already, used instead of `host` and `port`. They are closed
             at the end.
         limits: what peers may ask of the server.
+        access: who may look, and by what name; None: everybody may.
+        tls: what connections are encrypted with; None: they are not. No certificate is asked for.
         task_status: is given the URL of each socket, as `http://127.0.0.1:39464`.
 
     Raises:
@@ -96,20 +129,56 @@ async def serve_http(
     """
     if listeners is None:
         listeners = await trio.open_tcp_listeners(port, host=host)
-    server = _Server(handlers, limits if limits is not None else HttpLimits())
-    urls = [_url(listener) for listener in listeners]
-    async with trio.open_nursery() as nursery:
-        await nursery.start(trio.serve_listeners, server.serve, listeners)
-        task_status.started(urls)
+    chosen = limits if limits is not None else HttpLimits()
+    server = _Server(handlers, chosen, access, tls)
+    urls = [_url(listener, secure=tls is not None) for listener in listeners]
+    try:
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(_accept, listener, server.serve, nursery)
+            task_status.started(urls)
+    finally:
+        for listener in listeners:
+            listener.socket.close()
 
 
-def _url(listener: trio.SocketListener) -> str:
+async def _accept(
+    listener: trio.SocketListener,
+    serve: Callable[[trio.SocketStream], Awaitable[object]],
+    nursery: trio.Nursery,
+) -> None:
+    """Accept until cancelled, as many at once as have come."""
+    # Trio's own accept() takes one in each turn of the loop.
+    with socket.socket(fileno=os.dup(listener.socket.fileno())) as sock:
+        sock.setblocking(False)
+        while True:
+            await trio.lowlevel.wait_readable(sock)
+            for _ in range(ACCEPTS_A_STEP):
+                try:
+                    accepted, _ = sock.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    # Anything else concerns only the connection that has gone already.
+                    if error.errno in _SHORT_OF:
+                        await trio.sleep(ACCEPT_PAUSE_SECONDS)
+                    break
+                accepted.setblocking(False)
+                stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+                nursery.start_soon(serve, stream)
+
+
+_SHORT_OF: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
+def _url(listener: trio.SocketListener, *, secure: bool) -> str:
     address = listener.socket.getsockname()
+    scheme = "https" if secure else "http"
     if listener.socket.family == socket.AF_INET6:
-        return f"http://[{address[0]}]:{address[1]}"
+        return f"{scheme}://[{address[0]}]:{address[1]}"
     if listener.socket.family == socket.AF_INET:
-        return f"http://{address[0]}:{address[1]}"
-    return f"http+unix://{address}"
+        return f"{scheme}://{address[0]}:{address[1]}"
+    return f"{scheme}+unix://{address}"
 
 
 class _RefusedError(Exception):
@@ -122,37 +191,44 @@ class _RefusedError(Exception):
 
 
 class _SlowReaderError(Exception):
-    """The peer does not take what it asked for."""
+    """The peer does not take what it asked for; the message says what it did."""
 
 
-@attrs.define
 class _Server:
     """What the connections of one server share."""
 
-    handlers: Mapping[str, Handler]
-    limits: HttpLimits
-    open: int = 0
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        limits: HttpLimits,
+        access: Access | None,
+        tls: ServerTls | None,
+    ) -> None:
+        self.handlers = handlers
+        self.limits = limits
+        self.access = access
+        self.tls = tls
+        self.looks = Looks()
+        self.room = Room(limits.connections)
+        self.requests = 0
+        self._crowded_at = -CROWDED_SECONDS
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one connection to its end. Only cancellation comes out of it."""
-        session = _Session(stream, self.handlers, self.limits)
-        self.open += 1
+        session = _Session(stream, self)
+        closed = self.room.closed
         try:
-            if self.open <= self.limits.connections:
-                await session.serve()
-            elif self.open <= 2 * self.limits.connections:
-                log.warning(
-                    "HTTP: more than %d connections at once",
-                    self.limits.connections,
-                    extra={"event": "refused", "peer": session.peer, "connections": self.open},
-                )
-                await session.turn_away()
-        except _SlowReaderError:
+            entered = self.room.enter(session)
+            if not entered or self.room.closed > closed:
+                self._note_crowd(session.peer)
+            if entered:
+                with session.scope:
+                    await session.serve()
+        except _SlowReaderError as error:
             log.info(
-                "HTTP: closed the connection of %s: it took less than %d bytes in %g s",
+                "HTTP: closed the connection of %s: it %s",
                 session.peer,
-                SEND_BYTES,
-                self.limits.write_seconds,
+                error,
                 extra={"event": "slow_reader", "peer": session.peer},
             )
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -161,48 +237,120 @@ class _Server:
             # Rule 1: a fault of ours on one connection must not end the relay.
             log.exception("HTTP: the connection of %s failed", session.peer)
         finally:
-            self.open -= 1
+            self.room.leave(session)
+            await trio.aclose_forcefully(stream)
+
+    def _note_crowd(self, peer: str) -> None:
+        now = trio.current_time()
+        if now - self._crowded_at >= CROWDED_SECONDS:
+            self._crowded_at = now
+            log.warning(
+                "HTTP: more than %d connections at once, the last from %s; those that have waited "
+                "for longest are closed",
+                self.limits.connections,
+                peer,
+                extra={"event": "refused", "peer": peer, "connections": len(self.room)},
+            )
+
+    async def answer(self, request: Request, address: str) -> tuple[str, Response]:
+        """Return who asks for a page, and what he gets."""
+        access = self.access
+        if access is not None and request.path in access.open_pages:
+            return NOBODY, await self._page(request)
+        if self.requests >= self.limits.requests:
+            sentence = "Too many requests at once; try again."
+            return NOBODY, Response.sentence(503, sentence, ("Retry-After", "1"))
+        self.requests += 1
+        try:
+            user = NOBODY
+            if access is not None:
+                verdict = await access.judge(request, address)
+                user = verdict.user
+                if verdict.refusal is not None:
+                    return user, verdict.refusal
+            return user, await self._page(request)
+        finally:
+            self.requests -= 1
+
+    async def _page(self, request: Request) -> Response:
+        handler = self.handlers.get(request.path)
+        if handler is None:
+            pages = ", ".join(self.handlers)
+            return Response.sentence(
+                404, f"There is no page {request.path[:200]!r} here; there are: {pages}."
+            )
+        try:
+            return await handler(request)
+        except Exception:
+            log.exception("HTTP: the page %s failed", request.path)
+            return Response.sentence(500, "This page could not be made; the log says why.")
+
+    def note(self, session: _Session, user: str, request: Request, response: Response) -> None:
+        """Tell the log of an answer, but for pages that say nothing of anybody."""
+        if self.access is None or request.path in self.access.open_pages:
+            return
+        path = request.path if request.path in self.handlers else NO_PAGE
+        reason = ""
+        if response.status >= 400 and isinstance(response.body, bytes) and path is not NO_PAGE:
+            reason = response.body.decode(errors="replace").strip()
+        self.looks.note(Look(session.network, user, path, response.status), session.peer, reason)
 
 
 class _Session:
     """One connection: reads requests, answers them in order."""
 
-    __slots__ = ("_answered", "_h11", "_handlers", "_limits", "_stream", "peer")
+    __slots__ = (
+        "_answered", "_h11", "_limits", "_server", "_stream", "_tcp", "address", "network", "peer",
+        "scope", "since", "waits",
+    )  # fmt: skip
 
-    def __init__(
-        self, stream: trio.SocketStream, handlers: Mapping[str, Handler], limits: HttpLimits
-    ) -> None:
-        self._stream = stream
-        self._handlers = handlers
-        self._limits = limits
+    def __init__(self, stream: trio.SocketStream, server: _Server) -> None:
+        self._tcp = stream
+        self._stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] = stream
+        self._server = server
+        self._limits = limits = server.limits
         self._answered = False
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
-        self.peer = _peer(stream)
+        self.address, self.peer = _peer(stream)
+        self.network = network(self.address)
+        # See `Guest`: it waits for its first request, and has not begun to.
+        self.scope = trio.CancelScope()
+        self.waits = Waits.READING
+        self.since = trio.current_time()
+
+    def has_input(self) -> bool:
+        """See `Guest`."""
+        look = select.poll()
+        look.register(self._tcp.socket.fileno(), select.POLLIN)
+        return bool(look.poll(0))
+
+    @contextmanager
+    def _waiting(self, what: Waits) -> Generator[None]:
+        self.waits, self.since = what, trio.current_time()
+        try:
+            yield
+        finally:
+            self.waits = Waits.WORKS
 
     async def serve(self) -> None:
         """Answer requests until either side has had enough."""
+        if self._server.tls is not None and not await self._shake_hands(self._server.tls):
+            return
         while True:
             try:
-                request = await self._next_request()
+                with self._waiting(Waits.READING):
+                    request = await self._next_request()
             except _RefusedError as refusal:
-                log.info(
-                    "HTTP: refused a request of %s: %s",
-                    self.peer,
-                    refusal,
-                    extra={
-                        "event": "request_refused",
-                        "peer": self.peer,
-                        "status": refusal.status,
-                        "reason": str(refusal),
-                    },
-                )
+                look = Look(self.network, NOBODY, "", refusal.status)
+                self._server.looks.note(look, self.peer, str(refusal))
                 await self._end_with(
                     Response.sentence(refusal.status, str(refusal), *refusal.headers)
                 )
                 return
             if request is None:
                 return
-            response = await self._handle(request)
+            user, response = await self._server.answer(request, self.address)
+            self._server.note(self, user, request, response)
             await self._send_response(response, request)
             self._answered = True
             if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
@@ -210,11 +358,19 @@ class _Session:
                 return
             self._h11.start_next_cycle()
 
-    async def turn_away(self) -> None:
-        """Say that there are too many connections, and end this one."""
-        await self._end_with(
-            Response.sentence(503, "Too many connections at once; try again.", ("Retry-After", "1"))
-        )
+    async def _shake_hands(self, tls: ServerTls) -> bool:
+        secure = trio.SSLStream(self._tcp, tls.asks_nobody, server_side=True, https_compatible=True)
+        with self._waiting(Waits.READING), trio.move_on_after(self._limits.head_seconds) as scope:
+            try:
+                await secure.do_handshake()
+            except trio.BrokenResourceError as error:
+                cause = error.__cause__
+                why = said(cause) if isinstance(cause, ssl.SSLError) else "the peer went away"
+                look = Look(self.network, NOBODY, "", 400)
+                self._server.looks.note(look, self.peer, f"the TLS handshake failed: {why}")
+                return False
+        self._stream = secure
+        return not scope.cancelled_caught
 
     async def _next_request(self) -> Request | None:
         """Wait for the next request; None if the peer closed, or went quiet between requests.
@@ -238,7 +394,7 @@ class _Session:
                             begun = True
                             if self._answered:
                                 scope.deadline = trio.current_time() + limits.head_seconds
-                        self._h11.receive_data(data)
+                        self._h11.receive_data(bytes(data))
                         continue
                     if isinstance(event, h11.Request):
                         return self._check(event)
@@ -276,42 +432,40 @@ class _Session:
         except ValueError as error:
             raise _RefusedError(400, f"The request's target cannot be read: {error}.") from error
 
-    async def _handle(self, request: Request) -> Response:
-        handler = self._handlers.get(request.path)
-        if handler is None:
-            pages = ", ".join(self._handlers)
-            return Response.sentence(
-                404, f"There is no page {request.path[:200]!r} here; there are: {pages}."
-            )
-        try:
-            return await handler(request)
-        except Exception:
-            log.exception("HTTP: the page %s failed", request.path)
-            return Response.sentence(500, "This page could not be made; the log says why.")
-
     async def _send_response(self, response: Response, request: Request | None) -> None:
         """Send an answer; without a request, it is the last one."""
-        body = response.body
-        bodiless = request is not None and request.method == "HEAD"
+        seconds = math.inf if response.endless else self._limits.page_seconds
+        scope = trio.CancelScope() if response.scope is None else response.scope
         try:
-            head = self._head(response, last=request is None or response.endless)
-            if isinstance(body, bytes):
-                if not bodiless:
-                    head += self._frame(h11.Data(data=body))
-                await self._send(head + self._frame(h11.EndOfMessage()))
-                return
-            await self._send(head)
-            if response.endless and not bodiless:
-                await self._stream_pieces(body)
-            elif not bodiless:
-                await self._send_pieces(body)
-            await self._send(self._frame(h11.EndOfMessage()))
+            with scope, trio.move_on_after(seconds) as whole:
+                await self._send_whole(response, request)
+            if whole.cancelled_caught:
+                msg = f"did not take a page in {seconds:g} s"
+                raise _SlowReaderError(msg)
+            if scope.cancelled_caught:
+                raise _SlowReaderError("took a page so slowly that others could not have theirs")
         finally:
             # An async generator that is left half-way is otherwise closed by the garbage
             # collector, at a time of its own choosing.
-            aclose = getattr(body, "aclose", None)
+            aclose = getattr(response.body, "aclose", None)
             if aclose is not None:
                 await aclose()
+
+    async def _send_whole(self, response: Response, request: Request | None) -> None:
+        body = response.body
+        bodiless = request is not None and request.method == "HEAD"
+        head = self._head(response, last=request is None or response.endless)
+        if isinstance(body, bytes):
+            if not bodiless:
+                head += self._frame(h11.Data(data=body))
+            await self._send(head + self._frame(h11.EndOfMessage()))
+            return
+        await self._send(head)
+        if response.endless and not bodiless:
+            await self._stream_pieces(body)
+        elif not bodiless:
+            await self._send_pieces(body)
+        await self._send(self._frame(h11.EndOfMessage()))
 
     def _head(self, response: Response, *, last: bool) -> bytes:
         headers = [
@@ -352,7 +506,7 @@ class _Session:
         Raises:
             trio.BrokenResourceError: the peer is gone.
         """
-        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BUFFER_BYTES)
+        self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BUFFER_BYTES)
         gone = False
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
@@ -391,10 +545,12 @@ class _Session:
         """
         view = memoryview(data)
         for start in range(0, len(view), SEND_BYTES):
-            with trio.move_on_after(self._limits.write_seconds) as scope:
+            seconds = self._limits.write_seconds
+            with self._waiting(Waits.SENDING), trio.move_on_after(seconds) as scope:
                 await self._stream.send_all(view[start : start + SEND_BYTES])
             if scope.cancelled_caught:
-                raise _SlowReaderError
+                msg = f"took less than {SEND_BYTES} bytes in {seconds:g} s"
+                raise _SlowReaderError(msg)
 
     async def _end_with(self, response: Response) -> None:
         if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -407,7 +563,11 @@ class _Session:
         Closing a socket with unread input makes the kernel send a reset, which destroys what is
         still on its way to the peer [RFC 9112 section 9.6].
         """
-        with trio.move_on_after(LINGER_SECONDS):
+        with self._waiting(Waits.READING), trio.move_on_after(LINGER_SECONDS):
+            if isinstance(self._stream, trio.SSLStream):
+                # Says the end by TLS, too, and waits for the peer to do so.
+                await self._stream.unwrap()
+                return
             await self._stream.send_eof()
             left = LINGER_BYTES
             while left > 0:
@@ -417,11 +577,12 @@ class _Session:
                 left -= len(data)
 
 
-def _peer(stream: trio.SocketStream) -> str:
+def _peer(stream: trio.SocketStream) -> tuple[str, str]:
+    """Return the address of a peer, and the same with its port, for people."""
     try:
         address = stream.socket.getpeername()
     except OSError:
-        return "a peer already gone"
+        return "", "a peer already gone"
     if stream.socket.family in (socket.AF_INET, socket.AF_INET6):
-        return f"{address[0]} port {address[1]}"
-    return "a local peer"
+        return address[0], f"{address[0]} port {address[1]}"
+    return "", "a local peer"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import nlargest
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict, TypeVar
 
 import attrs
 
@@ -28,6 +28,7 @@ from ...accounts import LoanedItem, LoanQueue, rings
 from ...accounts._ledger import LOOSE
 from ...accounts._limit import UNLIMITED
 from ...accounts._waiters import RATE, REASONS, waited_by_reason
+from ...dataspace.queues import Group
 from ._holdings import BREATH_EVERY
 from ._tenants import tenants_of
 
@@ -44,6 +45,7 @@ HOLDERS_MAX: Final = 16
 WAITS_MAX: Final = 12
 WAITED_ON_MAX: Final = 6
 NAMED_MAX: Final = 4
+MEMBERS_MAX: Final = 4
 RINGS_MAX: Final = 3
 MATRIX_ACCOUNTS_MAX: Final = 16
 # What a person takes in on one screen; the whole is on /ledger.json.
@@ -115,6 +117,16 @@ class LevelRow(AccountRow):
     """The same in bytes."""
 
 
+class MemberRow(TypedDict):
+    """A member of a group."""
+
+    name: str
+    delivered: int
+    unacked: int
+    flows: bool
+    """Whether it takes anything at the moment."""
+
+
 class HolderRow(TypedDict):
     """Those of one name who hold debt, and what becomes of them."""
 
@@ -142,6 +154,10 @@ class HolderRow(TypedDict):
     """What it has lost by that so far."""
     stored_items: int
     """What has been put aside for it so far."""
+    members: NotRequired[list[MemberRow]]
+    """Of a group: who shares what comes, those first that have most in their hands."""
+    members_more: NotRequired[int]
+    """How many are left out."""
 
 
 class WaitedOnRow(HolderRow):
@@ -691,7 +707,7 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         for_ever = True
     if holder is not None and since is not None and not for_ever:
         left = holder.patience - (now - max(holder.progressed_at, since))
-    return {
+    row: HolderRow = {
         "name": clipped(name),
         "kind": "loose" if holder is None else holder.kind,
         "items": holdings.items[name],
@@ -709,6 +725,19 @@ def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
         "dropped_items": sum([each.relief.dropped_items for each in here]),
         "stored_items": sum([each.relief.stored_items for each in here]),
     }
+    if isinstance(holder, Group):
+        members = holder.member_statistics(MEMBERS_MAX)
+        row["members"] = [
+            {
+                "name": clipped(each.name),
+                "delivered": each.delivered,
+                "unacked": each.unacked,
+                "flows": each.flows,
+            }
+            for each in members
+        ]
+        row["members_more"] = len(holder.members) - len(members)
+    return row
 
 
 def _incident_row(incident: Incident, now: float) -> IncidentRow:

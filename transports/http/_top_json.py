@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import attrs
 
+from ._json import compact as _encode
 from ._survey import By, Most, Survey, survey
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ TOP_MAX: Final = 100
 # More than a screen has lines.
 
 _BY: Final[dict[str, By]] = {"debt": "debt", "waited": "waited", "held": "held"}
-
-_encode: Final = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 class TopPage(Survey):

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from json import JSONEncoder
 from typing import TYPE_CHECKING, Final, Self
 
 import attrs
@@ -40,6 +39,7 @@ import trio
 from ...accounts import Tracer
 from ...accounts._tracer import anybody
 from .._trace_label import label_of
+from ._json import compact as _encode
 from ._messages import Request, Response
 from ._name_pattern import NamePattern
 from ._pace import Pace
@@ -69,8 +69,6 @@ TRACERS_MAX: Final = 4
 NEAR_MAX: Final = 5
 NAMES_COMPARED_MAX: Final = 500
 # For names that are like one that is not there: each comparison takes some ten microseconds.
-
-_encode: Final = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
-"""MQTT: packets of 3.1.1 and 5, a core without I/O, and a small client (of 3.1.1).
+"""MQTT 3.1.1 and 5 (and 3.1): packets, a core without I/O, and a small client.
 
-`Connection` speaks both as a server, each with whoever asks for it; as a client it speaks 3.1.1.
+`Connection` speaks all of them, each as CONNECT asks for it.
 """
 
 from .._need_data import NEED_DATA as NEED_DATA
@@ -9,6 +9,7 @@ from ._client import MqttClient as MqttClient
 from ._client import MqttClientStatistics as MqttClientStatistics
 from ._client_errors import ConnectionLostError as ConnectionLostError
 from ._client_errors import ConnectRefusedError as ConnectRefusedError
+from ._client_errors import PublicationRefusedError as PublicationRefusedError
 from ._client_errors import SubscriptionRefusedError as SubscriptionRefusedError
 from ._client_session import ClientSession as ClientSession
 from ._connection import Connection as Connection
@@ -16,6 +17,7 @@ from ._connection import Role as Role
 from ._connection import State as State
 from ._frames import DEFAULT_MAX_PACKET_SIZE as DEFAULT_MAX_PACKET_SIZE
 from ._frames import encode_remaining_length as encode_remaining_length
+from ._granted import Granted as Granted
 from ._identifiers import MAX_PACKET_ID as MAX_PACKET_ID
 from ._identifiers import AwaitingRelease as AwaitingRelease
 from ._identifiers import PacketIds as PacketIds
@@ -23,6 +25,7 @@ from ._open import MQTT_PORT as MQTT_PORT
 from ._open import MQTT_TLS_PORT as MQTT_TLS_PORT
 from ._open import open_mqtt as open_mqtt
 from ._packets import SUBSCRIPTION_FAILED as SUBSCRIPTION_FAILED
+from ._packets import Auth as Auth
 from ._packets import ConnAck as ConnAck
 from ._packets import Connect as Connect
 from ._packets import ConnectReturnCode as ConnectReturnCode
@@ -53,4 +56,7 @@ from ._properties import NO_PROPERTIES as NO_PROPERTIES
 from ._properties import Properties as Properties
 from ._reasons import Reason as Reason
 from ._reasons import ReasonedError as ReasonedError
+from ._reasons import in_words as in_words
+from ._tokens import TokenKeyError as TokenKeyError
+from ._tokens import Tokens as Tokens
 from ._topics import TopicLimits as TopicLimits

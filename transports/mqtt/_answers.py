@@ -106,6 +106,12 @@ class Answer(Writes):
         if answers is not None:
             answers.refuse(self, reason)
 
+    def note_reached(self, anybody: bool) -> None:
+        """Note whether the publication concerned anybody; MQTT 5 can say so (section 3.4.2.1)."""
+        packet = self.packet
+        if not (anybody or packet.reason):
+            self.packet = type(packet)(packet.packet_id, Reason.NO_MATCHING_SUBSCRIBERS)
+
     def refuse_with(self, packet: PubAck | PubRec) -> None:
         """Let it be this acknowledgement, which says that the publication was not taken."""
         self.packet = packet

@@ -1,4 +1,4 @@
-"""A small MQTT 3.1.1 client on Trio.
+"""A small MQTT client on Trio, of 3.1.1 and of 5.
 
 Rules:
 
@@ -24,24 +24,25 @@ write of its own, at some thirty times the cost. A filled buffer always makes it
 so no task holds the thread for longer than it takes to fill 64 KiB.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
 
 import attrs
 import trio
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._need_data import NEED_DATA
-from ._client_errors import ConnectionLostError, SubscriptionRefusedError
+from ._client_dialects import Dialect
+from ._client_errors import ConnectionLostError
+from ._client_keeper import Keeper
+from ._client_outbound import Outbound
+from ._client_requests import Request, Requests, options_of
 from ._client_session import ClientSession, Outgoing, Receipts
 from ._connection import Connection
+from ._granted import Granted
 from ._inbox import Inbox
 from ._packets import (
-    SUBSCRIPTION_FAILED,
     Disconnect,
     Packet,
-    PingReq,
     PubAck,
     PubComp,
     Publish,
@@ -51,21 +52,18 @@ from ._packets import (
     Subscribe,
     UnsubAck,
     Unsubscribe,
-    encode,
-    encode_publish,
 )
+from ._packets5 import PROTOCOL_LEVEL_5
+from ._properties import NO_PROPERTIES, Properties
+from ._reasons import in_words, reason_of
 from ._send_buffer import SendBuffer
 
 #: What one read takes at most.
 READ_SIZE = 1 << 16
 #: After so many messages taken without waiting, `receive` lets the other tasks run.
 _MESSAGES_A_CHECKPOINT = 64
-#: A client pings after this part of its keep-alive: the rest is for the way to the server.
-_PING_AFTER = 0.75
 #: How long, in seconds, a server is given to close a connection that was said goodbye to.
 _CLOSE_PATIENCE = 2.0
-
-_PINGREQ: Final = encode(PingReq())
 
 
 @attrs.frozen
@@ -88,17 +86,6 @@ class MqttClientStatistics:
     """Bytes that wait for the stream to take them."""
 
 
-@attrs.define(eq=False)
-class _Request:
-    """A SUBSCRIBE or UNSUBSCRIBE that waits for its answer."""
-
-    answer: type[SubAck] | type[UnsubAck]
-    filters: int
-    return_codes: tuple[int, ...] = ()
-    finished: bool = False
-    waiter: trio.Event | None = None
-
-
 class MqttClient:
     """A connected client; `open_mqtt` makes one.
 
@@ -106,7 +93,8 @@ class MqttClient:
     tasks may use one client at once, also to iterate: each message goes to one of them.
 
     Attributes:
-        client_id: the name this client gave itself; empty if it asked the server to choose.
+        client_id: the name this client gave itself, or in MQTT 5 was given; in 3.1.1 it is empty if
+            it asked the server to choose.
         session_present: whether the server had kept a session for it [MQTT-3.2.2-2].
     """
 
@@ -114,6 +102,7 @@ class MqttClient:
         self,
         stream: trio.abc.Stream,
         connection: Connection,
+        dialect: Dialect,
         *,
         client_id: str,
         session_present: bool,
@@ -130,6 +119,8 @@ class MqttClient:
         self.session_present = session_present
         self._stream = stream
         self._connection = connection
+        self._dialect = dialect
+        self._encode = dialect.encode
 
         self._inbox = Inbox(max_buffered, max_buffered_bytes)
         self._reading = True
@@ -139,43 +130,44 @@ class MqttClient:
 
         self._send = SendBuffer()
 
-        # On its way. A place in the window is handed over to who waits first, not freed.
         self._keeps = session is not None
         self._session = ClientSession() if session is None else session
         self._ids = self._session.ids
-        self._inflight = self._session.outgoing
-        self._requests: dict[int, _Request] = {}
-        if max_inflight < 1:
-            raise ValueError(f"a window of {max_inflight} publications lets none of QoS 1 or 2 go")
-        self._window_free = max_inflight
-        self._window = trio.lowlevel.ParkingLot()
-        self._held_back: deque[int] = deque()
+        self._requests = Requests(self._ids)
+        self._outbound = Outbound(
+            dialect,
+            self._session,
+            self._send,
+            max_inflight,
+            keeps=self._keeps,
+            check=self._check_usable,
+        )
 
-        self._keep_alive = keep_alive
-        self._ping_timeout = ping_timeout
-        self._pinged_at: float | None = None
-
+        self._keeper = Keeper(
+            self._send, keep_alive, ping_timeout, lambda: self._reading, self._end
+        )
         self._lost: str | None = None
+        self._lost_reason: int | None = None
         self._lost_by: BaseException | None = None
         self._leaving = False
         self._disconnected = False
         self._left = False
         self._ended = trio.Event()
-        self._resume()
+        self._outbound.resume(session_present=session_present)
 
     def __repr__(self) -> str:
         condition = "lost" if self._lost else "disconnected" if self._leaving else "connected"
         return (
             f"<MqttClient {self.client_id!r} {condition}, {len(self._inbox)} messages buffered, "
-            f"{len(self._inflight)} in flight>"
+            f"{len(self._outbound)} in flight>"
         )
 
     def start(self, nursery: trio.Nursery) -> None:
         """Start the tasks of this client; `open_mqtt` does. They end when they are cancelled."""
         nursery.start_soon(self._read)
         nursery.start_soon(self._write)
-        if self._keep_alive:
-            nursery.start_soon(self._keep)
+        if self._keeper.keep_alive:
+            nursery.start_soon(self._keeper.run, self._ended)
 
     def left(self) -> None:
         """Note that the block of this client has been left; `open_mqtt` does.
@@ -185,9 +177,12 @@ class MqttClient:
         self._left = True
         self._end("its block has been left")
         self._inbox.clear()
-        for packet_id in self._requests:
-            self._ids.release(packet_id)
         self._requests.clear()
+
+    @property
+    def granted(self) -> Granted:
+        """What the server lets this client do, and asks of it."""
+        return self._dialect.granted
 
     def statistics(self) -> MqttClientStatistics:
         """Return what this client holds at the moment."""
@@ -195,7 +190,7 @@ class MqttClient:
             buffered_messages=len(self._inbox),
             buffered_bytes=self._inbox.bytes_held,
             reading=self._reading,
-            inflight=len(self._inflight),
+            inflight=len(self._outbound),
             unacknowledged=sum(map(len, self._receipts)),
             identifiers_in_use=len(self._ids),
             unsent_bytes=self._send.unwritten,
@@ -204,7 +199,13 @@ class MqttClient:
     # --- publishing -------------------------------------------------------------------------
 
     def publish_nowait(
-        self, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False
+        self,
+        topic: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        properties: Properties = NO_PROPERTIES,
     ) -> None:
         """Put a publication into the send buffer, or raise if it would have to wait.
 
@@ -212,18 +213,18 @@ class MqttClient:
 
         Raises:
             trio.WouldBlock: the window of unacknowledged publications or the send buffer is full.
-            LocalProtocolError: the topic or the QoS is not valid, or this client has disconnected.
+            LocalProtocolError: the topic, the QoS or a property is not valid or not what the server
+                takes, or this client has disconnected.
             ConnectionLostError: the connection is lost.
         """
-        if self._lost is not None or self._leaving:
-            self._raise_unusable()
-        if not self._send.has_room or (qos and self._window_free <= 0):
+        self._check_usable()
+        if not self._send.has_room or (qos and not self._outbound.has_place):
             raise trio.WouldBlock
         if qos == 0:
-            self._send.put(encode_publish(topic, payload, 0, retain))
+            self._send.put(self._dialect.publish(topic, payload, 0, retain, 0, properties))
         else:
-            self._window_free -= 1
-            self._begin(topic, payload, qos, retain)
+            self._outbound.take_place_nowait()
+            self._outbound.begin(topic, payload, qos, retain, properties)
 
     async def publish(
         self,
@@ -232,6 +233,7 @@ class MqttClient:
         qos: int = 0,
         retain: bool = False,
         *,
+        properties: Properties = NO_PROPERTIES,
         wait: bool = True,
     ) -> None:
         """Publish one message.
@@ -242,34 +244,43 @@ class MqttClient:
         buffer, so that many can be on their way at once; it then checkpoints only if it has to
         wait. `flush` waits for all of them.
 
+        What `properties` say of it is for MQTT 5. A topic alias among them is this client's to
+        choose, up to `granted.topic_alias_maximum`: it comes with the topic first, and then with an
+        empty one.
+
         Cancellation: a publication is either not begun, or it is sent as a whole and its handshake
         is completed in the background. Which of the two cannot be told from the cancellation;
         to publish again may publish twice.
 
         Raises:
-            LocalProtocolError: the topic or the QoS is not valid, or this client has disconnected.
+            LocalProtocolError: the topic, the QoS or a property is not valid or not what the server
+                takes, or this client has disconnected.
+            PublicationRefusedError: the server has not taken it; MQTT 5 can say so.
             ConnectionLostError: the connection is lost; the server may or may not have got it. With
                 `kept`, the client's session has it, and it is sent again on the next connection.
         """
         if qos == 0:
             await self._wait_for_room()
-            self._send.put(encode_publish(topic, payload, 0, retain))
+            self._send.put(self._dialect.publish(topic, payload, 0, retain, 0, properties))
             if wait:
                 await self._wait_written()
             return
-        await self._take_place()
+        await self._outbound.take_place()
         try:
             await self._wait_for_room()
         except BaseException:
-            self._give_place()
+            self._outbound.give_place()
             raise
-        inflight = self._begin(topic, payload, qos, retain)
+        inflight = self._outbound.begin(topic, payload, qos, retain, properties)
         if wait:
+            inflight.awaited = True
             try:
                 await self._wait_finished(inflight)
             except ConnectionLostError as exc:
                 exc.kept = self._keeps
                 raise
+            if inflight.refused is not None:
+                raise inflight.refused
 
     async def flush(self) -> None:
         """Wait until all that was published so far is finished, as `publish` with `wait` would be.
@@ -282,22 +293,36 @@ class MqttClient:
         Cancellation: harmless, only the waiting ends.
 
         Raises:
+            PublicationRefusedError: the server has not taken something, and nobody has waited for
+                that; of several, the first.
             ConnectionLostError: the connection is lost; some may not have reached the server.
         """
-        await self._wait_written()
-        for inflight in tuple(self._inflight.values()):
-            await self._wait_finished(inflight)
+        await self._flush()
+        self._outbound.raise_refused()
 
     # --- subscribing ------------------------------------------------------------------------
 
     async def subscribe(
-        self, filters: str | Iterable[str | tuple[str, int]], qos: int = 0
+        self,
+        filters: str | Iterable[str | tuple[str, int]],
+        qos: int = 0,
+        *,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retained: str = "always",
+        properties: Properties = NO_PROPERTIES,
     ) -> tuple[int, ...]:
         """Subscribe to one topic filter or to several in one packet.
+
+        All but the first two are for MQTT 5 (section 3.8.3.1).
 
         Args:
             filters: a filter, or several; each may be a pair of its own with the QoS wanted.
             qos: the highest QoS wanted where a filter does not say.
+            no_local: do not send what this client publishes itself.
+            retain_as_published: let RETAIN stay as it was published.
+            retained: when to send what is retained: `always`, to a `new` subscription, or `never`.
+            properties: a subscription identifier, user properties.
 
         Returns:
             the QoS granted for each filter, which may be lower [MQTT-3.8.4-6].
@@ -312,16 +337,13 @@ class MqttClient:
         """
         listed = (filters,) if isinstance(filters, str) else tuple(filters)
         pairs = tuple((item, qos) if isinstance(item, str) else item for item in listed)
-        request = _Request(SubAck, len(pairs))
-        await self._ask(request, lambda packet_id: Subscribe(packet_id, pairs))
-        if SUBSCRIPTION_FAILED in request.return_codes:
-            raise SubscriptionRefusedError(
-                {
-                    name: None if code == SUBSCRIPTION_FAILED else code
-                    for (name, _), code in zip(pairs, request.return_codes, strict=True)
-                }
-            )
-        return request.return_codes
+        options = options_of(
+            no_local=no_local, retain_as_published=retain_as_published, retained=retained
+        )
+        wanted = tuple((name, level | options) for name, level in pairs)
+        request = Request(SubAck, tuple(name for name, _ in pairs))
+        await self._ask(request, lambda packet_id: Subscribe(packet_id, wanted, properties))
+        return request.check()
 
     async def unsubscribe(self, filters: str | Iterable[str]) -> None:
         """End subscriptions; messages from before UNSUBACK came may still be buffered.
@@ -329,12 +351,14 @@ class MqttClient:
         Cancellation: the subscriptions may have ended or may still end.
 
         Raises:
+            SubscriptionRefusedError: the server did not end one; MQTT 5 can say so.
             LocalProtocolError: a filter is not valid, or this client has disconnected.
             ConnectionLostError: the connection was lost before UNSUBACK came.
         """
         names = (filters,) if isinstance(filters, str) else tuple(filters)
-        request = _Request(UnsubAck, len(names))
+        request = Request(UnsubAck, names)
         await self._ask(request, lambda packet_id: Unsubscribe(packet_id, names))
+        request.check()
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -429,8 +453,11 @@ class MqttClient:
 
     # --- leaving ----------------------------------------------------------------------------
 
-    async def disconnect(self) -> None:
+    async def disconnect(self, reason: int = 0, properties: Properties = NO_PROPERTIES) -> None:
         """Finish what was published, say DISCONNECT and wait for the server to close.
+
+        In MQTT 5, with `Reason.DISCONNECT_WITH_WILL` the will is published; `properties` may set
+        another session expiry.
 
         From the call on, nothing more can be published, and messages are dropped instead of
         buffered, so that acknowledgements get through. The server is given two seconds to close
@@ -442,105 +469,54 @@ class MqttClient:
         will.
 
         Raises:
+            PublicationRefusedError: as `flush`; the client has disconnected then.
+            LocalProtocolError: a client does not say that; nothing has happened.
             ConnectionLostError: the connection was lost first.
         """
         if self._disconnected:
             return
         if self._lost is not None:
             self._raise_unusable()
+        last = Disconnect(reason, properties)
+        self._encode(last)
+        if self._connection.version == PROTOCOL_LEVEL_5:
+            self._connection.check_disconnect(last)
         self._leaving = True
         self._inbox.clear()
-        self._window.unpark_all()
+        self._outbound.wake()
         self._send.room.unpark_all()
-        await self.flush()
+        await self._flush()
         if not self._disconnected:
             self._disconnected = True
-            self._send.put(self._connection.send(Disconnect()))
+            self._send.put(self._connection.send(last))
         await self._wait_written()
         with trio.move_on_after(_CLOSE_PATIENCE):
             await self._ended.wait()
+        self._outbound.raise_refused()
 
     # --- inside: sending --------------------------------------------------------------------
 
-    def _resume(self) -> None:
-        """Send again what the connection before has left unfinished [MQTT-4.4.0-1].
-
-        What was released is sent again whatever the window says: the server has a place for it.
-        """
-        session = self._session
-        if not self.session_present:
-            # What the server would not release any more; its identifiers are for new messages now.
-            session.received.clear()
-        for packet_id in session.released:
-            self._send.put(encode(PubRel(packet_id)))
-            self._inflight[packet_id].on_its_way = True
-            self._window_free -= 1
-        self._held_back.extend(
-            packet_id for packet_id, inflight in self._inflight.items() if not inflight.released
-        )
-        while self._window_free > 0 and self._send_held_back():
-            self._window_free -= 1
-
-    def _send_held_back(self) -> bool:
-        """Send again what comes next; False if there is nothing."""
-        while self._held_back:
-            inflight = self._inflight.get(self._held_back.popleft())
-            if inflight is not None and not inflight.released:
-                inflight.on_its_way = True
-                self._send.put(inflight.again())
-                return True
-        return False
-
-    def _begin(self, topic: str, payload: bytes, qos: int, retain: bool) -> Outgoing:
-        """Send a publication whose place in the window has been taken."""
-        packet_id = None
-        try:
-            packet_id = self._ids.allocate()
-            frame = encode_publish(topic, payload, qos, retain, False, packet_id)
-        except BaseException:
-            if packet_id is not None:
-                self._ids.release(packet_id)
-            self._give_place()
-            raise
-        self._send.put(frame)
-        inflight = Outgoing(qos, frame if self._keeps else b"")
-        self._session.begin(packet_id, inflight)
-        return inflight
-
-    async def _take_place(self) -> None:
+    def _check_usable(self) -> None:
         if self._lost is not None or self._leaving:
             self._raise_unusable()
-        if self._window_free > 0:
-            self._window_free -= 1
-            return
-        await self._window.park()
-        if self._lost is not None or self._leaving:
-            self._raise_unusable()
-
-    def _give_place(self) -> None:
-        # Below zero while a session has left more unfinished than this window holds.
-        if self._window_free < 0:
-            self._window_free += 1
-        elif self._held_back and self._send_held_back():
-            pass
-        elif self._window:
-            self._window.unpark()
-        else:
-            self._window_free += 1
 
     async def _wait_for_room(self) -> None:
         while True:
-            if self._lost is not None or self._leaving:
-                self._raise_unusable()
+            self._check_usable()
             if self._send.has_room:
                 return
             await self._send.room.park()
+
+    async def _flush(self) -> None:
+        await self._wait_written()
+        for outgoing in self._outbound.unfinished():
+            await self._wait_finished(outgoing)
 
     async def _wait_written(self) -> None:
         if not await self._send.wait_written():
             self._raise_unusable()
 
-    async def _wait_finished(self, waiting: "Outgoing | _Request") -> None:
+    async def _wait_finished(self, waiting: Outgoing | Request) -> None:
         if not waiting.finished and not self._ended.is_set():
             if waiting.waiter is None:
                 waiting.waiter = trio.Event()
@@ -548,7 +524,7 @@ class MqttClient:
         if not waiting.finished:
             self._raise_unusable()
 
-    async def _ask(self, request: _Request, make: Callable[[int], Packet]) -> None:
+    async def _ask(self, request: Request, make: Callable[[int], Packet]) -> None:
         await self._wait_for_room()
         packet_id = self._ids.allocate()
         try:
@@ -556,12 +532,14 @@ class MqttClient:
         except BaseException:
             self._ids.release(packet_id)
             raise
-        self._requests[packet_id] = request
+        self._requests.begin(packet_id, request)
         await self._wait_finished(request)
 
     def _raise_unusable(self) -> None:
         if self._lost is not None:
-            raise ConnectionLostError(self._lost) from self._lost_by
+            lost = ConnectionLostError(self._lost)
+            lost.reason = self._lost_reason
+            raise lost from self._lost_by
         raise LocalProtocolError("this client has disconnected; open another [MQTT-3.14.4-2]")
 
     # --- inside: receiving ------------------------------------------------------------------
@@ -582,7 +560,7 @@ class MqttClient:
         if not self._disconnected:
             answer = PubAck if message.qos == 1 else PubRec
             for number in leaving:
-                self._send.put(encode(answer(number)))
+                self._send.put(self._encode(answer(number)))
 
     def _must_not_read(self) -> bool:
         return self._inbox.full or not self._send.has_room_for_answers
@@ -592,22 +570,27 @@ class MqttClient:
             case Publish():
                 self._handle_publish(packet)
             case PubAck() | PubComp():
-                self._finish(packet)
+                self._outbound.finish(packet)
             case PubRec():
-                inflight = self._inflight.get(packet.packet_id)
-                if inflight is not None:
-                    if inflight.qos != 2:
-                        raise _mismatch(packet, inflight)
-                    self._session.release(packet.packet_id, inflight)
-                # Also for an unknown one: the server waits for it [MQTT-4.3.3-1].
-                self._send.put(encode(PubRel(packet.packet_id)))
+                self._outbound.received(packet)
             case PubRel():
                 self._session.received.discard(packet.packet_id)
-                self._send.put(encode(PubComp(packet.packet_id)))
+                self._send.put(self._encode(PubComp(packet.packet_id)))
             case SubAck() | UnsubAck():
-                self._finish_request(packet)
+                self._requests.finish(packet)
+            case Disconnect():
+                self._handle_disconnect(packet)
             case _:
                 pass  # PINGRESP: that something came is what counts; see `_read`.
+
+    def _handle_disconnect(self, packet: Disconnect) -> None:
+        """Note why the server ends the connection (MQTT 5); that it does is found by the reader."""
+        said = in_words(packet.reason, packet.properties.reason_string)
+        other = packet.properties.server_reference
+        self._lost_reason = packet.reason
+        self._end(
+            f"the server disconnected this client: {said}" + (f'; use "{other}"' if other else "")
+        )
 
     def _handle_publish(self, publish: Publish) -> None:
         if self._leaving:
@@ -628,41 +611,6 @@ class MqttClient:
                 return
         self._inbox.put(publish)
 
-    def _finish(self, packet: PubAck | PubComp) -> None:
-        inflight = self._inflight.get(packet.packet_id)
-        if inflight is None:
-            return
-        if (inflight.qos == 1) is not isinstance(packet, PubAck) or (
-            inflight.qos == 2 and not inflight.released
-        ):
-            raise _mismatch(packet, inflight)
-        self._session.finish(packet.packet_id)
-        inflight.finished = True
-        if inflight.waiter is not None:
-            inflight.waiter.set()
-        if inflight.on_its_way:
-            self._give_place()
-
-    def _finish_request(self, packet: SubAck | UnsubAck) -> None:
-        request = self._requests.get(packet.packet_id)
-        if request is None or type(packet) is not request.answer:
-            raise RemoteProtocolError(
-                f"the server sent {type(packet).__name__.upper()} for packet identifier "
-                f"{packet.packet_id}, which awaits none [MQTT-2.3.1-7]"
-            )
-        if isinstance(packet, SubAck):
-            if len(packet.return_codes) != request.filters:
-                raise RemoteProtocolError(
-                    f"the server answered {request.filters} topic filters with "
-                    f"{len(packet.return_codes)} return codes [MQTT-3.8.4-5]"
-                )
-            request.return_codes = packet.return_codes
-        del self._requests[packet.packet_id]
-        self._ids.release(packet.packet_id)
-        request.finished = True
-        if request.waiter is not None:
-            request.waiter.set()
-
     def _end(self, what: str, cause: BaseException | None = None) -> None:
         """Note that the connection has ended, and wake all who wait for anything of it."""
         if self._ended.is_set():
@@ -673,15 +621,12 @@ class MqttClient:
             self._lost = what
             self._lost_by = cause
         self._send.close()
-        unfinished: list[Outgoing | _Request] = [
-            *self._inflight.values(),
-            *self._requests.values(),
-        ]
-        for waiting in unfinished:
+        unfinished: list[Outgoing | Request] = [*self._outbound.unfinished()]
+        for waiting in [*unfinished, *self._requests.unfinished()]:
             if waiting.waiter is not None:
                 waiting.waiter.set()
         self._inbox.arrived.unpark_all()
-        self._window.unpark_all()
+        self._outbound.wake()
 
     # --- inside: the tasks ------------------------------------------------------------------
 
@@ -698,16 +643,15 @@ class MqttClient:
                         await self._inbox.wait_drained()
                     else:
                         await self._send.room.park()
-                    # The time during which nothing was read does not count as silence.
-                    if self._pinged_at is not None:
-                        self._pinged_at = trio.current_time()
+                    self._keeper.passed_over()
                 self._reading = True
                 data = await self._stream.receive_some(READ_SIZE)
                 if not data:
                     break
-                self._pinged_at = None
+                self._keeper.heard()
                 connection.receive_data(bytes(data))
         except RemoteProtocolError as exc:
+            await self._say_why(exc)
             self._end(f"the server broke the protocol: {exc}", exc)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._end("the connection broke", exc)
@@ -730,38 +674,13 @@ class MqttClient:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._end("the connection broke", exc)
 
-    async def _keep(self) -> None:
-        """Run the keeper: ping when nothing else was sent, miss the answer when it does not come.
-
-        [MQTT-3.1.2-23]. While a write has not been taken, or nothing is read because nobody takes
-        messages, the server's silence says nothing: it may be slowing this client down.
-        """
-        interval = self._keep_alive * _PING_AFTER
-        while not self._ended.is_set():
-            now = trio.current_time()
-            if self._pinged_at is not None:
-                if self._send.writing or not self._reading:
-                    self._pinged_at = now
-                elif now - self._pinged_at >= self._ping_timeout:
-                    self._end(
-                        f"the server has not answered a ping for {self._ping_timeout:g} s "
-                        "(section 3.12.4)"
-                    )
-                    return
-            if not self._send.writing and now - self._send.last_written >= interval:
-                self._send.put(_PINGREQ)
-                if self._pinged_at is None:
-                    self._pinged_at = now
-            wake_at = self._send.last_written + interval
-            if wake_at <= now:
-                wake_at = now + interval
-            if self._pinged_at is not None:
-                wake_at = min(wake_at, self._pinged_at + self._ping_timeout)
-            await trio.sleep_until(wake_at)
-
-
-def _mismatch(packet: PubAck | PubRec | PubComp, inflight: Outgoing) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"the server answered a publication of QoS {inflight.qos} with "
-        f"{type(packet).__name__.upper()} out of turn (section 4.3)"
-    )
+    async def _say_why(self, fault: RemoteProtocolError) -> None:
+        """Tell the server what it did wrong: MQTT 5 can [MQTT-4.13.1-1]."""
+        if self._connection.version != PROTOCOL_LEVEL_5 or self._ended.is_set():
+            return
+        try:
+            self._send.put(self._connection.send(Disconnect(reason_of(fault))))
+        except LocalProtocolError:
+            return  # it is the server that has said so
+        with trio.move_on_after(_CLOSE_PATIENCE):
+            await self._send.wait_written()

@@ -1,7 +1,10 @@
 """What a client may find when it calls."""
 
+from __future__ import annotations
+
 from .._errors import TransportError
 from ._packets import ConnectReturnCode
+from ._reasons import Reason, in_words
 
 
 class ConnectionLostError(TransportError):
@@ -10,32 +13,85 @@ class ConnectionLostError(TransportError):
     Attributes:
         kept: whether this is of a publication that the client's session has kept: it is sent again
             on the next connection, and is not to be published again.
+        reason: the reason code of the server's DISCONNECT, in MQTT 5; None if none came.
     """
 
     kept = False
+    reason: int | None = None
 
 
 class ConnectRefusedError(TransportError):
     """The server answered CONNECT with a CONNACK that refuses.
 
     Attributes:
-        return_code: why (section 3.2.2.3).
+        return_code: why (section 3.2.2.3): a `ConnectReturnCode`; in MQTT 5 a `Reason`.
+        reason_string: the server's own words, if it has some, in MQTT 5.
+        server_reference: where to connect to instead, if the server says so, in MQTT 5.
     """
 
-    def __init__(self, return_code: ConnectReturnCode) -> None:
-        reason = return_code.name.lower().replace("_", " ")
-        super().__init__(f"the server refused the connection: {reason} ({return_code.value})")
+    def __init__(
+        self,
+        return_code: ConnectReturnCode | Reason,
+        reason_string: str | None = None,
+        server_reference: str | None = None,
+    ) -> None:
+        if isinstance(return_code, Reason):
+            why = in_words(return_code, reason_string)
+        else:
+            why = f"{return_code.name.lower().replace('_', ' ')} ({return_code.value})"
+        if server_reference:
+            why += f'; use "{server_reference}"'
+        super().__init__(f"the server refused the connection: {why}")
         self.return_code = return_code
+        self.reason_string = reason_string
+        self.server_reference = server_reference
+
+
+class PublicationRefusedError(TransportError):
+    """The server did not take a publication of QoS 1 or 2; only MQTT 5 can say so.
+
+    Attributes:
+        topic: where it was published to.
+        reason: the reason code, a `Reason` as far as the server knows them.
+        reason_string: the server's own words, if it has some.
+    """
+
+    def __init__(self, topic: str, reason: int, reason_string: str | None = None) -> None:
+        super().__init__(
+            f"the server refused a publication to {topic!r}: {in_words(reason, reason_string)}"
+        )
+        self.topic = topic
+        self.reason = reason
+        self.reason_string = reason_string
 
 
 class SubscriptionRefusedError(TransportError):
     """The server refused at least one topic filter of a SUBSCRIBE; the others stand.
 
+    Or of an UNSUBSCRIBE, in MQTT 5; the others have ended.
+
     Attributes:
         granted: for each filter the QoS granted, or None where it was refused.
+        reasons: for each filter that was refused the reason code; 0x80 in MQTT 3.1.1.
+        reason_string: the server's own words, if it has some, in MQTT 5.
     """
 
-    def __init__(self, granted: dict[str, int | None]) -> None:
-        refused = ", ".join(repr(name) for name, qos in granted.items() if qos is None)
-        super().__init__(f"the server refused to subscribe this client to {refused}")
+    def __init__(
+        self,
+        granted: dict[str, int | None],
+        reasons: dict[str, int] | None = None,
+        reason_string: str | None = None,
+        what: str = "subscribe this client to",
+    ) -> None:
         self.granted = granted
+        self.reasons = reasons or {}
+        self.reason_string = reason_string
+        refused = ", ".join(
+            f"{name!r}{self._why(name)}" for name, qos in granted.items() if qos is None
+        )
+        words = f': "{reason_string}"' if reason_string else ""
+        super().__init__(f"the server refused to {what} {refused}{words}")
+
+    def _why(self, name: str) -> str:
+        code = self.reasons.get(name, Reason.UNSPECIFIED_ERROR)
+        return "" if code == Reason.UNSPECIFIED_ERROR else f", {in_words(code)}"

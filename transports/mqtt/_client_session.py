@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from .._errors import LocalProtocolError
+from ._client_errors import PublicationRefusedError
 from ._identifiers import PacketIds
 
 _DUP = 0x08
@@ -20,12 +21,17 @@ class Outgoing:
     qos: int
     frame: bytes
     """Its PUBLISH as it was first sent; empty where it is not to be sent again."""
+    topic: str = ""
     released: bool = False
     """Whether PUBREC has come: from then on PUBREL is what is sent again."""
     on_its_way: bool = True
     """Whether it was sent on this connection."""
     finished: bool = False
     waiter: trio.Event | None = None
+    awaited: bool = False
+    """Whether somebody waits for it, and hears what comes of it."""
+    refused: PublicationRefusedError | None = None
+    """What the server has refused it for, in MQTT 5."""
 
     def again(self) -> bytes:
         """Return its PUBLISH as it is sent again: the same packet, with DUP [MQTT-3.3.1-1]."""
@@ -61,10 +67,12 @@ class ClientSession:
         client_id: whose it is; empty until it is first used.
     """
 
-    __slots__ = ("_used", "client_id", "ids", "outgoing", "received", "released")
+    __slots__ = ("_used", "_version", "client_id", "ids", "outgoing", "received", "released")
 
     def __init__(self) -> None:
         self.client_id = ""
+        # That its unfinished publications are written in.
+        self._version = ""
         self._used = False
         # For this package: the identifiers given out; what is unfinished, in the order of the
         # PUBLISHes; what of it is released, in the order of the PUBRECs [MQTT-4.6.0-4]; and the
@@ -88,11 +96,12 @@ class ClientSession:
         )
 
     @contextlib.contextmanager
-    def used_by(self, client_id: str) -> Generator[None, None, None]:
+    def used_by(self, client_id: str, version: str = "3.1.1") -> Generator[None, None, None]:
         """Use it for one connection; `open_mqtt` does.
 
         Raises:
-            LocalProtocolError: it is in use, or another client's.
+            LocalProtocolError: it is in use, or another client's, or something of it is unfinished
+                that was sent in another version of MQTT.
         """
         if self._used:
             raise LocalProtocolError(
@@ -102,7 +111,13 @@ class ClientSession:
             raise LocalProtocolError(
                 f"this session is that of {self.client_id!r}; {client_id!r} needs its own"
             )
+        if self.outgoing and self._version != version:
+            raise LocalProtocolError(
+                f"{len(self.outgoing)} publications of this session are unfinished in MQTT "
+                f"{self._version}: go on with that, not with {version}"
+            )
         self.client_id = client_id
+        self._version = version
         self._used = True
         try:
             yield

@@ -20,13 +20,13 @@ Who may say what is a table: the first byte of a packet tells its type and its f
 role and state there is a set of the first bytes that are welcome.
 
     server:  AWAITING_CONNECT --CONNECT received--> AWAITING_CONNACK --CONNACK 0 sent--> CONNECTED
+             AWAITING_CONNACK --AUTH sent--> AUTHENTICATING --AUTH received--> AWAITING_CONNACK
     client:  AWAITING_CONNECT --CONNECT sent--> AWAITING_CONNACK --CONNACK 0 received--> CONNECTED
     both:    CONNACK with another code, DISCONNECT, an error --> CLOSED
 
-Of the two versions spoken here, a client's connection speaks 3.1.1. A server's speaks what the
-first CONNECT asks for, and from then on that alone: `version` is 4 until a CONNECT of MQTT 5 has
-come. What MQTT 5 adds to the above: a server says DISCONNECT, too, and it owes one (or a CONNACK)
-to who broke the protocol, with the reason why.
+Both sides speak the version that CONNECT asks for, and from then on that alone: `version` is 4
+until one has said otherwise. What MQTT 5 adds to the above: a server says DISCONNECT, too, and it
+owes one (or a CONNACK) to a peer that broke the protocol, with the reason why.
 """
 
 import enum
@@ -36,12 +36,14 @@ import attrs
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._need_data import NEED_DATA, NeedDataType
-from ._frames import DEFAULT_MAX_PACKET_SIZE, KIND_NAMES, find_frame
+from ._frames import AUTH, DEFAULT_MAX_PACKET_SIZE, DISCONNECT, KIND_NAMES, find_frame
 from ._packets import (
     FIRST_BYTES,
     PROTOCOL_LEVEL,
+    Auth,
     ConnAck,
     Connect,
+    ConnectReturnCode,
     Disconnect,
     Packet,
     PingReq,
@@ -86,6 +88,7 @@ class State(enum.Enum):
 
     AWAITING_CONNECT = "awaiting CONNECT"
     AWAITING_CONNACK = "awaiting CONNACK"
+    AUTHENTICATING = "awaiting AUTH"
     CONNECTED = "connected"
     CLOSED = "closed"
 
@@ -107,9 +110,11 @@ _NOTHING: frozenset[int] = frozenset()
 _WELCOME: dict[tuple[Role, State], frozenset[int]] = {
     (Role.SERVER, State.AWAITING_CONNECT): frozenset({0x10}),
     (Role.SERVER, State.AWAITING_CONNACK): _NOTHING,
+    (Role.SERVER, State.AUTHENTICATING): frozenset({AUTH, DISCONNECT}),  # [MQTT-3.1.2-30]
     (Role.SERVER, State.CONNECTED): _first_bytes(_FROM_CLIENT, without=Connect),
     (Role.SERVER, State.CLOSED): _NOTHING,
     (Role.CLIENT, State.AWAITING_CONNECT): _NOTHING,
+    (Role.CLIENT, State.AUTHENTICATING): _NOTHING,
     (Role.CLIENT, State.AWAITING_CONNACK): frozenset({0x20}),
     (Role.CLIENT, State.CONNECTED): _first_bytes(_FROM_SERVER, without=ConnAck),
     (Role.CLIENT, State.CLOSED): _NOTHING,
@@ -119,16 +124,25 @@ _WELCOME: dict[tuple[Role, State], frozenset[int]] = {
 _SENDABLE: dict[tuple[Role, State], frozenset[type[Packet]]] = {
     (Role.SERVER, State.AWAITING_CONNECT): frozenset(),
     (Role.SERVER, State.AWAITING_CONNACK): frozenset({ConnAck}),
+    (Role.SERVER, State.AUTHENTICATING): frozenset({ConnAck}),
     (Role.SERVER, State.CONNECTED): frozenset(_FROM_SERVER) - {ConnAck},
     (Role.SERVER, State.CLOSED): frozenset(),
     (Role.CLIENT, State.AWAITING_CONNECT): frozenset({Connect}),
+    (Role.CLIENT, State.AUTHENTICATING): frozenset(),
     (Role.CLIENT, State.AWAITING_CONNACK): frozenset(_FROM_CLIENT) - {Connect},
     (Role.CLIENT, State.CONNECTED): frozenset(_FROM_CLIENT) - {Connect},
     (Role.CLIENT, State.CLOSED): frozenset(),
 }
 
 # What a server may send besides in MQTT 5, once it has accepted CONNECT [MQTT-3.14.0-1].
-_SENDABLE_5: Final = _SENDABLE[Role.SERVER, State.CONNECTED] | {Disconnect}
+_SENDABLE_5: Final[frozenset[type[Packet]]] = frozenset(
+    {*_SENDABLE[Role.SERVER, State.CONNECTED], Auth, Disconnect}
+)
+_WELCOME_5: Final = {
+    Role.SERVER: _WELCOME[Role.SERVER, State.CONNECTED] | {AUTH},
+    Role.CLIENT: _WELCOME[Role.CLIENT, State.CONNECTED] | {Disconnect.kind << 4},
+}
+_ANSWERS_5: Final[frozenset[type[Packet]]] = frozenset({ConnAck, Auth})
 _DISCONNECT_ONLY: Final[frozenset[type[Packet]]] = frozenset({Disconnect})
 
 #: No CONNECT is larger: a fixed header of five bytes, ten bytes of variable header, five strings
@@ -137,14 +151,18 @@ _DISCONNECT_ONLY: Final[frozenset[type[Packet]]] = frozenset({Disconnect})
 MAX_CONNECT_SIZE = 5 + 10 + 5 * (2 + 65_535)
 
 
+#: An AUTH before CONNACK: no method that there is needs more, and nobody owes for it yet.
+MAX_AUTH_SIZE = 8 << 10
+
+
 class Connection:
     """The protocol of one connection, for either side.
 
     Attributes:
         role: which side this is.
         state: how far the connection has come.
-        version: of the protocol: 4 (MQTT 3.1.1) until a CONNECT of MQTT 5 has come, whether it was
-            in order or not; then 5.
+        version: of the protocol: 4 (MQTT 3.1.1) until a CONNECT of another one was sent or has
+            come, whether it was in order or not; then 5, or 3 (MQTT 3.1).
         max_packet_size: the largest packet accepted, in bytes, fixed header included.
         max_topic_alias: the largest topic alias accepted in MQTT 5; 0: none is. It may be set until
             CONNACK, which tells the client of it.
@@ -162,6 +180,7 @@ class Connection:
         "_expires_at_once",
         "_fault",
         "_is_311",
+        "_method",
         "_sendable",
         "_size_limit",
         "_topic_limits",
@@ -196,13 +215,14 @@ class Connection:
         """
         self.role = role
         self.version = PROTOCOL_LEVEL
-        # Whether all that comes is MQTT 3.1.1. A server knows when CONNECT has come.
-        self._is_311 = role is Role.CLIENT
+        # Whether all that comes has the format of MQTT 3.1.1. Both know when CONNECT is there.
+        self._is_311 = False
         self.max_packet_size = max_packet_size
         self.max_topic_alias = max_topic_alias
         # What topic aliases stand for; made when the first one comes.
         self._aliases: dict[int, str] | None = None
         self._expires_at_once = False
+        self._method: str | None = None
         self.buffer = b""
         self.position = 0
         self._topic_limits = topic_limits
@@ -319,21 +339,27 @@ class Connection:
             what = "CONNECT has" if isinstance(packet, ConnAck) else "connection has"
             raise LocalProtocolError(f"this {what} to be refused: {self._fault}")
         if isinstance(packet, ConnAck) and packet.session_present and self._clean_session:
-            raise LocalProtocolError(_SESSION_FAULTS[self.version])
-        if self.version == PROTOCOL_LEVEL:
+            raise LocalProtocolError(self._session_fault)
+        version = packet.protocol_level if isinstance(packet, Connect) else self.version
+        if version != PROTOCOL_LEVEL_5:
             encoded = encode(packet)
         else:
             if isinstance(packet, Disconnect):
-                _check_disconnect(packet)
+                self.check_disconnect(packet)
             encoded = encode5(packet)
         match packet:
             case Connect():
+                self.version = version
+                self._is_311 = version != PROTOCOL_LEVEL_5
                 self._clean_session = packet.clean_session
+                self._expires_at_once = not packet.properties.session_expiry
                 self._enter(State.AWAITING_CONNACK)
             case ConnAck(return_code=0):
                 self._enter(State.CONNECTED)
             case ConnAck() | Disconnect():
                 self.close()
+            case Auth() if self.state is State.AWAITING_CONNACK:
+                self._enter(State.AUTHENTICATING)
             case _:
                 pass
         return encoded
@@ -368,11 +394,18 @@ class Connection:
         self.state = state
         self._welcome = _WELCOME[self.role, state]
         self._sendable = _SENDABLE[self.role, state]
-        if state is State.CONNECTED and self.version != PROTOCOL_LEVEL:
-            self._sendable = _SENDABLE_5
+        if self.version == PROTOCOL_LEVEL_5:
+            if state is State.CONNECTED:
+                self._welcome = _WELCOME_5[self.role]
+            if self.role is Role.SERVER and state is State.CONNECTED:
+                self._sendable = _SENDABLE_5
+            elif self.role is Role.SERVER and state is State.AWAITING_CONNACK:
+                self._sendable = _ANSWERS_5
         self._size_limit = self.max_packet_size
         if state is State.AWAITING_CONNECT:
             self._size_limit = min(self.max_packet_size, MAX_CONNECT_SIZE)
+        elif state is State.AUTHENTICATING:
+            self._size_limit = min(self.max_packet_size, MAX_AUTH_SIZE)
 
     def _drop_input(self) -> None:
         self.buffer = b""
@@ -385,13 +418,17 @@ class Connection:
             case Connect():
                 self._clean_session = packet.clean_session
                 self._expires_at_once = not packet.properties.session_expiry
+                self._method = packet.properties.authentication_method
                 self._enter(State.AWAITING_CONNACK)
             case ConnAck(session_present=True) if self._clean_session:
-                raise RemoteProtocolError(_SESSION_FAULTS[self.version])
+                raise RemoteProtocolError(self._session_fault)
             case ConnAck(return_code=0):
                 self._enter(State.CONNECTED)
             case ConnAck():
                 self.close()
+            case Auth():
+                if self.state is State.AUTHENTICATING:
+                    self._enter(State.AWAITING_CONNACK)
             case _:
                 # What follows a DISCONNECT is kept in `buffer`: it is an error to be reported.
                 self._enter(State.CLOSED)
@@ -407,7 +444,7 @@ class Connection:
         if not fault:
             return
         message = f"{KIND_NAMES[packet.kind]}: {fault}"
-        if self.version == PROTOCOL_LEVEL:
+        if self.version != PROTOCOL_LEVEL_5:
             raise RemoteProtocolError(message)
         if isinstance(packet, Connect):
             largest = packet.properties.maximum_packet_size
@@ -418,16 +455,23 @@ class Connection:
         """Decode the packet at `position` if it is MQTT 5, or the first that a server gets."""
         first_byte, body = buffer[position], buffer[start:end]
         if self.state is not State.AWAITING_CONNECT:
+            if body == _NOT_5 and self.state is State.AWAITING_CONNACK:
+                return ConnAck(False, Reason.UNSUPPORTED_PROTOCOL_VERSION)
             self._check_length(buffer, position, start)
             packet = decode5(first_byte, body)
             if isinstance(packet, Publish):
                 return self._resolved(packet)
             if isinstance(packet, Disconnect):
                 self._check_leaving(packet)
+            elif isinstance(packet, Auth):
+                self._check_auth(packet)
             return packet
         if connect_level(body) != PROTOCOL_LEVEL_5:
             self._is_311 = True
-            return decode(first_byte, body)
+            connect = decode(first_byte, body)
+            if isinstance(connect, Connect):
+                self.version = connect.protocol_level
+            return connect
         self.version = PROTOCOL_LEVEL_5
         try:
             self._check_length(buffer, position, start)
@@ -444,11 +488,11 @@ class Connection:
             )
 
     def _resolved(self, packet: Publish) -> Publish:
-        """Return a PUBLISH of a client with its topic, whether that came or an alias for it."""
+        """Return a PUBLISH with its topic, whether that came or an alias for it."""
         properties = packet.properties
         if properties is NO_PROPERTIES:
             return packet
-        if properties.subscription_ids:
+        if properties.subscription_ids and self.role is Role.SERVER:
             raise ReasonedError(
                 "PUBLISH from a client has a subscription identifier [MQTT-3.3.4-6]",
                 Reason.PROTOCOL_ERROR,
@@ -477,7 +521,34 @@ class Connection:
             )
         return attrs.evolve(packet, topic=topic)
 
+    def _check_auth(self, packet: Auth) -> None:
+        if self._method is None:
+            raise ReasonedError(
+                "AUTH came, but CONNECT has no authentication method [MQTT-4.12.0-6]",
+                Reason.PROTOCOL_ERROR,
+            )
+        if packet.properties.authentication_method != self._method:
+            raise ReasonedError(
+                "AUTH has another authentication method than CONNECT, or none [MQTT-4.12.0-5]",
+                Reason.PROTOCOL_ERROR,
+            )
+        if packet.reason == Reason.SUCCESS:
+            raise ReasonedError(
+                "AUTH from a client has reason code 0, which only servers send [MQTT-3.15.2-1]",
+                Reason.PROTOCOL_ERROR,
+            )
+
     def _check_leaving(self, packet: Disconnect) -> None:
+        if self.role is Role.CLIENT:
+            if packet.reason not in SERVER_DISCONNECT_REASONS:
+                raise ReasonedError(
+                    f"DISCONNECT from a server has reason code {packet.reason:#04x}, which only "
+                    "clients send [MQTT-3.14.2-1]",
+                    Reason.PROTOCOL_ERROR,
+                )
+            if packet.properties.session_expiry is not None:
+                raise ReasonedError(_EXPIRY_OF_SERVER, Reason.PROTOCOL_ERROR)
+            return
         if packet.reason not in CLIENT_DISCONNECT_REASONS:
             raise ReasonedError(
                 f"DISCONNECT from a client has reason code {packet.reason:#04x}, which only "
@@ -486,17 +557,41 @@ class Connection:
             )
         if packet.properties.session_expiry and self._expires_at_once:
             raise ReasonedError(
-                "DISCONNECT sets a session expiry interval, but that of CONNECT was 0 (section "
-                "3.14.2.2.2)",
+                _EXPIRY_OF_NONE,
                 Reason.PROTOCOL_ERROR,
             )
+
+    def check_disconnect(self, packet: Disconnect) -> None:
+        """See that this side may send this DISCONNECT of MQTT 5. For this package only.
+
+        Raises:
+            LocalProtocolError: if not.
+        """
+        server = self.role is Role.SERVER
+        if packet.reason not in (
+            SERVER_DISCONNECT_REASONS if server else CLIENT_DISCONNECT_REASONS
+        ):
+            raise LocalProtocolError(
+                f"a {self.role.value} does not send DISCONNECT with reason code "
+                f"{packet.reason:#04x} [MQTT-3.14.2-1]"
+            )
+        if server and packet.properties.session_expiry is not None:
+            raise LocalProtocolError(_EXPIRY_OF_SERVER)
+        if packet.properties.session_expiry and self._expires_at_once:
+            raise LocalProtocolError(_EXPIRY_OF_NONE)
+
+    @property
+    def _session_fault(self) -> str:
+        if self.version == PROTOCOL_LEVEL_5:
+            return "CONNACK says session present, but a clean start was asked for [MQTT-3.2.2-2]"
+        return "CONNACK says session present, but a clean session was asked for [MQTT-3.2.2-1]"
 
     def _fail(self, fault: RemoteProtocolError) -> None:
         self._fault = fault
         self._drop_input()
         # A CONNECT refused with a return code is still owed its CONNACK, and whoever was connected
         # in MQTT 5 is told why it no longer is.
-        told = self.version != PROTOCOL_LEVEL and self.state is State.CONNECTED
+        told = self.version == PROTOCOL_LEVEL_5 and self.state is State.CONNECTED
         owed = isinstance(fault, UnacceptableConnectError)
         self._enter(State.AWAITING_CONNACK if owed else State.CLOSED)
         if told:
@@ -515,7 +610,7 @@ class Connection:
         raise fault
 
     def _unwelcome(self, first_byte: int) -> RemoteProtocolError:
-        if self.version == PROTOCOL_LEVEL:
+        if self.version != PROTOCOL_LEVEL_5:
             return RemoteProtocolError(self._unwelcome_fault(first_byte))
         if not self._disconnected and (fault := first_byte_fault5(first_byte)) is not None:
             return fault
@@ -523,8 +618,9 @@ class Connection:
 
     def _unwelcome_fault(self, first_byte: int) -> str:
         if self._disconnected:
+            peer = "client" if self.role is Role.SERVER else "server"
             return (
-                "the client sent more after its DISCONNECT; it must close the connection "
+                f"the {peer} sent more after its DISCONNECT; it must close the connection "
                 "[MQTT-3.14.4-2]"
             )
         if fault := first_byte_fault(first_byte):
@@ -533,6 +629,8 @@ class Connection:
         if self.role is Role.SERVER:
             if self.state is State.AWAITING_CONNECT:
                 return f"the first packet is {name}, not CONNECT [MQTT-3.1.0-1]"
+            if self.state is State.AUTHENTICATING:
+                return f"{name} before CONNACK, where only AUTH and DISCONNECT may [MQTT-3.1.2-30]"
             if name == "CONNECT":
                 return "a second CONNECT on the same connection [MQTT-3.1.0-2]"
             table = "section 2.2.1, table 2.1"
@@ -559,14 +657,14 @@ class Connection:
         return f"cannot send {name} while {self.state.value} [MQTT-3.1.0-1][MQTT-3.2.0-1]"
 
 
-_SESSION_FAULTS: Final = {
-    PROTOCOL_LEVEL: "CONNACK says session present, but a clean session was asked for "
-    "[MQTT-3.2.2-1]",
-    PROTOCOL_LEVEL_5: "CONNACK says session present, but a clean start was asked for "
-    "[MQTT-3.2.2-2]",
-}
+_EXPIRY_OF_NONE: Final = (
+    "DISCONNECT sets a session expiry interval, but that of CONNECT was 0 (section 3.14.2.2.2)"
+)
+_EXPIRY_OF_SERVER: Final = "a server's DISCONNECT has no session expiry interval [MQTT-3.14.2-2]"
+_NOT_5: Final = bytes((0, ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL))
+"""The body of the CONNACK of a server that does not know MQTT 5: it is one of 3.1.1."""
 
-_TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind})
+_TURNING_POINTS = frozenset({Connect.kind, ConnAck.kind, Disconnect.kind, Auth.kind})
 
 
 def _refuses(packet: Packet) -> bool:
@@ -574,16 +672,3 @@ def _refuses(packet: Packet) -> bool:
     if isinstance(packet, ConnAck):
         return packet.return_code != 0
     return isinstance(packet, Disconnect) and packet.reason >= Reason.UNSPECIFIED_ERROR
-
-
-def _check_disconnect(packet: Disconnect) -> None:
-    """See that a server may send this DISCONNECT."""
-    if packet.reason not in SERVER_DISCONNECT_REASONS:
-        raise LocalProtocolError(
-            f"a server does not send DISCONNECT with reason code {packet.reason:#04x} "
-            "[MQTT-3.14.2-1]"
-        )
-    if packet.properties.session_expiry is not None:
-        raise LocalProtocolError(
-            "a server's DISCONNECT has no session expiry interval [MQTT-3.14.2-2]"
-        )

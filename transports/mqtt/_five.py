@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from ...accounts import Account, Holder, Outcome, Recipient
 from ...dataspace import Batch, Publication
 from .._outlet import FRAMING_BYTES
+from ._aliases import Aliases
+from ._bridges import Bridge, is_nobodys
 from ._droppable import QOS_ZERO, with_packet_id
 from ._filters import Filters
 from ._frames import body_of
@@ -47,16 +50,12 @@ _MOST_SECONDS: Final = 0xFFFF_FFFF
 """The most that a message expiry interval says."""
 _SUBSCRIPTION_IDENTIFIER: Final = b"\x0b"
 
-_MORE_BYTES: Final = 9
-"""What framing adds to a publication, besides what 3.1.1 adds: at most four bytes of length, and
-five for the time that is left."""
+_MORE_BYTES: Final = 12
+"""What framing adds to a publication, besides what 3.1.1 adds: at most four bytes of length, five
+for the time that is left and three for a topic alias."""
 
 _IDENTIFIER_BYTES: Final = 5
 """At most so much for each subscription identifier."""
-
-
-def _is_nobodys(_: Account) -> bool:
-    return False
 
 
 class Five(Framing):
@@ -66,6 +65,7 @@ class Five(Framing):
         packet: Its CONNECT.
         filters: What its client has subscribed to.
         wall: The wall clock.
+        max_topic_alias: Topics that may have short names, if the client allows as many.
 
     Attributes:
         filters: See above.
@@ -78,7 +78,8 @@ class Five(Framing):
     """
 
     __slots__ = (
-        "expiry", "filters", "is_own", "max_packet_size", "receive_maximum", "tells_problems",
+        "_aliases", "expiry", "filters", "is_own", "max_packet_size", "receive_maximum",
+        "tells_problems",
     )  # fmt: skip
 
     def __init__(
@@ -86,15 +87,24 @@ class Five(Framing):
         packet: Connect,
         filters: Filters,
         wall: Callable[[], float],
+        max_topic_alias: int = 0,
     ) -> None:
         super().__init__(wall)
         said = packet.properties
+        most = min(said.topic_alias_maximum or 0, max_topic_alias)
+        self._aliases = Aliases(most) if most else None
         self.filters = filters
-        self.is_own: Callable[[Account], bool] = _is_nobodys
+        self.is_own: Callable[[Account], bool] = is_nobodys
         self.max_packet_size = said.maximum_packet_size
         self.receive_maximum = said.receive_maximum or MAX_PACKET_ID
         self.expiry = seconds_of(said.session_expiry or 0)
         self.tells_problems = said.request_problem_information != 0
+
+    def apart(self, filters: Filters) -> Five:
+        """Return the same of a client for a subscription that goes by itself: a shared one."""
+        other = copy(self)
+        other.filters = filters
+        return other
 
     def explain(self, why: str) -> Properties:
         """Return the properties of an acknowledgement that says why, if the client wants that.
@@ -105,9 +115,9 @@ class Five(Framing):
 
     @property
     def takes_runs(self) -> bool:
-        """Whether a run of publications is told as it is."""
+        """Whether a run of publications is told as it is, but for what is too large."""
         filters = self.filters
-        return not (filters.selects or filters.identifies or self.max_packet_size is not None)
+        return not (filters.selects or filters.identifies)
 
     @property
     def framing_bytes(self) -> int:
@@ -144,16 +154,27 @@ class Five(Framing):
         identifiers = self._identifiers(publication.topic)
         if identifiers:
             properties = identifiers + properties
+        topic = publication.topic
+        limit = self.max_packet_size
+        aliases = self._aliases
+        # What is put aside may expire there, and what it names would never be heard of.
+        if aliases is not None and publication.qos and not aside:
+            alias = aliases.known(topic)
+            if alias is not None:
+                topic = ""
+                properties = alias + properties
+            elif limit is None or publication.nbytes + self.framing_bytes <= limit:
+                properties = aliases.new(topic) + properties
         data = encode_publish5(
-            publication.topic,
+            topic,
             publication.payload,
             publication.qos,
             publication.retain,
             dup,
             packet_id,
             properties,
+            aliased=not topic,
         )
-        limit = self.max_packet_size
         return data if limit is None or len(data) <= limit else b""
 
     def put_aside(self, publication: Publication) -> bytes:
@@ -220,6 +241,11 @@ def _behind_number(packet: bytes, at: int) -> int:
     return at + 1
 
 
+def identifier_bytes(identifier: int) -> bytes:
+    """Return a subscription identifier as the property that it is; 0: none."""
+    return _SUBSCRIPTION_IDENTIFIER + variable_int(identifier) if identifier else b""
+
+
 def with_reason(why: str) -> Properties:
     """Return the properties of a packet that says why."""
     return Properties(reason_string=why.replace("\0", " ")[:SHOWN_OF_REASON])
@@ -231,11 +257,14 @@ def seconds_of(interval: int) -> float | None:
 
 
 class AtMostOnce(Recipient):
-    """Stands before the outlet of a client that speaks MQTT 5, for what it does not acknowledge."""
+    """Stands before the outlet of a client that speaks MQTT 5, for what it does not acknowledge.
+
+    And before that of a bridge, whatever it speaks.
+    """
 
     __slots__ = ("_five", "_outlet")
 
-    def __init__(self, five: Five, outlet: Outlet) -> None:
+    def __init__(self, five: Five | Bridge, outlet: Outlet) -> None:
         self._five = five
         self._outlet = outlet
 
@@ -256,8 +285,10 @@ class AtMostOnce(Recipient):
                 chunk = framed.get(MQTT5)
                 if chunk is None:
                     chunk = framed[MQTT5] = as_mqtt5(item.raw)
-                outlet.hold(account, chunk, items, nbytes, now)
-                return
+                largest = five.max_packet_size
+                if largest is None or len(chunk) <= largest:
+                    outlet.hold(account, chunk, items, nbytes, now)
+                    return
             chunk, sent, sent_bytes = five.frame_run(account, item)
         else:
             told = five.select(account, item)

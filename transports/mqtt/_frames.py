@@ -52,6 +52,7 @@ AUTH = 0xF0  # of MQTT 5; section 3.15 there
 
 # The flags of a PUBLISH (section 3.3.1).
 RETAIN = 0x01
+QOS_1 = 0x02
 QOS_2 = 0x04
 DUP = 0x08
 

@@ -52,6 +52,11 @@ class Framing:
         expired = publication.has_expired(self._wall())
         return Outcome.EXPIRED if expired else Outcome.DROPPED
 
+    def why_not_back(self, packet: bytes) -> Outcome:
+        """Return what became of a packet that was put aside and not sent: see `take_back`."""
+        # It was not too large then.
+        return Outcome.EXPIRED
+
     def put_aside(self, publication: Publication) -> bytes:
         """Return the packet of a publication as it is put aside; b"" if it is not to be sent."""
         return self.frame(publication, 1)

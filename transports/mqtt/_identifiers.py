@@ -6,10 +6,12 @@ from .._errors import LocalProtocolError, RemoteProtocolError
 
 MAX_PACKET_ID = 65_535
 
-#: How many QoS 2 publications a peer may have begun and not released. EMQX's `max_awaiting_rel`
-#: is 100 and drops what is above; here the connection is closed, so it is set well above what
-#: clients keep in flight (20 by default in paho-mqtt).
-DEFAULT_MAX_AWAITING_RELEASE = 1_000
+#: How many QoS 2 publications a peer may have begun and not released: all that there can be. MQTT
+#: 3.1.1 has no way to tell a client of less, and 65,535 take no more than 8 KiB here.
+DEFAULT_MAX_AWAITING_RELEASE = MAX_PACKET_ID
+
+#: From this many on, identifiers are kept as bits: as a set of Python's, 65,535 are 6 MB.
+_FEW = 256
 
 
 class PacketIds:
@@ -75,25 +77,33 @@ class AwaitingRelease:
     it is answered with a PUBREC and not delivered.
     """
 
-    __slots__ = ("_ids", "limit")
+    __slots__ = ("_bits", "_ids", "_many", "limit")
 
     def __init__(self, limit: int = DEFAULT_MAX_AWAITING_RELEASE) -> None:
         self.limit = limit
+        # A set of them while there are few; then one bit for each that there can be.
         self._ids: set[int] = set()
+        self._bits: bytearray | None = None
+        self._many = 0
 
     def __len__(self) -> int:
         """How many publications await their PUBREL."""
-        return len(self._ids)
+        return len(self._ids) if self._bits is None else self._many
 
     def __contains__(self, packet_id: object) -> bool:
-        return packet_id in self._ids
+        bits = self._bits
+        if bits is None or not isinstance(packet_id, int):
+            return packet_id in self._ids
+        return bool(bits[packet_id >> 3] & 1 << (packet_id & 7))
 
     def __iter__(self) -> Iterator[int]:
         """Yield their identifiers."""
-        return iter(self._ids)
+        if self._bits is None:
+            return iter(self._ids)
+        return (packet_id for packet_id in range(1, MAX_PACKET_ID + 1) if packet_id in self)
 
     def __repr__(self) -> str:
-        return f"<AwaitingRelease {len(self._ids)}/{self.limit}>"
+        return f"<AwaitingRelease {len(self)}/{self.limit}>"
 
     def add(self, packet_id: int) -> bool:
         """Note a QoS 2 PUBLISH; True if it is new and is to be delivered, False if a duplicate.
@@ -101,23 +111,43 @@ class AwaitingRelease:
         Raises:
             RemoteProtocolError: if the peer has begun more than `limit` without releasing them.
         """
-        if packet_id in self._ids:
+        if packet_id in self:
             return False
-        if len(self._ids) >= self.limit:
+        if len(self) >= self.limit:
             raise RemoteProtocolError(
                 f"{self.limit} QoS 2 publications await their PUBREL and another one came; answer "
                 "PUBREC with PUBREL or raise the limit [MQTT-4.3.3-1]"
             )
-        self._ids.add(packet_id)
+        self.restore(packet_id)
         return True
 
     def restore(self, packet_id: int) -> None:
         """Take up one from before a restart, whatever the limit is now."""
-        self._ids.add(packet_id)
+        if packet_id in self:
+            return
+        if self._bits is None:
+            self._ids.add(packet_id)
+            if len(self._ids) >= _FEW:
+                self._keep_bits()
+        else:
+            self._bits[packet_id >> 3] |= 1 << (packet_id & 7)
+            self._many += 1
 
     def release(self, packet_id: int) -> bool:
         """Note a PUBREL; whether its publication was known. PUBCOMP is the answer either way."""
-        if packet_id in self._ids:
+        if packet_id not in self:
+            return False
+        if self._bits is None:
             self._ids.remove(packet_id)
             return True
-        return False
+        self._bits[packet_id >> 3] &= ~(1 << (packet_id & 7))
+        self._many -= 1
+        if not self._many:
+            self._bits = None
+        return True
+
+    def _keep_bits(self) -> None:
+        ids, self._ids = self._ids, set()
+        self._bits = bytearray((MAX_PACKET_ID >> 3) + 1)
+        for packet_id in ids:
+            self.restore(packet_id)

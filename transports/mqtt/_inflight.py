@@ -12,7 +12,7 @@ that it does not take neither (MQTT 5, maximum packet size, section 3.1.2.11.4).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
@@ -30,13 +30,19 @@ from ...accounts import (
     UnfitPolicyError,
 )
 from ...dataspace import Publication
+from ...dataspace.queues import Delivery, PrefetchWindow
 from .._flusher import SENDING
 from .._outlet import Outlet, nobody
 from ..queues._spool import OpenSpool, Spool
 from ._droppable import packets_of
 from ._framing import Framing
+from ._handed import drop, end, let_on
 from ._identifiers import PacketIds
+from ._permissions import Readable
 from ._reasons import Reason, ReasonedError
+
+if TYPE_CHECKING:
+    from ..acl import Rights
 
 DEFAULT_MAX_INFLIGHT = 32
 """Publications on their way to one subscriber and not acknowledged; as EMQX's `max_inflight`
@@ -82,6 +88,22 @@ class AtLeastOnce(Recipient):
         self._holder.ready()
 
 
+class _Room(PrefetchWindow):
+    """What an `Inflight` has room for, as groups are told."""
+
+    __slots__ = ("_inflight",)
+
+    def __init__(self, inflight: Inflight) -> None:
+        super().__init__()
+        self._inflight = inflight
+
+    @property
+    def has_room(self) -> bool:
+        """See `PrefetchWindow.has_room`: what waits here goes first."""
+        inflight = self._inflight
+        return not (inflight.closed or inflight.behind or inflight.queue) and inflight.has_room
+
+
 class Inflight(LoanQueue):
     """Publications with QoS 1 and 2 for one subscriber, in order, each with a packet identifier.
 
@@ -102,12 +124,13 @@ class Inflight(LoanQueue):
 
     Attributes:
         unacked: What was sent and has not been acknowledged, by packet identifier.
+        handed: The same of what groups have handed over, and hold.
         releasing: Identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
     """
 
     __slots__ = (
-        "_framing", "_ids", "_on_broken", "_open_spool", "_outlet", "_spool",
-        "_window", "releasing", "unacked",
+        "_framing", "_ids", "_on_broken", "_open_spool", "_outlet", "_room", "_spool",
+        "_window", "handed", "releasing", "unacked",
     )  # fmt: skip
 
     kind = "inflight"
@@ -137,6 +160,8 @@ class Inflight(LoanQueue):
         # The loan, and its QoS.
         self.unacked: dict[int, tuple[LoanedItem[list[Any]], int]] = {}
         self.releasing: set[int] = set()
+        self.handed: dict[int, tuple[Delivery, int]] = {}
+        self._room: PrefetchWindow | None = None
         self._on_broken = on_broken
 
     def __repr__(self) -> str:
@@ -144,7 +169,19 @@ class Inflight(LoanQueue):
 
     def __len__(self) -> int:
         """Return how many publications are not acknowledged."""
-        return len(self.unacked) + self._unsent
+        return len(self.unacked) + len(self.handed) + self._unsent
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be under way."""
+        return len(self.unacked) + len(self.releasing) + len(self.handed) < self._window
+
+    @property
+    def room(self) -> PrefetchWindow:
+        """See `Taker.room`."""
+        if self._room is None:
+            self._room = _Room(self)
+        return self._room
 
     @property
     def _unsent(self) -> int:
@@ -247,15 +284,40 @@ class Inflight(LoanQueue):
         return True
 
     def _fill_and_send(self) -> None:
-        self._fill()
+        self._go_on()
         self._outlet.ready()
+
+    def _go_on(self) -> None:
+        """Send what there is room for; what groups have for the client after that."""
+        self._fill()
+        if self._room is not None:
+            let_on(self._room)
+
+    def take(self, delivery: Delivery, publication: Publication, framing: Framing) -> None:
+        """See `Taker.take`."""
+        packet_id = self._ids.allocate()
+        packet = framing.frame(publication, packet_id)
+        if not packet:
+            self._ids.release(packet_id)
+            drop(delivery, framing.why_not(publication))
+            return
+        delivery.event = None
+        delivery.loan.item[:] = [packet]
+        self.handed[packet_id] = delivery, publication.qos
+        self._outlet.forward(delivery.loan)
 
     # -- acknowledgements -----------------------------------------------------------------------
 
     def is_unsent(self, packet_id: int) -> bool:
         """Whether nothing of the publication has left, so that it cannot be acknowledged."""
         unacked = self.unacked.get(packet_id)
-        return unacked is not None and any(loan is unacked[0] for loan in self._outlet.unbegun())
+        if unacked is not None:
+            loan = unacked[0]
+        elif packet_id in self.handed:
+            loan = self.handed[packet_id][0].loan
+        else:
+            return False
+        return any(each is loan for each in self._outlet.unbegun())
 
     def acknowledged(self, packet_id: int) -> None:
         """Settle what a PUBACK is for, if it is here.
@@ -265,7 +327,7 @@ class Inflight(LoanQueue):
         """
         if self._settle(packet_id, 1):
             self._ids.release(packet_id)
-            self._fill()
+            self._go_on()
 
     def received(self, packet_id: int) -> bool:
         """Settle what a PUBREC is for; whether it was here. PUBREL is the answer in any case.
@@ -290,7 +352,7 @@ class Inflight(LoanQueue):
         if not self._settle(packet_id, 2, Outcome.REJECTED):
             return False
         self._ids.release(packet_id)
-        self._fill()
+        self._go_on()
         return True
 
     def completed(self, packet_id: int) -> None:
@@ -298,30 +360,47 @@ class Inflight(LoanQueue):
         if packet_id in self.releasing:
             self.releasing.remove(packet_id)
             self._ids.release(packet_id)
-            self._fill()
+            self._go_on()
 
     def _settle(self, packet_id: int, qos: int, outcome: Outcome = Outcome.ACKED) -> bool:
         unacked = self.unacked.get(packet_id)
         if unacked is None:
-            return False
+            return self._end_handed(packet_id, qos, outcome)
         loan, sent = unacked
         check_handshake(packet_id, sent, qos)
         del self.unacked[packet_id]
         loan.settle(outcome=outcome)
         return True
 
+    def _end_handed(self, packet_id: int, qos: int, outcome: Outcome) -> bool:
+        handed = self.handed.get(packet_id)
+        if handed is None:
+            return False
+        delivery, sent = handed
+        check_handshake(packet_id, sent, qos)
+        del self.handed[packet_id]
+        if qos > 1 and outcome is Outcome.ACKED:
+            self.releasing.add(packet_id)  # or there would seem to be room for another one
+        end(delivery, outcome)
+        return True
+
     def _drop(self, loan: LoanedItem[list[Any]]) -> None:
         """End a loan of what is not to be sent."""
         progressed_at = self.progressed_at
-        entry = loan.item[0]
-        # What was put aside was not too large then.
-        put_aside = isinstance(entry, bytes)
-        loan.settle(outcome=Outcome.EXPIRED if put_aside else self._framing.why_not(entry))
+        entry: Publication | bytes = loan.item[0]
+        framing = self._framing
+        why = framing.why_not_back(entry) if isinstance(entry, bytes) else framing.why_not(entry)
+        loan.settle(outcome=why)
         # The subscriber has taken nothing by it.
         self.progressed_at = progressed_at
 
+    def look_again(self, rights: Rights) -> None:
+        """Send nothing of what waits that a client with these rights may not read."""
+        if self._unsent:
+            self._framing = Readable.before(self._framing, rights)
+
     def _fill(self) -> None:
-        while len(self.unacked) + len(self.releasing) < self._window:
+        while len(self.unacked) + len(self.releasing) + len(self.handed) < self._window:
             if not self.queue and not self._take_back():
                 return
             loan = self.queue[0]
@@ -352,6 +431,9 @@ class Inflight(LoanQueue):
         unacked = list(self.unacked.values())
         self.unacked.clear()
         self.releasing.clear()
+        # Their groups have taken them back.
+        self.handed.clear()
+        self._room = None
         for loan, _ in unacked:
             loan.settle(outcome=outcome)
         self.settle_all(outcome)

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import attrs
 
@@ -45,25 +46,38 @@ from ...accounts import (
     measure,
 )
 from ...accounts._incidents import GivenUp
-from ...dataspace import Dataspace, Observation, Observe, Publication, TopicFilter
+from ...dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._account_tree import AccountTree
 from .._outlet import nobody
 from .._partings import Steps
-from .._tenants import peer_of, printable
+from .._passed import PassedTime
+from .._shares import fits
+from .._tenants import NO_USER, Peer, as_part, identity, peer_of, peer_of_older, printable
 from ._answers import Answer
 from ._filters import Filters
 from ._frames import MAX_REMAINING_LENGTH
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
+from ._permissions import lost_shares
+from ._room import Kept, over_share
 from ._selecting import Selecting, select_by
-from ._topics import topic_filter_fault
+from ._shared import SharedGroup, SharedGroups, stand_for, stop
+from ._topics import is_shared, shared_fault, topic_filter_fault
+
+if TYPE_CHECKING:
+    from ..acl import Authority, Rights
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
 
 SESSION_PREFIX = "mqtt/session/"
 AWAITING_PREFIX = "mqtt/awaiting/"
 RELEASING_PREFIX = "mqtt/releasing/"
+CLOCK_KEY = "mqtt/clock"
+
+CLOCK_NOTED_SECONDS: Final = 60.0
+"""How often the time is noted, which what is kept expires by: as much as may count twice or not at
+all where a machine without a clock loses power. As cheap as one message a minute."""
 
 EXACTLY_ONCE = 2
 
@@ -125,6 +139,9 @@ class KeptSettings:
     """QoS 2 publications of one client whose PUBREL has not come."""
     outlives: bool = True
     """Whether sessions outlive the process, too."""
+    verified: bool = False
+    """Whether it is verified which users clients are; then what an older version has kept for a
+    user is that user's."""
     patience: float
     """Seconds that a client, or the queue of one that is away, may make no progress while others
     wait on it."""
@@ -144,8 +161,8 @@ def is_exactly_once(event: Any) -> bool:
 class SessionQueue(Queue):
     """The queue of a kept session.
 
-    If publishers wait on it because nothing more may be kept on disk, and its client is away, the
-    session is over: nobody else will make room (rule 11).
+    If publishers wait on it because nothing more may be kept on disk, and its client is away, room
+    is made by those sessions that have more than their share (rule 11).
     """
 
     __slots__ = ("on_given_up",)
@@ -165,10 +182,9 @@ class SessionQueue(Queue):
         return self.is_away and self.statistics().trouble is not None
 
     @property
-    def is_short(self) -> bool:
-        """Whether something waits, unconfirmed, for room to be kept in."""
-        writer = self._writer
-        return writer.short and writer.trouble is None and writer.unwritten > 0
+    def wants(self) -> int:
+        """How many bytes the first of what waits for room needs; 0: nothing waits."""
+        return self._writer.wants
 
     def give_up(self, why: str) -> None:
         """See `Queue.give_up`."""
@@ -185,12 +201,15 @@ class _Subscribed:
     """One subscription of a kept session."""
 
     granted: int
-    observation: Observation | None
-    """None while the client is away and there is nothing to keep for it."""
+    observation: Observation | Assertion | None
+    """None while the client is away and there is nothing to keep for it. An assertion for a shared
+    one: it is the group that observes."""
     options: int = 0
     """See `Filters`."""
     identifier: int = 0
     """Its subscription identifier; 0: none."""
+    group: SharedGroup | None = None
+    """In which it has a part, if it is shared."""
 
 
 @attrs.frozen(slots=True)
@@ -198,14 +217,19 @@ class _KeptValue:
     """What is written of a session, but for its identifiers and its queue.
 
     Each filter is [text, granted] or, with MQTT 5's, [text, granted, options, identifier]. There is
-    an expiry only if it is the session's own. So what has nothing of MQTT 5 is as older versions
-    have it.
+    an expiry only if it is the session's own, and a client's identifier only where it is not what
+    the value is kept by. Older versions have no user, and the names of users stand as they are in
+    theirs; so what has nothing of this is as they have it.
     """
 
     name: str
     left: float | None
     filters: list[tuple[str, int, int, int]]
     expiry: float | None = AS_SET
+    user: str | None = None
+    """Whose it is, if that is verified."""
+    client: str | None = None
+    is_older: bool = False
 
     @classmethod
     def of(cls, value: bytes) -> _KeptValue:
@@ -221,9 +245,12 @@ class _KeptValue:
                 raise TypeError("its name or its time is none")
             if not isinstance(expiry, float | int | None):
                 raise TypeError("its expiry is none")
+            user, client = kept.get("user"), kept.get("client")
+            if not isinstance(user, str | None) or not isinstance(client, str | None):
+                raise TypeError("its user or its client is none")
             filters = [(*each, 0, 0) if len(each) == 2 else each for each in kept["filters"]]
             for text, granted, options, identifier in filters:
-                fault = topic_filter_fault(text)
+                fault = shared_fault(text) if is_shared(text) else topic_filter_fault(text)
                 if fault is not None or granted not in (0, 1, 2):
                     raise ValueError(fault or f"QoS {granted} is none")
                 if type(options) is not int or type(identifier) is not int:
@@ -232,7 +259,8 @@ class _KeptValue:
                     raise ValueError(f"options {options}, identifier {identifier} are none")
         except (TypeError, KeyError, AttributeError, RecursionError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-        return cls(name, left, [(t, g, o, i) for t, g, o, i in filters], expiry)
+        filters = [(t, g, o, i) for t, g, o, i in filters]
+        return cls(name, left, filters, expiry, user, client, is_older="user" not in kept)
 
     def encode(self) -> bytes:
         """Return it as bytes."""
@@ -241,8 +269,12 @@ class _KeptValue:
             "left": self.left,
             "filters": [each if each[2] or each[3] else each[:2] for each in self.filters],
         }
+        if self.user is not None or "%" in self.name:
+            kept["user"] = self.user
         if self.expiry != AS_SET:
             kept["expiry"] = self.expiry
+        if self.client is not None:
+            kept["client"] = self.client
         return json.dumps(kept, separators=(",", ":")).encode()
 
 
@@ -251,6 +283,8 @@ class KeptSession:
 
     Attributes:
         client_id: The client's.
+        user: Whose it is, if that was verified when it was last connected; else None.
+        place: What it is called where it is kept.
         name: What its account is called: `listener/user/client`, as it was last connected.
         queue: What it is to acknowledge, and whether it may have had it before.
         subscriptions: Its filters.
@@ -260,21 +294,31 @@ class KeptSession:
         awaiting: The identifiers of its QoS 2 publications whose PUBREL has not come.
         unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
-        left: When it was last disconnected, in seconds of the wall clock; None while it is not.
+        rights: What its client may read, as it was last connected; None: everything.
+        left: When it was last disconnected, by `KeptSessions.wall`; None while it is not.
         short_since: Since when something waits for room while its client is away; None if nothing
             does. On the ledger's clock.
     """
 
     __slots__ = (
         "__weakref__", "_at_least_once", "_expiry", "_selecting", "_sessions", "awaiting",
-        "client_id", "filters", "left", "name", "own", "queue", "releasing", "shelf", "short_since",
-        "subscriptions", "unanswered",
+        "client_id", "filters", "left", "name", "own", "place", "queue", "releasing", "rights",
+        "shelf", "short_since", "subscriptions", "unanswered", "user",
     )  # fmt: skip
 
-    def __init__(self, sessions: KeptSessions, client_id: str, name: str) -> None:
+    def __init__(
+        self,
+        sessions: KeptSessions,
+        client_id: str,
+        name: str,
+        user: str | None = None,
+        place: str | None = None,
+    ) -> None:
         self._sessions = sessions
         self.client_id = client_id
         self.name = name
+        self.user = user
+        self.place = self.key if place is None else place
         self.subscriptions: dict[str, _Subscribed] = {}
         self.filters = Filters()
         self.own: Callable[[Account], bool] | None = None
@@ -284,6 +328,7 @@ class KeptSession:
         self.releasing: dict[int, None] = {}
         self.left: float | None = None
         self.short_since: float | None = None
+        self.rights = sessions.rights_of(name, client_id)
         self.queue, self.shelf = sessions.make_queue(self)
         self._at_least_once = AtLeastOnce(self.queue)
         # Made when it is needed, as it knows this session.
@@ -294,9 +339,14 @@ class KeptSession:
         return f"<KeptSession {self.client_id}: {where}, {len(self.queue)} queued>"
 
     @property
+    def key(self) -> str:
+        """What it is known by; see `identity`."""
+        return identity(self.client_id, self.user)
+
+    @property
     def is_current(self) -> bool:
         """Whether it is its client's session: not ended while a connection still had it."""
-        return self._sessions.by_id.get(self.client_id) is self
+        return self._sessions.by_id.get(self.key) is self
 
     @property
     def expiry(self) -> float | None:
@@ -315,7 +365,7 @@ class KeptSession:
         self._expiry = AS_SET
 
     def is_over(self, now: float) -> bool:
-        """Whether its client has been away for too long at `now`, on the wall clock."""
+        """Whether its client has been away for too long at `now`, by `KeptSessions.wall`."""
         expiry = self.expiry
         return self.left is not None and expiry is not None and now - self.left >= expiry
 
@@ -356,16 +406,20 @@ class KeptSession:
         outlet: Recipient | None,
         *,
         options: int = 0,
-    ) -> Observation | None:
+    ) -> Observation | Assertion | None:
         """Let `turn` subscribe to a filter, in place of the subscription to it that there is.
 
         Publications of QoS 0 go to `outlet`; while there is none, to nobody. Returns None where
         there is nothing to observe until the client is back. For `options` see `subscribed`.
         """
         dataspace = self._sessions.dataspace
-        old = self.subscriptions.get(text)
-        if old is not None and old.observation is not None:
-            dataspace.unobserve(turn, old.observation)
+        rights = self.rights
+        known = self.subscriptions.get(text)
+        old = None if known is None else known.observation
+        if is_shared(text):
+            return stand_for(dataspace, turn, text, cast("Assertion | None", old))
+        if isinstance(old, Observation):
+            dataspace.unobserve(turn, old)
         acked = self.acked(granted, options)
         if outlet is None and acked is None:
             return None
@@ -377,13 +431,14 @@ class KeptSession:
             granted=granted,
             consumer=self.queue,
             replay=False,
+            allows=None if rights is None else rights.allows(text),
         )
 
     def subscribed(
         self,
         text: str,
         granted: int,
-        observation: Observation | None,
+        observation: Observation | Assertion | None,
         *,
         options: int = 0,
         identifier: int = 0,
@@ -393,26 +448,46 @@ class KeptSession:
         `options` and `identifier` are MQTT 5's (`Filters`); such ones are for a client that has
         been attached with `own`.
         """
-        self.subscriptions[text] = _Subscribed(granted, observation, options, identifier)
-        self.filters.add(text, options, identifier)
+        known = self.subscriptions.get(text)
+        new = self.subscriptions[text] = _Subscribed(granted, observation, options, identifier)
+        if is_shared(text):
+            new.group = None if known is None else known.group
+            self._have_part(text, new)
+        else:
+            self.filters.add(text, options, identifier)
 
-    def unsubscribed(self, text: str) -> Observation | None:
+    def _have_part(self, text: str, subscribed: _Subscribed) -> None:
+        """Have a part in the group of a shared subscription; who one is may have changed."""
+        groups = self._sessions.groups
+        assert groups is not None
+        group = groups.of_session(self, text)
+        if subscribed.group is not None and subscribed.group is not group:
+            subscribed.group.forget(self)
+        subscribed.group = group
+        group.keep(self, subscribed.granted)
+
+    def unsubscribed(self, text: str) -> Observation | Assertion | None:
         """Forget a subscription; return what there is to end."""
         subscribed = self.subscriptions.pop(text, None)
+        if subscribed is None:
+            return None
+        if subscribed.group is not None:
+            subscribed.group.forget(self)
         self.filters.remove(text)
-        return None if subscribed is None else subscribed.observation
+        return subscribed.observation
 
     def _observe_again(self, text: str, account: Account, outlet: Recipient | None) -> None:
         """Let the publications of QoS 0 on a filter go to `outlet` from now on.
 
-        To nobody, if it is None; nothing is to be done then if that is so already.
+        To nobody, if it is None; nothing is to be done then if that is so already. Of a shared one
+        it is whose quota it stands on that changes.
 
         Raises:
             QuotaExceededError: If it does not fit into the quota of `account`.
         """
         subscribed = self.subscriptions.get(text)
         before = None if subscribed is None else subscribed.observation
-        is_away = before is None or before.holder is None
+        is_away = not isinstance(before, Observation) or before.holder is None
         if subscribed is not None and self.is_current and not (outlet is None and is_away):
             with account.turn() as turn:
                 observation = self.observe(turn, text, subscribed.granted, outlet)
@@ -422,7 +497,7 @@ class KeptSession:
         observation = self.unsubscribed(text)
         if observation is not None:
             with account.turn() as turn:
-                self._sessions.dataspace.unobserve(turn, observation)
+                stop(self._sessions.dataspace, turn, observation)
 
     def unobserving(self, account: Account) -> Steps:
         """End all subscriptions, in the steps that are returned."""
@@ -437,6 +512,7 @@ class KeptSession:
         outlet: Recipient,
         *,
         own: Callable[[Account], bool] | None = None,
+        rights: Rights | None = None,
     ) -> Iterator[None]:
         """Note that the client is connected: its publications of QoS 0 go to `outlet`.
 
@@ -447,6 +523,7 @@ class KeptSession:
             name: Its name.
             outlet: See above; it may be what stands before the outlet.
             own: For a client with MQTT 5: whether an account is one that its connection pays with.
+            rights: What it may read; None: everything.
 
         Raises:
             QuotaExceededError: If its subscriptions do not fit into the quota of who it is now.
@@ -454,18 +531,23 @@ class KeptSession:
         items = nbytes = 0
         for text, subscribed in list(self.subscriptions.items()):
             observation = subscribed.observation
-            if observation is None or observation.assertion.owner.name != account.name:
+            stands = observation.assertion if isinstance(observation, Observation) else observation
+            if stands is None or stands.owner.name != account.name:
                 items += 1
                 nbytes += measure(Observe(TopicFilter(text)))
             yield
         account.standing().check(items, nbytes)
-        self.own = own
+        self.own, self.rights = own, rights
         for text in list(self.subscriptions):
             self._observe_again(text, account, outlet)
             yield
         self.left = None
         self.name = self.queue.name = name
         self.queue.owner = account
+        for text, each in list(self.subscriptions.items()):
+            if each.group is not None:
+                self._have_part(text, each)
+                yield
         # What is queued for who is there is bounded by its publishers' limits.
         self._limit_queue(None, None)
         self.write()
@@ -504,13 +586,14 @@ class KeptSession:
             (text, each.granted, each.options, each.identifier)
             for text, each in self.subscriptions.items()
         ]
-        value = _KeptValue(self.name, self.left, filters, self._expiry)
-        self._sessions.keeping.set(SESSION_PREFIX + self.client_id, value.encode())
+        client = None if self.place == self.client_id else self.client_id
+        value = _KeptValue(self.name, self.left, filters, self._expiry, self.user, client)
+        self._sessions.keeping.set(SESSION_PREFIX + self.place, value.encode())
 
     def erase(self) -> None:
         """Keep nothing of it."""
         keeping = self._sessions.keeping
-        keeping.delete(SESSION_PREFIX + self.client_id)
+        keeping.delete(SESSION_PREFIX + self.place)
         for packet_id in self.awaiting:
             keeping.delete(self._key(AWAITING_PREFIX, packet_id))
         for packet_id in self.releasing:
@@ -518,7 +601,7 @@ class KeptSession:
         keeping.drop(self.shelf)
 
     def _key(self, prefix: str, packet_id: int) -> str:
-        return f"{prefix}{packet_id}/{self.client_id}"
+        return f"{prefix}{packet_id}/{self.place}"
 
     # -- QoS 2 from the client ------------------------------------------------------------------
 
@@ -565,7 +648,8 @@ class KeptSession:
         if packet_id not in self.releasing:
             self.releasing[packet_id] = None
             # With a number that tells their order [MQTT-4.6.0-4].
-            keeping.set(self._key(RELEASING_PREFIX, packet_id), time.time_ns().to_bytes(8, "big"))
+            number = self._sessions.next_number()
+            keeping.set(self._key(RELEASING_PREFIX, packet_id), number.to_bytes(8, "big"))
         keeping.when_durable(release, self.queue)
 
     def completed(self, packet_id: int) -> bool:
@@ -610,10 +694,14 @@ class KeptSessions:
         settings: How much is kept.
         backing: Makes the queues' policy of paging.
         queue: Makes a queue.
-        wall: The wall clock.
+        wall: The time by which they expire; it only passes, and is not set (`PassedTime`).
+        groups: Those that have members among them; None: there are none.
+        authority: Says what clients may read; None: everything.
 
     Attributes:
-        by_id: Them, by client identifier.
+        by_id: Them, by what they are known by (`KeptSession.key`).
+        groups: See above.
+        backing: See above.
         at_rest: See above.
         expired: How many were ended because nobody came back for them.
         given_up: How many were ended because others waited for room in their queues.
@@ -633,8 +721,11 @@ class KeptSessions:
         backing: BackingFactory = SteadyBacking,
         queue: Callable[..., SessionQueue] = SessionQueue,
         wall: Callable[[], float] = time.time,
+        groups: SharedGroups | None = None,
+        authority: Authority | None = None,
     ) -> None:
         self.dataspace = dataspace
+        self.groups = groups
         self.keeping = keeping
         keeping.faults = self.ledger.faults
         self.settings = settings
@@ -643,6 +734,11 @@ class KeptSessions:
         self.given_up = 0
         self.ended = QueueSums()
         self.wall = wall
+        # What is noted of it, for the next run; a clock that is set at will says nothing then.
+        self._passed = wall if isinstance(wall, PassedTime) else None
+        self._noted_at = -math.inf
+        self._last_number = 0
+        self._authority = authority
         self._tree = tree
         self.at_rest = at_rest
         self._at_rest_of: dict[str, Account] = {
@@ -654,7 +750,7 @@ class KeptSessions:
             for tenant in tree.rules.tenants.values()
             if tenant.kept is not None
         }
-        self._backing = backing
+        self.backing = backing
         self._queue = queue
         self.take_back: Callable[[str, Account, Steps], object] = _at_once
 
@@ -672,13 +768,39 @@ class KeptSessions:
 
     def at_rest_of(self, name: str, client_id: str) -> Account:
         """Return the account above those for what is at rest for one client."""
-        tenant = self._tree.of(peer_of(name, printable(client_id))).tenant
-        return self.at_rest if tenant is None else self._at_rest_of.get(tenant.name, self.at_rest)
+        return self.at_rest_of_peer(peer_of(name, printable(client_id)))
+
+    def at_rest_of_peer(self, peer: Peer) -> Account:
+        """Return the account above those for what is at rest for somebody."""
+        tenant = self._tree.of(peer).tenant
+        return self.at_rest_of_tenant("" if tenant is None else tenant.name)
+
+    def at_rest_of_tenant(self, tenant: str) -> Account:
+        """Return the account above those for what is at rest for a tenant, "" for none."""
+        return self._at_rest_of.get(tenant, self.at_rest)
+
+    def rights_of(self, name: str, client_id: str) -> Rights | None:
+        """Return what the client of a session may; None: everything."""
+        authority = self._authority
+        if authority is None or not authority.restricts_reading:
+            return None
+        return authority.of(peer_of(name, printable(client_id)), client_id)
+
+    def rules_changed(self) -> None:
+        """End the shared subscriptions that clients which are away may not have any more."""
+        for session in [each for each in self.by_id.values() if each.left is not None]:
+            rights = self.rights_of(session.name, session.client_id)
+            lost = [] if rights is None else lost_shares(rights, session.subscriptions)
+            if lost:
+                with self._account_of(session) as account, account.turn() as turn:
+                    for text in lost:
+                        stop(self.dataspace, turn, session.unsubscribed(text))
+                session.write()
 
     def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
         """Make the queue of a session, and its shelf. For `KeptSession`."""
         settings = self.settings
-        name = f"mqtt/{session.client_id}"
+        name = f"mqtt/{session.place}"
         shelf = self.keeping.shelf(name)
         limit = Limit(items=settings.max_queued, bytes=settings.max_queued_bytes)
         above = self.at_rest_of(session.name, session.client_id)
@@ -688,41 +810,58 @@ class KeptSessions:
             account=self.ledger.open(name, limit=limit, parent=above),
             settings=QueueSettings(durable=True, delivery_limit=None),
             shelf=shelf,
-            backing=self._backing,
+            backing=self.backing,
             patience=settings.patience,
             policy=settings.stuck,
         )
-        queue.on_given_up = partial(self._give_up, session.client_id)
+        queue.on_given_up = partial(self._make_room, session)
         if settings.outlives:
             queue.durable_first = is_exactly_once
         shelf.recover(queue)
         return queue, shelf
 
-    def create(self, client_id: str, name: str) -> KeptSession | None:
-        """Begin a session; None if there are too many."""
-        if len(self.by_id) >= self.settings.max_sessions:
+    def create(self, client_id: str, name: str, user: str | None = None) -> KeptSession | None:
+        """Begin a session of a client, whose `user` is verified; None if there are too many.
+
+        One user is left no more than a share of what is free (`fits`).
+        """
+        most = self.settings.max_sessions
+        mine = sum(1 for each in self.by_id.values() if each.user == user) if user else 0
+        if not fits(mine, len(self.by_id), most):
             return None
-        session = self.by_id[client_id] = KeptSession(self, client_id, name)
+        session = KeptSession(self, client_id, name, user)
+        self.by_id[session.key] = session
         return session
 
-    def find(self, client_id: str) -> KeptSession | None:
-        """Return the session of a client; None if there is none, or it is over and ends now."""
-        session = self.by_id.get(client_id)
+    def find(
+        self, client_id: str, user: str | None = None, *, adopts: bool = False
+    ) -> KeptSession | None:
+        """Return the session of a client; None if there is none, or it is over and ends now.
+
+        One that `adopts` takes up what is nobody's, if it has none of its own.
+        """
+        session = self.by_id.get(identity(client_id, user))
+        if session is None and adopts and user is not None:
+            session = self.by_id.get(identity(client_id, None))
+            if session is not None:
+                del self.by_id[session.key]
+                session.user = user
+                self.by_id[session.key] = session
         if session is not None and session.is_over(self.wall()):
-            self.discard(client_id)
+            self.discard(session.key)
             self.expired += 1
             return None
         return session
 
-    def discard(self, client_id: str) -> None:
+    def discard(self, key: str) -> None:
         """End a session, if there is one: its client wants a clean one, or did not come back."""
-        session = self.by_id.pop(client_id, None)
+        session = self.by_id.pop(key, None)
         if session is None:
             return
         with self._account_of(session) as account:
             end: Steps = iter((partial(self._end, session),))
             steps = chain(session.unobserving(account), end)
-            self.take_back(client_id, account, steps)
+            self.take_back(key, account, steps)
 
     def _end(self, session: KeptSession) -> None:
         session.queue.delete()
@@ -730,8 +869,7 @@ class KeptSessions:
         session.queue.account.close()
         session.erase()
 
-    def _give_up(self, client_id: str, why: str) -> None:
-        session = self.by_id[client_id]
+    def _give_up(self, session: KeptSession, why: str) -> None:
         self.given_up += 1
         logger.warning(
             "the session of %s, who is away, is over with %d messages: %s",
@@ -752,7 +890,7 @@ class KeptSessions:
             ring=0,
         )
         self.ledger.incidents.add_given_up(queue, what, now)
-        self.discard(client_id)
+        self.discard(session.key)
 
     def expire(self) -> list[str]:
         """End sessions whose clients have been away for too long; return whose they were.
@@ -760,13 +898,12 @@ class KeptSessions:
         Not very many at once: the others are over all the same (`find`).
         """
         now = self.wall()
-        all_over = (each.client_id for each in self.by_id.values() if each.is_over(now))
+        all_over = (each for each in self.by_id.values() if each.is_over(now))
         over = list(islice(all_over, EXPIRED_AT_ONCE))
-        for client_id in over:
-            queue = self.by_id[client_id].queue
-            self.ledger.faults.call(queue, "ending its session", self.discard, client_id)
+        for session in over:
+            self.ledger.faults.call(session.queue, "ending its session", self.discard, session.key)
         self.expired += len(over)
-        return over
+        return [session.client_id for session in over]
 
     def tick(self, now: float) -> None:
         """Let the queues do what is due at `now`, on the ledger's clock.
@@ -774,7 +911,9 @@ class KeptSessions:
         Who waits for a confirm waits as well as who is not read (rule 11): for a client that is
         away, and for which nothing more may be kept, not longer than its patience.
         """
+        self._note_time(now)
         over: KeptSession | None = None
+        wanted = 0
         call = self.ledger.faults.call
         for session in self.by_id.values():
             call(session.queue, "doing what is due", session.queue.tick, now)
@@ -784,10 +923,57 @@ class KeptSessions:
                 session.short_since = now
             elif now - session.short_since >= self.settings.patience:
                 over = session
-        # One at a time: the others may have room then.
+                wanted += session.queue.wants
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
-            why = "what came for it waits for room, and nobody makes any"
-            call(over.queue, "ending its session", self._give_up, over.client_id, why)
+            why = "what is to be kept waits for room, and nobody makes any"
+            call(over.queue, "making room", self._make_room, over, why, wanted)
+
+    def _make_room(self, session: KeptSession, why: str, wanted: int = 0) -> None:
+        """End sessions that have more than their share, if there is no room for what comes."""
+        needed = max(wanted, session.queue.wants)
+        at_rest = self.at_rest_of(session.name, session.client_id)
+        if at_rest is not self.at_rest and at_rest.debt_bytes + needed <= at_rest.mark_bytes:
+            at_rest = self.at_rest
+        limit = at_rest.own_limit.bytes
+        if limit is None:
+            self._give_up(session, why)  # it has used up what it may have itself
+            return
+        everybody = at_rest is self.at_rest
+        over = over_share(
+            [each for each in self.by_id.values() if everybody or self._is_below(each, at_rest)],
+            self._kept_for,
+            {name: tenant.kept for name, tenant in self._tree.rules.tenants.items() if tenant.kept},
+            limit,
+            lambda each: each.left is not None,
+            needed,
+        )
+        for each in over:
+            self.ledger.faults.call(each.queue, "ending its session", self._give_up, each, why)
+
+    def _is_below(self, session: KeptSession, at_rest: Account) -> bool:
+        return self.at_rest_of(session.name, session.client_id) is at_rest
+
+    def _kept_for(self, session: KeptSession) -> Kept:
+        tenant = self._tree.of(peer_of(session.name, printable(session.client_id))).tenant
+        return Kept(
+            "" if tenant is None else tenant.name,
+            session.key if session.user is None else as_part(session.user),
+            session.queue.account.debt_bytes,
+            session.queue.wants,
+        )
+
+    def next_number(self) -> int:
+        """Return a number that is larger than all before it, also those of earlier runs."""
+        self._last_number = max(self._last_number + 1, int(self.wall() * 1e9))
+        return self._last_number
+
+    def _note_time(self, now: float) -> None:
+        passed = self._passed
+        if passed is None or not self.settings.outlives:
+            return
+        if now - self._noted_at >= CLOCK_NOTED_SECONDS:
+            self._noted_at = now
+            self.keeping.set(CLOCK_KEY, passed.note().encode())
 
     def restore(self, values: Mapping[str, bytes]) -> None:
         """Take up the sessions from before a restart; for who opens the store, before all else.
@@ -798,34 +984,46 @@ class KeptSessions:
             values: All that was kept with `Keeping.set`, by key.
         """
         now = self.wall()
+        by_place: dict[str, KeptSession] = {}
         for key, value in values.items():
             if not key.startswith(SESSION_PREFIX):
                 continue
-            client_id = key.removeprefix(SESSION_PREFIX)
+            place = key.removeprefix(SESSION_PREFIX)
             try:
                 kept = _KeptValue.of(value)
             except ValueError as exc:
                 logger.error(
                     "the session of %r is not taken up, what is kept of it cannot be read: %s",
-                    client_id,
+                    place,
                     exc,
-                    extra={"event": "unreadable", "client_id": client_id},
+                    extra={"event": "unreadable", "client_id": place},
                 )
                 continue
-            self._restore_session(client_id, kept, now)
+            by_place[place] = self._restore_session(place, kept, now)
         for prefix in (AWAITING_PREFIX, RELEASING_PREFIX):
             found = sorted((v, k) for k, v in values.items() if k.startswith(prefix))
-            for _, key in found:
-                self._restore_identifier(prefix, key)
+            for number, key in found:
+                self._last_number = max(self._last_number, int.from_bytes(number, "big"))
+                self._restore_identifier(prefix, key, by_place)
 
-    def _restore_session(self, client_id: str, kept: _KeptValue, now: float) -> None:
-        session = self.by_id[client_id] = KeptSession(self, client_id, kept.name)
-        # Who was connected when the relay ended was last seen then; not later than now.
-        session.left = now if kept.left is None else min(now, kept.left)
+    def _restore_session(self, place: str, kept: _KeptValue, now: float) -> KeptSession:
+        client_id = place if kept.client is None else kept.client
+        name, user = kept.name, kept.user
+        if kept.is_older:
+            older = peer_of_older(name, printable(client_id))
+            name = older.name
+            user = older.user if self.settings.verified and older.user != NO_USER else None
+        session = KeptSession(self, client_id, name, user, place)
+        self.by_id[session.key] = session
+        # Who was connected when the relay ended was last seen then.
+        session.left = now if kept.left is None else kept.left
+        if self._passed is not None:
+            self._passed.not_before(session.left)
         session.expiry = kept.expiry
         # All of them first: whether one has options goes for all.
         for text, _, options, identifier in kept.filters:
-            session.filters.add(text, options, identifier)
+            if not is_shared(text):
+                session.filters.add(text, options, identifier)
         with self._account_of(session) as account:
             for text, granted, options, identifier in kept.filters:
                 try:
@@ -838,10 +1036,13 @@ class KeptSessions:
                 session.subscribed(
                     text, granted, observation, options=options, identifier=identifier
                 )
+        return session
 
-    def _restore_identifier(self, prefix: str, key: str) -> None:
-        number, _, client_id = key.removeprefix(prefix).partition("/")
-        session = self.by_id.get(client_id)
+    def _restore_identifier(
+        self, prefix: str, key: str, by_place: Mapping[str, KeptSession]
+    ) -> None:
+        number, _, place = key.removeprefix(prefix).partition("/")
+        session = by_place.get(place)
         packet_id = int(number) if number.isdecimal() else 0
         if session is None or not 0 < packet_id <= MAX_PACKET_ID:
             self.keeping.delete(key)
@@ -862,6 +1063,8 @@ class KeptSessions:
 
     def close(self) -> None:
         """End the queues in this process, and leave what is kept where it is."""
+        if self.groups is not None:
+            self.groups.close()
         for session in self.by_id.values():
             session.queue.close()
             session.queue.account.close()

@@ -82,10 +82,10 @@ class LogIns:
         self._clock = clock
 
     def look(
-        self, passwords: Authenticator, attempt: Attempt, password: bytes | None
+        self, passwords: Authenticator | None, attempt: Attempt, password: bytes | None
     ) -> Checked | None:
         """Check a password at once, if that takes so little time; else return None."""
-        if password is None:
+        if password is None or passwords is None:
             self._refused[Refusal.PASSWORD] += 1
             return Checked(Finding.WRONG)
         if not (isinstance(passwords, Passwords) and passwords.quick):

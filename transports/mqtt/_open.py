@@ -3,19 +3,26 @@
 import contextlib
 import ssl
 from collections.abc import AsyncGenerator, Generator
-from typing import Final
+from typing import Final, Literal
 
+import attrs
 import trio
 
 from .._errors import LocalProtocolError, TransportError
 from .._need_data import NEED_DATA
 from ..tls import BROKEN_OFF, trouble
 from ._client import READ_SIZE, MqttClient
+from ._client_dialects import DIALECTS
 from ._client_errors import ConnectionLostError, ConnectRefusedError
 from ._client_session import ClientSession
 from ._connection import Connection, Role
+from ._five import FOR_EVER
 from ._frames import DEFAULT_MAX_PACKET_SIZE
-from ._packets import ConnAck, Connect, ConnectReturnCode, Will
+from ._granted import Granted
+from ._packets import PROTOCOL_LEVEL, ConnAck, Connect, ConnectReturnCode, Will
+from ._packets5 import PROTOCOL_LEVEL_5
+from ._properties import NO_PROPERTIES, Properties
+from ._reasons import Reason
 
 MQTT_PORT: Final = 1883
 MQTT_TLS_PORT: Final = 8883
@@ -27,9 +34,11 @@ async def open_mqtt(
     stream_or_host: trio.abc.Stream | str,
     port: int | None = None,
     *,
+    version: Literal["3.1.1", "5"] = "3.1.1",
     client_id: str = "",
     clean_session: bool = True,
     session: ClientSession | None = None,
+    session_expiry: int | None = None,
     keep_alive: int = 60,
     username: str | None = None,
     password: bytes | str | None = None,
@@ -37,6 +46,9 @@ async def open_mqtt(
     max_buffered: int = 1_000,
     max_buffered_bytes: int = 8 << 20,
     max_inflight: int = 20,
+    receive_maximum: int | None = None,
+    max_topic_alias: int = 0,
+    properties: Properties = NO_PROPERTIES,
     manual_ack: bool = False,
     max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
     connect_timeout: float = 10.0,
@@ -53,11 +65,16 @@ async def open_mqtt(
     Args:
         stream_or_host: a connected stream, which is closed at the end, or a host name or address.
         port: the TCP port, if a host is given; 1883 by default, 8883 with `tls`.
+        version: of MQTT. 3.1.1 by default, which every server speaks; 5 has properties and reasons.
+            What is only for 5 is refused with 3.1.1.
         client_id: the name of this client; empty asks the server to make one up.
         clean_session: whether to forget, at the start and at the end, what the server keeps for
-            this client.
+            this client; in MQTT 5 at the start (clean start), for the end see `session_expiry`.
         session: what this client itself keeps from one connection to the next, and sends again;
-            needs `clean_session=False`. Without it nothing is kept.
+            needs a session that the server keeps. Without it nothing is kept.
+        session_expiry: for how many seconds the server is to keep the session after the connection,
+            in MQTT 5; 0xFFFFFFFF: for ever. By default as with 3.1.1: for ever if not
+            `clean_session`, otherwise not at all.
         keep_alive: the seconds of silence after which the server may give this client up; 0 for
             never. A ping is sent after three quarters of it.
         username: the user's name.
@@ -67,7 +84,13 @@ async def open_mqtt(
         max_buffered_bytes: how many bytes of topics and payloads may, likewise.
         max_inflight: how many publications of QoS 1 and 2 may be unacknowledged at once; further
             ones wait. 20, as mosquitto's `max_inflight_messages`: it ends a connection that has
-            more of QoS 2 begun. More keeps a pipelined sender busy, where the server has room.
+            more of QoS 2 begun. More keeps a pipelined sender busy, where the server has room. In
+            MQTT 5 it is no more than the server's Receive Maximum.
+        receive_maximum: how many messages of QoS 1 and 2 the server may send that are not
+            acknowledged, in MQTT 5, 1 to 65,535; None: as many as it likes. A server that sends
+            more is tolerated (mosquitto 2.0.11 does): `max_buffered` bounds what is held.
+        max_topic_alias: the largest topic alias that the server may use, in MQTT 5; 0: none.
+        properties: what else CONNECT says, in MQTT 5, as user properties.
         manual_ack: whether messages of QoS 1 and 2 are acknowledged by `MqttClient.ack`, when their
             consumer is done with them, rather than when they are taken.
         max_packet_size: the largest packet accepted from the server, in bytes.
@@ -92,22 +115,40 @@ async def open_mqtt(
     if tls is not None and not isinstance(stream_or_host, str):
         raise ValueError("a stream is encrypted already, or is not to be: tls is for a host")
     connect = Connect(client_id, clean_session, keep_alive, username, password, will)
-    if session is not None and clean_session:
+    if version == "5":
+        connect = _in_version_5(
+            connect, properties, session_expiry, receive_maximum, max_topic_alias, max_packet_size
+        )
+    elif session_expiry is not None or receive_maximum is not None or max_topic_alias:
+        raise LocalProtocolError(
+            "session_expiry, receive_maximum and max_topic_alias are MQTT 5's: open with "
+            "version='5'"
+        )
+    else:
+        connect = attrs.evolve(connect, properties=properties)  # which refuses them
+    kept = not clean_session if version == "3.1.1" else bool(connect.properties.session_expiry)
+    if session is not None and not kept:
         raise LocalProtocolError(
             "a clean session ends with its connection: a session that is kept needs "
-            "clean_session=False (section 3.1.2.4)"
+            "clean_session=False (section 3.1.2.4), or in MQTT 5 a session_expiry"
         )
-    connection = Connection(Role.CLIENT, max_packet_size=max_packet_size)
+    connection = Connection(
+        Role.CLIENT, max_packet_size=max_packet_size, max_topic_alias=max_topic_alias
+    )
     hello = connection.send(connect)
-    with contextlib.nullcontext() if session is None else session.used_by(client_id):
+    with contextlib.nullcontext() if session is None else session.used_by(client_id, version):
         stream, connack = await _establish(
             stream_or_host, port, tls, connection, hello, connect_timeout
         )
+        granted = Granted.of(connack)
+        if granted.keep_alive is not None:
+            keep_alive = granted.keep_alive
         try:
             client = MqttClient(
                 stream,
                 connection,
-                client_id=client_id,
+                DIALECTS[version](granted),
+                client_id=client_id or granted.client_id,
                 session_present=connack.session_present,
                 keep_alive=keep_alive,
                 ping_timeout=keep_alive if ping_timeout is None else ping_timeout,
@@ -128,6 +169,27 @@ async def open_mqtt(
                 client.left()
         finally:
             await trio.aclose_forcefully(stream)
+
+
+def _in_version_5(
+    connect: Connect,
+    properties: Properties,
+    session_expiry: int | None,
+    receive_maximum: int | None,
+    max_topic_alias: int,
+    max_packet_size: int,
+) -> Connect:
+    """Return a CONNECT of MQTT 5, with what it has to say there."""
+    if session_expiry is None:
+        session_expiry = 0 if connect.clean_session else FOR_EVER
+    said = attrs.evolve(
+        properties,
+        session_expiry=session_expiry or None,
+        receive_maximum=receive_maximum,
+        topic_alias_maximum=max_topic_alias or None,
+        maximum_packet_size=max_packet_size,
+    )
+    return attrs.evolve(connect, protocol_level=PROTOCOL_LEVEL_5, properties=said)
 
 
 async def _establish(
@@ -197,7 +259,7 @@ async def _greet(
             if not data:
                 raise ConnectionLostError(
                     "the server closed the connection instead of answering CONNECT; it may not "
-                    "speak MQTT 3.1.1, or not to this client"
+                    f"speak MQTT {_NAMES[connection.version]}, or not to this client"
                 )
             connection.receive_data(bytes(data))
     except trio.BrokenResourceError as exc:
@@ -210,9 +272,15 @@ async def _greet(
             msg += "; with TLS the server may want a client's certificate, or another one"
         raise ConnectionLostError(msg) from exc
     assert isinstance(packet, ConnAck)  # the connection lets nothing else pass first
-    if packet.return_code:
+    if not packet.return_code:
+        return packet
+    if connection.version != PROTOCOL_LEVEL_5:
         raise ConnectRefusedError(ConnectReturnCode(packet.return_code))
-    return packet
+    said = packet.properties
+    raise ConnectRefusedError(Reason(packet.return_code), said.reason_string, said.server_reference)
+
+
+_NAMES: Final = {PROTOCOL_LEVEL: "3.1.1", PROTOCOL_LEVEL_5: "5"}
 
 
 @contextlib.contextmanager

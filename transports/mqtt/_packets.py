@@ -34,6 +34,15 @@ from ._topics import topic_filter_fault, topic_name_fault
 PROTOCOL_NAME = "MQTT"
 PROTOCOL_LEVEL = 4
 
+#: MQTT 3.1, of 2010; bridges and old clients speak it. Its packets are those of 3.1.1, but that
+#: SUBACK cannot say that a filter was not granted, and CONNACK not that a session was kept.
+PROTOCOL_NAME_31 = "MQIsdp"
+PROTOCOL_LEVEL_31 = 3
+
+#: Added to the level by a server that connects as another one's client, if it wants to be known for
+#: that (mosquitto's `try_private`). In no standard.
+BRIDGE_LEVEL = 0x80
+
 #: SUBACK's return code for a filter that was not granted (section 3.9.3).
 SUBSCRIPTION_FAILED = 0x80
 
@@ -94,6 +103,8 @@ class Connect:
     protocol_name: str = PROTOCOL_NAME
     protocol_level: int = PROTOCOL_LEVEL
     properties: Properties = NO_PROPERTIES
+    bridge: bool = False
+    """See `BRIDGE_LEVEL`; not in MQTT 5, where options of subscriptions do what it is for."""
 
     kind: ClassVar[int] = 1
 
@@ -249,6 +260,19 @@ class Disconnect:
     kind: ClassVar[int] = 14
 
 
+@attrs.frozen
+class Auth:
+    """MQTT 5, section 3.15: one step of an authentication that takes several.
+
+    `reason` is 0 (done), 0x18 (go on) or 0x19 (the client begins anew).
+    """
+
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
+
+    kind: ClassVar[int] = 15
+
+
 Packet: TypeAlias = (
     Connect
     | ConnAck
@@ -264,6 +288,7 @@ Packet: TypeAlias = (
     | PingReq
     | PingResp
     | Disconnect
+    | Auth
 )
 
 # Table 2.2: the four low bits of the first byte. PUBLISH alone has flags that vary.
@@ -382,11 +407,14 @@ def _encode_packet_publish(packet: Publish) -> bytes:
 
 def _encode_connect(packet: Connect) -> bytes:
     _refuse_properties("CONNECT", packet.properties)
-    if packet.protocol_name != PROTOCOL_NAME or packet.protocol_level != PROTOCOL_LEVEL:
+    if _PROTOCOLS.get(packet.protocol_name.encode()) != packet.protocol_level:
         raise LocalProtocolError(
-            f"only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL} can be sent, not "
+            f"only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL} can be sent, and "
+            f"{PROTOCOL_NAME_31!r} level {PROTOCOL_LEVEL_31}, not "
             f"{packet.protocol_name!r} level {packet.protocol_level}"
         )
+    if not packet.client_id and packet.protocol_level == PROTOCOL_LEVEL_31:
+        raise LocalProtocolError("in MQTT 3.1 a client identifier cannot be empty")
     if not packet.client_id and not packet.clean_session:
         raise LocalProtocolError(
             "an empty client identifier needs clean_session=True [MQTT-3.1.3-7]"
@@ -438,9 +466,14 @@ def connect_packet(
     if packet.password is not None:
         flags |= 0x40
         parts.append(fields.binary("password", packet.password))
-    level = packet.protocol_level
-    fixed = struct.pack("!H4sBBH", 4, b"MQTT", level, flags, packet.keep_alive)
+    level = packet.protocol_level | packet.bridge * BRIDGE_LEVEL
+    name = fields.string("protocol name", packet.protocol_name)
+    fixed = name + struct.pack("!BBH", level, flags, packet.keep_alive)
     return framed(0x10, fixed + b"".join(parts))
+
+
+def _refuse_auth(packet: Auth) -> bytes:
+    raise LocalProtocolError("MQTT 3.1.1 has no AUTH (section 2.2.1, table 2.1)")
 
 
 def _encode_connack(packet: ConnAck) -> bytes:
@@ -593,16 +626,17 @@ def _decode_publish(first_byte: int, body: bytes) -> Publish:
 def _decode_connect(first_byte: int, body: bytes) -> Connect:
     reader = Reader(_FIELDS, Connect.kind, body)
     name = reader.binary("protocol name", "[MQTT-3.1.2-1]")
-    if name not in (b"MQTT", b"MQIsdp"):
+    if name not in _PROTOCOLS:
         raise RemoteProtocolError(
             f"CONNECT names the protocol {name[:32]!r}, not b'MQTT' [MQTT-3.1.2-1]"
         )
     level = reader.byte("protocol level", "(section 3.1.2.2)")
     # What follows belongs to another version's format from here on: do not look at it.
-    if name == b"MQIsdp" or level != PROTOCOL_LEVEL:
+    if level & ~BRIDGE_LEVEL != _PROTOCOLS[name]:
         raise UnacceptableConnectError(
             f"CONNECT asks for protocol {name.decode()} level {level}; only MQTT levels "
-            f"{PROTOCOL_LEVEL} (MQTT 3.1.1) and 5 are spoken here [MQTT-3.1.2-2]",
+            f"{PROTOCOL_LEVEL} (MQTT 3.1.1) and 5 are spoken here, and {PROTOCOL_NAME_31} level "
+            f"{PROTOCOL_LEVEL_31} (MQTT 3.1) [MQTT-3.1.2-2]",
             ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL,
         )
     flags = reader.byte("connect flags", "(section 3.1.2.3)")
@@ -632,8 +666,25 @@ def _decode_connect(first_byte: int, body: bytes) -> Connect:
             "clean session [MQTT-3.1.3-8]",
             ConnectReturnCode.IDENTIFIER_REJECTED,
         )
-    return Connect(client_id, clean_session, keep_alive, username, password, will)
+    if not client_id and name == b"MQIsdp":
+        raise UnacceptableConnectError(
+            "CONNECT has an empty client identifier, which MQTT 3.1 does not have: name the client",
+            ConnectReturnCode.IDENTIFIER_REJECTED,
+        )
+    return Connect(
+        client_id,
+        clean_session,
+        keep_alive,
+        username,
+        password,
+        will,
+        name.decode(),
+        _PROTOCOLS[name],
+        bridge=level & BRIDGE_LEVEL != 0,
+    )
 
+
+_PROTOCOLS = {b"MQTT": PROTOCOL_LEVEL, b"MQIsdp": PROTOCOL_LEVEL_31}
 
 _WILL_STATEMENTS = ("[MQTT-3.1.2-13]", "[MQTT-3.1.2-15]", "[MQTT-3.1.2-14]")
 
@@ -761,6 +812,7 @@ _ENCODERS: tuple[Callable[..., bytes], ...] = (
     encode_empty,
     encode_empty,
     _encode_disconnect,
+    _refuse_auth,
 )
 
 _DECODERS: dict[int, Callable[[int, bytes], Packet]] = {

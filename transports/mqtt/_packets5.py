@@ -8,8 +8,8 @@ Rules:
    not allowed, as the standard says of each (section 4.13); it is a `Reason` of CONNACK as well as
    of DISCONNECT.
 3. What depends on the side that sent a packet, or on what was sent before, is `Connection`'s to
-   know: subscription identifiers in a PUBLISH, whose reason a DISCONNECT has, topic aliases.
-4. AUTH is refused: no authentication method but user name and password is known here.
+   know: subscription identifiers in a PUBLISH, whose reason a DISCONNECT has, topic aliases, when
+   AUTH may come.
 
 Sections and statements are those of the OASIS standard of 7 March 2019; but what is wrong with a
 topic is said by `_topics`, in the numbering of MQTT 3.1.1.
@@ -26,6 +26,7 @@ from ._packets import (
     FIRST_BYTES,
     PROTOCOL_NAME,
     Acknowledgement,
+    Auth,
     ConnAck,
     Connect,
     Disconnect,
@@ -89,6 +90,8 @@ SERVER_DISCONNECT_REASONS: Final = frozenset(
 )
 """Why a server may. 0x8C is in table 2-6 though not in table 3-10."""
 
+_AUTH_REASONS: Final = frozenset((0, 0x18, 0x19))
+
 _DISCONNECT_REASONS: Final = CLIENT_DISCONNECT_REASONS | SERVER_DISCONNECT_REASONS
 
 _ACKNOWLEDGEMENTS: Final[
@@ -103,15 +106,9 @@ _ACKNOWLEDGEMENTS: Final[
 
 def first_byte_fault5(first_byte: int) -> ReasonedError | None:
     """Return what is wrong with the first byte of a packet, or None when it is a legal one."""
-    if first_byte in FIRST_BYTES:
+    if first_byte in FIRST_BYTES or first_byte == AUTH:
         return None
     kind, flags = first_byte >> 4, first_byte & 15
-    if first_byte == AUTH:
-        return ReasonedError(
-            "AUTH is not supported: no authentication method but user name and password is "
-            "(section 3.15)",
-            _PROTOCOL_ERROR,
-        )
     if kind == 0:
         message = "packet type 0 is reserved (section 2.1.2, table 2-1); is the peer speaking MQTT?"
     elif kind == Publish.kind:
@@ -145,6 +142,8 @@ def encode_publish5(
     dup: bool = False,
     packet_id: int = 0,
     properties: bytes = b"",
+    *,
+    aliased: bool = False,
 ) -> bytes:
     """Encode a PUBLISH without making the packet first; otherwise as `encode5`.
 
@@ -157,11 +156,12 @@ def encode_publish5(
         packet_id: as said.
         properties: encoded, WITHOUT their length in front, as `application_properties` makes them.
             They are not looked at, but for a topic alias if the topic is empty.
+        aliased: whether it is known that they have one, so that they need not be looked at.
     """
     if topic:
         if fault := topic_name_fault(topic):
             raise LocalProtocolError(fault)
-    elif not _have_alias(properties):
+    elif not (aliased or _have_alias(properties)):
         raise LocalProtocolError(
             "an empty topic name needs a topic alias (section 3.3.2.1)[MQTT-4.7.3-1]"
         )
@@ -225,6 +225,8 @@ def _encode_connect(packet: Connect) -> bytes:
             f"as MQTT 5 only protocol {PROTOCOL_NAME!r} level {PROTOCOL_LEVEL_5} can be sent, not "
             f"{packet.protocol_name!r} level {packet.protocol_level}"
         )
+    if packet.bridge:
+        raise LocalProtocolError("a bridge of MQTT 5 says so with its subscriptions' options")
     will_properties = b""
     if packet.will is not None:
         if packet.will.qos not in (0, 1, 2):
@@ -319,6 +321,14 @@ def _encode_disconnect(packet: Disconnect) -> bytes:
         properties = encode_properties(packet.properties, Disconnect.kind)
         return framed(0xE0, bytes((packet.reason,)) + properties)
     return bytes((0xE0, 1, packet.reason)) if packet.reason else b"\xe0\0"
+
+
+def _encode_auth(packet: Auth) -> bytes:
+    _check_reasons("AUTH", (packet.reason,), _AUTH_REASONS, "[MQTT-3.15.2-1]")
+    if not packet.reason and packet.properties == NO_PROPERTIES:
+        return b"\xf0\0"
+    properties = encode_properties(packet.properties, Auth.kind)
+    return framed(AUTH, bytes((packet.reason,)) + properties)
 
 
 def _check_reasons(
@@ -509,6 +519,16 @@ def _decode_disconnect(first_byte: int, body: bytes) -> Disconnect:
 _GOODBYE: Final = Disconnect()
 
 
+def _decode_auth(first_byte: int, body: bytes) -> Auth:
+    if not body:
+        return Auth()
+    reader = _Reader(Auth.kind, body)
+    reason = reader.reason("[MQTT-3.15.2-1]", _AUTH_REASONS)
+    properties = reader.properties()
+    reader.finish()
+    return Auth(reason, properties)
+
+
 class _Reader(Reader):
     """Takes the fields that only MQTT 5 has, too."""
 
@@ -563,6 +583,7 @@ _ENCODERS: tuple[Callable[..., bytes], ...] = (
     encode_empty,
     encode_empty,
     _encode_disconnect,
+    _encode_auth,
 )
 
 _DECODERS: dict[int, Callable[[int, bytes], Packet]] = {
@@ -580,4 +601,5 @@ _DECODERS: dict[int, Callable[[int, bytes], Packet]] = {
     12: empty_decoder(PingReq(), FIELDS),
     13: empty_decoder(PingResp(), FIELDS),
     14: _decode_disconnect,
+    15: _decode_auth,
 }

@@ -4,10 +4,13 @@ They are in a file as `mosquitto_passwd` writes it, a line for each user:
 
     USER:$7$ITERATIONS$SALT$HASH    PBKDF2-HMAC-SHA512 [RFC 8018 section 5.2], from mosquitto 2.0 on
     USER:$6$SALT$HASH               SHA-512 of the password and then the salt, before that
+    USER:SCRAM-SHA-256$ITERATIONS:SALT$STORED-KEY:SERVER-KEY
+                                    for clients that do not send the password; see `_scram`
 
-SALT and HASH are in base64, HASH has 64 bytes. Empty lines are passed over, and lines that begin
-with #. mosquitto passes over what it does not understand, too; here that is an error, so that
-nobody is locked out by a typing mistake without a word.
+The last is written by `clearfunds passwd`. SALT, HASH and keys are in base64, HASH has 64 bytes.
+Empty lines are passed over, and lines that begin with #. mosquitto passes over what it does not
+understand, too; here that is an error, so that nobody is locked out by a typing mistake without a
+word.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from typing import Final, Protocol
 import attrs
 
 from .._tenants import NO_USER
+from . import _scram as scram
+from ._scram import IS_HERE, KEY_BYTES, MIN_ITERATIONS, MIN_SALT, SALT_BYTES, MadeUpKeys, ScramKeys
 
 MAX_ITERATIONS: Final = 10_000_000
 """Of PBKDF2, for one user: six seconds, at 0.6 us each, of the ten that a client has for its
@@ -36,10 +41,19 @@ _HASH_BYTES: Final = 64
 """What SHA-512 gives."""
 
 _ANEW: Final = "write the line anew with `mosquitto_passwd FILE USER`"
+_SCRAM_ANEW: Final = "write the line anew with `clearfunds passwd FILE USER`"
 
 
 class PasswordFileError(ValueError):
     """A password file has something else in it; says which line, and what to do, but no secret."""
+
+
+class _Known(Protocol):
+    """What is known of one user's password."""
+
+    @property
+    def iterations(self) -> int: ...
+    def is_of(self, password: bytes) -> bool: ...
 
 
 class Authenticator(Protocol):
@@ -75,29 +89,40 @@ _NOBODYS: Final = _Stored(101, bytes(12), bytes(_HASH_BYTES))
 """What is looked at where there are no users; as costly as what mosquitto_passwd writes."""
 
 
+_NOBODYS_KEYS: Final = ScramKeys(
+    MIN_ITERATIONS, bytes(SALT_BYTES), bytes(KEY_BYTES), bytes(KEY_BYTES)
+)
+
+
 class Passwords:
     """Users and their passwords, as in a file of mosquitto_passwd's.
 
     Made by `from_file` or `from_text`. May be used by several threads.
 
     Attributes:
+        file: Where they are from; None: from a text.
         quick: Whether a check takes so little time that no thread is worth its while.
+        generation: How often they have been read; what was right in another one may not be.
     """
 
-    __slots__ = ("_file", "_users", "quick")
+    __slots__ = ("_made_up", "_scram", "_users", "file", "generation", "quick")
 
-    def __init__(self, users: Mapping[str, _Stored], file: Path | None = None) -> None:
-        self._file = file
+    def __init__(self, users: Mapping[str, _Known], file: Path | None = None) -> None:
+        self.file = file
+        self.generation = 0
+        self._made_up = MadeUpKeys()
         self._take(users)
 
-    def _take(self, users: Mapping[str, _Stored]) -> None:
+    def _take(self, users: Mapping[str, _Known]) -> None:
+        self._scram = {user: each for user, each in users.items() if isinstance(each, ScramKeys)}
         # Of all: it must not tell who is one of the users.
         self.quick = all(each.iterations <= QUICK_ITERATIONS for each in users.values())
         # One after the other would not do: another thread may look in between.
         self._users = users, tuple(users.values()) or (_NOBODYS,)
+        self.generation += 1
 
     def __repr__(self) -> str:
-        return f"<Passwords: {len(self)} users, {self._file or 'of a text'}>"
+        return f"<Passwords: {len(self)} users, {self.file or 'of a text'}>"
 
     def __len__(self) -> int:
         """Return how many users there are."""
@@ -130,8 +155,21 @@ class Passwords:
             OSError: It cannot be read; the passwords are those of before.
             PasswordFileError: It has something else in it; likewise.
         """
-        if self._file is not None:
-            self._take(_read(self._file))
+        if self.file is not None:
+            self._take(_read(self.file))
+
+    @property
+    def knows_scram(self) -> bool:
+        """Whether some users may prove who they are by SCRAM-SHA-256."""
+        return bool(self._scram) and IS_HERE
+
+    def scram_keys(self, user: str) -> ScramKeys:
+        """Return a user's keys for SCRAM-SHA-256; of who has none, some that are of no password."""
+        keys = self._scram.get(user)
+        if keys is not None:
+            return keys
+        others = tuple(self._scram.values()) or (_NOBODYS_KEYS,)
+        return self._made_up.of(user, others[hash(user) % len(others)])
 
     def check(self, user: str, password: bytes) -> bool:
         """Return whether a password is the user's.
@@ -148,13 +186,13 @@ class Passwords:
         return stored.is_of(password)
 
 
-def _read(file: Path) -> dict[str, _Stored]:
+def _read(file: Path) -> dict[str, _Known]:
     # What is no UTF-8 is found line by line.
     return _parse(file.read_bytes().decode(errors="surrogateescape"), f"{file}, ")
 
 
-def _parse(text: str, where: str) -> dict[str, _Stored]:
-    users: dict[str, _Stored] = {}
+def _parse(text: str, where: str) -> dict[str, _Known]:
+    users: dict[str, _Known] = {}
     line_of: dict[str, int] = {}
     # Not splitlines(), which also ends lines where mosquitto does not.
     for number, line in enumerate(text.split("\n"), 1):
@@ -174,7 +212,7 @@ def _parse(text: str, where: str) -> dict[str, _Stored]:
     return users
 
 
-def _parse_line(line: str) -> tuple[str, _Stored]:
+def _parse_line(line: str) -> tuple[str, _Known]:
     user, colon, secret = line.partition(":")
     fault = _user_fault(user) if colon else f"there is no colon behind a user's name; {_ANEW}"
     if fault is not None:
@@ -184,6 +222,14 @@ def _parse_line(line: str) -> tuple[str, _Stored]:
             return user, _Stored(_iterations(iterations), _salt(salt), _hash(made))
         case ["", "6", salt, made]:
             return user, _Stored(0, _salt(salt), _hash(made))
+        case [scram.METHOD, counted, keys] if counted.count(":") == keys.count(":") == 1:
+            iterations, _, salt = counted.partition(":")
+            stored, _, server = keys.partition(":")
+            return user, ScramKeys(
+                _scram_iterations(iterations), _scram_salt(salt), _key(stored), _key(server)
+            )
+        case [scram.METHOD, *_]:
+            fault = f"parts of the keys are missing, or there are too many; {_SCRAM_ANEW}"
         case ["", "6" | "7", *_]:
             fault = f"parts of the hash are missing, or there are too many; {_ANEW}"
         case ["", _, *_]:
@@ -194,6 +240,30 @@ def _parse_line(line: str) -> tuple[str, _Stored]:
         case _:
             fault = f"the password is not hashed; {_ANEW}"
     raise PasswordFileError(fault)
+
+
+def _scram_iterations(text: str) -> int:
+    iterations = _iterations(text)
+    if iterations < MIN_ITERATIONS:
+        msg = f"the number of iterations has to be {MIN_ITERATIONS} at least; {_SCRAM_ANEW}"
+        raise PasswordFileError(msg)
+    return iterations
+
+
+def _scram_salt(text: str) -> bytes:
+    salt = _salt(text)
+    if len(salt) < MIN_SALT:
+        msg = f"the salt has {len(salt)} bytes, less than {MIN_SALT}; {_SCRAM_ANEW}"
+        raise PasswordFileError(msg)
+    return salt
+
+
+def _key(text: str) -> bytes:
+    made = _base64(text, "key")
+    if len(made) != KEY_BYTES:
+        msg = f"a key has {len(made)} bytes instead of {KEY_BYTES}; {_SCRAM_ANEW}"
+        raise PasswordFileError(msg)
+    return made
 
 
 def _user_fault(user: str) -> str | None:

@@ -110,16 +110,17 @@ class _Property:
     """For other values."""
 
 
-_CONNECT, _CONNACK, _PUBLISH, _SUBSCRIBE, _DISCONNECT = 1, 2, 3, 8, 14
+_CONNECT, _CONNACK, _PUBLISH, _SUBSCRIBE, _DISCONNECT, _AUTH = 1, 2, 3, 8, 14, 15
 
 _PLACE_NAMES: Final = {
     WILL: "the will of CONNECT",
     **{kind: KIND_NAMES[kind] for kind in (*range(_CONNECT, 12), _DISCONNECT)},
+    _AUTH: "AUTH",
 }
 
 _MESSAGE: Final = frozenset((_PUBLISH, WILL))
 _CONNECTING: Final = frozenset((_CONNECT, _CONNACK))
-_ANSWERS: Final = frozenset((_CONNACK, 4, 5, 6, 7, 9, 11, _DISCONNECT))
+_ANSWERS: Final = frozenset((_CONNACK, 4, 5, 6, 7, 9, 11, _DISCONNECT, _AUTH))
 
 
 def _row(
@@ -153,8 +154,9 @@ _TABLE: Final = (
     _row(0x11, "session expiry interval", _L, "session_expiry", _CONNECTING | {_DISCONNECT}),
     _row(0x12, "assigned client identifier", _T, "assigned_client_id", _CONNACK),
     _row(0x13, "server keep alive", _S, "server_keep_alive", _CONNACK),
-    _row(0x15, "authentication method", _T, "authentication_method", _CONNECTING),
-    _row(0x16, "authentication data", _Type.BINARY, "authentication_data", _CONNECTING),
+    _row(0x15, "authentication method", _T, "authentication_method", _CONNECTING | {_AUTH}),
+    _row(0x16, "authentication data", _Type.BINARY, "authentication_data",
+         _CONNECTING | {_AUTH}),
     _row(0x17, "request problem information", _B, "request_problem_information", _CONNECT, _BIT,
          "section 3.1.2.11.7"),
     _row(0x18, "will delay interval", _L, "will_delay", WILL),
@@ -354,8 +356,11 @@ def _value_fault(row: _Property, value: Any) -> str | None:
     if isinstance(value, int):
         if not row.lowest <= value <= row.highest:
             return f"is {value}, not within {row.lowest} to {row.highest} ({row.section})"
-    elif row.field == "response_topic" and ("+" in value or "#" in value):
-        return "contains a wildcard [MQTT-3.3.2-14]"
+    elif row.field == "response_topic":
+        if not value:
+            return "is empty; it has to be a topic name [MQTT-4.7.3-1]"
+        if "+" in value or "#" in value:
+            return "contains a wildcard [MQTT-3.3.2-14]"
     return None
 
 

@@ -85,3 +85,16 @@ def reason_of(error: RemoteProtocolError) -> int:
     if isinstance(error, OversizedPacketError):
         return Reason.PACKET_TOO_LARGE
     return Reason.MALFORMED_PACKET
+
+
+def in_words(code: int, said: str | None = None) -> str:
+    """Say what a reason code says, with the peer's own words where it has some.
+
+    What a peer sends may be a code that does not exist.
+    """
+    try:
+        name = Reason(code).name.lower().replace("_", " ").replace("qos", "QoS")
+    except ValueError:
+        name = "reason"
+    told = f"{name} (0x{code:02X})"
+    return f'{told}: "{said}"' if said else told

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from ...accounts import Account, Recipient
     from ...dataspace import Cursor, Publication, RetainedStore
+    from ..acl import Rights
 
 REPLAY_STEP: Final = 64
 """Retained publications sent before anything else is done, at 10 us each."""
@@ -42,7 +43,11 @@ class Replays:
         self._cursor = None
 
     def step(
-        self, retained: RetainedStore, account: Account, holder_of: Callable[[int], Recipient]
+        self,
+        retained: RetainedStore,
+        account: Account,
+        holder_of: Callable[[int], Recipient],
+        rights: Rights | None = None,
     ) -> None:
         """Tell of some, as many as there is room for (rules 9 and 16); it takes about 1 ms at most.
 
@@ -52,6 +57,7 @@ class Replays:
             retained: What there is.
             account: The subscriber's, who pays for it.
             holder_of: Tells who takes a publication of a QoS.
+            rights: What the subscriber may read; None: everything.
         """
         left = REPLAY_STEP
         for _ in range(LOOKS_A_STEP):
@@ -61,6 +67,8 @@ class Replays:
             if found is None:
                 continue
             kept, granted = found
+            if rights is not None and not rights.may_read(kept.topic):
+                continue
             qos = min(kept.qos, granted)
             # One at a time, until there is no room: each costs what it costs.
             with account.turn() as turn:

@@ -21,7 +21,7 @@ from typing import Final
 
 import attrs
 
-from ...dataspace import Destinations, Publication, Route
+from ...dataspace import Batch, Destinations, Publication, Route
 from .._errors import RemoteProtocolError
 from ._frames import (
     DISCONNECT,
@@ -32,10 +32,12 @@ from ._frames import (
     PUBLISH,
     PUBREC,
     PUBREL,
+    QOS_1,
     QOS_2,
     RETAIN,
     body_of,
     encode_remaining_length,
+    find_frame,
 )
 from ._packets5 import decode5
 from ._reasons import Reason
@@ -251,6 +253,38 @@ def publications(raw: bytes) -> Iterator[Publication]:
         yield Publication(raw[at + 2 : topic_end].decode(), raw[topic_end:position])
 
 
+def part_run(run: Batch, most: int) -> list[Batch]:
+    """Part a run into at most so many, in order, of as many publications each as can be.
+
+    Where all frames begin alike they are as long as each other, and nothing has to be looked for.
+    """
+    raw, count = run.raw, run.count
+    ends = _ends_of(raw, count)
+    share, more = divmod(count, most)
+    found: list[Batch] = []
+    start = done = 0
+    for number in range(min(most, count)):
+        done += share + (number < more)
+        end = ends(done)
+        found.append(Batch(raw[start:end], share + (number < more), publications, run.topic))
+        start = end
+    return found
+
+
+def _ends_of(raw: bytes, count: int) -> Callable[[int], int]:
+    """Return what tells where so many frames end."""
+    size, rest = divmod(len(raw), count)
+    at, end = body_of(raw, 0)
+    if not rest and end == size:
+        header = raw[: at + 2 + (raw[at] << 8 | raw[at + 1])]
+        if equal_headers(raw, 0, header, size, count) == count:
+            return size.__mul__
+    ends = [0]
+    while ends[-1] < len(raw):
+        ends.append(body_of(raw, ends[-1])[1])
+    return ends.__getitem__
+
+
 def topic_key(buffer: bytes, position: int) -> bytes | None:
     """Return the topic of the PUBLISH at `position`, with its length before it; None if it is none.
 
@@ -369,6 +403,28 @@ def is_disconnect(buffer: bytes | bytearray, position: int) -> bool:
         and buffer[position] == DISCONNECT
         and position + 2 + buffer[position + 1] <= min(end, position + 2 + 127)
     )
+
+
+def clears_retained(
+    buffer: bytes, position: int, max_packet_size: int, *, properties: bool = False
+) -> bool:
+    """Whether a PUBLISH at `position` takes a retained value away, and publishes nothing else.
+
+    It has RETAIN and no payload (section 3.3.1.3). With `properties` it is MQTT 5's, and has none
+    of them that an empty payload could do without. Where not all of it is there: no.
+
+    Raises:
+        RemoteProtocolError: If no packet can begin so.
+    """
+    first = buffer[position]
+    if first & 0xF0 != PUBLISH or not first & RETAIN:
+        return False
+    frame = find_frame(buffer, position, max_packet_size)
+    if frame is None or frame[1] > len(buffer):
+        return False
+    at, end = frame
+    rest = end - at - 2 - (buffer[at] << 8 | buffer[at + 1]) if end - at >= 2 else -1
+    return rest == (2 if first & (QOS_1 | QOS_2) else 0) + properties
 
 
 REFUSED_PUBREC = 0x51

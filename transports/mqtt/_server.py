@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -25,16 +26,28 @@ from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
 from ._kept import KeptSessions
 from ._log_ins import LogIns
 from ._passwords import Authenticator
+from ._permissions import Refusal, not_writable
 from ._properties import application_properties
-from ._session import SERVER_TOPICS, MqttSession
+from ._reasons import Reason
+from ._session import MqttSession
+from ._shared import SharedGroups
 from ._throttled import ThrottledNotices
-from ._topics import TopicLimits, topic_name_fault
+from ._tokens import Tokens
+from ._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._wills import DelayedWill, DelayedWills, LastWill
 
 if TYPE_CHECKING:
     from .._tenants import Peer, Tenant
+    from ..acl import Rights
     from ._answers import Answer
     from ._packets import Publish
+
+NAME_BYTES: Final = 16
+"""Random bytes in a client identifier that the relay chooses: as many as a UUID has."""
+
+DEFAULT_RECEIVE_MAXIMUM: Final = 1_000
+"""Publications of QoS 1 and 2 that an MQTT 5 client may have under way, unless told otherwise.
+EMQX's `max_awaiting_rel` is 100; clients keep about 20 in flight (paho-mqtt)."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -56,27 +69,59 @@ class MqttSettings(ServerSettings):
     )
     """Publications of QoS 1 and 2 on their way to one subscriber and not acknowledged: no more than
     there are packet identifiers [MQTT-2.3.1-1]."""
-    max_awaiting_release: int = DEFAULT_MAX_AWAITING_RELEASE
-    """QoS 2 publications of one client whose PUBREL has not come; in MQTT 5 its Receive Maximum,
-    which is about those of QoS 1 that are not acknowledged, too."""
+    max_awaiting_release: int = attrs.field(
+        default=DEFAULT_MAX_AWAITING_RELEASE,
+        validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
+    )
+    """QoS 2 publications of one client whose PUBREL has not come. As many as there are packet
+    identifiers: MQTT 3.1.1 has no way to tell a client of less."""
+    receive_maximum: int = attrs.field(
+        default=DEFAULT_RECEIVE_MAXIMUM,
+        validator=(attrs.validators.ge(1), attrs.validators.le(MAX_PACKET_ID)),
+    )
+    """The Receive Maximum that MQTT 5 clients are told: their publications with QoS 1 and 2 that
+    are not acknowledged. Not more than `max_awaiting_release`."""
+    max_keep_alive: int | None = attrs.field(
+        default=None,
+        validator=attrs.validators.optional((attrs.validators.ge(1), attrs.validators.le(65_535))),
+    )
+    """Seconds; the longest keep-alive of a client, who has it also if it asks for none. None: it
+    is as the client asks. As mosquitto's `max_keepalive`."""
     max_topic_alias: int = attrs.field(
         default=10, validator=(attrs.validators.ge(0), attrs.validators.le(MAX_PACKET_ID))
     )
-    """Topics that a client which speaks MQTT 5 may give short names to; as mosquitto's."""
+    """Topics that a client which speaks MQTT 5 may give short names to, as mosquitto's; and that
+    the relay gives some to on its connection, if the client allows as many."""
+    max_share_groups: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
+    """Groups that share a subscription; 0: there are none. One takes about 14 KiB; ten thousand, as
+    many as sessions are kept by default."""
+    max_share_members: int = attrs.field(default=1_000, validator=attrs.validators.ge(1))
+    """Members of one of them; a hundred times what a pool of workers has."""
     passwords: Authenticator | None = None
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False
-    """With passwords: whether who names no user is let in, too."""
+    """With passwords or tokens: whether who names no user is let in, too."""
     wrong_password_delay: float = DELAYS[-1]
     """The longest that the answer to a wrong password is delayed; 0: not at all."""
+    tokens: Tokens | None = None
+    """What tokens are checked with that clients give as passwords; None: there are none."""
+    believes: bool = True
+    """Whether a client is the user that it names, where it need not prove that; not where others
+    have to: a user that nobody has verified is none."""
+
+    @property
+    def verifies(self) -> bool:
+        """Whether clients that name a user have to prove that they are it."""
+        return self.passwords is not None or self.tokens is not None
 
 
 class MqttServer(Server[MqttSettings, MqttSession]):
     """What the sessions of one relay share.
 
     Attributes:
-        sessions: The connected ones, by client identifier.
+        sessions: The connected ones, by what their clients are known by (`identity`).
         dealings: What is done about those that are stuck.
+        groups: Those that share subscriptions.
         kept: Those that outlive their connections. None: none do, whatever clients ask for. To be
             set before anybody connects.
         notices: Who tells of clients that are not read, while `watch_throttled` runs.
@@ -101,6 +146,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.sessions: dict[str, MqttSession] = {}
         self.dealings = Dealings(self)
+        self.groups = SharedGroups(self)
         self.kept: KeptSessions | None = None
         self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
@@ -110,7 +156,6 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         )
         self.wills = DelayedWills()
         self.wall: Callable[[], float] = time.time
-        self._named = 0
 
     def __repr__(self) -> str:
         return f"<MqttServer: {len(self.open)} connections, {len(self.sessions)} clients>"
@@ -142,6 +187,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         with self.flusher.corked():
             for delayed in self.wills.over(now):
                 self.ledger.faults.call(None, "publishing a will", self._publish_delayed, delayed)
+            self.groups.tick(now)
             if kept is not None:
                 kept.tick(now)
                 for client_id in kept.expire():
@@ -155,16 +201,26 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     # -- publishing -----------------------------------------------------------------------------
 
     def publish(
-        self, account: Account, publication: Publication, answer: Answer | None = None
-    ) -> str | None:
-        """Publish in a turn of its own; return why not."""
-        if publication.topic.startswith(SERVER_TOPICS):
-            return f"{publication.topic!r}: topics under {SERVER_TOPICS} are the server's own"
+        self,
+        account: Account,
+        publication: Publication,
+        answer: Answer | None = None,
+        rights: Rights | None = None,
+    ) -> Refusal | None:
+        """Publish in a turn of its own; return why not. Without `rights` it may go anywhere."""
+        topic = publication.topic
+        if is_servers_own(topic):
+            why = f"{topic!r}: topics under {SERVER_TOPIC}/ are the server's own"
+            return Refusal(why, Reason.NOT_AUTHORIZED)
+        if rights is not None:
+            fault = not_writable(rights, topic)
+            if fault is not None:
+                return Refusal(fault, Reason.NOT_AUTHORIZED)
         try:
             with account.turn(publication, confirm=answer) as turn:
                 turn.publish(self.dataspace, publication)
         except QuotaExceededError as exc:
-            return str(exc)
+            return Refusal(str(exc), Reason.QUOTA_EXCEEDED)
         return None
 
     def publication(self, said: Publish) -> Publication:
@@ -180,11 +236,16 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             None if interval is None else self.wall() + interval,
         )
 
-    def publish_will(self, account: Account, will: LastWill, name: str) -> None:
-        """Publish the will of the client known by `name`, on this account."""
-        fault = self.publish(account, will.at(self.wall()))
-        if fault is not None:
+    def publish_will(
+        self, account: Account, will: LastWill, name: str, rights: Rights | None
+    ) -> None:
+        """Publish the will of the client known by `name`, on this account, if it may be now."""
+        refusal = self.publish(account, will.at(self.wall()), rights=rights)
+        if refusal is not None:
+            fault = refusal.why
             self.counters.rejected += 1
+            if rights is not None and refusal.reason is Reason.NOT_AUTHORIZED:
+                rights.denied.will += 1
             self.logger.warning(
                 "the will of %s was dropped: %s",
                 name,
@@ -192,12 +253,12 @@ class MqttServer(Server[MqttSettings, MqttSession]):
                 extra={"event": "will_dropped", "account": name, "reason": fault},
             )
 
-    def came_back(self, client_id: str, *, to_its_session: bool) -> None:
+    def came_back(self, key: str, *, to_its_session: bool) -> None:
         """Note that a client is here again: its will, if one waits, is not published.
 
         Unless it begins anew: then the session that the will waited for is over [MQTT-3.1.3-9].
         """
-        delayed = self.wills.take(client_id)
+        delayed = self.wills.take(key)
         if delayed is not None and not to_its_session:
             self.ledger.faults.call(None, "publishing a will", self._publish_delayed, delayed)
 
@@ -207,7 +268,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         tenant = membership.of_topic(delayed.will.topic)
         account = self.open_account(peer, tenant, own=tenant is membership.tenant)
         try:
-            self.publish_will(account, delayed.will, peer.name)
+            rights = self.rights_of(peer, delayed.client_id)
+            self.publish_will(account, delayed.will, peer.name, rights)
         finally:
             self.tree.close(account)
 
@@ -219,28 +281,59 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         limit = self.settings.limit_of(peer.name, peer.client)
         return self.tree.open(peer, tenant, limit, own=own)
 
+    def rights_of(self, peer: Peer, client_id: str) -> Rights | None:
+        """Return what a client may publish and read; None: everything."""
+        authority = self.authority
+        return authority.of(peer, client_id) if authority.restricts_reading else None
+
+    def rules_changed(self) -> None:
+        """End what is no longer allowed: what the authority says may be something else now."""
+        self.dataspace.routes.forget_all()
+        for session in list(self.sessions.values()):
+            doing = "looking again at what it may do"
+            self.ledger.faults.call(session, doing, session.rules_changed)
+        if self.kept is not None:
+            self.ledger.faults.call(None, "ending what is shared", self.kept.rules_changed)
+
     def expiry_of(self, asked: float | None) -> float | None:
         """Return for how long a session is kept, of what its client asks for."""
         most = None if self.kept is None else self.kept.settings.expiry
         return most if asked is None else asked if most is None else min(asked, most)
 
     def new_client_id(self) -> str:
-        """Name a client that leaves that to the server [MQTT-3.1.3-6]."""
-        while True:
-            self._named += 1
-            name = f"auto-{self._named}"
-            if name not in self.sessions and (self.kept is None or name not in self.kept.by_id):
-                return name
+        """Name a client that leaves that to the server [MQTT-3.1.3-6].
+
+        At random: a client that was given a name before the relay's last start may come back with
+        it, and must not meet another one that was given the same.
+        """
+        return f"auto-{secrets.token_hex(NAME_BYTES)}"
+
+    @property
+    def receive_maximum(self) -> int:
+        """The Receive Maximum that clients with MQTT 5 are told."""
+        return min(self.settings.receive_maximum, self.settings.max_awaiting_release)
+
+    def keep_alive_of(self, asked: int, *, told: bool = True) -> int:
+        """Return the keep-alive that counts, of what a client asks for, in seconds; 0: none does.
+
+        A client that speaks MQTT 5 is `told` of it [MQTT-3.2.2-21]. With 3.1.1 it cannot be, and
+        would be cut off again and again: what it asks for counts, if it asks for any.
+        """
+        most = self.settings.max_keep_alive
+        if most is None or 0 < asked <= most:
+            return asked
+        return most if told or not asked else asked
 
     def resolve(self, key: bytes) -> Route | None:
         """Find the route of a topic as it stands in a packet; None if it may not be routed so."""
-        return self.dataspace.routes.of_key(key, self._topic_of)
+        return self.dataspace.routes.of_key(key, self.topic_of)
 
-    def _topic_of(self, key: bytes) -> str | None:
+    def topic_of(self, key: bytes) -> str | None:
+        """Return the topic as it stands in a packet; None if it may not be routed so."""
         try:
             topic = key[2:].decode()
         except UnicodeDecodeError:
             return None
         if topic_name_fault(topic) or self.settings.topics.name_fault(topic):
             return None
-        return None if topic.startswith(SERVER_TOPICS) else topic
+        return None if is_servers_own(topic) else topic

@@ -15,13 +15,14 @@ import errno
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import attrs
 import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
-from ...dataspace import Batch, Observation, Publication, TopicFilter
+from ...dataspace import Assertion, Batch, Observation, Publication, TopicFilter
 from .._addresses import address_of
 from .._admission import Refusal
 from .._at_once import commit_and_send
@@ -37,11 +38,14 @@ from .._session import (
     LOOK_AHEAD_PAUSE_SECONDS,
     Session,
 )
-from .._tenants import NO_USER, Peer, peer_of, printable
+from .._tenants import NO_USER, Peer, identity, printable
 from ._ahead import Ahead
 from ._answers import ANSWERING, Answer, Answers, Identifier
+from ._authentication import Authentication
+from ._bridges import BRIDGE_OPTIONS, Bridge
 from ._connection import Connection, Role, State
 from ._filters import Filters
+from ._fitting import fitting, too_large
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
 from ._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from ._framing import Framing
@@ -49,17 +53,18 @@ from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
+from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
 from ._log_ins import Checked
 from ._options import (
     HIGHEST_QOS,
-    NO_LOCAL,
-    RETAIN_AS_PUBLISHED,
     RETAIN_HANDLING,
     RETAINED_TO_NEW,
     RETAINED_TO_NONE,
 )
 from ._packets import (
+    PROTOCOL_LEVEL_31,
     SUBSCRIPTION_FAILED,
+    Auth,
     ConnAck,
     Connect,
     ConnectReturnCode,
@@ -79,8 +84,9 @@ from ._packets import (
     Unsubscribe,
     encode_publish,
 )
-from ._packets5 import PROTOCOL_LEVEL_5, encode5
+from ._packets5 import PROTOCOL_LEVEL_5
 from ._payers import Payers
+from ._permissions import Writable, lost_shares, not_readable
 from ._place import Place, take_place
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
@@ -91,16 +97,21 @@ from ._runs import (
     STRETCH_BYTES,
     Run,
     Single,
+    clears_retained,
     find_run,
     is_disconnect,
     publications,
     topic_key,
 )
+from ._scram import AuthenticationFailedError
 from ._selecting import Selecting
-from ._topics import SHARED_PREFIX
+from ._shared import Shares, stop
+from ._tokens import TokenError, Tokens
+from ._topics import is_shared, shared_fault
 from ._wills import LastWill
 
 if TYPE_CHECKING:
+    from ..acl import Rights
     from ._server import MqttServer
 
 PROGRESS_BYTES = 1024
@@ -109,9 +120,6 @@ on a slow line. A byte a second does not."""
 
 KEEP_ALIVE_GRACE = 1.5
 """[MQTT-3.1.2-24]."""
-
-SERVER_TOPICS = "$SYS/"
-"""What clients cannot publish to."""
 
 NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
@@ -146,11 +154,6 @@ REASONS: dict[int, Reason] = {
 """What a CONNACK says in MQTT 5 for what it says in 3.1.1."""
 
 
-def _taken(peer: Peer, what: str) -> str:
-    user, client = peer.user[:SHOWN_OF_USER], peer.client[:SHOWN_OF_USER]
-    return f"another user has {what} with its client identifier (user {user}, client {client})"
-
-
 def frame(item: Publication | bytes) -> bytes:
     """Make bytes of what reaches an outlet: a publication for at-most-once, or a packet."""
     if isinstance(item, bytes):
@@ -167,30 +170,10 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead",
-        "_answers",
-        "_at_least_once",
-        "_awaiting",
-        "_checked",
-        "_connection",
-        "_five",
-        "_inflight",
-        "_kept",
-        "_listener",
-        "_most",
-        "_observations",
-        "_parting",
-        "_payers",
-        "_peer",
-        "_place",
-        "_replays",
-        "_short",
-        "_single",
-        "_single_topic",
-        "_steps",
-        "_undecided",
-        "_way",
-        "_will",
+        "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_bridge",
+        "_checked", "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener", "_most",
+        "_observations", "_parting", "_payers", "_peer", "_place", "_replays", "_rights", "_shares",
+        "_short", "_single", "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "_writable",
         "client_id",
     )  # fmt: skip
 
@@ -209,6 +192,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
         self._five: Five | None = None
+        self._bridge: Bridge | None = None
         self._way: Recipient = self.outlet
         # What it is told if it is cut; there are few reasons but that it does not keep up.
         self._parting: int = Reason.QUOTA_EXCEEDED
@@ -217,6 +201,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Ahead | None = None
         self.client_id = ""
+        # What it is known by to the server: its identifier, and its user if that is verified.
+        self._key = ""
+        self._user: str | None = None
         self.account = None
         # What is left of a packet that is handled in steps; nothing else is handled before.
         self._steps: Iterator[trio.Event | None] | None = None
@@ -225,6 +212,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         # What came of its password, if that is known and it will be told later.
         self._checked: Checked | None = None
         self._place: Place | None = None
+        # How it proves that, if it takes more than a password.
+        self._authentication: Authentication | None = None
+        # When that is over, on the ledger's clock.
+        self._ends_at: float | None = None
         self._inflight: Inflight | KeptInflight | None = None
         self._kept: KeptSession | None = None
         self._at_least_once: AtLeastOnce | None = None
@@ -234,11 +225,15 @@ class MqttSession(Session["MqttServer", Account | None]):
         # Whose it is; who pays for what it publishes; and which of these it waits for.
         self._peer = Peer(listener, NO_USER, "")
         self._payers: Payers | None = None
+        # What it may publish and read, and the routes of the former; None: everything.
+        self._rights: Rights | None = None
+        self._writable: Writable | None = None
         self._short: Account | None = None
         # What the read before was, if it was one publication; and the topic that was on.
         self._single: Single | None = None
         self._single_topic = ""
         self._observations: dict[str, Observation] = {}
+        self._shares: Shares | None = None
         self._replays = Replays()
 
     def __repr__(self) -> str:
@@ -271,7 +266,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         work.begin_now()
         with self._server.flusher.corked():
             while replays and account.funds_are_clear() and not work.is_over():
-                replays.step(self._server.dataspace.retained, account, self._holder_of)
+                replays.step(
+                    self._server.dataspace.retained, account, self._holder_of, self._rights
+                )
         work.end()
         return True
 
@@ -314,6 +311,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 await trio.sleep(FLUSH_POLL_SECONDS)
         if isinstance(self._inflight, KeptInflight) and self._server.keeps_for_later:
             self._inflight.pause()
+        if self._shares is not None and self._server.keeps_for_later:
+            self._shares.pause()
         self._waiting = True
         await super()._flush_out()
 
@@ -359,8 +358,11 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._server.flusher.flush_now()
         if self.outlet.unsent or self.outlet.closed:
             return False
+        last = self._fitting(Disconnect(reason, with_reason(why)))
+        if last is None:
+            return False
         try:
-            data = connection.send(self._fitting(Disconnect(reason, with_reason(why))))
+            data = connection.send(last)
         except LocalProtocolError:
             return False  # it is closed already
         if self._answers is not None:
@@ -376,8 +378,8 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _withdraw(self, reason: str) -> None:
         """Take back the subscriptions, publish the will, and give up the name."""
         server = self._server
-        if server.sessions.get(self.client_id) is self:
-            del server.sessions[self.client_id]
+        if server.sessions.get(self._key) is self:
+            del server.sessions[self._key]
         account = self.account
         if self._place is not None:
             self._place.leave()
@@ -399,7 +401,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
             payer = account if self._payers is None else self._payers.of(will.topic)
-            server.publish_will(payer, will, self.name)
+            server.publish_will(payer, will, self.name, self._rights)
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -411,11 +413,14 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _unsubscribe_all(self, account: Account) -> None:
         server, kept = self._server, self._kept
         observations, self._observations = self._observations, {}
+        shares, self._shares = self._shares, None
         if kept is None:
             steps = unobserve_each(server.dataspace, account, observations.values())
         else:
             steps = kept.detaching(account)
-        server.partings.take_back(self.client_id, account, self._work, steps)
+        if shares is not None:
+            steps = chain(shares.leaving(account), steps)
+        server.partings.take_back(self._key, account, self._work, steps)
 
     def _is_of_peer(self, whose: object) -> bool:
         """See `Session.has`."""
@@ -424,8 +429,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _close(self) -> None:
         server = self._server
-        if server.sessions.get(self.client_id) is self:
-            del server.sessions[self.client_id]  # `_withdraw` has failed
+        if server.sessions.get(self._key) is self:
+            del server.sessions[self._key]  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
         if self._answers is not None:
@@ -438,7 +443,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             and kept.is_current
             and self._inflight is not None  # it has been let in
         ):
-            sessions.discard(self.client_id)  # nothing of it is under way any more
+            sessions.discard(kept.key)  # nothing of it is under way any more
         self._short = None
         payers, self._payers = self._payers, None
         for payer in () if payers is None else payers.close():
@@ -451,7 +456,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return False
         seconds = delay if kept.expiry is None else min(delay, kept.expiry)
         due = self._server.ledger.clock() + seconds
-        return self._server.wills.add(self.client_id, self._peer, will, due)
+        return self._server.wills.add(self._key, self._peer, will, due, self.client_id)
 
     def _silence(self, seconds: float, allowed: float) -> str:
         self._parting = Reason.KEEP_ALIVE_TIMEOUT
@@ -530,7 +535,10 @@ class MqttSession(Session["MqttServer", Account | None]):
                 return
             data = b""
             if self._eof and self._inflight is not None:
-                self._inflight.close()  # nothing more will be acknowledged
+                # Nothing more will be acknowledged; what others may have instead they get now.
+                if self._shares is not None:
+                    self._shares.close()
+                self._inflight.close()
             if not ahead.has_whole_packets and not connection.unparsed_bytes:
                 self._left = self._eof
                 if self._eof or ahead.begins_with_disconnect:
@@ -628,6 +636,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return True
         payers = self._payers
         payer_of = payers.of_key if payers is not None and payers.by_topic else None
+        writable = self._writable
         unseen = RUNS_A_LOOK
         while True:
             if unseen <= 0:
@@ -648,8 +657,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                     run = find_run(
                         buffer,
                         position,
-                        dataspace.routes.by_key,
-                        server.resolve,
+                        dataspace.routes.by_key if writable is None else writable.known,
+                        server.resolve if writable is None else writable.resolve,
                         account.room(),
                         connection.max_packet_size,
                         payer_of,
@@ -676,8 +685,19 @@ class MqttSession(Session["MqttServer", Account | None]):
                 and not account.funds_are_clear()
                 and connection.state is State.CONNECTED
                 and not is_disconnect(buffer, position)
-                # An alarm stops publications, and what comes after them.
-                and (buffer[position] & 0xF0 == PUBLISH or not account.debt_is_clear())
+                # An alarm stops publications, and what comes after them; not what frees memory.
+                and (
+                    not account.debt_is_clear()
+                    or (
+                        buffer[position] & 0xF0 == PUBLISH
+                        and not clears_retained(
+                            buffer,
+                            position,
+                            connection.max_packet_size,
+                            properties=self._five is not None,
+                        )
+                    )
+                )
             ):
                 self._short = account
                 return True
@@ -786,6 +806,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._go_on(self._handle_unsubscribe(packet))
             case Connect():
                 self._handle_connect(packet)
+            case Auth() if self._authentication is not None:
+                self._authenticate(partial(self._authentication.step, packet))
             case Disconnect():
                 self._handle_disconnect(packet)
                 # What does is refused here; a run of publications would be routed [MQTT-3.14.4-2].
@@ -797,6 +819,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
         if self._answers is not None:
             self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
+        if isinstance(self._inflight, KeptInflight):
+            self._inflight.leave()
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -848,28 +872,24 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _send(self, packet: Packet) -> None:
         """Send a packet of the connection's own, on its own account (rule 2)."""
-        data = self._connection.send(packet if self._five is None else self._fitting(packet))
+        data = self._connection.send(packet)
+        five = self._five
+        largest = None if five is None else five.max_packet_size
+        if largest is not None and len(data) > largest:
+            fits = self._fitting(packet)
+            if fits is None:
+                self._parting = Reason.PACKET_TOO_LARGE
+                self.cut(too_large(packet, largest))
+                return
+            data = self._connection.send(fits)
         account = self.account
         assert account is not None
         account.borrow(1, len(data))
         self.outlet.hold(account, data, 1, len(data), self._server.ledger.clock())
 
-    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet:
-        """Return a packet without its reason if it is larger with it than its client takes.
-
-        See [MQTT-3.1.2-24]; what a number says has to do then. `largest` counts where no more is
-        known of the client.
-        """
-        if self._five is not None:
-            largest = self._five.max_packet_size
-        if (
-            largest is None
-            or isinstance(packet, PingReq | PingResp)
-            or not packet.properties.reason_string
-            or len(encode5(packet)) <= largest
-        ):
-            return packet
-        return attrs.evolve(packet, properties=NO_PROPERTIES)
+    def _fitting(self, packet: Packet, largest: int | None = None) -> Packet | None:
+        """See `fitting`; `largest` counts where no more is known of the client."""
+        return fitting(packet, largest if self._five is None else self._five.max_packet_size)
 
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
@@ -885,10 +905,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._connection.version == PROTOCOL_LEVEL_5:
             return_code = REASONS.get(return_code, return_code)
             properties = with_reason(why) if why else NO_PROPERTIES
-        data = self._connection.send(
-            self._fitting(ConnAck(False, return_code, properties), largest)
-        )
-        # Nobody owes for it: there is no account yet, and the connection ends here.
+        answer = self._fitting(ConnAck(False, return_code, properties), largest)
+        if answer is not None:
+            self._send_unowed(answer)
+
+    def _send_unowed(self, packet: Packet) -> None:
+        """Send a packet before there is an account that could owe for it."""
+        data = self._connection.send(packet)
+        # One that does not read it waits in vain, and is cut off in time (`connect_timeout`).
         with contextlib.suppress(OSError):
             self._link.sock.send(data)
 
@@ -896,7 +920,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         settings = server.settings
         if packet.protocol_level == PROTOCOL_LEVEL_5:
-            self._five = Five(packet, Filters(), server.wall)
+            self._five = Five(packet, Filters(), server.wall, settings.max_topic_alias)
+        elif packet.bridge:
+            self._bridge = Bridge(server.wall)
         if len(packet.client_id.encode()) > settings.max_client_id:
             why = (
                 f"the client identifier has {len(packet.client_id.encode())} bytes, more than the "
@@ -904,17 +930,23 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
             self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, why)
         method = packet.properties.authentication_method
-        if method is not None:
-            method = printable(method[:SHOWN_OF_USER])
-            why = f"there is no authentication by {method} here; use a password or a certificate"
-            self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
         passwords = settings.passwords
+        if method is not None:
+            authentication = self._authentication = Authentication.of(packet, passwords)
+            if authentication is None:
+                method = printable(method[:SHOWN_OF_USER])
+                why = f"there is no authentication by {method} here; use a password or certificate"
+                self._deny(Reason.BAD_AUTHENTICATION_METHOD, why)
+            self._authenticate(partial(authentication.begin, packet.properties))
+            return
         if (
-            passwords is None
+            (passwords is None and settings.tokens is None)
             or self._link.user is not None  # its certificate says who it is
-            or (settings.anonymous and packet.username is None)
+            or (settings.anonymous and packet.username is None and packet.password is None)
         ):
             self._go_on(self._begin(packet))
+        elif settings.tokens is not None and Tokens.is_one(packet.password or b""):
+            self._begin_by_token(settings.tokens, packet)
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
         else:
@@ -930,6 +962,61 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _attempt(self, packet: Connect) -> Attempt:
         return Attempt(address_of(self._link.peer), packet.username or "", packet.client_id)
+
+    def _authenticate(self, step: Callable[[], Auth]) -> None:
+        """Do a step of an authentication, and answer; its last step lets a client in.
+
+        Raises:
+            RemoteProtocolError: If the client has not proved who it is; it has been told so, or
+                will be.
+        """
+        authentication = self._authentication
+        assert authentication is not None
+        connected = self.account is not None
+        try:
+            answer = step()
+            user, certified = authentication.user, self._link.user
+            if user is not None and certified is not None and user != certified:
+                why = f"its certificate is of another user (user {certified})"
+                raise AuthenticationFailedError(why)
+        except AuthenticationFailedError as exc:
+            if connected:
+                raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc))
+        if connected:
+            self._send(answer)
+        elif user is None:
+            self._send_unowed(answer)
+        else:
+            self._go_on(self._begin(attrs.evolve(authentication.connect, username=user)))
+
+    def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
+        """Let a client in, until its token expires.
+
+        Raises:
+            RemoteProtocolError: If the token is not good; the client has been told.
+        """
+        assert packet.password is not None
+        now = self._server.wall()
+        try:
+            token = tokens.read(packet.password, now)
+        except TokenError as exc:
+            why = f"its token is not good: {printable(str(exc))}"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        if packet.username and packet.username != token.user:
+            why = f"its token is of another user (user {token.user[:SHOWN_OF_USER]})"
+            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+        self._ends_at = self._server.ledger.clock() + token.expires - now
+        self._go_on(self._begin(attrs.evolve(packet, username=token.user)))
+
+    def check_deadline(self, now: float) -> None:
+        """See `Session.check_deadline`: a token that has expired ends its connection."""
+        if self._ends_at is not None and now >= self._ends_at:
+            self._ends_at = None
+            self._parting = Reason.MAXIMUM_CONNECT_TIME
+            self.cut("its token has expired")
+        else:
+            super().check_deadline(now)
 
     async def _decide(self, packet: Connect) -> None:
         """Let a client in if a thread finds its password right; it has had no effect so far.
@@ -1027,11 +1114,15 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._last = server.ledger.clock()
         client_id = packet.client_id or server.new_client_id()
         user = packet.username if self._link.user is None else self._link.user
+        verified = settings.verifies or self._link.user is not None
+        if not verified and not settings.believes:
+            user = None
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
+        if user and verified:
+            self._user = peer.user
+        key = identity(client_id, self._user)
         while True:
-            old = server.sessions.get(client_id)
-            if settings.passwords is not None or self._link.user is not None:
-                self._check_user(peer, client_id, old)
+            old = server.sessions.get(key)
             if old is not None:
                 # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one
                 # publishes.
@@ -1042,18 +1133,24 @@ class MqttSession(Session["MqttServer", Account | None]):
                 old._retire("another connection came with the same client identifier")
             if server.kept is not None:
                 # What is over ends before anything new begins under its name.
-                (server.kept.discard if packet.clean_session else server.kept.find)(client_id)
-            parting = server.partings.of(client_id)
+                session = server.kept.find(client_id, self._user, adopts=self._adopts)
+                if session is not None and packet.clean_session:
+                    server.kept.discard(session.key)
+            parting = server.partings.of(key)
             if parting is None:
                 break
             yield parting
         self._take_place(peer)
         self.client_id = client_id
+        self._key = key
         self._peer = peer
+        self._rights = server.rights_of(peer, client_id)
+        if self._rights is not None and server.authority.restricts_writing:
+            self._writable = Writable(self._rights, server)
         name = peer.name
         kept, present = self._find_session(packet, name)
-        server.came_back(self.client_id, to_its_session=present)
-        server.sessions[self.client_id] = self
+        server.came_back(self._key, to_its_session=present)
+        server.sessions[self._key] = self
         self.name = self.outlet.name = name
         # Known by name: who comes back finds its debt waiting (rule 14).
         membership = server.tree.of(peer)
@@ -1070,14 +1167,27 @@ class MqttSession(Session["MqttServer", Account | None]):
                 five.filters = kept.filters
             self._way = AtMostOnce(five, self.outlet)
             self.outlet.framing_bytes = five.framing_bytes
+        elif self._bridge is not None:
+            self._bridge.is_own = payers.has
+            self._way = AtMostOnce(self._bridge, self.outlet)
         if kept is not None:
             self._kept = kept
             yield from self._attach(kept)
         self._will = None if packet.will is None else LastWill.of(packet.will)
+        keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
         self._deadline_after = (
-            packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
+            keep_alive * KEEP_ALIVE_GRACE if keep_alive else settings.idle_timeout
         )
-        self._send(ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept)))
+        # MQTT 3.1 cannot say that there was a session.
+        present = present and self._connection.version != PROTOCOL_LEVEL_31
+        accepted = ConnAck(present, ConnectReturnCode.ACCEPTED, self._welcome(packet, kept))
+        if five is not None and self._fitting(accepted) is None:
+            assert five.max_packet_size is not None
+            why = too_large(accepted, five.max_packet_size)
+            server.counters.refused += 1
+            self._refuse(Reason.PACKET_TOO_LARGE, why)
+            raise RemoteProtocolError(why)
+        self._send(accepted)
         self._known = True
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
@@ -1104,33 +1214,57 @@ class MqttSession(Session["MqttServer", Account | None]):
         five = self._five
         if five is None:
             return NO_PROPERTIES
-        settings = self._server.settings
+        server = self._server
+        settings = server.settings
         expiry: int | None = None
         granted = 0.0 if kept is None else kept.expiry
         if granted != five.expiry:
             expiry = FOR_EVER if granted is None else min(int(granted), FOR_EVER - 1)
-        most = settings.max_awaiting_release
+        most = server.receive_maximum
+        alive = server.keep_alive_of(packet.keep_alive)
         return Properties(
             session_expiry=expiry,
+            server_keep_alive=alive if alive != packet.keep_alive else None,
             receive_maximum=most if most < MAX_PACKET_ID else None,
             maximum_packet_size=settings.max_packet_size,
             assigned_client_id=None if packet.client_id else self.client_id,
             topic_alias_maximum=settings.max_topic_alias or None,
-            shared_available=0,
+            shared_available=1 if settings.max_share_groups else 0,
+            authentication_method=packet.properties.authentication_method,
+            authentication_data=None if self._authentication is None else self._authentication.last,
         )
 
-    def _check_user(self, peer: Peer, client_id: str, old: MqttSession | None) -> None:
-        """See that a client takes up nothing of another user's; what is nobody's it may have.
+    def rules_changed(self) -> None:
+        """End what is no longer allowed: what its rights are may be something else now.
 
-        Raises:
-            RemoteProtocolError: If it would; the client has been told.
+        What is on its way in bytes cannot be told apart any more: if something of that may not be
+        read, the connection ends. A session that is kept goes on when its client is back.
         """
-        kept = None if self._server.kept is None else self._server.kept.by_id.get(client_id)
-        users = {peer.user, NO_USER}
-        if old is not None and old._peer.user not in users:
-            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, _taken(peer, "a connection"))
-        if kept is not None and peer_of(kept.name, peer.client).user not in users:
-            self._deny(ConnectReturnCode.IDENTIFIER_REJECTED, _taken(peer, "a session"))
+        self._single = None
+        rights, inflight = self._rights, self._inflight
+        if rights is None:
+            return
+        if inflight is not None:
+            inflight.look_again(rights)
+        account, shares, kept = self.account, self._shares, self._kept
+        if account is not None and shares is not None:
+            standing = shares.standing if kept is None else kept.subscriptions
+            lost = lost_shares(rights, standing)
+            with account.turn() as turn:
+                for text in lost:
+                    stop(self._server.dataspace, turn, self._unsubscribed(text))
+            if lost and kept is not None:
+                kept.write()
+        if self.outlet.unsent and rights.reads_less:
+            rights.denied.connection += 1
+            self._parting = Reason.NOT_AUTHORIZED
+            self.cut("it may not read any more what is on its way to it")
+
+    @property
+    def _adopts(self) -> bool:
+        """Whether what is kept for nobody is from before all had to say who they are."""
+        settings = self._server.settings
+        return settings.verifies and not settings.anonymous
 
     def _find_session(self, packet: Connect, name: str) -> tuple[KeptSession | None, bool]:
         """Take up the client's session, or begin one that is kept; and say whether there was one.
@@ -1142,16 +1276,18 @@ class MqttSession(Session["MqttServer", Account | None]):
         if sessions is None:
             return None, False
         five = self._five
+        session = sessions.find(self.client_id, self._user, adopts=self._adopts)
         if packet.clean_session:
-            sessions.discard(self.client_id)
+            if session is not None:
+                sessions.discard(session.key)
+                session = None
             if five is None or five.expiry == 0:
                 return None, False
-        session = sessions.find(self.client_id)
         present = session is not None
         if session is None and five is not None and five.expiry == 0:
             return None, False
         if session is None:
-            session = sessions.create(self.client_id, name)
+            session = sessions.create(self.client_id, name, self._user)
         if session is None:
             why = (
                 f"{len(sessions)} sessions are kept, which is the limit (max_sessions); connect "
@@ -1174,8 +1310,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         """
         assert self.account is not None
         try:
-            own = None if self._five is None else self._five.is_own
-            yield from session.attaching(self.account, self.name, self._way, own=own)
+            selects = self._selects
+            own = None if selects is None else selects.is_own
+            yield from session.attaching(
+                self.account, self.name, self._way, own=own, rights=self._rights
+            )
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
             why = f"its session cannot be taken up: {exc}"
@@ -1191,9 +1330,32 @@ class MqttSession(Session["MqttServer", Account | None]):
             self.outlet,
             self._window(),
             framing=self._framing(),
+            leaves=self._says_disconnect,
         )
         self._inflight = inflight
+        if self._rights is not None:
+            inflight.look_again(self._rights)  # they may have been others when it was queued
         inflight.begin(self.cut)
+        for text, each in session.subscriptions.items():
+            if each.group is not None:
+                self._sharing().join(text, each.granted | each.options, each.identifier, inflight)
+
+    def _says_disconnect(self) -> bool:
+        """Whether the client has said DISCONNECT, as far as that can be told before its turn.
+
+        It is not looked for where something is to be sent already: what comes next goes with it.
+        """
+        unparsed = self._unparsed()
+        if self.outlet.unsent or unparsed > PEEK_BYTES:
+            return False
+        if unparsed:
+            return has_disconnect(self._connection.buffer[self._connection.position :])
+        return disconnect_has_come(self._link.sock)
+
+    @property
+    def _selects(self) -> Five | Bridge | None:
+        """What selects publications for the client, if something does."""
+        return self._bridge if self._five is None else self._five
 
     def _framing(self) -> Framing:
         return Framing(self._server.wall) if self._five is None else self._five
@@ -1245,17 +1407,19 @@ class MqttSession(Session["MqttServer", Account | None]):
             else:
                 publication = server.publication(packet)
             payer = account if self._payers is None else self._payers.of(packet.topic)
-            fault = server.publish(payer, publication, answer)
-            if fault is not None:
+            unrouted = server.dataspace.unrouted
+            refused = server.publish(payer, publication, answer, self._rights)
+            if answer is not None and self._five is not None:
+                answer.note_reached(server.dataspace.unrouted == unrouted)
+            if refused is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
                 # dropped, as section 3.3.5 has it for one that is not authorized.
                 server.counters.rejected += 1
-                self.complain(f"a publication was dropped: {fault}")
+                self.complain(f"a publication was dropped: {refused.why}")
+                if refused.reason is Reason.NOT_AUTHORIZED:
+                    server.authority.denied.publish += 1
                 if answer is not None and self._five is not None:
-                    reason = Reason.QUOTA_EXCEEDED
-                    if packet.topic.startswith(SERVER_TOPICS):
-                        reason = Reason.NOT_AUTHORIZED
-                    answer.refuse_with(self._refusal(answer.packet, fault, reason))
+                    answer.refuse_with(self._refusal(answer.packet, refused.why, refused.reason))
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
@@ -1269,7 +1433,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         Raises:
             RemoteProtocolError: If it has.
         """
-        most = self._server.settings.max_awaiting_release
+        most = self._server.receive_maximum
         awaiting = self._awaiting
         if awaiting is not None and packet.qos > 1 and packet.packet_id in awaiting:
             return  # the same again
@@ -1310,21 +1474,25 @@ class MqttSession(Session["MqttServer", Account | None]):
         for text, options in dict(packet.filters).items():
             fault = settings.topics.filter_fault(text)
             reason = Reason.TOPIC_FILTER_INVALID
-            if five is not None and text.startswith(SHARED_PREFIX):
-                fault = "there are no shared subscriptions here"
-                reason = Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            if is_shared(text):
+                fault, reason = self._share_fault(text, fault)
+            if fault is None:
+                reason = Reason.NOT_AUTHORIZED
+                fault = None if self._rights is None else not_readable(self._rights, text)
             if fault is None:
                 reason = Reason.QUOTA_EXCEEDED
-                standing = self._observations if self._kept is None else self._kept.subscriptions
-                new = text not in standing
-                if new and len(standing) >= settings.max_subscriptions:
+                new = not self._has_subscribed(text)
+                if new and self._subscriptions >= settings.max_subscriptions:
                     fault = (
                         f"{settings.max_subscriptions} subscriptions are the limit for one client"
                     )
                 else:
                     fault = self._subscribe(account, text, options, identifier, new)
             if fault is not None:
-                faults[text] = fault, SUBSCRIPTION_FAILED if five is None else reason
+                failed = SUBSCRIPTION_FAILED if five is None else reason
+                # As mosquitto: MQTT 3.1 has no code for it but the QoS that was asked for.
+                is_31 = self._connection.version == PROTOCOL_LEVEL_31
+                faults[text] = fault, options if is_31 else failed
             yield
         properties = NO_PROPERTIES
         if faults:
@@ -1343,12 +1511,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         kept = self._kept
         if kept is None:
             self._send(packet)
+            self._begin_sharing()
             return
         kept.write()
         hold = trio.Event()
 
         def kept_it() -> None:
             self._send_later(packet)
+            self._begin_sharing()
             hold.set()
 
         self._server.keep(kept_it, self)
@@ -1361,7 +1531,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Subscribe to one filter; return why not."""
         server = self._server
         qos = options & HIGHEST_QOS
-        told = options & (NO_LOCAL | RETAIN_AS_PUBLISHED)
+        if is_shared(text):
+            return self._share(account, text, options, identifier)
+        told = options & BRIDGE_OPTIONS if self._bridge is None else BRIDGE_OPTIONS
         if self._kept is not None:
             try:
                 with account.turn() as turn:
@@ -1370,9 +1542,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 return str(exc)
             self._kept.subscribed(text, qos, kept, options=told, identifier=identifier)
         else:
-            if qos and self._inflight is None:
-                self._inflight = self._make_inflight(account)
-                self._at_least_once = AtLeastOnce(self._inflight)
+            if qos:
+                self._have_inflight(account)
             topic_filter = TopicFilter(text)
             try:
                 with account.turn() as turn:
@@ -1387,6 +1558,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         granted=qos,
                         consumer=self.outlet,
                         replay=False,
+                        allows=None if self._rights is None else self._rights.allows(text),
                     )
             except QuotaExceededError as exc:
                 return str(exc)
@@ -1405,6 +1577,59 @@ class MqttSession(Session["MqttServer", Account | None]):
         ):
             self._replays.add(text, qos)
         return None
+
+    def _has_subscribed(self, text: str) -> bool:
+        """Whether the client has subscribed to a filter."""
+        if self._kept is not None:
+            return text in self._kept.subscriptions
+        shares = self._shares
+        return text in self._observations or (shares is not None and text in shares.standing)
+
+    @property
+    def _subscriptions(self) -> int:
+        """How many filters the client has subscribed to."""
+        if self._kept is not None:
+            return len(self._kept.subscriptions)
+        shares = self._shares
+        return len(self._observations) + (0 if shares is None else len(shares.standing))
+
+    def _share_fault(self, text: str, fault: str | None) -> tuple[str | None, Reason]:
+        """Say why a shared subscription is not granted, of what is wrong with its filter.
+
+        Raises:
+            ReasonedError: In MQTT 5, if it is none [MQTT-4.8.2-1][MQTT-4.8.2-2]. To 3.1.1 it is a
+                filter as any other, which may be refused.
+        """
+        malformed = shared_fault(text)
+        if malformed is not None and self._five is not None:
+            raise ReasonedError(malformed, Reason.PROTOCOL_ERROR)
+        if not self._server.settings.max_share_groups:
+            no = "there are no shared subscriptions here (max_share_groups)"
+            return no, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        return malformed or fault, Reason.TOPIC_FILTER_INVALID
+
+    def _share(self, account: Account, text: str, options: int, identifier: int) -> str | None:
+        """Have a part in a group; return why not. What is retained is not told of (4.8.2)."""
+        if options & HIGHEST_QOS and self._kept is None:
+            self._have_inflight(account)
+        taker = self._inflight
+        return self._sharing().subscribe(account, text, options, identifier, taker)
+
+    def _sharing(self) -> Shares:
+        if self._shares is None:
+            self._shares = Shares(
+                self._server.groups, self._peer, self.outlet, self._five, self._kept, self.cut
+            )
+        return self._shares
+
+    def _begin_sharing(self) -> None:
+        if self._shares is not None:
+            self._shares.begin()
+
+    def _have_inflight(self, account: Account) -> None:
+        if self._inflight is None:
+            self._inflight = self._make_inflight(account)
+            self._at_least_once = AtLeastOnce(self._inflight)
 
     def _make_inflight(self, account: Account) -> Inflight:
         server = self._server
@@ -1428,25 +1653,35 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Return who takes what this client is to acknowledge, for a subscription."""
         assert not isinstance(self._inflight, KeptInflight)
         acked = (None, self._at_least_once, self._inflight)[granted]
-        return acked if acked is None or self._five is None else Selecting(acked, self._five.select)
+        selects = self._selects
+        return acked if acked is None or selects is None else Selecting(acked, selects.select)
 
     def _handle_unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
         """Unsubscribe from one filter in each step; say so when that is done."""
         account = self.account
         assert account is not None
         five = self._five
-        standing = self._observations if self._kept is None else self._kept.subscriptions
         reasons = tuple(
-            0 if text in standing else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
+            0 if self._has_subscribed(text) else Reason.NO_SUBSCRIPTION_EXISTED
+            for text in packet.filters
         )
         for text in dict.fromkeys(packet.filters):
-            observation = self._observations.pop(text, None)
-            if self._kept is not None:
-                observation = self._kept.unsubscribed(text)
-            elif five is not None:
-                five.filters.remove(text)
+            observation = self._unsubscribed(text)
             if observation is not None:
                 with account.turn() as turn:
-                    self._server.dataspace.unobserve(turn, observation)
+                    stop(self._server.dataspace, turn, observation)
             yield
         self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))
+
+    def _unsubscribed(self, text: str) -> Observation | Assertion | None:
+        """Forget a subscription; return what there is to end."""
+        shares = self._shares
+        if shares is not None and is_shared(text):
+            shares.leave(text)
+        if self._kept is not None:
+            return self._kept.unsubscribed(text)
+        if shares is not None and text in shares.standing:
+            return shares.standing.pop(text)
+        if self._five is not None:
+            self._five.filters.remove(text)
+        return self._observations.pop(text, None)

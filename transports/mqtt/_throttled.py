@@ -121,10 +121,10 @@ class ThrottledNotices:
         if not long:
             return {}
         found: dict[str, Waiter] = {}
-        for client, session in self._server.sessions.items():
+        for session in self._server.sessions.values():
             account = session.payer
             if account is not None and account in long:
-                found[client] = long[account]
+                found[session.client_id] = long[account]
         return found
 
     def _tell_of_ends(self, waiting: dict[str, Waiter]) -> None:

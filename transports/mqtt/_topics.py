@@ -15,8 +15,16 @@ import attrs
 #: The longest UTF-8 string that the wire format can carry [MQTT-4.7.3-3].
 MAX_STRING_BYTES = 65_535
 
+#: The topic under which the server tells of itself. Peers cannot publish to it, or below it.
+SERVER_TOPIC = "$SYS"
+
 #: How the filter of a shared subscription begins (MQTT 5, section 4.8.2).
 SHARED_PREFIX = "$share/"
+
+
+def is_servers_own(topic: str) -> bool:
+    """Whether a topic is one that only the server publishes to."""
+    return topic.startswith(SERVER_TOPIC) and topic[len(SERVER_TOPIC) :][:1] in ("", "/")
 
 
 def topic_name_fault(topic: str) -> str | None:
@@ -25,11 +33,11 @@ def topic_name_fault(topic: str) -> str | None:
         return "a topic name must have at least one character [MQTT-4.7.3-1]"
     if "+" in topic or "#" in topic:
         return (
-            f"topic name {_shown(topic)} contains a wildcard; publish to one topic without "
+            f"topic name {shown(topic)} contains a wildcard; publish to one topic without "
             "'+' and '#' [MQTT-3.3.2-2]"
         )
     if "\0" in topic:
-        return f"topic name {_shown(topic)} contains U+0000 [MQTT-4.7.3-2]"
+        return f"topic name {shown(topic)} contains U+0000 [MQTT-4.7.3-2]"
     return None
 
 
@@ -38,27 +46,76 @@ def topic_filter_fault(topic_filter: str) -> str | None:
     if not topic_filter:
         return "a topic filter must have at least one character [MQTT-4.7.3-1]"
     if "\0" in topic_filter:
-        return f"topic filter {_shown(topic_filter)} contains U+0000 [MQTT-4.7.3-2]"
+        return f"topic filter {shown(topic_filter)} contains U+0000 [MQTT-4.7.3-2]"
     hash_at = topic_filter.find("#")
     if hash_at >= 0:
         if hash_at != len(topic_filter) - 1:
             return (
-                f"topic filter {_shown(topic_filter)} has a '#' before its end; '#' must be the "
+                f"topic filter {shown(topic_filter)} has a '#' before its end; '#' must be the "
                 "last character [MQTT-4.7.1-2]"
             )
         if hash_at > 0 and topic_filter[hash_at - 1] != "/":
             return (
-                f"topic filter {_shown(topic_filter)} has a '#' beside other characters; it must "
+                f"topic filter {shown(topic_filter)} has a '#' beside other characters; it must "
                 "be a level of its own [MQTT-4.7.1-2]"
             )
     if "+" in topic_filter:
         for level in topic_filter.split("/"):
             if "+" in level and level != "+":
                 return (
-                    f"topic filter {_shown(topic_filter)} has a '+' beside other characters; it "
+                    f"topic filter {shown(topic_filter)} has a '+' beside other characters; it "
                     "must be a level of its own [MQTT-4.7.1-3]"
                 )
     return None
+
+
+@attrs.frozen(slots=True)
+class SharedFilter:
+    """What a shared subscription asks for (MQTT 5, section 4.8.2)."""
+
+    group: str
+    """The name of those who share it."""
+    filter: str
+    """What they share."""
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Whether it is, or was meant to be, the filter of a shared subscription."""
+    return topic_filter.startswith(SHARED_PREFIX)
+
+
+def shared_fault(topic_filter: str) -> str | None:
+    """Say what is wrong with the filter of a shared subscription; None if it is well formed."""
+    _, group, inner = (*topic_filter.split("/", 2), "")[:3]
+    if not group:
+        why = "names no group"
+    elif "+" in group or "#" in group:
+        why = f"has a wildcard in the name of the group, {shown(group)}"
+    elif not inner:
+        why = "has no topic filter behind the name of the group"
+    else:
+        return topic_filter_fault(inner)
+    return (
+        f"topic filter {shown(topic_filter)} {why}; a shared subscription is "
+        "$share/GROUP/FILTER [MQTT-4.8.2-1][MQTT-4.8.2-2]"
+    )
+
+
+def shared_parts(topic_filter: str) -> SharedFilter | None:
+    """Take the filter of a shared subscription apart; None if it is none, or not well formed."""
+    if not is_shared(topic_filter) or shared_fault(topic_filter) is not None:
+        return None
+    _, group, inner = topic_filter.split("/", 2)
+    return SharedFilter(group, inner)
+
+
+def filter_of(topic_filter: str) -> str:
+    """Return what a subscription is about: of a shared one, the part behind the group's name.
+
+    This is what authorisation has to look at.
+    """
+    shared = shared_parts(topic_filter)
+    return topic_filter if shared is None else shared.filter
 
 
 @attrs.frozen
@@ -86,15 +143,8 @@ class TopicLimits:
     def filter_fault(self, topic_filter: str) -> str | None:
         """Say why this process does not grant the filter, or None when it does.
 
-        Besides the limits this refuses `$share/...`: shared subscriptions came with MQTT 5, and
-        to take the filter literally, as 3.1.1 would have it, would be a subscription that never
-        matches anything while the client believes it shares a load.
+        Of a shared subscription they count for all of it, with the name of the group.
         """
-        if topic_filter.startswith(SHARED_PREFIX):
-            return (
-                f"topic filter {_shown(topic_filter)} asks for a shared subscription, which MQTT "
-                "3.1.1 does not have; subscribe to the part after the group's name"
-            )
         return self._fault("topic filter", topic_filter)
 
     def _fault(self, what: str, topic: str) -> str | None:
@@ -103,18 +153,18 @@ class TopicLimits:
             length = len(topic.encode("utf-8", "surrogatepass"))
             if length > self.max_length:
                 return (
-                    f"{what} {_shown(topic)} is {length} bytes long; at most {self.max_length} "
+                    f"{what} {shown(topic)} is {length} bytes long; at most {self.max_length} "
                     "are allowed here"
                 )
         levels = topic.count("/") + 1
         if levels > self.max_levels:
             return (
-                f"{what} {_shown(topic)} has {levels} levels; at most {self.max_levels} are "
+                f"{what} {shown(topic)} has {levels} levels; at most {self.max_levels} are "
                 "allowed here"
             )
         return None
 
 
-def _shown(topic: str) -> str:
+def shown(topic: str) -> str:
     """Quote `topic` for a message, cut so that a peer cannot fill a log with one line."""
     return repr(topic) if len(topic) <= 80 else f"{topic[:77]!r}..."

@@ -55,6 +55,7 @@ class LastWill:
 class DelayedWill:
     """A will that waits."""
 
+    client_id: str
     peer: Peer
     """Whose it is."""
     will: LastWill
@@ -66,7 +67,8 @@ class DelayedWills:
     """Those of one server, one for each client that is away.
 
     Each waits for its time, or the end of its session, whichever comes first; if the client comes
-    back to its session before that, it is not published [MQTT-3.1.3-9].
+    back to its session before that, it is not published [MQTT-3.1.3-9]. Clients are known by their
+    `identity`.
     """
 
     __slots__ = ("_by_client", "nbytes")
@@ -79,19 +81,19 @@ class DelayedWills:
         """Return how many wait."""
         return len(self._by_client)
 
-    def add(self, client_id: str, peer: Peer, will: LastWill, due: float) -> bool:
+    def add(self, key: str, peer: Peer, will: LastWill, due: float, client_id: str = "") -> bool:
         """Let a will wait; False if there is no room for it."""
         size = will.publication.nbytes
         if len(self) >= MAX_DELAYED or self.nbytes + size > MAX_DELAYED_BYTES:
             return False
-        self.take(client_id)
-        self._by_client[client_id] = DelayedWill(peer, will, due)
+        self.take(key)
+        self._by_client[key] = DelayedWill(client_id, peer, will, due)
         self.nbytes += size
         return True
 
-    def take(self, client_id: str) -> DelayedWill | None:
+    def take(self, key: str) -> DelayedWill | None:
         """Return a client's will, which waits no more; None if it has none."""
-        delayed = self._by_client.pop(client_id, None)
+        delayed = self._by_client.pop(key, None)
         if delayed is not None:
             self.nbytes -= delayed.will.publication.nbytes
         return delayed

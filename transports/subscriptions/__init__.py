@@ -5,6 +5,7 @@ Their client is `clearfunds.range_client`, which needs neither Trio nor anything
 
 from ._disk import StoreUnwillingError as StoreUnwillingError
 from ._disk import SubscriptionDisk as SubscriptionDisk
+from ._entrance import Doorkeeper as Doorkeeper
 from ._frames import ErrorCode as ErrorCode
 from ._frames import Frame as Frame
 from ._frames import FrameReader as FrameReader

@@ -198,11 +198,11 @@ class SubscriptionDisk:
         while True:
             await self._dirty.wait()
             await trio.sleep(GATHER_SECONDS)
+            self._dirty = trio.Event()
             self.write()
 
     def write(self) -> None:
         """Hand over to the store everything that has come."""
-        self._dirty = trio.Event()
         for subscription in self.subscriptions or ():
             call = subscription.ledger.faults.call
             call(subscription, "writing to the store", subscription.write)

@@ -2,16 +2,19 @@
 
 A frame is a length (u32, of what follows it), a kind (u8), three zeros, a request number (u32) and
 what the kind has. All integers are little-endian, as the columns of a block are; texts are UTF-8
-after a u16 with their length. The client begins with HELLO; then each request has an answer with
+after a u16 with their length. The client begins with HELLO, and where WELCOME has the flag 2, with AUTH
+after it; then each request has an answer with
 its number: the one named here, or ERROR. Requests of one connection are answered in order, but
 that acknowledgements and the like overtake fetches for which the client itself leaves no room.
+A client that is not let in gets an ERROR (`NOT_AUTHORIZED`) and the connection is closed.
 
 | kind | | what it has |
 |---|---|---|
 | 1 | HELLO | `CLFR`, lowest and highest version (u16, u16) |
-| 2 | WELCOME | version (u16), zero (u16), largest frame that is taken (u32) |
+| 2 | WELCOME | version (u16), flags (u16: 1 AUTH is understood, 2 it has to come next; a relay that is older sends zero), largest frame that is taken after that (u32) |
 | 3 | ERROR | code (u16, `ErrorCode`), sentence |
 | 4, 5 | PING, PONG | nothing |
+| 6, 7 | AUTH, AUTHENTICATED | the user's name, the password (bytes after a u16 with their length); nothing. Once, and before anything else |
 | 16 | ATTACH | generation (u64, 0: a new one), incarnation (16 bytes, zeros: not known), grace in seconds (f64, negative: not said), start (u8: 0 not asked for, 1 earliest, 2 latest), after grace (u8: 0 not said, 1 hold, 2 drop, 3 write off), durable (u8), join (u8: 1 to read along, without being what keeps it attached; with generation 0, with whoever has it), name, number of filters (u16), filters |
 | 17 | ATTACHED | handle (u32), zero (u32), generation, low, next, start (u64 each), incarnation |
 | 18, 19 | DETACH, DETACHED | handle; nothing |
@@ -66,6 +69,14 @@ MAGIC = b"CLFR"
 DEFAULT_MAX_FRAME_SIZE = 64 << 10
 """Bytes of one frame that a reader may send: an attachment with a hundred filters of 500 bytes."""
 
+MAX_LOGIN_BYTES = 8 << 10
+"""Bytes of one frame before its peer is let in: a name, and a password that may be a token of a few
+kB."""
+
+AUTH_IS_KNOWN = 1
+AUTH_IS_WANTED = 2
+"""Flags of WELCOME."""
+
 INCARNATION_BYTES = 16
 UNKNOWN = bytes(INCARNATION_BYTES)
 
@@ -78,6 +89,8 @@ class Kind(enum.IntEnum):
     ERROR = 3
     PING = 4
     PONG = 5
+    AUTH = 6
+    AUTHENTICATED = 7
     ATTACH = 16
     ATTACHED = 17
     DETACH = 18
@@ -111,6 +124,8 @@ class ErrorCode(enum.IntEnum):
     """The disk does not do what it should; it may later."""
     NOT_STAGED = 7
     """What a writer wants to commit is not staged here."""
+    NOT_AUTHORIZED = 8
+    """The relay does not let this peer in; the connection is closed."""
 
 
 class Frame(NamedTuple):
@@ -127,6 +142,14 @@ class Hello:
 
     lowest: int
     highest: int
+
+
+@attrs.frozen(slots=True)
+class Auth:
+    """Who the client is."""
+
+    user: str
+    password: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen(slots=True)
@@ -198,7 +221,7 @@ class Reach:
 
 
 Request: TypeAlias = (
-    Hello | Ping | Attach | Detach | AskHead | Fetch | Ack | Drop | Reach | SinkRequest
+    Hello | Auth | Ping | Attach | Detach | AskHead | Fetch | Ack | Drop | Reach | SinkRequest
 )
 
 _HEADER = Struct("<IB3xI")
@@ -300,13 +323,16 @@ class _Texts:
         self.at += _U16.size
         return int(value)
 
-    def text(self) -> str:
+    def raw(self) -> bytes:
         length = self.number()
         raw = self.payload[self.at : self.at + length]
         if len(raw) < length:
             raise ValueError("a text is cut short")
         self.at += length
-        return raw.decode()
+        return raw
+
+    def text(self) -> str:
+        return self.raw().decode()
 
 
 def parse_request(frame: Frame) -> Request:
@@ -361,6 +387,9 @@ def _parse(frame: Frame) -> tuple[Request, int]:
             return Hello(lowest, highest), _HELLO.size
         case Kind.ATTACH:
             return _parse_attach(payload)
+        case Kind.AUTH:
+            texts = _Texts(payload, 0)
+            return Auth(texts.text(), texts.raw()), texts.at
         case kind if FIRST_KIND <= kind <= LAST_KIND:
             return parse_sink_request(kind, payload)
         case _:
@@ -408,6 +437,9 @@ def encode_request(number: int, request: Request) -> bytes:
             return encode_frame(Kind.HELLO, number, _HELLO.pack(MAGIC, lowest, highest))
         case Ping():
             return encode_frame(Kind.PING, number)
+        case Auth(user, password):
+            raw = _text(user), _U16.pack(len(password)), password
+            return encode_frame(Kind.AUTH, number, *raw)
         case Detach(handle):
             return encode_frame(Kind.DETACH, number, _HANDLE.pack(handle))
         case AskHead(handle):
@@ -443,9 +475,9 @@ def _text(text: str) -> bytes:
     return _U16.pack(len(raw)) + raw
 
 
-def encode_welcome(number: int, max_frame_size: int) -> bytes:
+def encode_welcome(number: int, max_frame_size: int, flags: int = 0) -> bytes:
     """Return a WELCOME."""
-    return encode_frame(Kind.WELCOME, number, _WELCOME.pack(VERSION, 0, max_frame_size))
+    return encode_frame(Kind.WELCOME, number, _WELCOME.pack(VERSION, flags, max_frame_size))
 
 
 def encode_error(number: int, code: ErrorCode, sentence: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import trio
@@ -18,13 +18,18 @@ from .._admission import Admission
 from .._flusher import Flusher
 from .._link import Link
 from .._server import TICK_SECONDS, Server
+from .._tenants import Peer
 from .._ticks import next_tick
+from ..acl import Authority, Rights
 from ._disk import SubscriptionDisk
+from ._entrance import Doorkeeper
+from ._names import Names, peer_of
 from ._runs import columns_of
 from ._session import SubscriptionSession
 from ._settings import SubscriptionSettings
 from ._sink_disk import SinkDisk
 from ._sink_serving import SinkServing
+from ._user_room import UserRoom
 
 READERS_ACCOUNT = "readers"
 """The account above those of all readers: a root of its own. What is on its way to a reader is not
@@ -51,8 +56,14 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         limit_of: What a writer may owe, by its account's name and its own.
         tree: Where accounts are that a tenant may pay for.
         make: Makes a subscription.
+        door: Who is let in; None: everybody is, and nobody is known.
+        disk_of: Tells whose child the account of what is at rest on disk is, by whose it is,
+            instead of `disk_account`'s.
+        authority: What says what users may read and publish; None: all may everything.
 
     Attributes:
+        door: See above.
+        names: Finds the keys of subscriptions' names.
         subscriptions: All of them.
         disk: The store's side, if there is a store.
         writing: What writers of batches share.
@@ -75,8 +86,19 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         limit_of: Callable[..., Limit] = usual_limit,
         tree: AccountTree | None = None,
         make: Callable[..., RangeSubscription] = RangeSubscription,
+        door: Doorkeeper | None = None,
+        disk_of: Callable[[Peer], Account] | None = None,
+        authority: Authority | None = None,
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission, tree)
+        self.door = Doorkeeper() if door is None else door
+        if authority is not None:
+            self.authority = authority
+        self._room: UserRoom | None = None
+        if disk_of is not None and store is not None:
+            most = SubscriptionLimits() if limits is None else limits
+            self._room = UserRoom(disk_of, most.max_disk_bytes)
+        of_key = None if self._room is None else self._room.of
         self.disk: SubscriptionDisk | None = None
         self._staged: Account | None = None
         if store is not None:
@@ -88,9 +110,13 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             open_log=None if self.disk is None else self.disk.open_log,
             limits=limits,
             columns=columns_of,
-            parent_of=self.tree.parent_of,
+            parent_of=self._parent_of,
+            disk_of=of_key,
+            allows=lambda key, topic_filter: self.rights_of(key).allows(topic_filter),
             make=make,
         )
+        self.subscriptions.on_given_up = self._cut_off
+        self.names = self._names("subscription", self.subscriptions.names)
         if self.disk is not None:
             self.disk.restore(self.subscriptions)
             self.disk.listen()
@@ -108,11 +134,34 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             limit_of=limit_of,
             limits=settings.sinks,
             disk=self._sink_disk(),
-            parent_of=self.tree.parent_of,
+            parent_of=self._parent_of,
+            rest_of=of_key,
+            names=self._names,
+            authority=self.authority,
         )
         self.readers = self.ledger.open(
             READERS_ACCOUNT, limit=Limit(items=None, bytes=settings.max_unsent_bytes)
         )
+
+    def _parent_of(self, key: str) -> Account:
+        return self.tree.parent_of(peer_of(key))
+
+    def _names(self, what: str, known: Callable[[], Iterable[str]]) -> Names:
+        settings = self.settings
+        return Names(what, settings.range_owner, settings.max_names_each, known)
+
+    def rights_of(self, key: str) -> Rights:
+        """Return what the user may publish and read to whom a subscription, or a writer, belongs.
+
+        Its name stands for the client identifier.
+        """
+        return self.authority.of(peer_of(key))
+
+    def rules_changed(self) -> None:
+        """End what is no longer allowed: what the authority says may be something else now."""
+        for session in list(self.open):
+            what = "looking again at what it may read"
+            self.ledger.faults.call(session, what, session.rules_changed)
 
     def _sink_disk(self) -> SinkDisk | None:
         if self.disk is None:
@@ -144,10 +193,18 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
                 await next_tick(TICK_SECONDS)
                 call = self.ledger.faults.call
                 call(None, "looking for readers that are lost", self.look_for_the_lost)
+                stuck = self.subscriptions.look_for_the_stuck
+                call(None, "looking for readers that are stuck", stuck)
                 call(None, "looking for writers that are stuck", self.writing.each_tick)
                 if self.disk is not None:
                     # Others may have made room on the disk.
                     call(None, "writing to the store", self.disk.write)
+
+    def _cut_off(self, subscription: RangeSubscription, why: str) -> None:
+        """End the connections of those who keep a subscription attached."""
+        for session in list(self.open):
+            if session.is_reader_of(subscription):
+                session.cut(why)
 
     def look_for_the_lost(self) -> None:
         """Deal with subscriptions whose reader has not come back in time."""
@@ -177,6 +234,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             self.disk.write()
         self.subscriptions.close()
         self.writing.close()
-        if self._staged is not None:
-            self._staged.close()
+        for each in (self._room, self._staged):
+            if each is not None:
+                each.close()
         self.readers.close()

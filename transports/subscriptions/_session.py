@@ -9,13 +9,15 @@ Rules of this file, beyond those of every session (`.._session`):
    is in `_sink_writing`; a connection may read and write.
 4. When the connection ends, it is detached from what it was attached to: there is no other way to
    tell that a reader has gone.
+5. Who is not let in has a HELLO and an AUTH, and nothing else (`_entrance`). Names are looked for
+   among those of the connection's own user (`_names`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,13 +40,16 @@ from .._flusher import OUTLETS_A_STEP
 from .._link import Link
 from .._need_data import NEED_DATA
 from .._session import LOOK_AHEAD_BYTES, Session
+from .._tenants import printable
 from ._disk import StoreUnwillingError
+from ._entrance import Entrance, NotLetInError
 from ._frames import (
+    MAX_LOGIN_BYTES,
     UNKNOWN,
-    VERSION,
     Ack,
     AskHead,
     Attach,
+    Auth,
     Detach,
     Drop,
     ErrorCode,
@@ -101,8 +106,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
     """One reader's connection."""
 
     __slots__ = (
-        "_attachments", "_frames", "_greeted", "_handles", "_listener", "_pending", "_step",
-        "_writing",
+        "_attachments", "_ends_at", "_entrance", "_frames", "_handles", "_listener", "_pending",
+        "_step", "_writing",
     )  # fmt: skip
 
     _unacknowledged_are = "messages were not acknowledged"
@@ -114,8 +119,9 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         # A reader that does not read holds up nobody but itself.
         self.outlet.owner = self.account
         self._listener = listener
-        self._frames = FrameReader(settings.max_frame_size)
-        self._greeted = False
+        self._frames = FrameReader(min(settings.max_frame_size, MAX_LOGIN_BYTES))
+        self._entrance = Entrance(server.door, link)
+        self._ends_at: float | None = None
         # Requests that were read while earlier ones wait.
         self._pending: deque[tuple[int, Request]] = deque()
         # What has to be awaited before the next request.
@@ -224,9 +230,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         except RemoteProtocolError:
             self._frames.put_back()
             raise
-        if not self._greeted and not isinstance(request, Hello):
-            msg = f"{frame.kind} is the first frame's kind, not HELLO ({Kind.HELLO.value})"
-            raise RemoteProtocolError(msg)
+        self._entrance.check(request)
         return frame.request, request
 
     def _ending(self) -> str | None:
@@ -239,8 +243,9 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         return "the peer closed the connection"
 
     def _silence(self, seconds: float, allowed: float) -> str:
-        if not self._greeted:
-            return f"no HELLO within {allowed:g} s"
+        if not self._entrance.let_in:
+            what = "AUTH" if self._entrance.greeted else "HELLO"
+            return f"no {what} within {allowed:g} s"
         return f"no request for {seconds:.1f} s"
 
     async def _take_leave(self, why: str) -> None:
@@ -248,7 +253,11 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             await super()._take_leave(why)
 
     async def _say_why(self, fault: RemoteProtocolError) -> None:
-        self._send(encode_error(0, ErrorCode.PROTOCOL, str(fault)))
+        code = ErrorCode.PROTOCOL
+        if isinstance(fault, NotLetInError):
+            self._server.counters.refused += 1
+            code = ErrorCode.NOT_AUTHORIZED
+        self._send(encode_error(0, code, str(fault)))
         self._server.flusher.flush_now()
         await self._linger()
 
@@ -380,17 +389,55 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self._send(encode_frame(Kind.DROPPED, number))
             case Open() | Stage() | StageEnd() | Commit() | Abort() | AskLast() | Forget():
                 self._step = self._write(number, request)
-            case Hello(lowest, highest):
-                if not lowest <= VERSION <= highest:
-                    msg = (
-                        f"version {VERSION} is spoken here, and the reader knows those from "
-                        f"{lowest} to {highest}"
-                    )
-                    raise RemoteProtocolError(msg)
-                self._greeted = True
-                self._known = True
-                self._deadline_after = self._server.settings.idle_timeout
-                self._send(encode_welcome(number, self._server.settings.max_frame_size))
+            case Hello():
+                flags = self._entrance.greet(request)
+                self._send(encode_welcome(number, self._server.settings.max_frame_size, flags))
+                self._when_let_in()
+            case Auth():
+                checked = self._entrance.log_in(request, self._read_on)
+                if checked is None:
+                    self._logged_in(number)
+                else:
+                    self._step = partial(self._when_checked, number, checked)
+
+    def check_deadline(self, now: float) -> None:
+        """See `Session.check_deadline`: a token that has expired ends its connection."""
+        if self._ends_at is not None and now >= self._ends_at:
+            self._ends_at = None
+            self.cut("its token has expired")
+        else:
+            super().check_deadline(now)
+
+    # -- the way in -----------------------------------------------------------------------------
+
+    def _when_let_in(self) -> None:
+        if self._entrance.let_in:
+            self._known = True
+            self._deadline_after = self._server.settings.idle_timeout
+            self._frames.allow(self._server.settings.max_frame_size)
+
+    def _logged_in(self, number: int) -> None:
+        self._when_let_in()
+        if self._entrance.expires_in is not None:
+            self._ends_at = self._server.ledger.clock() + self._entrance.expires_in
+        fields = self._fields("logged_in")
+        fields["user"] = user = printable(self._entrance.user)
+        self._server.logger.info("%s is user %s", self.name, user, extra=fields)
+        self._send(encode_frame(Kind.AUTHENTICATED, number))
+
+    async def _when_checked(self, number: int, checked: Awaitable[None]) -> None:
+        await checked
+        self._logged_in(number)
+
+    async def _read_on(self) -> bool:
+        """Read what comes while its password is looked at, a little; whether it is still there."""
+        if self._frames.unparsed_bytes >= MAX_LOGIN_BYTES:
+            await trio.sleep_forever()
+        try:
+            self._received(await self._link.receive())
+        except OSError:
+            self._eof = True
+        return not self._eof
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -404,14 +451,16 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self,
                 max_stage_size=settings.max_stage_size,
                 store_timeout=settings.store_timeout,
+                owner=self._entrance.owner,
             )
         known = writing.sink
         step = writing.handle(number, request)
         if isinstance(request, Open) and writing.sink is not known:
             self._frames.allow(server.settings.max_stage_size)
             fields = self._fields("writer_opened")
-            fields["writer"] = request.name
-            server.logger.info("%s writes as %s", self.name, request.name, extra=fields)
+            assert writing.sink is not None
+            fields["writer"] = writing.sink.sink
+            server.logger.info("%s writes as %s", self.name, writing.sink.sink, extra=fields)
         return step
 
     def answer(self, kind: int, number: int, payload: bytes) -> None:
@@ -491,9 +540,15 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             fault = self._server.settings.topics.filter_fault(text)
             if fault is not None:
                 raise Refused(fault)
-        found = subscriptions.find(request.name)
+        key, fault = self._server.names.find(self._entrance.owner, request.name)
+        if fault is not None:
+            raise Refused(fault)
+        found = subscriptions.find(key)
+        refused = self._not_readable(key, request.filters if found is None else found.filters)
+        if refused is not None:
+            raise Refused(refused)
         if found is None and self._server.disk is not None:
-            self._server.disk.check_taken_up(request.name)
+            self._server.disk.check_taken_up(key)
         if found is None and request.generation:
             msg = f"subscription {request.name!r} is not there any more; attach to make it anew"
             raise OtherIncarnationError(msg)
@@ -501,14 +556,31 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             known = None if request.incarnation == UNKNOWN else request.incarnation
             found.check(request.generation, known)
         if request.join:
-            return subscriptions.get(request.name)
+            return subscriptions.get(key)
         before = SubscriptionOptions() if found is None else found.options
         options = SubscriptionOptions(
             durable=request.durable if request.filters else before.durable,
             grace=before.grace if request.grace is None else request.grace,
             after_grace=before.after_grace if request.after_grace is None else request.after_grace,
         )
-        return subscriptions.open(request.name, request.filters, options)
+        return subscriptions.open(key, request.filters, options)
+
+    def _not_readable(self, key: str, filters: Iterable[str]) -> str | None:
+        """Say which filter there is of which its user may read nothing."""
+        rights = self._server.rights_of(key)
+        for text in filters:
+            if not rights.may_subscribe(text):
+                rights.denied.subscribe += 1
+                return f"user {printable(self._entrance.user)} may read nothing of {text} (--acl)"
+        return None
+
+    def rules_changed(self) -> None:
+        """End the connection if it is attached to something that its user may not read any more."""
+        for each in self._attachments.values():
+            subscription = each.subscription
+            why = self._not_readable(subscription.subscription, subscription.filters)
+            if why is not None:
+                self.cut(why)
 
     async def _when_durable(self, number: int, handle: int, answer: Callable[[], None]) -> None:
         """Answer when what the answer says would be found again after a restart."""
@@ -539,6 +611,14 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
     def _detach(attachment: _Attachment) -> None:
         if attachment.owner:
             attachment.subscription.detach(attachment.generation)
+
+    def is_reader_of(self, subscription: RangeSubscription) -> bool:
+        """Whether it is what keeps a subscription attached."""
+        generation = subscription.generation
+        return any(
+            each.owner and each.subscription is subscription and each.generation == generation
+            for each in self._attachments.values()
+        )
 
     # -- FETCH ----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import attrs
 
 from ...accounts import Limit
 from ...dataspace.sinks import SinkLimits
-from .._settings import ServerSettings
+from .._settings import DEFAULT_NAMES_EACH, ServerSettings
 from ..mqtt._frames import DEFAULT_MAX_PACKET_SIZE
 from ..mqtt._topics import TopicLimits
 from ._frames import DEFAULT_MAX_FRAME_SIZE
@@ -40,5 +40,10 @@ class SubscriptionSettings(ServerSettings):
     """Bytes of one STAGE of a writer's: whatever MQTT's clients may publish fits into it."""
     sinks: SinkLimits = attrs.field(factory=SinkLimits)
     """How many writers there may be, and how much each may hold."""
+    max_names_each: int = DEFAULT_NAMES_EACH
+    """Subscriptions, and writers, that one user may have, where users are known."""
+    range_owner: str | None = None
+    """The user whose subscriptions and writers those are that were made where nobody was known;
+    None: nobody's, and nobody can reach them where users are known."""
     store_timeout: float = 10.0
     """How long an attachment to a durable subscription waits until it is on disk."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import trio
@@ -19,7 +19,9 @@ from ...dataspace import Dataspace
 from ...dataspace.sinks import Publishing, RowConfirm, Rows, Sink, SinkLimits, Sinks, usual_limit
 from ...store import StoreError
 from .._flusher import OUTLETS_A_STEP, Flusher
-from ..mqtt._topics import TopicLimits, topic_name_fault
+from ..acl import Authority
+from ..mqtt._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
+from ._names import Names, any_names, peer_of
 from ._sink_disk import DurableRow, place_of
 
 if TYPE_CHECKING:
@@ -30,13 +32,12 @@ logger = logging.getLogger("clearfunds.transports.sink")
 PUBLISH_SECONDS = 0.002
 """How long rows are published before others may go on."""
 
+
 LOOK_AGAIN_SECONDS = 2.0
 """After so long who waits for funds looks whether only an alarm keeps it."""
 
 RETRY_SECONDS = 1.0
 """After so long what the disk did not give is asked for again."""
-
-SERVER_TOPICS = "$SYS/"
 
 
 class SinkServing:
@@ -52,10 +53,15 @@ class SinkServing:
         limits: How many writers there may be, and how much each may hold.
         disk: The store's side, if there is a store; what is there is taken up.
         parent_of: See `Sinks`.
+        rest_of: See `Sinks`.
+        names: Makes what finds the keys of writers' names.
+        authority: Says to which topics users may publish; None: to all.
 
     Attributes:
         sinks: All of them.
+        names: Finds the keys of writers' names.
         disk: See above.
+        authority: See above.
         failures: Batches whose publication was ended by a fault of the relay's own.
     """
 
@@ -71,8 +77,12 @@ class SinkServing:
         limits: SinkLimits | None = None,
         disk: SinkDisk | None = None,
         parent_of: Callable[[str], Account] | None = None,
+        rest_of: Callable[[str], Account] | None = None,
+        names: Callable[[str, Callable[[], Iterable[str]]], Names] = any_names,
+        authority: Authority | None = None,
     ) -> None:
         self.disk = disk
+        self.authority = Authority() if authority is None else authority
         self.failures = 0
         self._dataspace = dataspace
         self._flusher = flusher
@@ -90,16 +100,23 @@ class SinkServing:
             confirm_of=RowConfirm if disk is None else DurableRow,
             place_of=(lambda _: None) if disk is None else place_of,
             parent_of=parent_of,
+            rest_of=rest_of,
+            allows=self._allows,
         )
+        self.names = names("writer", self.sinks.names)
         self.sinks.on_change = self._changed
         if disk is not None:
             disk.restore(self.sinks)
             disk.listen()
 
+    def _allows(self, key: str) -> Callable[[str], bool] | None:
+        authority = self.authority
+        return authority.of(peer_of(key)).may_write if authority.restricts_writing else None
+
     def topic_fault(self, topic: str) -> str | None:
         """Say why a topic cannot be published to; None if it can."""
-        if topic.startswith(SERVER_TOPICS):
-            return f"{topic!r}: topics under {SERVER_TOPICS} are the server's own"
+        if is_servers_own(topic):
+            return f"{topic!r}: topics under {SERVER_TOPIC}/ are the server's own"
         return topic_name_fault(topic) or self._topics.name_fault(topic)
 
     # -- connections ----------------------------------------------------------------------------
@@ -251,7 +268,7 @@ class SinkServing:
         fields: dict[str, object] = {"writer": sink.sink, "batch": publishing.batch}
         if publishing.refused:
             logger.warning(
-                "batch %d of writer %s: queues refused %d rows, the last because of: %s",
+                "batch %d of writer %s: %d rows were refused, the last because of: %s",
                 publishing.batch, sink.sink, publishing.refused, publishing.why_refused,
                 extra={"event": "rows_refused", "rows": publishing.refused, **fields},
             )  # fmt: skip

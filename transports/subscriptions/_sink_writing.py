@@ -27,6 +27,7 @@ from ...dataspace.sinks import (
     Sink,
     SinkError,
 )
+from .._tenants import NO_USER, printable
 from ._disk import StoreUnwillingError
 from ._sink_frames import (
     UNKNOWN,
@@ -83,6 +84,7 @@ class SinkConnection:
         answers: Its session.
         max_stage_size: Bytes of one STAGE.
         store_timeout: How long the store may take to have something on disk.
+        owner: Whose the names are that it gives; see `Names`.
 
     Attributes:
         sink: Whose writer it is.
@@ -95,8 +97,10 @@ class SinkConnection:
         *,
         max_stage_size: int,
         store_timeout: float,
+        owner: str | None = None,
     ) -> None:
         self.sink: Sink | None = None
+        self._owner = owner
         self._serving = serving
         self._answers = answers
         self._max_stage_size = max_stage_size
@@ -177,7 +181,10 @@ class SinkConnection:
     def _open(self, number: int, request: Open) -> Step | None:
         if self.sink is not None:
             raise RefusedError(f"this connection is writer {self.sink.sink} already")
-        known = self._serving.sinks.find(request.name)
+        key, fault = self._serving.names.find(self._owner, request.name)
+        if fault is not None:
+            raise RefusedError(fault)
+        known = self._serving.sinks.find(key)
         incarnation = None if request.incarnation == UNKNOWN else request.incarnation
         if request.generation:
             if known is None:
@@ -186,7 +193,7 @@ class SinkConnection:
                     "relay has no store and was restarted; open it anew"
                 )
             known.check(request.generation, incarnation)
-        sink = self._serving.sinks.open(request.name)
+        sink = self._serving.sinks.open(key)
         if request.take_over:
             sink.take_over()
         self.sink = sink
@@ -211,7 +218,7 @@ class SinkConnection:
         rows = request.rows
         try:
             sink = self._checked()
-            fault = rows.fault(self._serving.topic_fault)
+            fault = rows.fault(self._topic_fault)
             if fault is not None:
                 sink.refuse_part(key, f"{key} of writer {sink.sink}: {fault}")
             sink.stage(self, key, request.at, rows.block, rows.count)
@@ -219,6 +226,14 @@ class SinkConnection:
             self._failed = key
             raise
         self._answers.received(rows.count)
+
+    def _topic_fault(self, topic: str) -> str | None:
+        fault = self._serving.topic_fault(topic)
+        allows = self._checked().allows
+        if fault is not None or allows is None or allows(topic):
+            return fault
+        self._serving.authority.denied.publish += 1
+        return f"user {printable(self._owner or NO_USER)} may not publish to {topic!r} (--acl)"
 
     def _stage_end(self, number: int, request: StageEnd) -> Step | None:
         sink = self._checked()

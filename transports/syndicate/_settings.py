@@ -49,6 +49,7 @@ class SyndicateSettings(ServerSettings):
     """What the dataspace is called in sturdyrefs; as in syndicate-rs's configuration for its
     examples."""
     origins: tuple[str, ...] = ()
-    """Whose pages may connect over WebSocket, as `https://example.com`; none: anybody's."""
+    """Whose pages may connect over WebSocket, as `https://example.com`; none: those of the same
+    host; `*`: anybody's."""
     key: bytes | None = attrs.field(default=None, repr=False)
     """What sturdyrefs are checked against; None: there is no gatekeeper. Not in the `repr`."""

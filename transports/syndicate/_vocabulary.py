@@ -17,8 +17,7 @@ import attrs
 
 from ...dataspace import Publication
 from .._errors import RemoteProtocolError
-from ..mqtt._session import SERVER_TOPICS
-from ..mqtt._topics import TopicLimits, topic_name_fault
+from ..mqtt._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._preserves import Symbol, Value, frozen, is_tuple
 from ._values import PUBLICATION, Decoded, Encoded, WireValue, label_kind
 
@@ -90,8 +89,8 @@ class Vocabulary:
         fault = topic_name_fault(topic) or self.topics.name_fault(topic)
         if fault is not None:
             raise _not_a_publication(fault)
-        if topic.startswith(SERVER_TOPICS):
-            raise _not_a_publication(f"topics under {SERVER_TOPICS} are the server's own")
+        if is_servers_own(topic):
+            raise _not_a_publication(f"topics under {SERVER_TOPIC}/ are the server's own")
         if not isinstance(payload, bytes):
             raise _not_a_publication("its payload is not a byte string")
         if type(qos) is not int or not 0 <= qos <= 2:

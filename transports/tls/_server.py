@@ -21,11 +21,18 @@ class ServerTls:
 
     Attributes:
         context: What connections from now on are encrypted with.
+        asks_nobody: The same, for those that need no certificate of the client's in any case.
     """
 
     def __init__(self, make: Callable[[], ssl.SSLContext]) -> None:
         self._make = make
         self.context = make()
+        self.asks_nobody = self._without_question()
+
+    @property
+    def asks(self) -> bool:
+        """Whether peers are asked who they are."""
+        return self.context.verify_mode is not ssl.CERT_NONE
 
     def reload(self) -> None:
         """Take what there is now, for connections from now on.
@@ -33,7 +40,13 @@ class ServerTls:
         Raises:
             CertificateError: A file cannot be used; all stays as it was. Or whatever `make` raises.
         """
-        self.context = self._make()
+        context, asks_nobody = self._make(), self._without_question()
+        self.context, self.asks_nobody = context, asks_nobody
+
+    def _without_question(self) -> ssl.SSLContext:
+        context = self._make()
+        context.verify_mode = ssl.CERT_NONE
+        return context
 
     def secure(self, sock: Connected) -> TlsSocket:
         """Take over an accepted socket."""

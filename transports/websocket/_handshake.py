@@ -23,6 +23,7 @@ import h11
 from wsproto.utilities import generate_accept_token
 
 from .._errors import RemoteProtocolError
+from .._origins import may_connect
 
 VERSION: Final = b"13"
 """The only version there is [RFC 6455 section 4.1]."""
@@ -54,7 +55,7 @@ class Handshake:
     Args:
         max_size: The largest request accepted, in bytes.
         subprotocol: What is chosen of what the client offers, if it is among that.
-        origins: Whose pages may connect, as browsers name them; none: anybody's.
+        origins: Whose pages may connect, as browsers name them; none: those of the same host.
     """
 
     __slots__ = ("_h11", "_max_size", "_origins", "_subprotocol", "_taken")
@@ -90,8 +91,7 @@ class Handshake:
         room = self._max_size - self._taken
         request = self._read(data[:room]) if room else None
         if request is not None:
-            if self._origins:
-                _check_origin(request, self._origins)
+            _check_origin(request, self._origins)
             return _accept(request, self._subprotocol), self._h11.trailing_data[0] + data[room:]
         if len(data) > room:
             raise RefusedError(
@@ -164,12 +164,15 @@ def _accept(request: h11.Request, subprotocol: str | None) -> bytes:
 
 def _check_origin(request: h11.Request, origins: Collection[str]) -> None:
     """Refuse who comes by a page of somebody else [RFC 6455 section 10.2]."""
-    for value in _values(list(request.headers), b"origin"):
+    headers = list(request.headers)
+    hosts = [value.decode("latin-1") for value in _values(headers, b"host")]
+    for value in _values(headers, b"origin"):
         origin = value.decode("latin-1")
-        if origin.lower() not in origins:
+        if not may_connect(origin, hosts[0] if hosts else None, origins):
             raise RefusedError(
                 HTTPStatus.FORBIDDEN,
-                f"pages of {origin!r:.200} may not connect here",
+                f"pages of {origin!r:.200} may not connect here; a relay lets them with "
+                "--origin, and by itself those of its own host",
             )
 
 

@@ -48,7 +48,7 @@ class WebSocketLink(Link):
         sock: The accepted socket; taken over.
         peer: The other side's address, for people.
         subprotocol: What is chosen of the subprotocols that the client offers.
-        origins: Whose pages may connect; none: anybody's.
+        origins: Whose pages may connect; none: those of the same host (`may_connect`).
         touch: Is called for each read, if it is given.
     """
 

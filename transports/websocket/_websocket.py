@@ -53,8 +53,8 @@ class WebSocket:
     `outgoing` may be left alone, and what waits there does not grow.
 
     Any path is served. No extension is chosen, permessage-deflate neither, and no subprotocol but
-    the one that is given here (a browser's script must ask for no other). Unless `origins` says
-    whose, a script on any web page may connect from wherever its reader sits. There is no TLS.
+    the one that is given here (a browser's script must ask for no other). Scripts on web pages may
+    connect if `origins` has the page's, or else if it is of the same host. There is no TLS.
 
     Args:
         max_message_size: The largest message accepted, in bytes. None: messages are of any size,
@@ -62,7 +62,8 @@ class WebSocket:
         max_handshake_size: The largest HTTP request accepted, in bytes.
         subprotocol: What is chosen of the subprotocols that the client offers, if it is among them.
         origins: Whose pages may connect, as browsers name them in `Origin`, in lower case; none:
-            anybody's. Who does not say where it comes from is no page's script, and may.
+            those of the same host (`may_connect`); `*`: anybody's. Who does not say where it comes
+            from is no page's script, and may.
 
     Attributes:
         established: Whether the opening handshake has succeeded. It stays so.

@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from ._config import PREFIX, sources
 from ._errors import CommandFailedError, UsageError
+from ._printable import printable_lines
 
 _COMMANDS: Final = {
     "relay": "Run a relay until SIGTERM or SIGINT.",
@@ -19,6 +20,7 @@ _COMMANDS: Final = {
     "top": "Show who waits on whom, and who owes what, in a terminal.",
     "trace": "Follow an account's next event to the last who is done with it.",
     "mint": "Make keys and sturdyrefs for Syndicate clients.",
+    "passwd": "Give MQTT users passwords, in a file for a relay.",
     "store": "Look at what a relay keeps on disk, and put it in order.",
     "report": "Say from a relay's journal who owed, who held, and which limits would have helped.",
     "perf": "Put a load on any MQTT server, and say what came, how late, and who had to wait.",
@@ -106,4 +108,5 @@ def _one_line(error: Exception) -> str:
 
 
 def _complain(line: str) -> None:
-    print(line, file=sys.stderr)
+    # Parts of it may be what a server said.
+    print(printable_lines(line), file=sys.stderr)

@@ -1,6 +1,6 @@
 """What `clearfunds pub` and `clearfunds sub` have in common: where to connect to, and as whom."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, TypeVar, TypeVarTuple
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from clearfunds.transports.mqtt import MQTT_PORT, MQTT_TLS_PORT, MqttClient, ope
 
 from ._client_tls import ClientTls
 from ._errors import CommandFailedError, UsageError
+from ._mqtt5_options import Version, version_of
 from ._running import run_async
 from ._types import Count
 
@@ -88,14 +89,37 @@ class ClientOptions:
     keep_alive: Annotated[
         Count, Parameter(help="Seconds of silence after which the relay gives this client up.")
     ] = 60
+    mqtt: Annotated[
+        Version | None,
+        Parameter(
+            show_default=False,
+            help="Version that is spoken [default: 3.1.1, or 5 where an option is for MQTT 5].",
+        ),
+    ] = None
     tls: ClientTls = ClientTls()  # noqa: RUF009  (frozen)
 
 
 @asynccontextmanager
 async def connected(
-    options: ClientOptions, *, clean_session: bool = True, manual_ack: bool = False
+    options: ClientOptions,
+    *,
+    needs_5: Sequence[str] = (),
+    clean_session: bool = True,
+    manual_ack: bool = False,
+    receive_maximum: int | None = None,
+    session_expiry: int | None = None,
 ) -> AsyncGenerator[MqttClient]:
-    """Be connected as the options say, for the time of the block; for the rest see `open_mqtt`."""
+    """Be connected as the options say, for the time of the block; for the rest see `open_mqtt`.
+
+    Args:
+        options: See above.
+        needs_5: The options that are given and need MQTT 5.
+        clean_session: As what follows: see `open_mqtt`.
+        manual_ack: See there.
+        receive_maximum: See there.
+        session_expiry: See there.
+    """
+    version = version_of(options.mqtt, needs_5)
     target = Target.parse(options.url)
     if not target.tls:
         options.tls.refuse_without_tls(options.url)
@@ -110,6 +134,9 @@ async def connected(
     async with open_mqtt(
         where,
         None if target.path else target.port,
+        version=version,
+        receive_maximum=receive_maximum,
+        session_expiry=session_expiry,
         client_id=options.client_id,
         clean_session=clean_session,
         manual_ack=manual_ack,

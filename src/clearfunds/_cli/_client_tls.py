@@ -59,8 +59,12 @@ class ClientTls:
         except CertificateError as error:
             raise UsageError(str(error)) from error
 
-    def refuse_without_tls(self, url: str) -> None:
+    def refuse_without_tls(
+        self, url: str, secure: str = "mqtts://HOST or mqtt+tls://HOST:PORT"
+    ) -> None:
         """See that nothing of this is given where a URL says that nothing is encrypted.
+
+        `secure` is what a URL is like that has it.
 
         Raises:
             UsageError: something is.
@@ -69,8 +73,5 @@ class ClientTls:
             f"--{name.replace('_', '-')}" for name, value in attrs.asdict(self).items() if value
         ]
         if given:
-            msg = (
-                f"{given[0]} is for TLS, and {url} is without: "
-                "mqtts://HOST or mqtt+tls://HOST:PORT has it"
-            )
+            msg = f"{given[0]} is for TLS, and {url} is without: {secure} has it"
             raise UsageError(msg)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import attrs
 from cyclopts import Group, Parameter
@@ -53,6 +53,13 @@ class Journal:
             help="Seconds between snapshots of all accounts and open loans; none: at the end only."
         ),
     ] = _DEFAULTS.snapshot_every
+    journal_readers: Annotated[
+        Literal["owner", "group"],
+        Parameter(
+            help="Who can read the journal: the relay's own user, or the group of its directory, "
+            "too (chgrp), as for Spark that runs as another user."
+        ),
+    ] = _DEFAULTS.readers
 
     def beside(self) -> Beside | None:
         """Return what keeps it beside a relay; None if there is to be none.
@@ -68,6 +75,7 @@ class Journal:
             roll_bytes=self.journal_roll_size,
             roll_every=self.journal_roll_every,
             snapshot_every=self.journal_snapshot_every,
+            readers=self.journal_readers,
         )
 
         @asynccontextmanager

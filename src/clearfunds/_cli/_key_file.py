@@ -2,12 +2,12 @@
 
 import os
 import secrets
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from ._errors import UsageError
+from ._secret_file import read_secret
 
 # As the hash has it: a longer key adds nothing.
 _NEW_KEY_BYTES: Final = 32
@@ -22,37 +22,24 @@ def random_key() -> bytes:
 
 
 def read_key(file: Path, warn: Callable[[str], object]) -> bytes:
-    """Return the key in a file; `warn` is told if others can read it, or guess it.
+    """Return the key in a file; `warn` is told if others can guess it.
 
     Raises:
-        UsageError: the file cannot be read, or has something else in it.
+        UsageError: the file cannot be read, others can read it, or it has something else in it.
     """
-    try:
-        with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
-            content = opened.read()
-    except OSError as error:
-        msg = f"{file}: {error.strerror}"
-        raise UsageError(msg) from error
+    content = read_secret(file)
     try:
         key = bytes.fromhex(content.decode("ascii"))
     except ValueError:
         # What it has instead may be a secret, too: it is not shown.
         msg = f"{file}: a key is written in hex digits, two for each byte, and nothing else"
         raise UsageError(msg) from None
-    warn_of_readers(file, mode, warn)
     if len(key) < _GUESSABLE_BELOW:
         warn(
             f"the key in {file} has {len(key)} bytes and can be guessed; "
             "clearfunds mint --new-key makes a good one"
         )
     return key
-
-
-def warn_of_readers(file: Path, mode: int, warn: Callable[[str], object]) -> None:
-    """Tell `warn` if a file with secrets in it has a mode that lets everybody read it."""
-    if mode & stat.S_IROTH:
-        warn(f"{file} can be read by everybody on this machine: chmod o= {file}")
 
 
 def write_key(file: Path, key: bytes) -> None:

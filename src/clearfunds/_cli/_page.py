@@ -1,11 +1,15 @@
 """Fetching one of the relay's pages: a GET over a connection of its own."""
 
 import json
+import ssl
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import attrs
 import h11
 import trio
+
+from clearfunds.transports.tls import trouble
 
 from ._errors import CommandFailedError
 from ._printable import printable
@@ -29,8 +33,18 @@ class PageStatusError(CommandFailedError):
         self.sentence = sentence
 
 
-async def fetch_json(url: str, seconds: float = _SECONDS) -> Any:
-    """Return what the page at `url` (http, with a port) says, decoded from JSON.
+@attrs.frozen
+class Visitor:
+    """Who asks for pages, and whom he believes."""
+
+    authorization: str | None = attrs.field(default=None, repr=False)
+    """The value of the header field of that name."""
+    context: ssl.SSLContext | None = None
+    """What connections for https are encrypted with; None: as the system has it."""
+
+
+async def fetch_json(url: str, seconds: float = _SECONDS, visitor: Visitor = Visitor()) -> Any:
+    """Return what the page at `url` (http or https, with a port) says, decoded from JSON.
 
     Raises:
         PageStatusError: it answers something else than 200.
@@ -39,12 +53,16 @@ async def fetch_json(url: str, seconds: float = _SECONDS) -> Any:
     """
     try:
         with trio.fail_after(seconds):
-            status, body = await _fetch(url)
+            status, body = await _fetch(url, visitor)
     except trio.TooSlowError as error:
         msg = f"{url} takes longer than {seconds:g} s"
         raise CommandFailedError(msg) from error
     except (h11.RemoteProtocolError, trio.BrokenResourceError) as error:
-        msg = f"{url} breaks off: {error or 'the connection is gone'}"
+        cause = error.__cause__
+        if isinstance(cause, ssl.SSLError):
+            msg = f"cannot read {url} by TLS: {trouble(cause)}"
+        else:
+            msg = f"{url} breaks off: {error or 'the connection is gone'}"
         raise CommandFailedError(msg) from error
     text = body.decode("utf-8", "replace")
     if status != 200:
@@ -56,25 +74,26 @@ async def fetch_json(url: str, seconds: float = _SECONDS) -> Any:
         raise CommandFailedError(msg) from error
 
 
-async def _fetch(url: str) -> tuple[int, bytearray]:
+async def _fetch(url: str, visitor: Visitor) -> tuple[int, bytearray]:
     parts = urlsplit(url)
-    assert parts.hostname is not None
-    assert parts.port is not None
     connection = h11.Connection(h11.CLIENT)
+    headers = [("Host", parts.netloc), ("Connection", "close")]
+    if visitor.authorization is not None:
+        headers.append(("Authorization", visitor.authorization))
     request = h11.Request(
         method="GET",
         target=f"{parts.path}?{parts.query}" if parts.query else parts.path,
-        headers=[("Host", parts.netloc), ("Connection", "close")],
+        headers=headers,
     )
     status = 0
     body = bytearray()
-    async with await trio.open_tcp_stream(parts.hostname, parts.port) as stream:
+    async with await _connect(url, visitor) as stream:
         await stream.send_all(connection.send(request) or b"")
         await stream.send_all(connection.send(h11.EndOfMessage()) or b"")
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
-                connection.receive_data(await stream.receive_some())
+                connection.receive_data(bytes(await stream.receive_some()))
             elif isinstance(event, h11.Response):
                 status = event.status_code
             elif isinstance(event, h11.Data):
@@ -87,3 +106,15 @@ async def _fetch(url: str) -> tuple[int, bytearray]:
             elif isinstance(event, h11.ConnectionClosed):
                 msg = f"{url} ends in the middle"
                 raise CommandFailedError(msg)
+
+
+async def _connect(url: str, visitor: Visitor) -> trio.abc.Stream:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    if parts.scheme == "http":
+        return await trio.open_tcp_stream(parts.hostname, parts.port)
+    context = ssl.create_default_context() if visitor.context is None else visitor.context
+    return await trio.open_ssl_over_tcp_stream(
+        parts.hostname, parts.port, ssl_context=context, https_compatible=True
+    )

@@ -1,29 +1,30 @@
 """Files with users and passwords, as mosquitto_passwd writes them: see `Passwords`."""
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 
 from clearfunds.transports.mqtt import PasswordFileError, Passwords
 
 from ._errors import UsageError
-from ._key_file import warn_of_readers
+from ._secret_file import check_secret
+
+log = logging.getLogger("clearfunds.relay")
 
 
-def read_passwords(file: Path, warn: Callable[[str], object]) -> Passwords:
-    """Return the passwords in a file; `warn` is told if others can read it, or nobody gets in.
+def read_passwords(file: Path) -> Passwords:
+    """Return the passwords in a file; the log is told if nobody gets in.
 
     Raises:
-        UsageError: the file cannot be read, or has something else in it.
+        UsageError: the file cannot be read, others can read it, or it has something else in it.
     """
+    check_secret(file)
     try:
-        mode = file.stat().st_mode
         passwords = Passwords.from_file(file)
     except OSError as error:
         msg = f"{file}: {error.strerror}"
         raise UsageError(msg) from error
     except PasswordFileError as error:
         raise UsageError(str(error)) from error
-    warn_of_readers(file, mode, warn)
     if not passwords:
-        warn(f"{file} has no users in it; mosquitto_passwd {file} USER adds one")
+        log.warning("%s has no users in it; mosquitto_passwd %s USER adds one", file, file)
     return passwords

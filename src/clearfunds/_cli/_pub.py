@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 
 from ._client import ClientOptions, connected, run_client
 from ._errors import UsageError
+from ._mqtt5_options import MessageProperties, given
 from ._types import Count
 
 _MESSAGE: Final = Group("Message", sort_key=1)
@@ -50,12 +51,14 @@ def pub(
             help="Keep the message for those who subscribe later.",
         ),
     ] = False,
+    said: MessageProperties = MessageProperties(),  # noqa: B008  (frozen)
     connection: ClientOptions = ClientOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Publish messages over MQTT.
 
     Without --message and --file, each line of stdin is a message. Publishes as fast as the relay
-    lets it, and ends when all has been sent (QoS 0) or acknowledged (QoS 1 and 2).
+    lets it, and ends when all has been sent (QoS 0) or acknowledged (QoS 1 and 2). With MQTT 5 a
+    message that the relay refuses is an error, with the relay's reason.
     """
     if message is not None and file is not None:
         msg = "--message and --file exclude each other"
@@ -68,20 +71,22 @@ def pub(
     else:
         payload = _read(file) if file is not None else (message or "").encode()
         payloads = _times(payload, count or 1)
-    run_client(_publish, connection, topic, payloads, qos, retain)
+    run_client(_publish, connection, said, topic, payloads, qos, retain)
     return 0
 
 
 async def _publish(
     connection: ClientOptions,
+    said: MessageProperties,
     topic: str,
     payloads: AsyncGenerator[bytes],
     qos: int,
     retain: bool,
 ) -> None:
-    async with connected(connection) as client, aclosing(payloads):
+    properties = said.properties()
+    async with connected(connection, needs_5=given(said)) as client, aclosing(payloads):
         async for payload in payloads:
-            await client.publish(topic, payload, qos, retain, wait=False)
+            await client.publish(topic, payload, qos, retain, properties=properties, wait=False)
 
 
 def _read(file: Path) -> bytes:

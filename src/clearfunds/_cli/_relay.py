@@ -1,12 +1,11 @@
 """`clearfunds relay`: options, the lines on stdout, signals."""
 
-import contextlib
 import gc
 import json
 import logging
-import resource
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +17,7 @@ from cyclopts.validators import Number
 from clearfunds.pipeline._errors import PipelineError
 from clearfunds.store import StoreError
 from clearfunds.transports import (
+    BearerTokens,
     Beside,
     ListenURLError,
     RelayAddresses,
@@ -26,17 +26,24 @@ from clearfunds.transports import (
     TransportError,
     serve_relay,
 )
+from clearfunds.transports._authorise import has_users
+from clearfunds.transports._memory import let_go_of_large
 from clearfunds.transports.mqtt import Passwords
 
+from ._acl_options import Authorisation
 from ._credit_options import Flow
+from ._descriptors import within_descriptors
 from ._errors import CommandFailedError, UsageError
 from ._journal_options import Journal
 from ._key_file import read_key
 from ._logging import LogFormat, LogLevel, configure_logging
+from ._pages_options import PagesAccess
 from ._password_file import read_passwords
 from ._relay_options import DEFAULTS, Debt, Keeping, Patience, Peers, Syndicate
 from ._running import alone, run_async
+from ._secret_file import check_secret
 from ._tls_options import Tls
+from ._token_options import TokenOptions
 from ._types import OptionalSeconds, OptionalText, Seconds
 
 log = logging.getLogger("clearfunds.relay")
@@ -46,9 +53,6 @@ log = logging.getLogger("clearfunds.relay")
 _YOUNG: Final = 50_000
 _MIDDLE: Final = 20
 _OLD: Final = 100
-
-# Descriptors for listeners, pages and the loop itself.
-_OTHER_FILES: Final = 200
 
 _LISTENERS: Final = Group("Listeners", sort_key=1)
 _RUNNING: Final = Group("Running", sort_key=7)
@@ -65,7 +69,8 @@ def relay(
             "mqtt+unix:///PATH, mqtt+ws://HOST:PORT for browsers (WebSocket), mqtt+tls and "
             "mqtt+wss for the same with TLS (--tls-certificate); syndicate+tcp and so on in the "
             "same way, with ?gatekeeper at the end for clients with a sturdyref only; "
-            "subscribe+tcp for readers that take ranges. May be given several times.",
+            "subscribe+tcp, subscribe+tls for readers that take ranges and writers of batches. May "
+            "be given several times.",
         ),
     ] = DEFAULTS.listen,
     origin: Annotated[
@@ -73,8 +78,9 @@ def relay(
         Parameter(
             group=_LISTENERS,
             negative=(),
-            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; none: "
-            "anybody's. May be given several times.",
+            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; *: any. By "
+            "default: pages of the same host, by an address, localhost or its own name. May be "
+            "given several times.",
         ),
     ] = DEFAULTS.origin,
     passwords: Annotated[
@@ -82,8 +88,8 @@ def relay(
         Parameter(
             group=_LISTENERS,
             help="File of users and passwords, as mosquitto_passwd writes it, of which every MQTT "
-            "client has to give one; read again at SIGHUP. Without one clients are asked for no "
-            "password.",
+            "client, reader of ranges and writer of batches has to give one; read again at SIGHUP. "
+            "Without one clients are asked for no password.",
         ),
     ] = None,
     anonymous: Annotated[
@@ -92,17 +98,21 @@ def relay(
             group=_LISTENERS,
             negative=(),
             show_default=False,
-            help="With --passwords: MQTT clients that name no user are let in, too.",
+            help="With --passwords or --jwt-key: clients that name no user are let in, too.",
         ),
     ] = DEFAULTS.anonymous,
     http: Annotated[
         OptionalText,
         Parameter(
             group=_LISTENERS,
-            help="HOST:PORT for /metrics, /ledger.json, /healthz and /readyz; none: no HTTP.",
+            help="HOST:PORT for the live page, /metrics, /ledger.json, /healthz and /readyz; "
+            "https://HOST:PORT for the same with TLS (--tls-certificate); none: no HTTP.",
         ),
     ] = DEFAULTS.http,
-    tls: Tls = Tls(),  # noqa: B008  (frozen)
+    pages: PagesAccess = PagesAccess(),  # noqa: B008  (frozen)
+    tls: Tls = Tls(),  # noqa: B008
+    authorisation: Authorisation = Authorisation(),  # noqa: B008
+    tokens: TokenOptions = TokenOptions(),  # noqa: B008
     debt: Debt = Debt(),  # noqa: B008
     flow: Flow = Flow(),  # noqa: B008
     patience: Patience = Patience(),  # noqa: B008
@@ -148,7 +158,7 @@ def relay(
     Each address is a line of JSON on stdout, with the real port: `{"listening": "mqtt+tcp://..."}`,
     `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
     relay stops accepting and delivers what is owed; a second one ends it at once. At SIGHUP it
-    reads passwords and certificates again.
+    reads passwords, keys, the access control list and certificates again.
     """
     configure_logging(log_level, log_format)
     sides = attrs.asdict(syndicate)
@@ -158,16 +168,20 @@ def relay(
         kept["store"] = str(keeping.store)
     elif keeping.disk_limit not in (None, DEFAULTS.disk_limit):
         raise UsageError("--disk-limit is of a store: give --store DIRECTORY, or --kept-limit")
-    if anonymous and passwords is None:
+    if anonymous and passwords is None and tokens.jwt_key is None:
         raise UsageError("--anonymous is of passwords: give --passwords FILE, or leave it out")
     try:
         settings = RelaySettings(
             listen=listen,
             origin=origin,
             tls=tls.of_server(),
-            passwords=None if passwords is None else read_passwords(passwords, log.warning),
+            passwords=None if passwords is None else read_passwords(passwords),
             anonymous=anonymous,
+            tokens=tokens.read(),
+            acl=authorisation.list(),
+            acl_default=authorisation.acl_default,
             http=http,
+            **pages.settings(http),
             grace=grace,
             busy_poll=busy_poll,
             otel_every=otel_every,
@@ -182,17 +196,24 @@ def relay(
         beside = journal.beside()
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if settings.tls is not None and not any(_is_secure(url) for url in listen):
+    if settings.range_owner is not None and not has_users(settings):
+        raise UsageError(
+            "--range-owner is of users: give --passwords FILE, --jwt-key FILE or --tls-client-ca "
+            "FILE, or leave it out"
+        )
+    if settings.tls is not None and not any(_is_secure(url) for url in (*listen, http or "")):
         log.warning(
-            "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does"
+            "there is a certificate that nothing listens with: --listen mqtt+tls://HOST:PORT does, "
+            "and --http https://HOST:PORT"
         )
     _spare_the_collector()
-    _allow_descriptors(settings.max_connections)
+    settings = within_descriptors(settings, journal=beside is not None)
+    let_go_of_large()
     return run_async(_serve, settings, beside)
 
 
 def _is_secure(url: str) -> bool:
-    return url.partition(":")[0].endswith(("+tls", "+wss"))
+    return url.partition(":")[0].endswith(("+tls", "+wss", "https"))
 
 
 def _spare_the_collector() -> None:
@@ -204,21 +225,6 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
-
-
-def _allow_descriptors(connections: int) -> None:
-    """Raise this process's limit on open files as far as it may go itself."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # not allowed: then what there is has to do
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < connections + _OTHER_FILES:
-        log.warning(
-            "%d open files are allowed, fewer than %d connections need (--max-connections); "
-            "raise the limit (ulimit -n), or lower the option",
-            soft,
-            connections,
-        )
 
 
 async def _serve(settings: RelaySettings, beside: Beside | None) -> int:
@@ -269,10 +275,24 @@ def _reloads(settings: RelaySettings) -> dict[str, Callable[[], object]]:
     """Return what is called at SIGHUP, by what it reads again; it raises if it cannot."""
     reloads: dict[str, Callable[[], object]] = {}
     if isinstance(settings.passwords, Passwords):
-        reloads["passwords"] = settings.passwords.reload
+        reloads["passwords"] = partial(_reload_secrets, settings.passwords)
+    if settings.http_token is not None:
+        reloads["tokens of the pages"] = partial(_reload_secrets, settings.http_token)
+    if isinstance(settings.http_password, Passwords):
+        reloads["passwords of the pages"] = partial(_reload_secrets, settings.http_password)
+    if settings.tokens is not None:
+        reloads["key of tokens"] = settings.tokens.reload
+    if settings.acl is not None:
+        reloads["access control list"] = settings.acl.reload
     if settings.tls is not None:
         reloads["certificates"] = settings.tls.reload
     return reloads
+
+
+def _reload_secrets(secrets: Passwords | BearerTokens) -> None:
+    if secrets.file is not None:
+        check_secret(secrets.file)
+    secrets.reload()
 
 
 async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:

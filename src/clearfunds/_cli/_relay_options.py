@@ -19,6 +19,7 @@ from ._types import (
     OptionalSeconds,
     OptionalShareOrSize,
     OptionalSize,
+    OptionalText,
     Seconds,
     Size,
 )
@@ -132,6 +133,20 @@ class Patience:
         OptionalSize,
         Parameter(help="Bytes that are kept for all such subscribers; none: no limit."),
     ] = DEFAULTS.behind_limit
+    reader_patience: Annotated[
+        Seconds,
+        Parameter(
+            help="Seconds that a reader of ranges may acknowledge nothing while others wait for it."
+        ),
+    ] = DEFAULTS.reader_patience
+    reader_stuck: Annotated[
+        Literal["wait", "disconnect", "drop_oldest"],
+        Parameter(
+            help="What is done about its subscription then: it is waited for; or nobody waits, and "
+            "the oldest that it has not acknowledged is dropped when there is no room, until it "
+            "has caught up; disconnect cuts it off, too."
+        ),
+    ] = DEFAULTS.reader_stuck
     slow_wait: Annotated[
         OptionalSeconds,
         Parameter(
@@ -203,6 +218,13 @@ class Peers:
     max_topic_levels: Annotated[Count, Parameter(help="Levels in a topic or a filter.")] = (
         DEFAULTS.max_topic_levels
     )
+    max_range_names: Annotated[
+        Count,
+        Parameter(
+            help="Subscriptions of readers of ranges, and writers of batches, of one user; with "
+            "--passwords, or certificates."
+        ),
+    ] = DEFAULTS.max_range_names
     max_inflight: Annotated[
         Count,
         Parameter(
@@ -211,15 +233,46 @@ class Peers:
         ),
     ] = DEFAULTS.max_inflight
     max_awaiting_release: Annotated[
-        Count, Parameter(help="QoS 2 messages of one client whose PUBREL has not come.")
+        Count,
+        Parameter(
+            validator=Number(gte=1, lte=MAX_PACKET_ID),
+            help="QoS 2 messages of one client whose PUBREL has not come.",
+        ),
     ] = DEFAULTS.max_awaiting_release
+    receive_maximum: Annotated[
+        Count,
+        Parameter(
+            validator=Number(gte=1, lte=MAX_PACKET_ID),
+            help="Receive Maximum (MQTT 5): QoS 1 and 2 messages of one client that are not "
+            "acknowledged; at most --max-awaiting-release.",
+        ),
+    ] = DEFAULTS.receive_maximum
+    max_keep_alive: Annotated[
+        OptionalCount,
+        Parameter(
+            validator=Number(gte=1, lte=65_535),
+            help="Longest keep-alive of an MQTT client, in seconds; MQTT 5 clients are told it as "
+            "Server Keep Alive, and a keep-alive of 0 means it. none: as the client asks.",
+        ),
+    ] = DEFAULTS.max_keep_alive
     max_topic_alias: Annotated[
         Count,
         Parameter(
             validator=Number(lte=MAX_PACKET_ID),
-            help="Topics that an MQTT 5 client may give short names to.",
+            help="Topic Alias Maximum (MQTT 5): topics that a client may give short names to, and "
+            "the relay for it, if it allows as many.",
         ),
     ] = DEFAULTS.max_topic_alias
+    max_share_groups: Annotated[
+        Count,
+        Parameter(
+            validator=Number(gte=0),
+            help="Groups of MQTT clients that share a subscription; 0: there are none.",
+        ),
+    ] = DEFAULTS.max_share_groups
+    max_share_members: Annotated[Count, Parameter(help="Members of one such group.")] = (
+        DEFAULTS.max_share_members
+    )
     max_shapes: Annotated[
         Count, Parameter(help="Different shapes of patterns that are observed, by all clients.")
     ] = DEFAULTS.max_shapes
@@ -298,6 +351,22 @@ class Keeping:
             "queued. none: no limit."
         ),
     ] = DEFAULTS.disk_limit
+    reader_disk_limit: Annotated[
+        OptionalSize,
+        Parameter(
+            help="Bytes in the store of one durable subscription of a reader of ranges; where "
+            "users are known, of all that one user has there, what its writers have staged "
+            "included; none: no limit of its own."
+        ),
+    ] = DEFAULTS.reader_disk_limit
+    range_owner: Annotated[
+        OptionalText,
+        Parameter(
+            help="User who gets the subscriptions and writers in the store that were made before "
+            "readers and writers had to log in (-: those who need not); none: nobody can reach "
+            "them."
+        ),
+    ] = DEFAULTS.range_owner
     kept_limit: Annotated[
         OptionalSize, Parameter(help="The same in memory, without a store; none: no limit.")
     ] = DEFAULTS.kept_limit

@@ -13,11 +13,13 @@ from typing import Annotated, Final, Literal
 import trio
 from cyclopts import Group, Parameter
 
-from clearfunds.transports.mqtt import MqttClient, Publish
+from clearfunds.transports.mqtt import NO_PROPERTIES, MqttClient, Properties, Publish
 
 from ._client import ClientOptions, connected, run_client
 from ._errors import CommandFailedError, UsageError
 from ._logging import LogLevel, configure_logging
+from ._mqtt5_options import SubscriptionOptions, given
+from ._printable import printable, printable_lines
 from ._types import Count
 
 log = logging.getLogger("clearfunds.sub")
@@ -63,7 +65,8 @@ def sub(
         Literal["text", "json", "raw"],
         Parameter(
             group=_OUTPUT,
-            help="text: a line each; json: an object a line, with topic, QoS and time; "
+            help="text: a line each, in a terminal with control characters escaped; json: an "
+            "object a line, with topic, QoS and time, and in MQTT 5 what is said of the message; "
             "raw: the bytes as they are, nothing added.",
         ),
     ] = "text",
@@ -74,6 +77,7 @@ def sub(
     log_level: Annotated[
         LogLevel, Parameter(group=_OUTPUT, help="Least severe level that is logged, to stderr.")
     ] = "warning",
+    options: SubscriptionOptions = SubscriptionOptions(),  # noqa: B008  (frozen)
     connection: ClientOptions = ClientOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Subscribe over MQTT and write what comes to stdout.
@@ -92,9 +96,14 @@ def sub(
     if persistent and not connection.client_id:
         msg = "--persistent needs --client-id: by that the relay knows who comes back"
         raise UsageError(msg)
+    if options.session_expiry is not None and not persistent:
+        msg = "--session-expiry needs --persistent: no other session is kept"
+        raise UsageError(msg)
     configure_logging(log_level)
     write = _FORMATS["topic" if show_topic else format]
-    came = run_client(_subscribe, connection, filters, qos, persistent, count, write)
+    if format == "text" and sys.stdout.isatty():
+        write = _shown_with_topic if show_topic else _shown
+    came = run_client(_subscribe, connection, options, filters, qos, persistent, count, write)
     if count is not None and came < count:
         msg = f"ended by a signal after {came} of {count} messages"
         raise CommandFailedError(msg)
@@ -103,6 +112,7 @@ def sub(
 
 async def _subscribe(
     connection: ClientOptions,
+    options: SubscriptionOptions,
     filters: tuple[str, ...],
     qos: int,
     persistent: bool,
@@ -111,11 +121,24 @@ async def _subscribe(
 ) -> int:
     came = 0
     async with (
-        connected(connection, clean_session=not persistent, manual_ack=True) as client,
+        connected(
+            connection,
+            needs_5=given(options),
+            clean_session=not persistent,
+            manual_ack=True,
+            receive_maximum=options.receive_maximum,
+            session_expiry=options.session_expiry,
+        ) as client,
         trio.open_nursery() as nursery,
     ):
         await nursery.start(_until_signal, nursery.cancel_scope)
-        granted = await client.subscribe(filters, qos)
+        granted = await client.subscribe(
+            filters,
+            qos,
+            no_local=options.no_local,
+            retain_as_published=options.retain_as_published,
+            retained=options.retained,
+        )
         for name, level in zip(filters, granted, strict=True):
             log.info("subscribed to %s with QoS %d", name, level)
         if persistent:
@@ -167,6 +190,18 @@ def _text(message: Publish) -> bytes:
     return message.payload.decode(errors="backslashreplace").encode() + b"\n"
 
 
+def _shown(message: Publish) -> bytes:
+    # Whoever publishes must not drive the terminal of those who look.
+    text = message.payload.decode(errors="backslashreplace")
+    return printable_lines(text).encode(errors="backslashreplace") + b"\n"
+
+
+def _shown_with_topic(message: Publish) -> bytes:
+    # What stands at the beginning of a line is a topic, and nothing of a payload.
+    text = f"{message.topic} {message.payload.decode(errors='backslashreplace')}"
+    return printable(text).encode(errors="backslashreplace") + b"\n"
+
+
 def _json(message: Publish) -> bytes:
     line: dict[str, object] = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -174,11 +209,31 @@ def _json(message: Publish) -> bytes:
         "qos": message.qos,
         "retain": message.retain,
     }
-    try:
-        line["payload"] = message.payload.decode()
-    except UnicodeDecodeError:
-        line["payload_base64"] = base64.b64encode(message.payload).decode("ascii")
+    line |= _bytes_of("payload", message.payload)
+    if message.properties is not NO_PROPERTIES:
+        line |= _properties(message.properties)
     return json.dumps(line).encode() + b"\n"
+
+
+def _bytes_of(name: str, value: bytes) -> dict[str, object]:
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
+
+
+def _properties(said: Properties) -> dict[str, object]:
+    """Return what MQTT 5 says of a message, as far as it says anything."""
+    line: dict[str, object] = {
+        name: value
+        for name in ("content_type", "response_topic", "message_expiry")
+        if (value := getattr(said, name)) is not None
+    }
+    if said.correlation_data is not None:
+        line |= _bytes_of("correlation_data", said.correlation_data)
+    if said.user:
+        line["user_properties"] = said.user
+    return line
 
 
 _FORMATS: Final[dict[str, Callable[[Publish], bytes]]] = {

@@ -1,5 +1,6 @@
 """The certificates of a relay, as options."""
 
+import ssl
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from cyclopts import Group, Parameter
 from clearfunds.transports.tls import Certificates, ServerTls
 
 from ._errors import UsageError
+from ._secret_file import check_secret
 
 
 @Parameter(name="*", group=Group("TLS", sort_key=1))
@@ -19,8 +21,8 @@ class Tls:
     tls_certificate: Annotated[
         Path | None,
         Parameter(
-            help="For listeners with tls and wss: a file in PEM with the relay's certificate, and "
-            "those that vouch for it. Read again at SIGHUP."
+            help="For listeners with tls and wss, and pages with https: a file in PEM with the "
+            "relay's certificate, and those that vouch for it. Read again at SIGHUP."
         ),
     ] = None
     tls_key: Annotated[
@@ -33,8 +35,9 @@ class Tls:
     tls_client_ca: Annotated[
         Path | None,
         Parameter(
-            help="Whoever connects must have a certificate, too, that one of those in this file "
-            "vouches for; its common name is the MQTT client's user. Read again at SIGHUP."
+            help="For listeners with tls and wss: whoever connects must have a certificate, too, "
+            "that one of those in this file vouches for; its common name is the user of an MQTT "
+            "client. Read again at SIGHUP."
         ),
     ] = None
 
@@ -42,7 +45,7 @@ class Tls:
         """Read the files; None if there is no certificate.
 
         Raises:
-            UsageError: There is something else without one.
+            UsageError: There is something else without one, or others can read the key.
             CertificateError: A file cannot be used.
         """
         if self.tls_certificate is None:
@@ -57,4 +60,11 @@ class Tls:
         certificates = Certificates(
             chain=self.tls_certificate, key=self.tls_key, trusted=self.tls_client_ca
         )
-        return ServerTls(certificates.for_server)
+        key = self.tls_certificate if self.tls_key is None else self.tls_key
+
+        def make() -> ssl.SSLContext:
+            context = certificates.for_server()
+            check_secret(key)
+            return context
+
+        return ServerTls(make)

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
         ("relay.example", "http://relay.example:9100"),
         ("[::1]:81", "http://[::1]:81"),
         ("http://[::1]", "http://[::1]:9100"),
+        ("https://relay.example", "https://relay.example:9100"),
     ],
 )
 def test_where_it_looks(text: str, url: str) -> None:
     assert Source.parse(text) == Source(url)
 
 
-@pytest.mark.parametrize("text", ["", "https://here", "here:0x1", "http://[::1", "here/page", "/x"])
+@pytest.mark.parametrize("text", ["", "ftp://here", "here:0x1", "http://[::1", "here/page", "/x"])
 def test_where_it_cannot_look(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not http://HOST:PORT"):
         Source.parse(text)

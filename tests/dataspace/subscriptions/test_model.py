@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from clearfunds.accounts import Ledger
+from clearfunds.accounts import Ledger, Limit
 from clearfunds.dataspace import Dataspace, Publication
 from clearfunds.dataspace.subscriptions import (
     AtRest,
@@ -43,7 +43,9 @@ class Machine(RuleBasedStateMachine):
         self.messages: list[Message] = []
         self.low = 1
         self.told: dict[int, Told] = {}
-        self.limits = SubscriptionLimits(max_disk_bytes=900, cache_bytes=250)
+        self.limits = SubscriptionLimits(
+            max_disk_bytes=900, cache_bytes=250, keep=Limit(items=16, bytes=1_000)
+        )
         self.start()
 
     def start(self) -> None:
@@ -147,21 +149,37 @@ class Machine(RuleBasedStateMachine):
         with pytest.raises(DataLossError, match="not there any more"):
             self.s.fetch(low - 1, low)
 
-    @rule()
-    def give_up(self) -> None:
-        self.s.give_up("no progress")
-        self.low = len(self.messages) + 1
+    @rule(cut_off=st.booleans())
+    def its_patience_is_over(self, cut_off: bool) -> None:
+        if cut_off:
+            self.s.give_up("no progress")
+        else:
+            self.s.relieve("no progress")
+        assert self.s.behind
+        self._oldest_may_have_gone()
+
+    def _oldest_may_have_gone(self) -> None:
+        """Take note of what was dropped of the oldest; only while it is behind that may be."""
+        if self.s.behind:
+            assert self.low <= self.s.low
+            self.low = self.s.low
 
     @invariant()
     def the_books_balance(self) -> None:
+        self._oldest_may_have_gone()
         self.ledger.audit()
         statistics = self.s.statistics()
         kept = len(self.messages) + 1 - self.low
         assert statistics.unpaid_items + statistics.rest_items == kept
         loans = list(self.s.loans())
         assert sum(loan.items for loan in loans) == kept
+        behind = self.ledger.accounts.get("behind")
+        own = 0 if behind is None else behind.debt_items
         publishers = [p.debt_items for p in self.publishers]
-        assert sum(publishers) == statistics.unpaid_items
+        assert sum(publishers) + own == statistics.unpaid_items
+        if self.s.behind and not self.durable:
+            assert not any(publishers)
+            assert own <= 16
         assert self.s.account.debt_items == statistics.rest_items
         assert (self.s.low, self.s.next) == (self.low, len(self.messages) + 1)
 

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearfunds.accounts import Account, Ledger, Outcome, Quota, QuotaExceededError, overdue
+from clearfunds.accounts import (
+    Account,
+    Ledger,
+    Limit,
+    Outcome,
+    Quota,
+    QuotaExceededError,
+    StuckPolicy,
+    overdue,
+)
 from clearfunds.dataspace import Dataspace, Publication, capture
 from clearfunds.dataspace.subscriptions import (
     AfterGrace,
@@ -18,6 +27,7 @@ from clearfunds.dataspace.subscriptions import (
     FencedError,
     OtherIncarnationError,
     OutOfRangeError,
+    RangeSubscription,
     RefusedError,
     Row,
     Start,
@@ -350,11 +360,119 @@ def test_who_publishes_is_told_of_in_the_log_and_not_cut_off(
     publish(dataspace, publisher, A)
     assert subscription.policy == "wait"
     assert overdue(dataspace.ledger, clock.now + 100) == []  # nobody waits
-    subscription.give_up("because")
-    assert dataspace.ledger.repaid_items[Outcome.WRITTEN_OFF] == 1
-    publish(dataspace, publisher, A)
-    assert subscription.head() == (2, 3)
     subscriptions.close()
+
+
+def blocks_of(subscription: RangeSubscription, start: int, end: int) -> list[bytes]:
+    """Return what is in RAM of a range."""
+    found = subscription.fetch(start, end)
+    assert not isinstance(found, AtRest)
+    return found
+
+
+def kept_by(dataspace: Dataspace) -> int:
+    """Return how many messages are owed for by who is behind."""
+    behind = dataspace.ledger.accounts.get("behind")
+    return 0 if behind is None else behind.debt_items
+
+
+def test_behind_it_owes_itself_for_the_latest_and_drops_the_oldest(
+    dataspace: Dataspace, server: Account, publisher: Account
+) -> None:
+    limits = SubscriptionLimits(keep=Limit(items=8, bytes=None), stuck=StuckPolicy.DROP_OLDEST)
+    subscriptions = Subscriptions(dataspace, server, limits=limits)
+    subscription = subscriptions.open("s", ["a"])
+    publish(dataspace, publisher, *[A] * 20)
+    assert publisher.debt_items == 20
+    subscription.relieve("it acknowledges nothing")
+    assert (publisher.debt_items, kept_by(dataspace)) == (0, 7)
+    assert subscription.head() == (14, 21)
+    publish(dataspace, publisher, A)
+    publish_run(dataspace, publisher, [A, A, A])
+    assert publisher.debt_items == 0
+    assert subscription.head() == (18, 25)
+    with pytest.raises(DataLossError):
+        subscription.fetch(1, 2)
+    assert [row.number for row in rows(blocks_of(subscription, 18, 25))] == [*range(18, 25)]
+    dataspace.ledger.audit()
+    # One acknowledgement now and then is no catching up.
+    subscription.ack(19)
+    assert subscription.behind
+    publish(dataspace, publisher, A)
+    assert publisher.debt_items == 0
+    subscription.ack(24)
+    assert not subscription.behind
+    publish(dataspace, publisher, A)
+    assert (publisher.debt_items, kept_by(dataspace)) == (1, 2)
+    subscription.ack(27)
+    assert subscription.relief.dropped_items == 17
+    assert subscription.relief.spells == 1
+    assert "behind" not in dataspace.ledger.accounts
+    dataspace.ledger.audit()
+    subscription.relieve("again")
+    subscription.shut()
+    assert not subscription.behind
+    subscriptions.close()
+    assert "behind" not in dataspace.ledger.accounts
+
+
+def test_behind_on_disk_the_oldest_makes_room(
+    dataspace: Dataspace, server: Account, publisher: Account
+) -> None:
+    disk = MemoryDisk()
+    large = Publication("a", bytes(1_000))
+    policy = StuckPolicy.DISCONNECT
+    subscriptions = durable(dataspace, server, disk, max_disk_bytes=22_000, stuck=policy)
+    subscription = subscriptions.open("s", ["a"], DURABLE)
+    log = disk.logs["s"]
+
+    def publish_and_write(count: int) -> None:
+        for _ in range(count):
+            publish(dataspace, publisher, large)
+            subscription.write()
+            subscription.durable(log.sync())
+
+    publish_and_write(25)
+    waiting = publisher.debt_items
+    assert waiting > 0, "its publishers wait for its reader"
+    subscription.give_up("it acknowledges nothing")
+    subscription.durable(log.sync())
+    assert publisher.debt_items == 0
+    assert subscription.low >= waiting
+    publish_and_write(50)
+    assert publisher.debt_items == 0
+    assert subscription.next == 76
+    assert subscription.low > 50
+    assert subscription.account.debt_bytes <= 22_000
+    dataspace.ledger.audit()
+    subscription.ack(subscription.low + 1)
+    assert subscription.behind
+    subscription.ack(70)
+    assert not subscription.behind
+    # What was acknowledged, or dropped, is not on the disk any more.
+    log.sync()
+    assert (min(log.records), log.low) == (70, 70)
+    subscriptions.close()
+    dataspace.ledger.audit()
+
+
+def test_given_up_its_readers_are_cut_off(
+    dataspace: Dataspace, publisher: Account, subscriptions: Subscriptions
+) -> None:
+    said: list[tuple[RangeSubscription, str]] = []
+
+    def hear(given_up: RangeSubscription, why: str) -> None:
+        said.append((given_up, why))
+
+    subscriptions.on_given_up = hear
+    subscription = subscriptions.open("s", ["a"])
+    publish(dataspace, publisher, A)
+    subscription.give_up("because")
+    assert said == [(subscription, "because")]
+    assert (publisher.debt_items, kept_by(dataspace)) == (0, 1)
+    subscriptions.close()
+    assert "behind" not in dataspace.ledger.accounts
+    dataspace.ledger.audit()
 
 
 def test_beyond_its_limit_the_oldest_are_written_off(

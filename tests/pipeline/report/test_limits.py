@@ -75,13 +75,13 @@ def test_who_has_another_name_the_next_time_has_a_pattern(tmp_path: Path) -> Non
         [
             advice("syndicate:8001/-/10.0.0.7:50111", 5, 700),
             advice("syndicate:8001/-/10.0.0.7:50112", 3, 900),
-            advice("mqtt:1883/-/auto-17", 9),
+            advice(f"mqtt:1883/-/auto-{17:032x}", 9),
         ],
         tmp_path,
     )
     assert found.of("syndicate:8001/-/10.0.0.7:1") == Limit(items=5, bytes=900)
     assert found.of("syndicate:8001/-/10.0.0.8:1") == Limit()
-    assert found.of("mqtt:1883/-/auto-3").items == 9
+    assert found.of(f"mqtt:1883/-/auto-{3:032x}").items == 9
     assert found.of("mqtt:1883/-/auto-pilot") == Limit()
 
 

@@ -11,6 +11,7 @@ import pytest
 from clearfunds.pipeline._errors import MissingError, OptionError
 from clearfunds.pipeline.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from clearfunds.pipeline.sink._options import WriteOptions, batch_options, stream_options
+from clearfunds.relay_client import Access
 from tests.pipeline.sink.tables import schema_of
 
 SCHEMA = schema_of("topic string, value binary")
@@ -43,10 +44,18 @@ def test_everything_that_can_be_said() -> None:
     assert batch_options({**both, "batch": "0"}).batch == 0
 
 
+def test_who_writes_and_by_what_way() -> None:
+    told = {"relay": "subscribe+tls://[::1]:7701", "user": "press", "password": "s3", "ca": "ca"}
+    access = Access(user="press", password="s3", tls=True, ca="ca")
+    assert stream_options(told) == WriteOptions("::1", 7701, access=access)
+    assert batch_options({**RELAY, "tls": "true"}).access == Access(tls=True)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({}, "where is the relay?"),
+        ({**RELAY, "user": "press"}, "a user and a password come together"),
         ({**RELAY, "topik": "a"}, "no option 'topik' here; did you mean 'topic'?"),
         ({**RELAY, "topic": ""}, "'topic' is missing"),
         ({**RELAY, "qos": "3"}, "'qos' is a whole number from 0 to 2, not '3'"),

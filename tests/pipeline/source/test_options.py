@@ -18,6 +18,7 @@ from clearfunds.pipeline.source._options import (
     includes_account,
     stream_options,
 )
+from clearfunds.relay_client import Access
 
 LEAST = {"relay": "10.0.0.7:7700", "subscription": "readings"}
 
@@ -56,6 +57,23 @@ def test_all_that_can_be_said_in_any_case() -> None:
     assert (batch.start, batch.end) == (Position(3, "ab"), Position(17, None))
 
 
+def test_who_reads_and_by_what_way() -> None:
+    told = {
+        **LEAST, "relay": "subscribe+tls://relay.example:7701", "user": "press", "password": "s3",
+        "ca": "ca.pem", "certificate": "c.pem", "key": "k.pem",
+    }  # fmt: skip
+    access = Access(
+        user="press", password="s3", tls=True, ca="ca.pem", certificate="c.pem", key="k.pem"
+    )
+    options = stream_options(told)
+    assert (options.host, options.port, options.access) == ("relay.example", 7701, access)
+    assert "s3" not in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert batch_options({**LEAST, "tls": "true"}).access == Access(tls=True)
+    apart = {"host": "h", "port": "1", "tls": "yes", "subscription": "s"}
+    assert stream_options(apart).access == Access(tls=True)
+
+
 def test_filters_with_commas() -> None:
     assert stream_options({**LEAST, "subscribe": ' ["a,b", "c"]'}).filters == ("a,b", "c")
 
@@ -68,6 +86,10 @@ def test_filters_with_commas() -> None:
         ({"relay": "http://a:1"}, "the option 'relay' is HOST:PORT"),
         ({"relay": "a:99999"}, "the option 'relay' is HOST:PORT"),
         ({"relay": "a:1/x"}, "the option 'relay' is HOST:PORT"),
+        ({"relay": "subscribe+tcp://a:1", "tls": "true"}, "and 'tls' says otherwise"),
+        ({"user": "press"}, "'key': a user and a password come together"),
+        ({"ca": "ca.pem"}, "'key': certificates are for TLS"),
+        ({"tls": "true", "key": "k"}, "'key': a key is a certificate's: give the certificate"),
         ({"port": "1"}, "not both"),
         ({"relay": None, "port": "0"}, "'port' is a whole number from 1 to 65535, not '0'"),
         ({"subscription": None}, "'subscription' is missing: a name"),

@@ -35,6 +35,10 @@ class Browser:
 
     socket: WebSocketConnection
     complaints: list[str] = attrs.field(factory=list[str])
+    login: tuple[str, str] = ("", "")
+    """The user and the password that are given to a page that asks for them."""
+    challenges: int = 0
+    """How often one has asked. The first one is answered, as by a person in a dialogue."""
     _number: int = 0
     _answers: dict[int, dict[str, Any]] = attrs.field(factory=dict[int, dict[str, Any]])
     _asked: dict[int, trio.Event] = attrs.field(factory=dict[int, trio.Event])
@@ -46,8 +50,36 @@ class Browser:
             if "id" in message:
                 self._answers[message["id"]] = message
                 self._asked.pop(message["id"]).set()
+            elif message["method"].startswith("Fetch."):
+                await self._go_on(message)
             else:
                 self._note(message["method"], message["params"])
+
+    async def _go_on(self, message: dict[str, Any]) -> None:
+        """Let a request go out; say who one is, where that is asked."""
+        params: dict[str, Any] = {"requestId": message["params"]["requestId"]}
+        method = "Fetch.continueRequest"
+        if message["method"] == "Fetch.authRequired":
+            method = "Fetch.continueWithAuth"
+            user, password = self.login
+            self.challenges += 1
+            params["authChallengeResponse"] = {
+                "response": "ProvideCredentials" if self.challenges == 1 else "CancelAuth",
+                "username": user,
+                "password": password,
+            }
+        self._number += 1
+        self._asked[self._number] = trio.Event()
+        await self.socket.send_message(
+            json.dumps(
+                {
+                    "id": self._number,
+                    "method": method,
+                    "params": params,
+                    "sessionId": message["sessionId"],
+                }
+            )
+        )
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
@@ -80,6 +112,8 @@ class Browser:
         tab = Tab(self, attached["sessionId"], target)
         for domain in ("Runtime", "Log", "Page"):
             await tab.call(f"{domain}.enable")
+        if self.login[1]:
+            await tab.call("Fetch.enable", handleAuthRequests=True)
         await tab.resize(width, height)
         await tab.prefer(scheme)
         await tab.call("Page.navigate", url=url)

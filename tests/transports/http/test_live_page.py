@@ -10,9 +10,12 @@ import pytest
 import trio
 
 from clearfunds.accounts import Ledger, Limit, LoanQueue, Outcome
+from clearfunds.transports import BearerTokens
 from clearfunds.transports.http import Pages, serve_http
+from clearfunds.transports.mqtt import Passwords
 from tests.ports import lasting_port
 from tests.transports.http.chromium import CHROMIUM, WHY_NOT, browsing
+from tests.transports.mqtt.users import user_line
 from tests.transports.peers import SECONDS, BareClient, connected, frames, running, until
 from tests.transports.relay.brokers import Broker
 
@@ -359,3 +362,22 @@ async def test_an_alarm_trouble_and_what_is_kept_are_on_the_screen(tmp_path: Pat
                 assert "written off" not in await text_of(tab, "#verdict")
                 await pub.reset()
         assert browser.complaints == []
+
+
+async def test_a_person_logs_in_once_with_a_password() -> None:
+    tokens = BearerTokens(["0123456789abcdef"])
+    passwords = Passwords.from_text(user_line("anna", b"secret"))
+    for login in (("anna", "secret"), ("whoever", "0123456789abcdef")):
+        async with (
+            browsing() as browser,
+            running(http="127.0.0.1:0", http_token=tokens, http_password=passwords) as relay,
+        ):
+            assert relay.addresses.http is not None
+            browser.login = login
+            with trio.fail_after(2 * SECONDS):
+                tab = await browser.open(relay.addresses.http + "/")
+                # Its style, its script and its events: all of it comes without being asked again.
+                await tab.until(LIVE)
+                await tab.close()
+            assert browser.challenges == 1
+            assert not [each for each in browser.complaints if "401" not in each]

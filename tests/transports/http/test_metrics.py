@@ -14,12 +14,29 @@ import trio.testing
 from prometheus_client import ProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from clearfunds.accounts import LatencyLimit, Ledger, Limit, LoanQueue, Outcome, StuckPolicy
+from clearfunds.accounts import (
+    LatencyLimit,
+    Ledger,
+    Limit,
+    LoanQueue,
+    Outcome,
+    Recipient,
+    StuckPolicy,
+)
 from clearfunds.dataspace import Mailbox
-from clearfunds.dataspace.queues import Queue, QueueSums
+from clearfunds.dataspace.queues import (
+    Delivery,
+    Group,
+    Member,
+    PrefetchWindow,
+    Queue,
+    QueueSums,
+)
 from clearfunds.store import Store
 from clearfunds.transports._admission import Admission
 from clearfunds.transports._admission_collector import AdmissionCollector
+from clearfunds.transports.acl import Denied
+from clearfunds.transports.acl._collector import DeniedCollector
 from clearfunds.transports.http import (
     KeptCollector,
     Pages,
@@ -40,6 +57,34 @@ if TYPE_CHECKING:
     from clearfunds.accounts import Account
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+class Worker(Member):
+    """A member that takes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("worker", PrefetchWindow())
+
+    @property
+    def way(self) -> Recipient:
+        raise AssertionError
+
+    @property
+    def flows(self) -> bool:
+        return False
+
+    @property
+    def debt(self) -> tuple[int, int]:
+        raise AssertionError
+
+    def take(self, delivery: Delivery) -> None:
+        raise AssertionError
+
+    def is_spent(self, delivery: Delivery) -> bool:
+        raise AssertionError
+
+    def cut(self, why: str) -> None:
+        raise AssertionError
 
 
 class Box(LoanQueue):
@@ -215,6 +260,8 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
     ledger.alarms["memory"] = False
     disk = ledger.open("disk", limit=Limit(items=9, bytes=9), at_rest="disk")
     queue = Queue(ledger, "queue", account=disk)
+    group = Group(ledger, "$share/g/t", account=disk)
+    group.join(Worker())
     sessions: Any = SimpleNamespace(
         ended=QueueSums(),
         by_id={"s": SimpleNamespace(queue=queue, left=None)},
@@ -230,7 +277,11 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
     counts = {"mqtt": TransportCounts(connections=3)}
     pages = Pages(
         ledger,
-        collectors=[RelayCollector(lambda: counts), AdmissionCollector(Admission(1), int)],
+        collectors=[
+            RelayCollector(lambda: counts),
+            AdmissionCollector(Admission(1), int),
+            DeniedCollector(Denied()),
+        ],
         limits={"server": alice},
         kept=kept,
     )
@@ -261,7 +312,9 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
     seen: set[str] = set()
     families = [
         *await served(pages, "/metrics"),
-        *await served(pages, "/metrics/detailed?family=account,holder,matrix,blame,queue,tenant"),
+        *await served(
+            pages, "/metrics/detailed?family=account,holder,matrix,blame,queue,group,tenant"
+        ),
     ]
     for family in families:
         name = family.name + "_total" * (family.type == "counter")

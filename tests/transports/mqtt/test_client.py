@@ -81,7 +81,7 @@ class Peer:
             return
         while (packet := await self.packet()) is not None:
             self.rest.append(packet)
-            if packet == Disconnect():
+            if isinstance(packet, Disconnect):
                 break
         await self.close()
 

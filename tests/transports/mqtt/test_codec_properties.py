@@ -57,13 +57,17 @@ wills = st.builds(Will, topics, binaries, qos, st.booleans())
 @st.composite
 def connects(draw: st.DrawFn) -> Connect:
     username = draw(st.none() | strings)
+    name, level = draw(st.sampled_from([("MQTT", 4), ("MQIsdp", 3)]))
     return Connect(
-        client_id=(client_id := draw(strings)),
+        client_id=(client_id := draw(strings if level == 4 else strings.filter(bool))),
         clean_session=draw(st.booleans()) or not client_id,
         keep_alive=draw(st.integers(0, 65_535)),
         username=username,
         password=None if username is None else draw(st.none() | binaries),
         will=draw(st.none() | wills),
+        protocol_name=name,
+        protocol_level=level,
+        bridge=draw(st.booleans()),
     )
 
 

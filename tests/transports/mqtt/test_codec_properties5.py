@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from clearfunds.transports import LocalProtocolError, RemoteProtocolError
 from clearfunds.transports.mqtt import (
     NEED_DATA,
+    Auth,
     ConnAck,
     Connect,
     Connection,
@@ -67,7 +68,7 @@ MESSAGE: dict[str, st.SearchStrategy[Any]] = {
     "payload_format": bits,
     "message_expiry": longs,
     "content_type": strings,
-    "response_topic": free,
+    "response_topic": free.filter(bool),
     "correlation_data": binaries,
 }
 AUTHENTICATION: dict[str, st.SearchStrategy[Any]] = {
@@ -111,6 +112,7 @@ PLACES: dict[int, dict[str, st.SearchStrategy[Any]]] = {
     8: {"subscription_ids": st.one_of(st.just(()), st.tuples(numbers))},
     10: {},
     14: {**REASON, "session_expiry": longs, "server_reference": strings},
+    15: {**REASON, **AUTHENTICATION},
 }
 
 
@@ -199,6 +201,7 @@ unsubacks = st.builds(
 disconnects = st.builds(
     Disconnect, st.sampled_from([0, 4, 0x80, 0x82, 0x8B, 0x8E, 0x95, 0xA2]), properties(14)
 )
+auths = st.builds(Auth, st.sampled_from([0, 0x18, 0x19]), properties(15))
 from_client: st.SearchStrategy[Packet] = st.one_of(
     publishes.map(lambda packet: attrs.evolve(packet, topic=packet.topic or "t")).map(
         lambda packet: attrs.evolve(
@@ -220,6 +223,7 @@ any_packet: st.SearchStrategy[Packet] = st.one_of(
     unsubscribes,
     unsubacks,
     disconnects,
+    auths,
     st.sampled_from([PingReq(), PingResp()]),
 )
 

@@ -274,8 +274,8 @@ async def test_3_1_2_2_an_unknown_level_is_refused_with_1(server: Server, level:
     assert await retained(server.port, topic) == []
 
 
-async def test_3_1_2_2_neither_3_1_nor_what_comes_after_5_is_spoken(relay: RunningRelay) -> None:
-    for frame in (connect("c", level=6, rest=b"\0"), connect("c", name=b"MQIsdp", level=3)):
+async def test_3_1_2_2_what_comes_after_5_is_not_spoken(relay: RunningRelay) -> None:
+    for frame in (connect("c", level=6, rest=b"\0"), connect("c", name=b"MQIsdp", level=4)):
         async with wire(relay.port) as peer:
             await peer.send(frame)
             await peer.expect(b"\x20\x02\x00\x01", END)
@@ -501,7 +501,7 @@ async def test_3_1_3_9_a_name_that_is_too_long_is_refused_with_2(
     assert await retained(relay.port, "a") == []
 
 
-REFUSED_WITH_A_CODE = ("MQTT-3.1.2-2", "MQTT-3.1.3-8")
+REFUSED_WITH_A_CODE = ("MQTT-3.1.2-2", "MQTT-3.1.3-8", "MQTT 3.1 does not have")
 
 
 @pytest.mark.parametrize(
@@ -895,7 +895,7 @@ async def test_3_8_4_4_the_last_of_equal_filters_counts(server: Server) -> None:
 @also("3.9.3-1", "3.9.3-2", "3.8.4-6")
 async def test_3_8_4_5_what_is_granted_and_what_is_refused(relay: RunningRelay) -> None:
     """What was asked for, or 0x80 for what this server does not do; the others stand."""
-    wanted = [("a", 2), ("$share/g/a", 0), ("b" * 4097, 0), ("/" * 128, 1), ("c", 0), ("d", 1)]
+    wanted = [("a", 2), ("$share//a", 0), ("b" * 4097, 0), ("/" * 128, 1), ("c", 0), ("d", 1)]
     async with client(relay.port) as pub, client(relay.port) as sub:
         await sub.send(subscribe(9, *wanted))
         await sub.expect(suback(9, 2, 0x80, 0x80, 0x80, 0, 1))

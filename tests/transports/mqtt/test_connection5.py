@@ -1,10 +1,14 @@
 """The core in MQTT 5: which version is spoken, who is told why, topic aliases."""
 
+from typing import Any
+
+import attrs
 import pytest
 
 from clearfunds.transports import LocalProtocolError, RemoteProtocolError
 from clearfunds.transports.mqtt import (
     NEED_DATA,
+    Auth,
     ConnAck,
     Connect,
     Connection,
@@ -24,6 +28,7 @@ from clearfunds.transports.mqtt import (
     UnsubAck,
     Unsubscribe,
     Will,
+    encode,
 )
 from clearfunds.transports.mqtt._frames import OversizedPacketError
 from clearfunds.transports.mqtt._packets5 import encode5
@@ -118,9 +123,81 @@ def test_a_connect_however_it_is_cut() -> None:
     assert server.version == 5
 
 
-def test_a_client_speaks_3_1_1() -> None:
-    with pytest.raises(LocalProtocolError, match="level 5"):
-        Connection(Role.CLIENT).send(Connect("c", protocol_level=5))
+def accepted_client(**said: Any) -> Connection:
+    """Return a client that was let in."""
+    client = Connection(Role.CLIENT, max_topic_alias=3)
+    client.send(Connect("c", protocol_level=5, properties=Properties(**said)))
+    assert packets(client, encode5(ACCEPTED)) == [ACCEPTED]
+    return client
+
+
+def test_a_client_speaks_the_version_that_it_asks_for() -> None:
+    client = accepted_client()
+    assert client.version == 5
+    said = Publish("t", b"x", properties=Properties(user=(("a", "b"),)))
+    assert client.send(said) == encode5(said)
+    told = Publish("t", b"x", properties=Properties(subscription_ids=(3,)))
+    assert packets(client, encode5(told)) == [told]
+    old = Connection(Role.CLIENT)
+    old.send(Connect("c"))
+    assert (old.version, packets(old, b"\x20\2\0\0")) == (4, [ConnAck(False, 0)])
+    older = Connection(Role.CLIENT)
+    older.send(Connect("c", protocol_name="MQIsdp", protocol_level=3))
+    assert older.version == 3
+    assert packets(older, b"\x20\2\0\0\xd0\0") == [ConnAck(False, 0), PingResp()]
+
+
+def test_a_server_that_does_not_know_5_is_understood() -> None:
+    client = Connection(Role.CLIENT)
+    client.send(Connect("c", protocol_level=5))
+    assert packets(client, b"\x20\2\0\1") == [ConnAck(False, Reason.UNSUPPORTED_PROTOCOL_VERSION)]
+    assert client.state is State.CLOSED
+
+
+def test_a_server_has_short_names_for_topics_too() -> None:
+    client = accepted_client()
+    long = Publish("long/topic", b"1", properties=Properties(topic_alias=3))
+    short = attrs.evolve(long, topic="")
+    assert packets(client, encode5(long) + encode5(short)) == [long, long]
+    client.receive_data(encode5(Publish("t", properties=Properties(topic_alias=4))))
+    with pytest.raises(ReasonedError) as caught:
+        client.next_packet()
+    assert caught.value.reason == Reason.TOPIC_ALIAS_INVALID
+    assert client.send(Disconnect(caught.value.reason)) == b"\xe0\1\x94"
+
+
+@pytest.mark.parametrize(
+    ("last", "fault"),
+    [
+        (Disconnect(Reason.SESSION_TAKEN_OVER), None),
+        (Disconnect(Reason.DISCONNECT_WITH_WILL), "only clients send"),
+        (Disconnect(Reason.SERVER_BUSY, Properties(session_expiry=1)), "MQTT-3.14.2-2"),
+    ],
+)
+def test_a_client_is_told_why_it_is_disconnected(last: Disconnect, fault: str | None) -> None:
+    client = accepted_client()
+    client.receive_data(encode5(last))
+    if fault is not None:
+        with pytest.raises(ReasonedError, match=fault):
+            client.next_packet()
+        return
+    assert client.next_packet() == last
+    assert client.state is State.CLOSED
+    client.receive_data(b"\xd0\0")
+    with pytest.raises(RemoteProtocolError, match="the server sent more after its DISCONNECT"):
+        client.next_packet()
+
+
+def test_a_client_says_what_a_client_may() -> None:
+    for said in (
+        Disconnect(Reason.SERVER_SHUTTING_DOWN),
+        Disconnect(properties=Properties(session_expiry=1)),  # it was 0
+    ):
+        with pytest.raises(LocalProtocolError):
+            accepted_client().send(said)
+    client = accepted_client(session_expiry=1)
+    client.send(Disconnect(Reason.DISCONNECT_WITH_WILL, Properties(session_expiry=2)))
+    assert client.state is State.CLOSED
 
 
 # A CONNECT, and the reason for which it is refused.
@@ -208,10 +285,83 @@ def test_a_goodbye_that_is_not_a_servers(packet: Disconnect) -> None:
     assert server.state is State.CONNECTED
 
 
+METHOD = Properties(authentication_method="M")
+AUTH_CONNECT = encode5(Connect("c", protocol_level=5, properties=METHOD))
+GO_ON = Auth(Reason.CONTINUE_AUTHENTICATION, METHOD)
+
+
+def authenticating() -> Connection:
+    server = Connection(Role.SERVER)
+    server.receive_data(AUTH_CONNECT)
+    assert isinstance(server.next_packet(), Connect)
+    server.send(GO_ON)
+    return server
+
+
+def test_an_authentication_takes_as_many_steps_as_it_needs() -> None:
+    server = authenticating()
+    for _ in range(3):
+        assert server.state is State.AUTHENTICATING
+        assert packets_until_answered(server, encode5(GO_ON)) == GO_ON
+        server.send(GO_ON)
+    assert packets_until_answered(server, encode5(GO_ON)) == GO_ON
+    server.send(ACCEPTED)
+    again = attrs.evolve(GO_ON, reason=Reason.REAUTHENTICATE)
+    assert packets(server, encode5(again)) == [again]
+    server.send(Auth(0, METHOD))
+    assert server.state is State.CONNECTED
+
+
+def packets_until_answered(server: Connection, data: bytes) -> object:
+    server.receive_data(data)
+    packet = server.next_packet()
+    assert server.state is State.AWAITING_CONNACK
+    return packet
+
+
+def test_who_gives_up_may_say_so() -> None:
+    server = authenticating()
+    assert packets(server, encode5(Disconnect())) == [Disconnect()]
+    assert server.state is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (encode5(PingReq()), "PINGREQ before CONNACK"),
+        (AUTH_CONNECT, "CONNECT before CONNACK"),
+        (b"\xf0\0", "MQTT-4.12.0-5"),
+        (encode5(Auth(0x18, Properties(authentication_method="N"))), "MQTT-4.12.0-5"),
+        (encode5(Auth(0, METHOD)), "MQTT-3.15.2-1"),
+        (b"\xf0\x81\x41", "at most 8192"),
+    ],
+)
+def test_nothing_else_comes_before_connack(data: bytes, error: str) -> None:
+    server = authenticating()
+    server.receive_data(data)
+    with pytest.raises(RemoteProtocolError, match=error):
+        server.next_packet()
+    assert server.state is State.CLOSED
+
+
+def test_3_1_1_has_no_auth() -> None:
+    server = Connection(Role.SERVER)
+    server.receive_data(encode(Connect("c")))
+    server.next_packet()
+    with pytest.raises(LocalProtocolError, match="cannot send"):
+        server.send(GO_ON)
+    with pytest.raises(LocalProtocolError, match="has no AUTH"):
+        encode(GO_ON)
+    server.send(ACCEPTED)
+    server.receive_data(b"\xf0\0")
+    with pytest.raises(RemoteProtocolError, match="type 15 is reserved"):
+        server.next_packet()
+
+
 # What a client sends, once it is connected, and the reason of the DISCONNECT for it.
 BAD_INPUT: dict[str, tuple[bytes, int, str]] = {
     "second CONNECT": (CONNECT, Reason.PROTOCOL_ERROR, "MQTT-3.1.0-2"),
-    "AUTH": (b"\xf0\0", Reason.PROTOCOL_ERROR, "not supported"),
+    "AUTH": (b"\xf0\0", Reason.PROTOCOL_ERROR, "MQTT-4.12.0-6"),
     "what servers send": (b"\x90", Reason.PROTOCOL_ERROR, "table 2-1"),
     "flags": (b"\xc1\0", Reason.MALFORMED_PACKET, "MQTT-2.1.3-1"),
     "QoS 3": (b"\x36", Reason.MALFORMED_PACKET, "MQTT-3.3.1-4"),

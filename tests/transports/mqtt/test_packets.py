@@ -53,8 +53,12 @@ MALFORMED_FIRST = {
     "wrong protocol name": ("MQTT-3.1.2-1", connect(name=b"\0\4AMQP")),
     "name cut off": ("MQTT-3.1.2-1", b"\x10\3\0\4M"),
     "a level to come": ("MQTT-3.1.2-2", connect(level=6)),
-    "MQTT 3.1": ("MQTT-3.1.2-2", connect(name=b"\0\6MQIsdp", level=3)),
-    "a bridge of mosquitto's": ("MQTT-3.1.2-2", connect(level=0x84)),
+    "MQTT 3.1 by another number": ("MQTT-3.1.2-2", connect(name=b"\0\6MQIsdp", level=4)),
+    "a bridge of a level to come": ("MQTT-3.1.2-2", connect(level=0x86)),
+    "MQTT 3.1 without a name": (
+        "MQTT 3.1 does not have",
+        connect(name=b"\0\6MQIsdp", level=3, payload=b"\0\0"),
+    ),
     "reserved connect flag": ("MQTT-3.1.2-3", connect(flags=3)),
     "will flag, no will topic": ("MQTT-3.1.2-9", connect(flags=6)),
     "will flag, no will message": ("MQTT-3.1.2-9", connect(flags=6, payload=b"\0\1c\0\1t")),
@@ -212,8 +216,9 @@ def test_refusals_that_are_owed_an_answer_carry_its_return_code() -> None:
     level = ConnectReturnCode.UNACCEPTABLE_PROTOCOL_LEVEL
     assert codes == {
         "a level to come": level,
-        "MQTT 3.1": level,
-        "a bridge of mosquitto's": level,
+        "MQTT 3.1 by another number": level,
+        "a bridge of a level to come": level,
+        "MQTT 3.1 without a name": ConnectReturnCode.IDENTIFIER_REJECTED,
         "empty client identifier, session kept": ConnectReturnCode.IDENTIFIER_REJECTED,
     }
 

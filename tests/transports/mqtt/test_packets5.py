@@ -127,7 +127,8 @@ HEAD = "10 7f 0004 4d515454 05"
 
 REFUSED: dict[str, tuple[str, int, str]] = {
     "type 0": ("00 00", MALFORMED, "type 0 is reserved"),
-    "AUTH": ("f0 00", PROTOCOL_ERROR, "AUTH is not supported"),
+    "AUTH of another reason": ("f0 02 87 00", PROTOCOL_ERROR, "MQTT-3.15.2-1"),
+    "AUTH cut off": ("f0 01 18", MALFORMED, "AUTH"),
     "AUTH with flags": ("f1 00", MALFORMED, "MQTT-2.1.3-1"),
     "QoS 3": ("36 00", MALFORMED, "MQTT-3.3.1-4"),
     "DUP with QoS 0": ("38 00", MALFORMED, "MQTT-3.3.1-2"),

@@ -152,6 +152,7 @@ def test_what_is_refused(place: int, wire: str, reason: int, said: str) -> None:
         (PUBLISH, Properties(subscription_ids=(1 << 28,)), "not within"),
         (SUBSCRIBE, Properties(subscription_ids=(1, 2)), "only once"),
         (PUBLISH, Properties(response_topic="a/#"), "MQTT-3.3.2-14"),
+        (PUBLISH, Properties(response_topic=""), "MQTT-4.7.3-1"),
         (PUBLISH, Properties(content_type="\0"), "MQTT-1.5.4-2"),
         (PUBLISH, Properties(user=(("a", "\ud800"),)), "MQTT-1.5.4-1"),
         (PUBLISH, Properties(correlation_data=bytes(65_536)), "section 1.5.6"),

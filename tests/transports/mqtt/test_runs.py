@@ -6,6 +6,7 @@ import itertools
 import random
 from typing import Any, cast
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,6 +35,7 @@ from clearfunds.transports.mqtt._runs import (
     REFUSED_PUBREC,
     Run,
     Single,
+    clears_retained,
     equal_headers,
     find_run,
     is_disconnect,
@@ -620,3 +622,23 @@ def test_a_whole_disconnect_is_told() -> None:
         assert is_disconnect(data + b"more", 0)
     assert not is_disconnect(encode5(PingReq()), 0)
     assert not is_disconnect(encode5(Disconnect(0x80, Properties(reason_string="x" * 200))), 0)
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(("retain", "payload"), [(True, b""), (True, b"x"), (False, b"")])
+def test_what_takes_a_retained_value_away_is_known(
+    level: int, qos: int, retain: bool, payload: bytes
+) -> None:
+    packet = Publish("a/b", payload, qos, retain, packet_id=7 if qos else 0)
+    data = encode(packet) if level == 4 else encode5(packet)
+    five = level == 5
+    found = clears_retained(b"??" + data, 2, 1_000, properties=five)
+    assert found == (retain and not payload)
+    # Not before all of it is there, nor where it says more.
+    assert not any(
+        clears_retained(data[:n], 0, 1_000, properties=five) for n in range(1, len(data))
+    )
+    if five:
+        said = attrs.evolve(packet, payload=b"", properties=Properties(content_type="t"))
+        assert not clears_retained(encode5(said), 0, 1_000, properties=True)

@@ -35,6 +35,8 @@ async def test_a_client_without_a_name_is_given_one() -> None:
     async with running() as relay, connected(relay.port), connected(relay.port):
         await until(lambda: len(relay.relay.mqtt.sessions) == 2)
         assert {name.startswith("auto-") for name in relay.relay.mqtt.sessions} == {True}
+    # Not even another relay gives the same: who comes back with a name has it alone.
+    assert len({relay.relay.mqtt.new_client_id() for _ in range(100)}) == 100
 
 
 async def test_an_account_is_named_for_what_an_operator_knows() -> None:

@@ -55,7 +55,7 @@ async def test_a_client_is_told_what_it_may_do() -> None:
             assert said.receive_maximum == 7
             assert said.maximum_packet_size == 4096
             assert said.topic_alias_maximum == 10
-            assert said.shared_available == 0
+            assert said.shared_available == 1
             assert said.assigned_client_id is not None
             assert said.assigned_client_id in relay.relay.mqtt.sessions
             assert said.session_expiry is None  # as it asked: it ends with the connection
@@ -243,14 +243,14 @@ async def test_a_publication_that_is_refused_is_acknowledged_so() -> None:
         assert answer.reason == Reason.NOT_AUTHORIZED
         assert "$SYS" in (answer.properties.reason_string or "")
         await client.send(Publish("a", b"1", 1, True, packet_id=1))
-        await client.expect(PubAck(1))
+        await client.expect(PubAck(1, Reason.NO_MATCHING_SUBSCRIBERS))
         await client.send(Publish("b", b"1", 2, True, packet_id=2))
         answer = await client.next()
         assert isinstance(answer, PubRec)
         assert answer.reason == Reason.QUOTA_EXCEEDED
         # It is over with that: the identifier may mean another one.
         await client.send(Publish("c", b"1", 2, packet_id=2))
-        await client.expect(PubRec(2))
+        await client.expect(PubRec(2, Reason.NO_MATCHING_SUBSCRIBERS))
         await client.send(PubRel(2))
         await client.expect(PubComp(2))
         assert relay.relay.mqtt.counters.rejected == 2
@@ -260,8 +260,8 @@ async def test_who_does_not_want_to_know_is_not_told_why() -> None:
     async with running() as relay, connected5(relay.port, request_problem_information=0) as client:
         await client.publish("$SYS/x", b"", 1)
         await client.expect(PubAck(1, Reason.NOT_AUTHORIZED))
-        await client.send(Subscribe(1, (("$share/g/t", 0),)))
-        await client.expect(SubAck(1, (Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,)))
+        await client.send(Subscribe(1, (("t" * 9_999, 0),)))
+        await client.expect(SubAck(1, (Reason.TOPIC_FILTER_INVALID,)))
 
 
 async def test_an_identifier_that_means_nothing_is_said_to() -> None:
@@ -276,7 +276,7 @@ async def test_more_than_the_receive_maximum_is_too_much() -> None:
         for packet_id in range(1, 5):
             await client.publish("t", b"", 2, packet_id=packet_id)
         packets = await client.gone()
-        assert packets[:3] == [PubRec(n) for n in range(1, 4)]
+        assert packets[:3] == [PubRec(n, Reason.NO_MATCHING_SUBSCRIBERS) for n in range(1, 4)]
         assert isinstance(packets[3], Disconnect)
         assert packets[3].reason == Reason.RECEIVE_MAXIMUM_EXCEEDED
 
@@ -465,7 +465,7 @@ async def test_subscriptions_have_identifiers() -> None:
 
 async def test_what_cannot_be_subscribed_to_is_said_one_by_one() -> None:
     async with (
-        running(max_subscriptions=2, max_topic_levels=3) as relay,
+        running(max_subscriptions=2, max_topic_levels=3, max_share_groups=0) as relay,
         connected5(relay.port) as client,
     ):
         answer = await client.subscribe("a", "$share/g/a", "1/2/3/4", "b", "c")
@@ -473,7 +473,10 @@ async def test_what_cannot_be_subscribed_to_is_said_one_by_one() -> None:
             0, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, Reason.TOPIC_FILTER_INVALID, 0,
             Reason.QUOTA_EXCEEDED,
         )  # fmt: skip
-        assert answer.properties.reason_string == "there are no shared subscriptions here"
+        assert (
+            answer.properties.reason_string
+            == "there are no shared subscriptions here (max_share_groups)"
+        )
 
 
 # -- sessions --------------------------------------------------------------------------------------
@@ -788,11 +791,11 @@ async def test_a_clock_that_is_set_back_leaves_no_more_time_than_can_be_said() -
 
 
 async def test_a_reason_is_left_out_where_it_is_too_large() -> None:
-    async with running() as relay, connected5(relay.port, maximum_packet_size=30) as client:
+    async with running() as relay, connected5(relay.port, "c", maximum_packet_size=30) as client:
         await client.publish("$SYS/x", b"", 1)
         await client.expect(PubAck(1, Reason.NOT_AUTHORIZED))
-        await client.send(Subscribe(2, (("$share/g/t", 0),)))
-        await client.expect(SubAck(2, (Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,)))
+        await client.send(Subscribe(2, (("t" * 9_999, 0),)))
+        await client.expect(SubAck(2, (Reason.TOPIC_FILTER_INVALID,)))
         await client.stream.send_all(b"\xf0\x00")
         (last,) = await client.gone()
         assert last == Disconnect(Reason.PROTOCOL_ERROR)

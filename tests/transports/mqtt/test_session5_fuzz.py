@@ -57,8 +57,12 @@ from tests.transports.mqtt.test_session_fuzz import SETTINGS, TENANTS, drain
 WALL = 1e9
 OWN = "own"  # Stands for the name that each client has for itself.
 
-topics = st.sampled_from(["a", "a/b", "b", "a/b/c", "ä", "$SYS/x"])
-filters = st.sampled_from(["#", "a/#", "a/+", "b", "+/b/#", "a", "f" * 70, "$share/g/a"])
+topics = st.sampled_from(
+    ["a", "a/b", "b", "a/b/c", "ä", "$SYS/x", "a/long/topic", "a/longer/topic"]
+)
+filters = st.sampled_from(
+    ["#", "a/#", "a/+", "b", "+/b/#", "a", "f" * 70, "$share/g/a", "$share/g/#"]
+)
 payloads = st.sampled_from([b"", b"x", bytes(100), bytes(3000)])
 packet_ids = st.integers(1, 4)
 seconds = st.sampled_from([None, 0, 5, 50])
@@ -123,12 +127,14 @@ hellos = st.builds(
     clean_session=st.booleans(),
     keep_alive=st.integers(0, 3),
     will=wills,
-    protocol_level=st.sampled_from([4, 5, 5]),
+    protocol_level=st.sampled_from([3, 4, 5, 5, 5]),
+    bridge=st.booleans(),
     properties=st.builds(
         Properties,
         session_expiry=st.sampled_from([None, 0, 20, 0xFFFF_FFFF]),
         receive_maximum=st.sampled_from([None, 1, 2]),
-        maximum_packet_size=st.sampled_from([None, None, 40, 300]),
+        maximum_packet_size=st.sampled_from([None, None, 4, 16, 40, 300]),
+        topic_alias_maximum=st.sampled_from([None, 1, 5]),
         request_problem_information=st.sampled_from([None, 0]),
     ),
 )
@@ -229,7 +235,9 @@ lives = st.lists(steps, min_size=5, max_size=30)
 
 def as_5(packet: Packet) -> Packet:
     """Return a packet as a client of MQTT 5 sends it."""
-    return attrs.evolve(packet, protocol_level=5) if isinstance(packet, Connect) else packet
+    if isinstance(packet, Connect):
+        return attrs.evolve(packet, protocol_level=5, bridge=False)
+    return packet
 
 
 def as_3_1_1(packet: Packet) -> Packet:
@@ -238,8 +246,14 @@ def as_3_1_1(packet: Packet) -> Packet:
         case Connect():
             will = packet.will and attrs.evolve(packet.will, properties=NO_PROPERTIES)
             clean = packet.clean_session or not packet.client_id
+            old = packet.protocol_level == 3 and packet.client_id
             return attrs.evolve(
-                packet, will=will, clean_session=clean, protocol_level=4, properties=NO_PROPERTIES
+                packet,
+                will=will,
+                clean_session=clean,
+                protocol_name="MQIsdp" if old else "MQTT",
+                protocol_level=3 if old else 4,
+                properties=NO_PROPERTIES,
             )
         case Publish():
             return attrs.evolve(packet, topic=packet.topic or "a", properties=NO_PROPERTIES)
@@ -265,6 +279,7 @@ class Client:
         self.buffer = b""
         self.hello = Connect("fuzz")
         self.under_way: dict[int, int] = {}
+        self.aliases: dict[int, str] = {}
         self.awkward = False
 
     def connect(self, hello: Connect) -> None:
@@ -277,6 +292,7 @@ class Client:
         self.nursery.start_soon(self.server.handle, Link(ours, "pair"), "test")
         self.sock, self.hello, self.buffer, self.awkward = theirs, hello, b"", False
         self.under_way.clear()
+        self.aliases.clear()
         self.say(hello)
 
     def close(self) -> None:
@@ -311,10 +327,21 @@ class Client:
             self.buffer = self.buffer[end:]
             found.append(packet)
             if isinstance(packet, Publish):
-                assert packet.topic
-                assert packet.properties.topic_alias is None
+                self.look_at_alias(packet)
                 self.note(packet)
         return found
+
+    def look_at_alias(self, packet: Publish) -> None:
+        """See that it is known which topic is meant, by no more names than this client allows."""
+        alias = packet.properties.topic_alias
+        if alias is None:
+            assert packet.topic
+            return
+        assert packet.qos
+        assert 1 <= alias <= (self.hello.properties.topic_alias_maximum or 0)
+        if packet.topic:
+            self.aliases[alias] = packet.topic
+        assert alias in self.aliases
 
     def note(self, packet: Publish) -> None:
         """See that no more is under way than this client takes."""
@@ -351,7 +378,7 @@ async def feed(
 
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, MockClock)
-    mqtt = attrs.evolve(SETTINGS, max_topic_alias=2)
+    mqtt = attrs.evolve(SETTINGS, max_topic_alias=2, max_keep_alive=2)
     async with open_flusher() as flusher, open_ram_shelves(flusher) as shelves:
         limit = Limit(items=12, bytes=None)
         account = ledger.open("server", limit=limit, shared=bool(tenants))
@@ -376,6 +403,7 @@ async def feed(
                 stuck=StuckPolicy.DISCONNECT,
             ),
             wall=wall,
+            groups=server.groups,
         )
         async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as stack:
             clients = [Client(server, nursery, own) for own in ("fuzz", "twin")]

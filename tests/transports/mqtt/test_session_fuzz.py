@@ -46,7 +46,9 @@ from clearfunds.transports.mqtt import (
 from clearfunds.transports.mqtt._server import MqttServer, MqttSettings
 
 topics = st.sampled_from(["a", "a/b", "b", "a/b/c", "$SYS/x", "t" * 70, "/", "ä"])
-filters = st.sampled_from(["#", "+", "a/#", "a/+", "b", "+/b/#", "$SYS/#", "f" * 70, "$share/g/a"])
+filters = st.sampled_from(
+    ["#", "+", "a/#", "a/+", "b", "+/b/#", "$SYS/#", "f" * 70, "$share/g/a", "$share/g/#"]
+)
 payloads = st.sampled_from([b"", b"x", bytes(100), bytes(3000)])
 packet_ids = st.integers(1, 5)
 wills = st.none() | st.builds(Will, topics, payloads, st.integers(0, 2), st.booleans())

@@ -3,7 +3,15 @@
 import pytest
 
 from clearfunds.transports.mqtt import TopicLimits
-from clearfunds.transports.mqtt._topics import topic_filter_fault, topic_name_fault
+from clearfunds.transports.mqtt._topics import (
+    SharedFilter,
+    filter_of,
+    is_shared,
+    shared_fault,
+    shared_parts,
+    topic_filter_fault,
+    topic_name_fault,
+)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +87,35 @@ def test_the_default_limits_let_ordinary_topics_pass() -> None:
     assert limits.name_fault("/" * 128) is not None
 
 
-def test_shared_subscriptions_are_refused_in_so_many_words() -> None:
-    fault = TopicLimits().filter_fault("$share/group/a/#")
-    assert fault is not None
-    assert "shared subscription" in fault
+def test_shared_subscriptions_are_taken_apart() -> None:
+    assert shared_parts("$share/group/a/#") == SharedFilter("group", "a/#")
+    assert shared_parts("$share/g//a") == SharedFilter("g", "/a")
+    assert [filter_of(text) for text in ("$share/g/a/#", "$share/g", "a")] == [
+        "a/#",
+        "$share/g",
+        "a",
+    ]
+    assert TopicLimits().filter_fault("$share/group/a/#") is None
+    assert "4099 bytes" in str(TopicLimits().filter_fault("$share/g/" + "a" * 4090))
     # As a name it is an ordinary one, and so is a filter that merely looks alike.
     assert TopicLimits().name_fault("$share/group/a") is None
-    assert TopicLimits().filter_fault("$shared/a") is None
+    assert not is_shared("$shared/a")
+    assert shared_parts("$shared/a") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("$share/", "names no group"),
+        ("$share//a", "names no group"),
+        ("$share/g", "has no topic filter behind"),
+        ("$share/g/", "has no topic filter behind"),
+        ("$share/g+/a", "has a wildcard in the name of the group, 'g+'"),
+        ("$share/#", "has a wildcard in the name of the group, '#'"),
+        ("$share/g/a+", "has a '+' beside other characters"),
+        ("$share/g/#/a", "has a '#' before its end"),
+    ],
+)
+def test_shared_subscriptions_that_are_not_well_formed(text: str, why: str) -> None:
+    assert why in str(shared_fault(text))
+    assert shared_parts(text) is None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import logging
 import random
@@ -25,7 +26,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -36,11 +37,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from clearfunds.accounts import Credit
 from clearfunds.transports import Link
+from clearfunds.transports._scheduler import Work
+from clearfunds.transports.acl import Acl, parse_acl
 from clearfunds.transports.mqtt import (
     NO_PROPERTIES,
+    Auth,
     Connect,
     Disconnect,
     Packet,
+    Passwords,
     PingReq,
     Properties,
     PubAck,
@@ -86,6 +91,16 @@ class Checked:
         return user.encode() == password
 
 
+KEYS: Final = Passwords.from_text(f"u:SCRAM-SHA-256$4096:{'A' * 16}${'A' * 43}=:{'A' * 43}=\n")
+"""Keys of a user whose password nobody knows."""
+
+RULES: Final = [
+    parse_acl("topic #\nuser u\ntopic #\n"),
+    parse_acl("topic pair\ntopic t/#\nuser u\ntopic read #\npattern deny v/%c\n"),
+    parse_acl("topic pair\ntopic read v\ntopic write t/#\npattern write %u\n"),
+]
+"""Rules that take turns, where there are some."""
+
 RELAYS: Final[dict[str, dict[str, Any]]] = {
     "ram": {},
     "store": {"store": True, "fsync_interval": 0.0},
@@ -112,12 +127,20 @@ RELAYS: Final[dict[str, dict[str, Any]]] = {
     "spilling": {"stuck": "spill", "store": True, "fsync_interval": 0.0},
     "waiting": {"stuck": "wait"},
     "passwords": {"passwords": Checked(), "anonymous": True},
+    "keys": {"passwords": KEYS, "anonymous": True},
+    "rules": {"acl": True},
+    "rules and store": {"acl": True, "store": True, "fsync_interval": 0.0},
 }
 """The relays that are played with."""
 
 IDS: Final = ("a", "b")
 TOPICS: Final = ("t", "t/u", "v")
 SIZES: Final = (0, 1, 60, 3000)
+
+
+_PROOF: Final = Properties(
+    authentication_method="SCRAM-SHA-256", authentication_data=b"n,,n=u,r=abc"
+)
 
 
 def _hellos() -> Iterator[Connect]:
@@ -129,6 +152,7 @@ def _hellos() -> Iterator[Connect]:
                 yield Connect(client_id, clean, 0, will=each)
             for password in (b"u", b"wrong"):
                 yield Connect(client_id, clean, 0, "u", password)
+            yield Connect(client_id, clean, 0, protocol_level=5, properties=_PROOF)
             for said in (
                 Properties(),
                 Properties(session_expiry=20),
@@ -182,6 +206,8 @@ def _packets5() -> Iterator[tuple[int, Packet]]:
             yield weight // 2, Subscribe(1, no_local, Properties(subscription_ids=(7,)))
         else:
             yield weight, packet
+    yield 10, Auth(0x18, _PROOF)
+    yield 5, Auth(0x19, _PROOF)
     yield 6, PubRec(1, 0x80)
     yield 6, Publish("", b"x", 1, packet_id=1, properties=Properties(topic_alias=1))
 
@@ -369,12 +395,18 @@ class Machine:
         elif step.then == SHUTS and client.sock is not None:
             with contextlib.suppress(OSError):
                 client.sock.shutdown(socket.SHUT_WR)
+        self._change_rules()
         await wait_all_tasks_blocked()
         if step.then == READS:
             client.read()
         elif step.then == ANSWERS:
             client.answer()
             await wait_all_tasks_blocked()
+
+    def _change_rules(self) -> None:
+        acl = self.relay.relay.settings.acl
+        if acl is not None:
+            acl.replace(RULES[self.writes % len(RULES)])
 
     def check(self) -> None:
         """See that no fault was met, and that the books balance."""
@@ -405,6 +437,19 @@ class Machine:
         self.check()
 
 
+def _now_and_then() -> Callable[[Work], bool]:
+    """Let the time of a step be over at each fourth look, whatever has been done in it."""
+    looks = itertools.count(1)
+
+    def is_over(work: Work) -> bool:
+        if next(looks) % 4:
+            return False
+        work.paused = True
+        return True
+
+    return is_over
+
+
 @asynccontextmanager
 async def machine(which: str) -> AsyncGenerator[Machine]:
     """Run one of `RELAYS`, whose steps are short, so that many things come in between."""
@@ -413,7 +458,9 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for module in ("_flusher", "_session", "_at_once", "credit._session"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
-        patch.setattr("clearfunds.transports._scheduler.SLICE_SECONDS", 0.0)
+        patch.setattr(Work, "is_over", _now_and_then())
+        if settings.get("acl"):
+            settings["acl"] = Acl(RULES[0])
         if settings.pop("store", None):
             settings["store"] = stack.enter_context(tempfile.TemporaryDirectory())
         async with running(**settings) as relay, trio.open_nursery() as nursery:

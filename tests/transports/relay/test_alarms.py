@@ -70,3 +70,32 @@ async def test_who_publishes_waits_until_the_alarm_is_over_and_loses_nothing() -
         payloads = [(await consumer.publication()).payload for _ in range(101)]
         assert [each for each in payloads if each != b"acked"] == [b"%d" % n for n in range(100)]
         assert relay.statistics().waits_by_reason["alarm"] == relay.statistics().waits == 2
+
+
+async def test_what_frees_memory_is_not_stopped() -> None:
+    """What is retained may be the cause: clearing it, and unsubscribing, go on."""
+    async with (
+        running() as relay,
+        connected(relay.port, "keeper") as keeper,
+        connected(relay.port, "consumer") as consumer,
+    ):
+        await keeper.publish("kept/0", b"x", qos=1, retain=True, packet_id=1)
+        await keeper.expect(PubAck(1))
+        await keeper.publish("kept/1", b"x", retain=True)
+        await until(lambda: len(relay.relay.dataspace.retained) == 2)
+        await consumer.subscribe("news")
+        server = relay.ledger.accounts["server"]
+        server.halt(MEMORY)
+        await keeper.publish("kept/0", b"", qos=1, retain=True, packet_id=2)
+        await keeper.expect(PubAck(2))
+        await keeper.publish("kept/1", b"", retain=True)
+        await until(lambda: not len(relay.relay.dataspace.retained))
+        await consumer.send(Unsubscribe(3, ("news",)))
+        await consumer.expect(UnsubAck(3))
+        # What is published, or retained anew, waits.
+        for publication in (Publish("kept/2", b"x", retain=True), Publish("kept/2", b"")):
+            await keeper.send(publication)
+        await until(lambda: relay.statistics().waiting == 1)
+        assert not len(relay.relay.dataspace.retained)
+        server.resume(MEMORY)
+        await until(lambda: len(relay.relay.dataspace.retained) == 1)

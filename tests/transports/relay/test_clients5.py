@@ -135,3 +135,97 @@ async def test_paho_speaks_mqtt_5() -> None:
     async with running() as relay:
         await trio.to_thread.run_sync(test, relay.port)
         await relay.deserted()
+
+
+async def test_paho_is_told_what_the_relay_wants() -> None:
+    def test(port: int) -> None:
+        ready: queue.Queue[Any] = queue.Queue()
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, "", protocol=paho.MQTTv5)
+
+        def on_connect(_: Any, __: Any, ___: Any, reason: Any, properties: Any) -> None:
+            ready.put((reason, properties))
+
+        def on_publish(_: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
+            ready.put(reason)
+
+        client.on_connect = on_connect
+        client.on_publish = on_publish
+        client.connect("127.0.0.1", port, keepalive=3_600)
+        client.loop_start()
+        try:
+            reason, granted = ready.get(timeout=SECONDS)
+            assert not reason.is_failure
+            assert granted.ServerKeepAlive == 60
+            assert granted.ReceiveMaximum == 1_000
+            assert len(granted.AssignedClientIdentifier) == len("auto-") + 32
+            for qos in (1, 2):
+                client.publish("nobody/subscribes", b"x", qos)
+                assert ready.get(timeout=SECONDS).value == (0x10 if qos == 1 else 0)
+        finally:
+            client.disconnect()
+            client.loop_stop()
+
+    async with running(max_keep_alive=60) as relay:
+        await trio.to_thread.run_sync(test, relay.port)
+        await relay.deserted()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_paho_speaks_mqtt_31(qos: int) -> None:
+    def test(port: int) -> None:
+        got: queue.Queue[Any] = queue.Queue()
+        ready: queue.Queue[Any] = queue.Queue()
+        client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, "old", clean_session=False, protocol=paho.MQTTv31
+        )
+
+        def on_connect(_: Any, __: Any, flags: Any, reason: Any, ___: Any) -> None:
+            ready.put((reason, flags.session_present))
+
+        def on_subscribe(_: Any, __: Any, ___: Any, reasons: Any, ____: Any) -> None:
+            ready.put(reasons)
+
+        def on_message(_: Any, __: Any, message: Any) -> None:
+            got.put(message)
+
+        client.on_connect = on_connect
+        client.on_subscribe = on_subscribe
+        client.on_message = on_message
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        try:
+            reason, present = ready.get(timeout=SECONDS)
+            assert (reason.is_failure, bool(present)) == (False, False)
+            client.subscribe("t/+", qos)
+            assert [each.value for each in ready.get(timeout=SECONDS)] == [qos]
+            client.publish("t/1", b"x", qos)
+            message = got.get(timeout=SECONDS)
+            assert (message.topic, message.payload, message.qos) == ("t/1", b"x", qos)
+        finally:
+            client.disconnect()
+            client.loop_stop()
+
+    async with running() as relay:
+        await trio.to_thread.run_sync(test, relay.port)
+        kept = relay.relay.mqtt.kept
+        assert kept is not None
+        assert "old" in kept.by_id
+        kept.discard("old")
+        await relay.deserted()
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+async def test_mosquittos_clients_speak_mqtt_31(qos: str) -> None:
+    async with (
+        running() as relay,
+        subscribed(
+            relay, "-V", "mqttv31", "-t", "t/#", "-q", qos, "-C", "1", "-F", "%p"
+        ) as process,
+    ):
+        options = ["-V", "mqttv31", "-t", "t/1", "-m", "hello", "-q", qos]
+        await run_fed(["mosquitto_pub", *at(relay), *options])
+        assert process.stdout is not None
+        with trio.fail_after(SECONDS):
+            assert bytes(await process.stdout.receive_some()).strip() == b"hello"
+            await process.wait()

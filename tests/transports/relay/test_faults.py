@@ -111,7 +111,8 @@ TLS = bytes.fromhex("1603010200010001fc0303")
         (encode(Publish("t", b"x")), "the first packet is PUBLISH, not CONNECT"),
         (encode(PingReq()), "the first packet is PINGREQ, not CONNECT"),
         (encode(Connect("c")).replace(b"MQTT", b"MQTP"), "MQTP"),
-        (b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x00\x00\x00", "MQIsdp"),
+        (b"\x10\x0e\x00\x06MQIsdp\x04\x02\x00\x00\x00\x00", "MQIsdp"),
+        (b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x00\x00\x00", "MQTT 3.1"),
         (b"\x10\xff\xff\xff\x7f", "268435460 bytes is announced"),
         (b"\x10\xff\xff\xff\xff\x01", "the remaining length takes more than four bytes"),
         (encode(Connect("c"))[:-1], "within a packet (14 bytes of it came)"),
@@ -371,7 +372,10 @@ async def test_a_flood_of_what_is_dropped_is_no_flood_in_the_log(
 
 
 async def test_too_much_of_qos_2_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    async with running() as relay, connected(relay.port, "c") as client:
+    async with (
+        running(max_awaiting_release=1_000) as relay,
+        connected(relay.port, "c") as client,
+    ):
         await client.send(*(Publish("t", b"", 2, packet_id=n) for n in range(1, 1002)))
         assert len(await client.gone()) <= 1000
         await relay.deserted()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import trio
 
 from clearfunds.store import Store
+from clearfunds.transports._passed import SECOND, PassedTime
 from clearfunds.transports.mqtt import (
     ConnAck,
     Connect,
@@ -142,6 +144,37 @@ async def test_sessions_expire(caplog: pytest.LogCaptureFixture) -> None:
             sessions.wall = lambda: began + 1e9
             await until(lambda: set(sessions.by_id) == {"here"}, 5)
         relay.audit()
+
+
+async def test_a_boot_without_a_clock_ends_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It boots at its firmware's date, and NTP sets it right: that is no time that has passed."""
+    firmware, today = 1_600_000_000, 1_790_000_000
+    wall = [today]
+
+    def machine(boot: str) -> None:
+        clock = partial(PassedTime, wall=lambda: wall[0] * SECOND, boot=boot)
+        monkeypatch.setattr("clearfunds.transports._keeping.PassedTime", clock)
+
+    machine("yesterday")
+    async with on(tmp_path, session_expiry=3_600.0) as relay:
+        b = broker(relay)
+        for n in range(10):
+            async with b.visit(f"c{n}", leave=True) as client:
+                await client.subscribe("t", qos=1)
+        await b.publish([b"acknowledged"], 1, topic="t")
+    machine("today")
+    wall[0] = firmware
+    async with on(tmp_path, session_expiry=3_600.0) as relay:
+        wall[0] = today + 86_400
+        b = broker(relay)
+        sessions = kept(relay)
+        sessions.tick(relay.ledger.clock())
+        assert sessions.expire() == []
+        for n in range(10):
+            async with b.visit(f"c{n}", present=True, leave=True) as client:
+                assert bodies(await client.take(1)) == [b"acknowledged"]
 
 
 # --- restarts -----------------------------------------------------------------------------------

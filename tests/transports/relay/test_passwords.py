@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 import trio
 
@@ -23,6 +24,7 @@ from clearfunds.transports.mqtt import (
     Passwords,
     PingReq,
     PingResp,
+    PubAck,
     Publish,
     SubAck,
     Subscribe,
@@ -38,6 +40,7 @@ from tests.transports.peers import (
     RunningRelay,
     connected,
     dial,
+    hear_of_each_other,
     kill,
     log_of,
     running,
@@ -99,70 +102,119 @@ def slow() -> Generator[Slow]:
 
 # -- whose a client identifier is -----------------------------------------------------------------
 
-TAKEN = ConnAck(False, ConnectReturnCode.IDENTIFIER_REJECTED)
 
-
-async def test_nobody_takes_over_another_users_connection(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with (
-        running(passwords=QUICK, anonymous=True) as relay,
-        connected(relay.port, "it", username="anna", password=b"secret") as anna,
-    ):
-        await anna.subscribe("t")
-        for connect in (Connect("it", username="bert", password=b"secret"), Connect("it")):
-            async with dial(relay.port) as client:
-                assert await attempt(client, connect) == TAKEN
-                assert await client.gone() == []
-        assert log_of(caplog, "another user has a connection with its client identifier (user bert")
-        await anna.publish("t", b"still here")
-        await anna.expect(Publish("t", b"still here"))
-        # Its own user may.
-        async with connected(relay.port, "it", username="anna", password=b"secret"):
-            assert await anna.gone() == []
-        assert relay.relay.mqtt.counters.refused == 2
-        await relay.deserted()
-
-
-async def test_what_is_nobodys_anybody_may_take_over() -> None:
+async def test_each_user_has_identifiers_of_its_own() -> None:
+    """So nobody takes over another user's connection, and nobody keeps an identifier from it."""
     async with (
         running(passwords=QUICK, anonymous=True) as relay,
         connected(relay.port, "it") as nobody,
-        connected(relay.port, "it", username="bert", password=b"secret"),
+        connected(relay.port, "it", username="anna", password=b"secret") as anna,
+        connected(relay.port, "it", username="bert", password=b"secret") as bert,
+        # What looks like anna's and is not.
+        connected(relay.port, "@anna/it") as like_anna,
     ):
-        assert await nobody.gone() == []
-        assert relay.account("it").name == f"mqtt:{relay.port}/bert/it"
+        await hear_of_each_other(nobody, anna, bert, like_anna)
+        names = {account for account in relay.ledger.accounts if "it" in account}
+        port = relay.port
+        assert names == {
+            f"mqtt:{port}/-/it",
+            f"mqtt:{port}/anna/it",
+            f"mqtt:{port}/bert/it",
+            f"mqtt:{port}/-/@anna/it",
+        }
+        # Its own user may.
+        async with connected(relay.port, "it", username="anna", password=b"secret"):
+            assert await anna.gone() == []
+        assert relay.relay.mqtt.counters.refused == 0
+        await bert.publish("t", b"still here")
+        await nobody.expect(Publish("t", b"still here"))
+        relay.audit()
 
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_nobody_takes_up_another_users_session(tmp_path: Path, clean: bool) -> None:
-    """Nor ends it; not after the relay was started again, either."""
+    """Nor ends it, nor keeps its identifier; not after the relay was started again, either."""
     store = str(tmp_path / "store")
     kept = Connect("it", False, username="anna", password=b"secret")
-    for _ in range(2):
+    other = Connect("it", clean, username="bert", password=b"secret")
+    for again in (False, True):
         async with running(passwords=QUICK, store=store) as relay:
             async with dial(relay.port) as client:
-                assert await attempt(client, kept) in (ConnAck(False, 0), ConnAck(True, 0))
+                assert await attempt(client, other) == ConnAck(again and not clean, 0)
+            async with dial(relay.port) as client:
+                assert await attempt(client, kept) == ConnAck(again, 0)
                 await client.subscribe("t", qos=1)
+                if again:
+                    await client.publish("t", b"anna's", 1)
+                    assert {type(await client.next()) for _ in "12"} == {PubAck, Publish}
                 await client.send(Disconnect())
                 await client.gone()
             async with dial(relay.port) as client:
-                other = Connect("it", clean, username="bert", password=b"secret")
-                assert await attempt(client, other) == TAKEN
+                assert await attempt(client, other) == ConnAck(not clean, 0)
+                assert await client.silent()
     async with running(passwords=QUICK, store=store) as relay, dial(relay.port) as client:
         assert await attempt(client, kept) == ConnAck(True, 0)
+        assert (await client.publication()).payload == b"anna's"
 
 
 async def test_a_session_that_was_kept_for_nobody_is_whose_it_becomes(tmp_path: Path) -> None:
-    """As they all are when passwords are asked for from now on."""
+    """As they all are when passwords are asked for from now on; but not while some are not."""
     store = str(tmp_path / "store")
     async with running(store=store) as relay, dial(relay.port) as client:
         assert await attempt(client, Connect("it", False)) == ConnAck(False, 0)
-    bert, anna = (Connect("it", False, username=u, password=b"secret") for u in ("bert", "anna"))
-    async with running(passwords=QUICK, store=store) as relay:
-        for connect, answer in ((bert, ConnAck(True, 0)), (anna, TAKEN), (bert, ConnAck(True, 0))):
-            async with dial(relay.port) as client:
-                assert await attempt(client, connect) == answer
+    bert, anna = (Connect("it", True, username=u, password=b"secret") for u in ("bert", "anna"))
+    async with running(passwords=QUICK, anonymous=True, store=store) as relay:
+        async with dial(relay.port) as client:
+            assert await attempt(client, bert) == ConnAck(False, 0)
+        async with dial(relay.port) as client:
+            assert await attempt(client, Connect("it", False)) == ConnAck(True, 0)
+    bert, anna = (attrs.evolve(each, clean_session=False) for each in (bert, anna))
+    for first in (True, False):
+        async with running(passwords=QUICK, store=store) as relay:
+            for connect, present in ((bert, True), (anna, not first), (bert, True)):
+                async with dial(relay.port) as client:
+                    assert await attempt(client, connect) == ConnAck(present, 0)
+
+
+async def test_a_user_with_a_slash_is_not_taken_for_another_one(tmp_path: Path) -> None:
+    """Also on a Unix socket, whose path has slashes: `bob` is not `team/bob`."""
+    path, store = str(tmp_path / "mqtt"), str(tmp_path / "store")
+    users = passwords_of("bob", "team/bob")
+    mine = Connect("c", False, username="team/bob", password=b"secret")
+    listen = (f"mqtt+unix://{path}",)
+    for again in (False, True):
+        async with running(listen=listen, passwords=users, store=store):
+            async with dial(path) as client:
+                assert await attempt(client, mine) == ConnAck(again, 0)
+                await client.subscribe("t", qos=1)
+                await client.send(Disconnect())
+                await client.gone()
+            async with dial(path) as client:
+                bob = Connect("c", True, username="bob", password=b"secret")
+                assert await attempt(client, bob) == ConnAck(False, 0)
+                await client.publish("t", b"for the team", 1)
+                assert await client.next() == PubAck(1)
+            async with dial(path) as client:
+                assert await attempt(client, mine) == ConnAck(True, 0)
+                found = await client.publication()
+                assert found.payload == b"for the team"
+                await client.send(PubAck(found.packet_id), Disconnect())
+                await client.gone()
+
+
+async def test_no_two_clients_share_an_account() -> None:
+    users = passwords_of("a", "a/b")
+    async with (
+        running(passwords=users) as relay,
+        connected(relay.port, "c", username="a/b", password=b"secret") as one,
+        connected(relay.port, "b/c", username="a", password=b"secret") as other,
+        connected(relay.port, "x\ny", username="a", password=b"secret"),
+        connected(relay.port, "x\\ny", username="a", password=b"secret"),
+    ):
+        assert relay.account("c").name == f"mqtt:{relay.port}/a%2Fb/c"
+        assert relay.account("b/c").name == f"mqtt:{relay.port}/a/b/c"
+        assert relay.account("x\ny") is not relay.account("x\\ny")
+        await hear_of_each_other(one, other)
 
 
 # -- who is let in --------------------------------------------------------------------------------
@@ -227,7 +279,7 @@ async def test_with_anonymous_who_names_no_user_is_let_in(passwords: Passwords) 
             if how != "no name":
                 client = await stack.enter_async_context(dial(relay.port))
                 assert await attempt(client, connect) == answer
-        assert relay.relay.mqtt.sessions.keys() == {"a", "b"}
+        assert relay.relay.mqtt.sessions.keys() == {"a", "@anna/b"}
 
 
 async def test_without_passwords_everybody_is_believed() -> None:
@@ -243,7 +295,7 @@ async def test_they_are_asked_for_on_unix_sockets(passwords: Passwords, tmp_path
             assert await attempt(client, Connect("a", username="anna", password=b"x")) == BAD
             await client.expect(None)
         async with connected(path, "a", username="anna", password=b"secret"):
-            assert relay.relay.mqtt.sessions.keys() == {"a"}
+            assert relay.relay.mqtt.sessions.keys() == {"@anna/a"}
 
 
 @both_ways
@@ -255,7 +307,7 @@ async def test_they_are_asked_for_over_websocket(passwords: Passwords) -> None:
         async with opened(relay) as client:
             connect = Connect("a", username="anna", password=b"secret")
             assert await attempt(client, connect) == ConnAck(False, 0)
-            assert relay.relay.mqtt.sessions.keys() == {"a"}
+            assert relay.relay.mqtt.sessions.keys() == {"@anna/a"}
 
 
 async def test_a_name_with_odd_characters_stays_within_its_line(
@@ -298,7 +350,7 @@ async def test_who_is_refused_takes_over_nobodys_connection(passwords: Passwords
         await until(lambda: len(relay.relay.mqtt.open) == 2)
         assert set(relay.ledger.accounts) == accounts
         assert {holder.name for holder in relay.ledger.holders} == holders
-        assert relay.relay.mqtt.sessions.keys() == {"watcher", "twin"}
+        assert relay.relay.mqtt.sessions.keys() == {"@anna/watcher", "@bert/twin"}
         await old.publish("t", b"still there")
         for client in (old, watcher):
             assert await client.publication() == Publish("t", b"still there")
@@ -324,7 +376,7 @@ async def test_who_is_refused_does_not_touch_a_kept_session(passwords: Passwords
                 bad = Connect("new", clean, username="anna", password=b"Secret")
                 assert await attempt(client, bad) == BAD
         assert relay.relay.mqtt.kept is not None
-        assert relay.relay.mqtt.kept.by_id.keys() == {"c"}
+        assert relay.relay.mqtt.kept.by_id.keys() == {"@anna/c"}
         relay.audit()
         async with dial(relay.port) as client:
             assert await attempt(client, kept) == ConnAck(True, 0)

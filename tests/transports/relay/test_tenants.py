@@ -129,7 +129,7 @@ async def test_names_that_look_alike_are_not_taken_for_each_other() -> None:
         assert two.parent is not None
         assert (one.parent.name, two.parent.name) == ("tenant/one", "tenant/two")
         assert one.name == f"mqtt:{relay.port}/a/b/c"
-        assert two.name == f"{one.name}@two"
+        assert two.name == f"mqtt:{relay.port}/a%2Fb/c"
 
 
 def test_who_may_go_on_has_room() -> None:

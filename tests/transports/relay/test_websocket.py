@@ -337,15 +337,27 @@ async def test_whose_pages_may_connect(protocol: str, caplog: pytest.LogCaptureF
     assert log_of(caplog, "pages of 'https://there.example' may not connect here")
 
 
+@pytest.mark.parametrize("protocol", ["mqtt", "syndicate"])
+async def test_pages_of_others_may_not_connect_by_default(protocol: str) -> None:
+    listen = ("mqtt+tcp://127.0.0.1:0", f"{protocol}+ws://127.0.0.1:0")
+    async with running(listen=listen) as relay:
+        for origin, answer in (("http://127.0.0.1:3000", 101), ("http://evil.example", 403)):
+            async with dial(web_port(relay)) as client:
+                await client.stream.send_all(request(Origin=origin, Host="127.0.0.1:8083"))
+                with trio.fail_after(SECONDS):
+                    head = await client.stream.receive_some()
+                assert head.startswith(b"HTTP/1.1 %d " % answer)
+
+
 def test_origins() -> None:
-    given = ("http://[::1]:8000", "https://Here.example", "http://here.example:443", "app://x")
+    given = ("*", "http://[::1]:8000", "https://Here.example", "http://here.example:443", "app://x")
     assert RelaySettings(origin=given).origin == tuple(each.lower() for each in given)
 
 
 @pytest.mark.parametrize(
     "origin",
     [
-        *("here.example", "https://here.example/", "https://", "*", "https://*", "http://[::1"),
+        *("here.example", "https://here.example/", "https://", "null", "https://*", "http://[::1"),
         *("https://here.example:443", "http://here.example:80", "https://me@here.example"),
         *("https://here.example:port", "https://bücher.example", "https://here example"),
     ],

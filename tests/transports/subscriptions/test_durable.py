@@ -9,15 +9,19 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from clearfunds.accounts import Limit, Quota
+from clearfunds.accounts import Ledger, Limit, Quota
 from clearfunds.dataspace.subscriptions import SubscriptionLimits
 from clearfunds.range_client import DataLossError, RangeReader, RefusedError, StoreError, Ticket
 from clearfunds.store import Store, StoreSettings
+from clearfunds.transports import open_flusher
 from clearfunds.transports.mqtt import Connect, Publish, encode
+from clearfunds.transports.subscriptions import SubscriptionDisk
 from tests.transports.peers import connected, log_of, until
 from tests.transports.subscriptions.relays import HOST, Relay, blocking, running
 
@@ -276,3 +280,33 @@ def test_a_kill_takes_nothing_that_a_reader_was_shown(tmp_path: Path) -> None:
                         low = reader.ack(acked).low
     assert len(shown) > 100
     assert sorted(shown) == list(range(1, len(shown) + 1))
+
+
+class Counted:
+    """A subscription that counts how often it is asked to write."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.writes = 0
+
+    def write(self) -> None:
+        self.writes += 1
+
+
+async def test_what_comes_is_written_soon_whoever_else_has_written(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The clock that looks for room writes, too: after that nothing was written but by it."""
+    each: Any = Counted()
+    subscriptions: Any = [each]
+    with opened(tmp_path) as store:
+        async with open_flusher() as flusher, trio.open_nursery() as nursery:
+            disk = SubscriptionDisk(store, flusher)
+            disk.subscriptions = subscriptions
+            nursery.start_soon(disk.run)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.write()
+            disk.dirty()
+            await trio.sleep(0.1)
+            assert each.writes == 2
+            nursery.cancel_scope.cancel()

@@ -17,6 +17,7 @@ from clearfunds.transports.subscriptions._frames import (
     Ack,
     AskHead,
     Attach,
+    Auth,
     Detach,
     Drop,
     ErrorCode,
@@ -34,6 +35,7 @@ U16, U32, U64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integer
 TEXTS = st.text(max_size=20).filter(lambda text: "\0" not in text)
 REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Hello, U16, U16),
+    st.builds(Auth, TEXTS, st.binary(max_size=20)),
     st.builds(Ping),
     st.builds(Detach, U32),
     st.builds(AskHead, U32),

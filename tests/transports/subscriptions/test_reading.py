@@ -355,4 +355,4 @@ def test_the_client_needs_neither_trio_nor_the_relay() -> None:
         "      ('trio', 'attr', 'attrs', 'clearfunds', 'prometheus_client')))\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "['clearfunds', 'clearfunds.range_client']\n"
+    assert run.stdout == "['clearfunds', 'clearfunds.range_client', 'clearfunds.relay_client']\n"

@@ -316,7 +316,7 @@ async def test_a_client_may_offer_what_it_likes() -> None:
             server,
             subprotocols=["syndicate", "other"],
             extra_headers=[
-                (b"Origin", b"https://elsewhere.example"),
+                (b"Origin", b"http://127.0.0.1:3000"),
                 (b"Sec-WebSocket-Extensions", b"permessage-deflate"),
             ],
         ) as client,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import h11
 import pytest
 
@@ -38,7 +40,7 @@ def header(response: h11.Response, name: bytes) -> list[bytes]:
 
 def test_the_example_of_the_standard() -> None:
     """[RFC 6455 sections 1.3 and 4.2.2]."""
-    ws = WebSocket(max_message_size=100)
+    ws = WebSocket(max_message_size=100, origins=("http://example.com",))
     example = (
         "GET /chat HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\n"
         f"Connection: Upgrade\r\nSec-WebSocket-Key: {KEY}\r\nOrigin: http://example.com\r\n"
@@ -62,7 +64,7 @@ def test_the_example_of_the_standard() -> None:
         request(Upgrade="h2c, websocket"),
         request(Connection="keep-alive, Upgrade"),
         request(Connection="UPGRADE"),
-        request(Origin="https://elsewhere.example"),
+        request(Origin="https://localhost:1", Host="localhost:9001"),
         request(Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits"),
         request(Sec_WebSocket_Protocol="syndicate"),
         request(Content_Length="0"),
@@ -226,6 +228,51 @@ def test_who_comes_from_where_it_may_is_let_in(origin: str | None) -> None:
     ws = WebSocket(max_message_size=100, origins=("https://here.example", "http://localhost:8000"))
     ws.receive_data(request(Origin=origin))
     assert ws.established
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        (None, "relay.example"),
+        ("http://localhost", "localhost:8083"),
+        ("http://LOCALHOST:3000", "localhost:8083"),
+        ("https://127.0.0.1", "127.0.0.1:8083"),
+        ("http://[::1]:3000", "[::1]:8083"),
+        ("http://192.0.2.7", "192.0.2.7"),
+        (f"http://{socket.gethostname()}", socket.gethostname()),
+    ],
+)
+def test_pages_of_the_same_host_are_let_in(origin: str | None, host: str) -> None:
+    ws = WebSocket(max_message_size=100)
+    ws.receive_data(request(Origin=origin, Host=host))
+    assert ws.established
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        ("http://evil.example", "localhost:8083"),
+        ("http://evil.example:8083", "127.0.0.1:8083"),
+        ("http://localhost", "127.0.0.1:8083"),
+        ("http://localhost.evil.example", "localhost"),
+        # The name is the page's own, and leads to an address of ours for now: DNS rebinding.
+        ("http://evil.example:8083", "evil.example:8083"),
+        ("null", "localhost"),
+        ("null", "null"),
+        ("file://", "localhost"),
+        ("", ""),
+        ("http://[::1", "[::1"),
+    ],
+)
+def test_pages_of_another_host_are_refused_by_default(origin: str, host: str) -> None:
+    ws = WebSocket(max_message_size=100)
+    ws.receive_data(request(Origin=origin, Host=host))
+    assert not ws.established
+    assert ws.close().startswith(b"HTTP/1.1 403 ")
+    assert "--origin" in str(ws.fault)
+    anybodys = WebSocket(max_message_size=100, origins=("*",))
+    anybodys.receive_data(request(Origin=origin, Host=host))
+    assert anybodys.established
 
 
 @pytest.mark.parametrize(

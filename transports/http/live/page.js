@@ -137,6 +137,14 @@ function beingBehind(row) {
   return `behind for ${exact(row.behind_seconds)} (${row.policy})${lost ? `: ${lost} so far` : ""}`;
 }
 
+// Of a group: who shares what comes, those first that have most in their hands.
+function membersOf(row) {
+  if (!row.members) return "";
+  if (!row.members.length) return "; no member is there";
+  const each = row.members.map((one) => `${shortName(one.name)} ${one.flows ? `has ${number(one.unacked)}` : `is stuck with ${number(one.unacked)}`}`);
+  return `; ${each.join(", ")}${row.members_more ? `, and ${number(row.members_more)} more members` : ""}`;
+}
+
 // And then, for those who wait.
 function afterwards(wait, on) {
   if (!standsStill(on)) return "";
@@ -694,7 +702,7 @@ function showHolders(state) {
     (item, row) => {
       const [head, items, idle] = item.children;
       const [words, urgent] = row.waited_items ? prospect(row) : [`${row.kind}${row.away ? " of a client that is away" : ""}, ${row.behind_seconds === null ? "nobody waits on it" : beingBehind(row)}`, false];
-      write(head.lastChild, row.waited_items ? `${row.kind}, ${words}` : words);
+      write(head.lastChild, (row.waited_items ? `${row.kind}, ${words}` : words) + membersOf(row));
       head.lastChild.className = urgent ? "under soon" : "under";
       write(items.firstChild, number(row.items));
       write(items.lastChild, size(row.bytes));

@@ -15,6 +15,7 @@ from rich.live import Live
 from .._errors import CommandFailedError
 from .._running import run_async
 from .._types import Count, Seconds
+from .._visitor_options import VisitorOptions
 from ._outputs import (
     Blocks,
     JsonLines,
@@ -73,6 +74,7 @@ def top(
         bool,
         Parameter(group=_TOP, negative=(), help="Print each look as a JSON document in one line."),
     ] = False,
+    login: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Show who owes, who holds, who waits on whom, for how long, and what happens next.
 
@@ -81,7 +83,7 @@ def top(
     of what limit, how long, and when what is done about it. A relay that goes away is waited for;
     one that is not there in the beginning is an error.
     """
-    source = Source.parse(url)
+    source = Source.of(url, login)
     stdout: object = sys.stdout
     if isinstance(stdout, io.TextIOWrapper):
         # Names are whatever peers say: none of them may end this where the encoding has no such

@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 import attrs
 
 from .._errors import CommandFailedError, UsageError
-from .._page import fetch_json
+from .._page import Visitor, fetch_json
 
 if TYPE_CHECKING:
     from clearfunds.transports.http._top_json import TopPage
+
+    from .._visitor_options import VisitorOptions
 
 DEFAULT_URL: Final = "http://127.0.0.1:9100"
 
@@ -28,10 +30,22 @@ class Source:
 
     url: str
     """Their beginning, as `http://127.0.0.1:9100`."""
+    visitor: Visitor = attrs.field(factory=Visitor)
+    """Who asks for them."""
+
+    @classmethod
+    def of(cls, text: str, login: VisitorOptions) -> Self:
+        """Read where they are, and who asks for them.
+
+        Raises:
+            UsageError: It cannot be that.
+        """
+        source = cls.parse(text)
+        return attrs.evolve(source, visitor=login.visitor(source.url))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `http://HOST:PORT`, `HOST:PORT` or `HOST`.
+        """Read `http://HOST:PORT`, `https://HOST:PORT`, `HOST:PORT` or `HOST`.
 
         Raises:
             UsageError: it is none of these.
@@ -41,12 +55,12 @@ class Source:
             plain = parts.path in ("", "/") and not (
                 parts.query or parts.fragment or parts.username
             )
-            if parts.scheme == "http" and parts.hostname and plain:
+            if parts.scheme in ("http", "https") and parts.hostname and plain:
                 host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-                return cls(f"http://{host}:{parts.port or _DEFAULT_PORT}")
+                return cls(f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORT}")
         except ValueError:  # a port that is none, a bracket that is not closed
             pass
-        msg = f'"{text}" is not http://HOST:PORT, HOST:PORT or HOST'
+        msg = f'"{text}" is not http://HOST:PORT, https://HOST:PORT, HOST:PORT or HOST'
         raise UsageError(msg)
 
     async def look(self, top: int, by: str) -> TopPage:
@@ -57,7 +71,7 @@ class Source:
         """
         url = f"{self.url}/ledger.json?top={top}&by={by}"
         try:
-            page: Any = await fetch_json(url)
+            page: Any = await fetch_json(url, visitor=self.visitor)
         except OSError as error:
             msg = (
                 f"cannot reach {self.url}: {error.strerror or error} (a relay shows its books with "

@@ -17,6 +17,7 @@ from .._running import run_async
 from .._top._outputs import plain_console, terminal_console
 from .._top._source import DEFAULT_URL, Source
 from .._types import Count, Seconds
+from .._visitor_options import VisitorOptions
 from ._source import TracePage, fetch_traces
 from ._tree import trace_tree, waiting_lines
 
@@ -76,6 +77,7 @@ def trace(
         bool,
         Parameter(group=_TRACE, negative=(), help="Print what the relay says, as JSON in a line."),
     ] = False,
+    login: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
     """Follow an account's next event, from its packet through its loans to its outcomes.
 
@@ -84,7 +86,7 @@ def trace(
     charged. What is slowest is marked; what is not over within the wait is shown with who still
     holds it. Nothing at all comes from an account that is throttled: then it says on whom it waits.
     """
-    source = Source.parse(url)
+    source = Source.of(url, login)
     stdout: object = sys.stdout
     if isinstance(stdout, io.TextIOWrapper):
         # As for `clearfunds top`: names are whatever peers say.
@@ -94,7 +96,7 @@ def trace(
     page = run_async(
         partial(
             fetch_traces,
-            source.url,
+            source,
             account,
             wait=wait,
             events=events,

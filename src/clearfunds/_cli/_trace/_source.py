@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from clearfunds.transports.http._trace_json import TraceRow
     from clearfunds.transports.http._trace_waits import WaitingRow
 
+    from .._top._source import Source
+
 SPARE_SECONDS: Final = 10.0
 """Beyond the wait, for the answer itself."""
 
@@ -27,9 +29,9 @@ class TracePage(TypedDict):
 
 
 async def fetch_traces(
-    relay: str, account: str, *, wait: float, events: int, loans: int, holder: str | None
+    source: Source, account: str, *, wait: float, events: int, loans: int, holder: str | None
 ) -> TracePage:
-    """Ask the relay whose pages are at `relay` to follow the next events of `account`.
+    """Ask the relay whose pages are there to follow the next events of `account`.
 
     Raises:
         CommandFailedError: with one line that says why there is no answer.
@@ -37,9 +39,12 @@ async def fetch_traces(
     fields = {"account": account, "wait": f"{wait:g}", "events": events, "loans": loans}
     if holder is not None:
         fields["holder"] = holder
+    relay = source.url
     url = f"{relay}/trace.json"
     try:
-        page: Any = await fetch_json(f"{url}?{urlencode(fields)}", wait + SPARE_SECONDS)
+        page: Any = await fetch_json(
+            f"{url}?{urlencode(fields)}", wait + SPARE_SECONDS, source.visitor
+        )
     except OSError as error:
         msg = (
             f"cannot reach {relay}: {error.strerror or error} (a relay shows its books with "

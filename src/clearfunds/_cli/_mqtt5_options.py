@@ -1,0 +1,130 @@
+"""Options of `clearfunds pub` and `clearfunds sub` that only MQTT 5 has."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import attrs
+from cyclopts import Group, Parameter, Token
+from cyclopts.validators import Number
+
+from clearfunds.transports.mqtt import MAX_PACKET_ID, Properties
+
+from ._errors import UsageError
+from ._types import Count
+
+Version = Literal["3.1.1", "5"]
+
+LONGEST: Final = 0xFFFF_FFFF
+"""Seconds: the longest interval that MQTT 5 can say; for a session it means for ever."""
+
+
+def _pair(_: object, tokens: Sequence[Token]) -> Any:
+    return tuple(_split(token.value) for token in tokens)
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        msg = f'"{text}" is not NAME=VALUE.'
+        raise ValueError(msg)
+    return name, value
+
+
+def given(options: attrs.AttrsInstance) -> list[str]:
+    """Return the names of the options that differ from their defaults."""
+    return [
+        f"--{field.name.replace('_', '-')}"
+        for field in attrs.fields(type(options))
+        if getattr(options, field.name) != field.default
+    ]
+
+
+def version_of(wanted: Version | None, needs_5: Sequence[str]) -> Version:
+    """Return which version is spoken: that which is wanted, or 3.1.1 if no option needs 5.
+
+    3.1.1 is what every server speaks; and who asks for nothing new gets what there always was.
+
+    Raises:
+        UsageError: 3.1.1 is wanted, and an option needs 5.
+    """
+    if wanted == "3.1.1" and needs_5:
+        msg = f"{needs_5[0]} is an option of MQTT 5: leave --mqtt 3.1.1 out, or {needs_5[0]}"
+        raise UsageError(msg)
+    return wanted or ("5" if needs_5 else "3.1.1")
+
+
+@Parameter(name="*", group=Group("MQTT 5", sort_key=4))
+@attrs.frozen
+class MessageProperties:
+    """Properties of a message; each of them needs MQTT 5."""
+
+    content_type: Annotated[
+        str | None, Parameter(help="Content type of the payload, as text/plain.")
+    ] = None
+    response_topic: Annotated[
+        str | None, Parameter(help="The topic on which an answer is expected.")
+    ] = None
+    correlation_data: Annotated[
+        str | None, Parameter(help="Correlation data for the answer, as UTF-8.")
+    ] = None
+    message_expiry: Annotated[
+        Count | None,
+        Parameter(
+            validator=Number(gte=1, lte=LONGEST),
+            help="Seconds after which it is not delivered any more.",
+        ),
+    ] = None
+    user_property: Annotated[
+        tuple[tuple[str, str], ...],
+        Parameter(
+            converter=_pair,
+            n_tokens=1,
+            negative=(),
+            help="NAME=VALUE: a user property. May be given several times.",
+        ),
+    ] = ()
+
+    def properties(self) -> Properties:
+        """Return them as a packet has them."""
+        data = self.correlation_data
+        return Properties(
+            content_type=self.content_type,
+            response_topic=self.response_topic,
+            correlation_data=None if data is None else data.encode(),
+            message_expiry=self.message_expiry,
+            user=self.user_property,
+        )
+
+
+@Parameter(name="*", group=Group("MQTT 5", sort_key=4))
+@attrs.frozen
+class SubscriptionOptions:
+    """Options of a subscription; each of them needs MQTT 5."""
+
+    no_local: Annotated[
+        bool, Parameter(negative=(), help="Exclude messages that this client itself publishes.")
+    ] = False
+    retain_as_published: Annotated[
+        bool, Parameter(negative=(), help="Let the retain flag stay as it was published.")
+    ] = False
+    retained: Annotated[
+        Literal["always", "new", "never"],
+        Parameter(
+            help="When to send retained messages: at each subscription, at a new one, or never."
+        ),
+    ] = "always"
+    receive_maximum: Annotated[
+        Count | None,
+        Parameter(
+            validator=Number(gte=1, lte=MAX_PACKET_ID),
+            help="QoS 1 and 2 messages that may come before one of them is acknowledged.",
+        ),
+    ] = None
+    session_expiry: Annotated[
+        Count | None,
+        Parameter(
+            validator=Number(gte=1, lte=LONGEST),
+            help="With --persistent: seconds that the relay is to keep the session "
+            "[default: as long as it does].",
+        ),
+    ] = None

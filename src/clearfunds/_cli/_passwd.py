@@ -1,0 +1,138 @@
+"""`clearfunds passwd`: users and passwords, for clients that prove that they know theirs."""
+
+import contextlib
+import getpass
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from clearfunds.transports.mqtt import PasswordFileError, Passwords
+from clearfunds.transports.mqtt._scram import MIN_ITERATIONS, ScramKeys
+
+from ._errors import CommandFailedError, UsageError
+
+_MAX_PASSWORD: Final = 65_535
+"""Bytes of a password that MQTT can carry."""
+
+
+def passwd(
+    file: Annotated[Path, Parameter(help="The file of passwords; it is made if it is not there.")],
+    user: Annotated[str, Parameter(help="The user's name.")],
+    /,
+    *,
+    iterations: Annotated[
+        int,
+        Parameter(
+            validator=Number(gte=MIN_ITERATIONS),
+            help="How often the password is hashed: by who tries to guess it, and by each client "
+            "that connects.",
+        ),
+    ] = MIN_ITERATIONS,
+    delete: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="Remove the user instead."),
+    ] = False,
+) -> int:
+    """Give a user a password, in the file that a relay has as --passwords.
+
+    The password is asked for in the terminal; without one it is the first line of stdin. What is
+    written are keys for SCRAM-SHA-256: MQTT 5 clients may prove with them that they know the
+    password, without sending it, and others may send it as with the lines of mosquitto_passwd,
+    which may stand beside these. A relay reads the file again at SIGHUP.
+    """
+    lines = _lines(file)
+    own = [number for number, line in enumerate(lines) if line.partition(":")[0] == user]
+    if delete:
+        if not own:
+            msg = f"{file} has no user {user!r}"
+            raise UsageError(msg)
+        del lines[own[0]]
+    else:
+        # Before anybody types one: whether the user can be called so.
+        _check(f"{ScramKeys(MIN_ITERATIONS, bytes(16), bytes(32), bytes(32)).line(user)}\n", user)
+        line = _keys(_password(user), iterations).line(user)
+        if own:
+            lines[own[0]] = line
+        else:
+            lines.append(line)
+    _write(file, "".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _lines(file: Path) -> list[str]:
+    """Return the lines of the file; none, if it is not there."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        Passwords.from_text(text)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        msg = f"{file}: {error.strerror}"
+        raise UsageError(msg) from error
+    except (UnicodeDecodeError, PasswordFileError) as error:
+        msg = f"{file}: {error}"
+        raise UsageError(msg) from error
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _check(text: str, user: str) -> None:
+    try:
+        Passwords.from_text(text)
+    except PasswordFileError as error:
+        msg = f"{user!r} cannot be a user: {str(error).removeprefix('line 1: ')}"
+        raise UsageError(msg) from error
+    if ":" in user or user.startswith("#"):
+        msg = f"{user!r} cannot be a user: its name has a colon in it, or begins with #"
+        raise UsageError(msg)
+
+
+def _password(user: str) -> str:
+    if not sys.stdin.isatty():
+        password = sys.stdin.readline(_MAX_PASSWORD + 1).removesuffix("\n")
+    else:
+        password = getpass.getpass(f"Password of {user}: ")
+        if getpass.getpass("The same again: ") != password:
+            raise UsageError("the passwords are not the same; nothing was written")
+    if not password:
+        raise UsageError("the password is empty; nothing was written")
+    return password
+
+
+def _keys(password: str, iterations: int) -> ScramKeys:
+    try:
+        return ScramKeys.of(password, iterations)
+    except ModuleNotFoundError as error:
+        msg = 'SCRAM-SHA-256 needs scramp, which is not here: pip install "clearfunds[auth]"'
+        raise CommandFailedError(msg) from error
+    except ValueError as error:
+        msg = f"that cannot be a password: {error}"
+        raise UsageError(msg) from error
+
+
+def _write(file: Path, text: str) -> None:
+    """Put another file in the place of this one, so that a relay never reads half of it."""
+    try:
+        before = file.stat() if file.exists() else None
+        descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as opened:
+                opened.write(text)
+                opened.flush()
+                os.fsync(descriptor)
+                # For its owner, as mkstemp makes it, and for a group that could read it before.
+                if before is not None:
+                    os.fchmod(descriptor, before.st_mode & 0o7740)
+                    with contextlib.suppress(PermissionError):
+                        os.fchown(descriptor, before.st_uid, before.st_gid)
+            Path(name).replace(file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        msg = f"{file} cannot be written: {error.strerror}"
+        raise CommandFailedError(msg) from error

@@ -1,0 +1,58 @@
+"""Tokens that clients give as passwords, and what they are checked with."""
+
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+from cyclopts import Group, Parameter
+
+from clearfunds.transports.mqtt import TokenKeyError, Tokens
+
+from ._errors import CommandFailedError, UsageError
+from ._secret_file import check_secret
+
+
+@Parameter(name="*", group=Group("Listeners", sort_key=1))
+@attrs.frozen
+class TokenOptions:
+    """JSON Web Tokens."""
+
+    jwt_key: Annotated[
+        Path | None,
+        Parameter(
+            help="File with the public key, in PEM, or the shared secret of JSON Web Tokens that "
+            "MQTT clients give as passwords: the user is the token's sub, and the connection ends "
+            "at its exp. Read again at SIGHUP."
+        ),
+    ] = None
+    jwt_audience: Annotated[
+        str | None, Parameter(help="Whom these tokens have to be for (aud) [default: anybody].")
+    ] = None
+
+    def read(self) -> Tokens | None:
+        """Read the key, if there is one.
+
+        Raises:
+            UsageError: It cannot be read, is none, or is a secret that others can read; or there is
+                an audience without one.
+            CommandFailedError: What reads tokens is not installed.
+        """
+        file = self.jwt_key
+        if file is None:
+            if self.jwt_audience is not None:
+                raise UsageError("--jwt-audience is of tokens: give --jwt-key FILE, too")
+            return None
+        try:
+            tokens = Tokens.from_file(file, self.jwt_audience)
+            if not tokens.is_public:
+                check_secret(file)
+        except OSError as error:
+            msg = f"{file}: {error.strerror}"
+            raise UsageError(msg) from error
+        except TokenKeyError as error:
+            msg = f"{file}: {error}"
+            raise UsageError(msg) from error
+        except ModuleNotFoundError as error:
+            msg = f'tokens need {error.name}, which is not here: pip install "clearfunds[auth]"'
+            raise CommandFailedError(msg) from error
+        return tokens

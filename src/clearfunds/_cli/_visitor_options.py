@@ -1,0 +1,77 @@
+"""Who looks at a relay's pages, as options of `clearfunds top` and `clearfunds trace`."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+from cyclopts import Group, Parameter
+
+from ._client_tls import ClientTls
+from ._errors import UsageError
+from ._page import Visitor
+
+
+@Parameter(name="*", group=Group("Log-in", sort_key=5))
+@attrs.frozen
+class VisitorOptions:
+    """What pages want that are not for everybody."""
+
+    token: Annotated[
+        str | None,
+        Parameter(
+            env_var="CLEARFUNDS_HTTP_TOKEN",
+            help="Token, if the relay has --http-token; better in the environment, where `ps` does "
+            "not show it.",
+        ),
+    ] = attrs.field(default=None, repr=False)
+    token_file: Annotated[Path | None, Parameter(help="File whose first line is the token.")] = None
+    username: Annotated[
+        str | None, Parameter(help="User name, if the relay has --http-password.")
+    ] = None
+    password: Annotated[
+        str | None,
+        Parameter(
+            env_var="CLEARFUNDS_HTTP_PASSWORD", help="Password; better given in the environment."
+        ),
+    ] = attrs.field(default=None, repr=False)
+    tls: ClientTls = ClientTls()  # noqa: RUF009  (frozen)
+
+    def visitor(self, url: str) -> Visitor:
+        """Return who asks for pages at a URL.
+
+        Raises:
+            UsageError: A file cannot be used, or something is given that excludes something else.
+        """
+        if not url.startswith("https:"):
+            self.tls.refuse_without_tls(url, "https://HOST:PORT")
+            return Visitor(self._authorization())
+        return Visitor(self._authorization(), self.tls.context())
+
+    def _authorization(self) -> str | None:
+        if self.username is not None:
+            if self.token is not None or self.token_file is not None:
+                msg = "--username is for a password, --token for none: give one of them"
+                raise UsageError(msg)
+            pair = f"{self.username}:{self.password or ''}".encode()
+            return f"Basic {b64encode(pair).decode()}"
+        if self.password is not None:
+            msg = "--password is of a user: give --username NAME, too"
+            raise UsageError(msg)
+        token = self.token if self.token_file is None else _first_line(self.token_file)
+        if token is None:
+            return None
+        if not (token.isascii() and token.isprintable()):
+            msg = "the token has a character that no token has"
+            raise UsageError(msg)
+        return f"Bearer {token}"
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").partition("\n")[0].strip()
+    except OSError as error:
+        msg = f"{file}: {error.strerror}"
+        raise UsageError(msg) from error

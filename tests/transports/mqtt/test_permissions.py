@@ -1,0 +1,40 @@
+"""What waits for a client whose rights have changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from clearfunds.accounts import Outcome
+from clearfunds.dataspace import Publication
+from clearfunds.transports._tenants import Peer
+from clearfunds.transports.acl import Acl, Authority, parse_acl
+from clearfunds.transports.mqtt import Connect
+from clearfunds.transports.mqtt._filters import Filters
+from clearfunds.transports.mqtt._five import Five
+from clearfunds.transports.mqtt._framing import Framing
+from clearfunds.transports.mqtt._permissions import Readable
+
+WALL = 1_000.0
+
+
+@pytest.mark.parametrize(
+    "framing", [Framing(lambda: WALL), Five(Connect(protocol_level=5), Filters(), lambda: WALL)]
+)
+def test_packets_are_made_of_what_may_be_read(framing: Framing) -> None:
+    acl = Acl.from_text("topic read a\n")
+    authority = Authority(acl)
+    rights = authority.of(Peer("mqtt:1883", "-", "c"))
+    readable = Readable.before(framing, rights)
+    assert Readable.before(readable, rights) is readable
+    publication = Publication("a", b"payload", 1, expires=WALL + 10)
+    expired = Publication("a", b"payload", 1, expires=WALL - 10)
+    aside = readable.put_aside(publication)
+    assert readable.frame(publication, 7) == framing.frame(publication, 7)
+    assert readable.take_back(aside, 7) == framing.take_back(aside, 7)
+    assert readable.why_not(expired) is readable.why_not_back(aside) is Outcome.EXPIRED
+    assert readable.frame(expired) == b""
+    assert authority.denied.queued == 0
+    acl.replace(parse_acl("topic read b\n"))
+    assert readable.frame(publication, 7) == readable.take_back(aside, 7) == b""
+    assert readable.why_not(publication) is readable.why_not_back(aside) is Outcome.DROPPED
+    assert authority.denied.queued == 2

@@ -1,0 +1,103 @@
+"""How much memory this process uses, and giving back what it uses no more.
+
+The alarm is about resident memory: that is what the machine has too little of. But glibc keeps
+much of what has been freed, 40 to 60 % of a peak, and an alarm that measured just that would last
+until a restart. So before an alarm goes up, and while it is up, what is free is given back
+(`malloc_trim`): what is resident after that is in use. Where there is no `malloc_trim` (musl), its
+allocator gives memory back by itself.
+
+Source: glibc, malloc_trim(3) and mallopt(3). Redis (`MEMORY PURGE`) and MariaDB do the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+
+TRIM_SECONDS: Final = 5.0
+"""How often at most memory is given back: a GB of free memory takes some 50 ms of a core, in a
+thread beside the loop."""
+
+MMAP_THRESHOLD: Final = 128 << 10
+"""Bytes from which on each object has pages of its own, which go back when it does. It is glibc's
+own to begin with; but glibc raises it to 32 MiB as larger objects are freed, unless it is set."""
+
+_M_MMAP_THRESHOLD: Final = -3
+_M_TRIM_THRESHOLD: Final = -1
+
+_PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_used(proc: Path = Path("/proc")) -> int:
+    """Return the bytes that this process has in RAM (RSS)."""
+    return int((proc / "self/statm").read_text().split()[1]) * _PAGE_SIZE
+
+
+def _libc() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None)
+    except OSError:
+        return None
+
+
+def give_back() -> None:
+    """Give free memory back to the system, where the allocator does not by itself. May take long.
+
+    It holds no lock of Python's; another thread that allocates a large object may wait for it.
+    """
+    trim = getattr(_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def let_go_of_large() -> None:
+    """Let the pages of large objects go back as soon as these are freed; for the whole process."""
+    mallopt = getattr(_libc(), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD)
+        mallopt(_M_TRIM_THRESHOLD, MMAP_THRESHOLD)
+
+
+class MemoryInUse:
+    """Measures resident memory; what is free is given back where that decides about an alarm.
+
+    Args:
+        enough: At so many bytes, or below, nothing needs to be given back.
+        used: Measures what is resident.
+        trim: Gives back what is free; called in a thread.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        enough: int,
+        *,
+        used: Callable[[], int] = memory_used,
+        trim: Callable[[], object] = give_back,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self.enough = enough
+        self._used = used
+        self._trim = trim
+        self._clock = clock
+        self._trimmed_at = -TRIM_SECONDS
+
+    async def measure(self) -> int:
+        """Return how many bytes are in use.
+
+        Cancellation: the thread ends on its own.
+
+        Raises:
+            OSError: If that cannot be found out.
+        """
+        found = self._used()
+        if found > self.enough and self._clock() - self._trimmed_at >= TRIM_SECONDS:
+            await trio.to_thread.run_sync(self._trim, abandon_on_cancel=True)
+            self._trimmed_at = self._clock()
+            found = self._used()
+        return found

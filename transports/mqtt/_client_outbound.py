@@ -1,0 +1,222 @@
+"""A client's publications with QoS 1 and 2, until the server has fully acknowledged them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from .._errors import RemoteProtocolError
+from ._client_dialects import Dialect
+from ._client_errors import PublicationRefusedError
+from ._client_session import ClientSession, Outgoing
+from ._packets import PubAck, PubComp, PubRec, PubRel
+from ._properties import Properties
+from ._reasons import Reason
+from ._send_buffer import SendBuffer
+
+
+class Outbound:
+    """The publications of one connection that are under way, within a window.
+
+    Args:
+        dialect: What they are written in.
+        session: Where they are kept.
+        send: What they are sent with.
+        window: How many may be under way; at most as many as the server lets.
+        keeps: Whether the session goes on after the connection, so that they are sent again.
+        check: Raises if nothing more can be published.
+    """
+
+    __slots__ = (
+        "_check", "_dialect", "_held_back", "_keeps", "_places", "_refused", "_send", "_session",
+        "_waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        session: ClientSession,
+        send: SendBuffer,
+        window: int,
+        *,
+        keeps: bool,
+        check: Callable[[], object],
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"a window of {window} publications lets none of QoS 1 or 2 go")
+        self._dialect = dialect
+        self._session = session
+        self._send = send
+        self._keeps = keeps
+        self._check = check
+        # A place in the window is handed over to who waits first, not freed.
+        self._places = min(window, dialect.granted.receive_maximum)
+        self._waiting = trio.lowlevel.ParkingLot()
+        self._held_back: deque[int] = deque()
+        # Of a publication that nobody waited for.
+        self._refused: PublicationRefusedError | None = None
+
+    def __len__(self) -> int:
+        """How many are not acknowledged to the end."""
+        return len(self._session.outgoing)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether one may be begun at once."""
+        return self._places > 0
+
+    def unfinished(self) -> list[Outgoing]:
+        """Return those that are not acknowledged to the end."""
+        return list(self._session.outgoing.values())
+
+    def resume(self, *, session_present: bool) -> None:
+        """Send again what the connection before has left unfinished [MQTT-4.4.0-1].
+
+        What was released is sent again whatever the window says: the server has a place for it.
+        """
+        session = self._session
+        if not session_present:
+            # What the server would not release any more; its identifiers are for new messages now.
+            session.received.clear()
+        for packet_id in session.released:
+            self._send.put(self._dialect.encode(PubRel(packet_id)))
+            session.outgoing[packet_id].on_its_way = True
+            self._places -= 1
+        self._held_back.extend(
+            packet_id for packet_id, each in session.outgoing.items() if not each.released
+        )
+        while self._places > 0 and self._send_held_back():
+            self._places -= 1
+
+    async def take_place(self) -> None:
+        """Wait for a place in the window."""
+        self._check()
+        if self._places > 0:
+            self._places -= 1
+            return
+        await self._waiting.park()
+        self._check()
+
+    def take_place_nowait(self) -> None:
+        """Take one that there is."""
+        self._places -= 1
+
+    def give_place(self) -> None:
+        """Give a place back."""
+        # Below zero while a session has left more unfinished than this window holds.
+        if self._places < 0:
+            self._places += 1
+        elif self._held_back and self._send_held_back():
+            pass
+        elif self._waiting:
+            self._waiting.unpark()
+        else:
+            self._places += 1
+
+    def wake(self) -> None:
+        """Let those who wait for a place look again whether anything can be published."""
+        self._waiting.unpark_all()
+
+    def begin(
+        self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties
+    ) -> Outgoing:
+        """Send a publication whose place in the window has been taken.
+
+        Raises:
+            LocalProtocolError: see `Dialect.publish`; its place has been given back.
+        """
+        packet_id = None
+        dialect, ids = self._dialect, self._session.ids
+        try:
+            packet_id = ids.allocate()
+            frame = dialect.publish(topic, payload, qos, retain, packet_id, properties)
+        except BaseException:
+            if packet_id is not None:
+                ids.release(packet_id)
+            self.give_place()
+            raise
+        self._send.put(frame)
+        again = b""
+        if self._keeps:
+            again = dialect.publish_again(frame, topic, payload, retain, properties)
+        outgoing = Outgoing(qos, again, topic)
+        self._session.begin(packet_id, outgoing)
+        return outgoing
+
+    # -- what the server says of them -----------------------------------------------------------
+
+    def received(self, packet: PubRec) -> None:
+        """Note a PUBREC.
+
+        Raises:
+            RemoteProtocolError: it is for a publication of QoS 1.
+        """
+        outgoing = self._session.outgoing.get(packet.packet_id)
+        if outgoing is not None:
+            if outgoing.qos != 2:
+                raise _mismatch(packet, outgoing)
+            if packet.reason >= Reason.UNSPECIFIED_ERROR:
+                self._finished(packet, outgoing)  # it is over (MQTT 5, section 4.3.3)
+                return
+            self._session.release(packet.packet_id, outgoing)
+        if packet.reason < Reason.UNSPECIFIED_ERROR:
+            # Also for an unknown one: the server waits for it [MQTT-4.3.3-1].
+            self._send.put(self._dialect.encode(PubRel(packet.packet_id)))
+
+    def finish(self, packet: PubAck | PubComp) -> None:
+        """Note a PUBACK or a PUBCOMP.
+
+        Raises:
+            RemoteProtocolError: it is out of turn.
+        """
+        outgoing = self._session.outgoing.get(packet.packet_id)
+        if outgoing is None:
+            return
+        if (outgoing.qos == 1) is not isinstance(packet, PubAck) or (
+            outgoing.qos == 2 and not outgoing.released
+        ):
+            raise _mismatch(packet, outgoing)
+        self._finished(packet, outgoing)
+
+    def _finished(self, packet: PubAck | PubRec | PubComp, outgoing: Outgoing) -> None:
+        # A PUBCOMP may say that its identifier was not known: then it was acknowledged before.
+        if packet.reason >= Reason.UNSPECIFIED_ERROR and not isinstance(packet, PubComp):
+            words = packet.properties.reason_string
+            outgoing.refused = PublicationRefusedError(outgoing.topic, packet.reason, words)
+            if not outgoing.awaited and self._refused is None:
+                self._refused = outgoing.refused
+        self._session.finish(packet.packet_id)
+        outgoing.finished = True
+        if outgoing.waiter is not None:
+            outgoing.waiter.set()
+        if outgoing.on_its_way:
+            self.give_place()
+
+    def raise_refused(self) -> None:
+        """Tell once of a publication that was refused and that nobody waited for.
+
+        Raises:
+            PublicationRefusedError: there was one.
+        """
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
+
+    def _send_held_back(self) -> bool:
+        """Send again what comes next; False if there is nothing."""
+        while self._held_back:
+            outgoing = self._session.outgoing.get(self._held_back.popleft())
+            if outgoing is not None and not outgoing.released:
+                outgoing.on_its_way = True
+                self._send.put(outgoing.again())
+                return True
+        return False
+
+
+def _mismatch(packet: PubAck | PubRec | PubComp, outgoing: Outgoing) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the server answered a publication of QoS {outgoing.qos} with "
+        f"{type(packet).__name__.upper()} out of turn (section 4.3)"
+    )

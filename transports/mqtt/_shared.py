@@ -1,0 +1,622 @@
+"""Shared subscriptions: `$share/GROUP/FILTER` (MQTT 5, section 4.8.2; in 3.1.1 as others have it).
+
+Each message that a filter matches goes to one of those who share it: see `dataspace.queues.Group`,
+which does that. Here is what a group is to MQTT: who its members are, and what of theirs it keeps.
+
+1. A group is known by its name, its filter, and the tenant of its members. Tenants do not share: a
+   member takes messages away from the others, which no tenant may do to another.
+2. A member with a clean session is one while it is connected. One whose session is kept is one as
+   long as that is: what is to be acknowledged waits for the first of them to come back, within the
+   limits of what is kept for one client.
+3. What a member has not acknowledged when it goes, or is away, goes to another, as new, with QoS 1.
+   With QoS 2 that is forbidden of what was begun to be sent [MQTT-4.8.2-5]: it ends with the
+   session. Where the session is kept it goes on with it [MQTT-4.8.2-4]: it is put into the
+   session's own queue when it is handed over.
+4. What is retained is not sent to who shares a subscription. It has its own options and its own
+   identifier, which are those of this subscription alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from ...accounts import Account, Limit, QuotaExceededError, Recipient, StuckPolicy, Turn
+from ...dataspace import Assertion, Observation, Observe, Publication, TopicFilter
+from ...dataspace.queues import (
+    Channel,
+    Delivery,
+    Group,
+    Member,
+    PrefetchWindow,
+    QueueSettings,
+    QueueSums,
+    SteadyBacking,
+)
+from .._partings import Steps
+from .._tenants import Peer, peer_of, printable
+from ._filters import Filters
+from ._five import AtMostOnce, Five, identifier_bytes
+from ._framing import Framing
+from ._handed import Taker, end
+from ._options import HIGHEST_QOS, RETAIN_AS_PUBLISHED
+from ._runs import part_run
+from ._topics import SHARED_PREFIX, SharedFilter, filter_of, shared_parts
+
+if TYPE_CHECKING:
+    from ...dataspace import Dataspace
+    from ...dataspace.queues import Binding
+    from .._outlet import Outlet
+    from ._kept import KeptSession
+    from ._server import MqttServer
+
+logger = logging.getLogger("clearfunds.transports.mqtt")
+
+SHELF_PREFIX: Final = "share/"
+"""How the name of a group's shelf begins, and of its account."""
+
+UNSENT_BYTES: Final = 64 << 10
+"""So much is handed to a member, of what it does not acknowledge, before it is looked whether its
+connection takes it: one read's worth."""
+
+EXACTLY_ONCE: Final = 2
+
+Key = tuple[str, SharedFilter]
+"""A tenant's name, or "" for none, and what is shared."""
+
+
+def stand_for(dataspace: Dataspace, turn: Turn, text: str, old: Assertion | None) -> Assertion:
+    """Note that a shared subscription stands, on the quota of the turn's account (rule 16).
+
+    It is in place of the `old` one.
+    """
+    if old is not None:
+        dataspace.retract(turn, old)
+    return dataspace.assert_(turn, Observe(TopicFilter(text)))
+
+
+def stop(dataspace: Dataspace, turn: Turn, standing: Observation | Assertion | None) -> None:
+    """Let a subscription end that stands, shared or not."""
+    if isinstance(standing, Observation):
+        dataspace.unobserve(turn, standing)
+    elif standing is not None:
+        dataspace.retract(turn, standing)
+
+
+class SharedMember(Member):
+    """One connection as a member of one group.
+
+    Args:
+        name: The connection's.
+        window: What is under way to the client is counted in it.
+        outlet: The way out.
+        taker: Who has packet identifiers for what is to be acknowledged; None: nothing is.
+        kept: The client's session, if it is kept.
+        on_cut: Ends the connection.
+    """
+
+    __slots__ = (
+        "_as_published", "_framing", "_identifier", "_kept", "_on_cut", "_outlet", "_taker",
+        "_unsent", "_way", "granted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        outlet: Outlet,
+        taker: Taker | None,
+        kept: KeptSession | None,
+        on_cut: Any,
+    ) -> None:
+        super().__init__(name, PrefetchWindow() if taker is None else taker.room)
+        self._outlet = outlet
+        self._taker = taker
+        self._kept = kept
+        self._on_cut = on_cut
+        self._unsent = 0
+        self._way: Recipient = outlet
+        self._framing = Framing()
+        self._identifier = b""
+        self._as_published = False
+        self.granted = 0
+
+    def set_options(
+        self, text: str, options: int, identifier: int, five: Five | None, framing: Framing
+    ) -> None:
+        """Note what the client has subscribed with; also anew."""
+        self.granted = options & HIGHEST_QOS
+        self._as_published = five is not None and bool(options & RETAIN_AS_PUBLISHED)
+        self._identifier = b"" if five is None else identifier_bytes(identifier)
+        if five is None:
+            self._framing = framing
+            return
+        filters = Filters()
+        filters.add(text, options & RETAIN_AS_PUBLISHED, identifier)
+        self._framing = apart = five.apart(filters)
+        self._way = AtMostOnce(apart, self._outlet)
+        self._outlet.framing_bytes = max(self._outlet.framing_bytes, apart.framing_bytes)
+
+    @property
+    def has_taker(self) -> bool:
+        """Whether it is given something to acknowledge."""
+        return self._taker is not None
+
+    @property
+    def way(self) -> Recipient:
+        """See `Member.way`."""
+        return self._way
+
+    @property
+    def whose(self) -> object:
+        """See `Member.whose`."""
+        return self._outlet
+
+    @property
+    def flows(self) -> bool:
+        """See `Member.flows`."""
+        outlet = self._outlet
+        return not (outlet.blocked or outlet.diverted)
+
+    @property
+    def debt(self) -> tuple[int, int]:
+        """See `Member.debt`: publications under way, and loans that wait to be sent."""
+        under_way = 0 if self._taker is None else len(self._taker)
+        return under_way + len(self._outlet.queue), self.window.used_bytes
+
+    def take(self, delivery: Delivery) -> None:
+        """See `Member.take`."""
+        publication: Publication = delivery.event
+        if publication.qos > self.granted:
+            publication = attrs.evolve(publication, qos=self.granted)
+        taker = self._taker
+        if not publication.qos or taker is None:
+            self._take_at_most_once(delivery, publication)
+            return
+        if self._as_published and publication.was_retained:
+            publication = attrs.evolve(publication, retain=True)
+        if self._kept is not None and publication.qos == EXACTLY_ONCE:
+            self._move(delivery, publication, self._kept)
+        else:
+            taker.take(delivery, publication, self._framing)
+
+    def _take_at_most_once(self, delivery: Delivery, publication: Publication) -> None:
+        """Let the outlet have what nobody acknowledges, and owe for it."""
+        loan = delivery.loan
+        nbytes = loan.bytes
+        loan.account.borrow(1, nbytes)
+        outlet = self._outlet
+        self._way.hold(loan.account, publication, 1, nbytes, outlet.ledger.clock())
+        loan.settle()
+        delivery.ack()
+        self._unsent += nbytes
+        if self._unsent >= UNSENT_BYTES:
+            self._unsent = 0
+            outlet.send_now()
+
+    def _move(self, delivery: Delivery, publication: Publication, kept: KeptSession) -> None:
+        """Put what the client is to have exactly once into its session's queue.
+
+        In the step in which it leaves the group's: so both are written, or neither is.
+        """
+        if self._identifier:
+            publication = attrs.evolve(
+                publication, properties=publication.properties + self._identifier
+            )
+        with delivery.turn() as turn:
+            turn.send(kept.queue, publication, nbytes=delivery.message.size)
+        end(delivery)
+
+    def is_spent(self, delivery: Delivery) -> bool:
+        """See `Member.is_spent`: with QoS 2, what was begun to be sent [MQTT-4.8.2-5]."""
+        entries = delivery.loan.item
+        packet = entries[0] if entries else None
+        if not isinstance(packet, bytes) or packet[0] >> 1 & 3 != EXACTLY_ONCE:
+            return False
+        return not any(loan is delivery.loan for loan in self._outlet.unbegun())
+
+    def cut(self, why: str) -> None:
+        """See `Member.cut`."""
+        self._on_cut(why)
+
+
+class SharedGroup:
+    """One group, and the sessions that are kept for it.
+
+    Attributes:
+        key: What it is known by.
+        group: Its messages and the members that are connected.
+        kept: The sessions that are kept of its members, connected or not, with the QoS granted.
+        shelf: What its messages are kept in; None where nothing is.
+        short_since: Since when something waits for room while nobody is there.
+    """
+
+    __slots__ = ("_binding", "_groups", "group", "kept", "key", "shelf", "short_since")
+
+    def __init__(self, groups: SharedGroups, key: Key, group: Group, shelf: Any) -> None:
+        self._groups = groups
+        self._binding: Binding | None = None
+        self.key = key
+        self.group = group
+        self.kept: dict[KeptSession, int] = {}
+        self.shelf = shelf
+        self.short_since: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<SharedGroup {self.group.name}: {len(self)} members>"
+
+    def __len__(self) -> int:
+        """Return how many members there are, connected or away."""
+        return len(self.group.members) + self.away
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def away(self) -> int:
+        """How many members are away: their sessions are kept."""
+        return sum(session.left is not None for session in self.kept)
+
+    def keep(self, session: KeptSession, granted: int) -> None:
+        """Note that a session has a part in it, as long as it is kept."""
+        self.kept[session] = granted
+        self.look()
+
+    def forget(self, session: KeptSession) -> None:
+        """Note that a session is over, or has no part in it any more."""
+        if self.kept.pop(session, None) is not None:
+            self.look()
+
+    def join(self, member: SharedMember) -> None:
+        """Let a member that is connected have its part."""
+        self.bind()
+        self._limit(None, None)
+        self.group.join(member)
+
+    def look(self) -> None:
+        """See what follows when somebody has come or gone."""
+        group = self.group
+        group.keeps = any(self.kept.values())
+        if group.members or self.kept:
+            self.bind()
+            if not group.members:
+                kept = self._groups.server.kept
+                assert kept is not None
+                self._limit(kept.settings.max_queued, kept.settings.max_queued_bytes)
+            return
+        if self._binding is not None:
+            with group.account.turn() as turn:
+                group.unbind(turn, self._binding)
+            self._binding = None
+            group.purge()
+        # What is under way to who has unsubscribed is still acknowledged.
+        if not group.unacked:
+            self._groups.end(self)
+
+    def bind(self) -> None:
+        """Let it have what its filter matches, if it does not yet."""
+        if self._binding is None:
+            group = self.group
+            with group.account.turn() as turn:
+                self._binding = group.bind(
+                    turn, self._groups.server.dataspace, TopicFilter(self.key[1].filter)
+                )
+
+    def _limit(self, length: int | None, nbytes: int | None) -> None:
+        group = self.group
+        settings = group.settings
+        if settings.max_length != length or settings.max_bytes != nbytes:
+            group.settings = attrs.evolve(settings, max_length=length, max_bytes=nbytes)
+            group.work()
+
+    def tick(self, now: float, patience: float, stuck: StuckPolicy) -> None:
+        """Do what is due; see `KeptSessions.tick`."""
+        group = self.group
+        if self.kept or group.members:
+            if not (len(group) or group.unacked):
+                self.short_since = None
+                return  # most of ten thousand have nothing to do
+            group.tick(now)
+        if group.members or not group.is_short:
+            self.short_since = None
+        elif self.short_since is None:
+            self.short_since = now
+        elif now - self.short_since >= patience and stuck is StuckPolicy.DISCONNECT:
+            self.short_since = None
+            logger.warning(
+                "what waits in %s is given up, %d messages: what came for it waits for room, and "
+                "nobody is there to make any",
+                group.name,
+                len(group),
+                extra={"event": "group_given_up", "holder": group.name},
+            )
+            group.purge()
+        if not (group.members or self.kept):
+            self.look()
+
+
+class SharedGroups:
+    """All groups of one relay.
+
+    Args:
+        server: Whose settings say how many there may be.
+
+    Attributes:
+        server: See above.
+        by_key: Them, by tenant, name and filter.
+        make: Makes the queue of one; to be set before anybody connects.
+        ended: What those did with messages that are over.
+    """
+
+    def __init__(self, server: MqttServer) -> None:
+        self.server = server
+        self.by_key: dict[Key, SharedGroup] = {}
+        self.make: Callable[..., Group] = Group
+        self.ended = QueueSums()
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.by_key)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def key_of(self, peer: Peer, text: str) -> Key:
+        """Return what the group is known by that a client shares a filter in."""
+        shared = shared_parts(text)
+        assert shared is not None
+        tenant = self.server.tree.of(peer).tenant
+        return "" if tenant is None else tenant.name, shared
+
+    def fault(self, key: Key) -> str | None:
+        """Say why nobody more can have a part in a group; None if somebody can."""
+        settings = self.server.settings
+        group = self.by_key.get(key)
+        if group is None:
+            if len(self) >= settings.max_share_groups:
+                return (
+                    f"{settings.max_share_groups} groups share subscriptions, which is the limit "
+                    "(max_share_groups)"
+                )
+        elif len(group) >= settings.max_share_members:
+            return (
+                f"{group.group.name} has {settings.max_share_members} members, which is the limit "
+                "(max_share_members)"
+            )
+        return None
+
+    def of(self, key: Key) -> SharedGroup:
+        """Return a group: that one, or a new one."""
+        found = self.by_key.get(key)
+        if found is None:
+            found = self.by_key[key] = self._make(key)
+        return found
+
+    def of_session(self, session: KeptSession, text: str) -> SharedGroup:
+        """Return the group that a kept session has a part in."""
+        return self.of(self.key_of(peer_of(session.name, printable(session.client_id)), text))
+
+    def _make(self, key: Key) -> SharedGroup:
+        server = self.server
+        ledger, kept, settings = server.ledger, server.kept, server.settings
+        tenant, shared = key
+        name = printable(f"{SHARED_PREFIX}{shared.group}/{shared.filter}")
+        shelf_name = f"{SHELF_PREFIX}{tenant}/{shared.group}/{shared.filter}"
+        limit: Limit | None = None
+        shelf: Any = None
+        parent = server.account
+        if kept is not None:
+            shelf = kept.keeping.shelf(shelf_name)
+            limit = Limit(items=kept.settings.max_queued, bytes=kept.settings.max_queued_bytes)
+            parent = kept.at_rest_of_tenant(tenant)
+        group = self.make(
+            ledger,
+            f"{tenant}/{name}" if tenant else name,
+            account=ledger.open(printable(shelf_name), limit=limit, parent=parent),
+            settings=QueueSettings(durable=shelf is not None, delivery_limit=None),
+            shelf=shelf,
+            backing=SteadyBacking if kept is None else kept.backing,
+            wall=server.wall,
+            patience=settings.patience,
+            policy=settings.stuck_kept,
+            part=part_run,
+        )
+        if kept is not None and kept.settings.outlives:
+            group.durable_first = _is_exactly_once
+        if shelf is not None:
+            shelf.recover(group)
+        return SharedGroup(self, key, group, shelf)
+
+    def end(self, group: SharedGroup) -> None:
+        """Forget a group that nobody has a part in."""
+        if self.by_key.get(group.key) is not group:
+            return  # it has ended
+        del self.by_key[group.key]
+        group.group.delete()
+        self.ended.add_past(group.group)
+        group.group.account.close()
+        if group.shelf is not None and self.server.kept is not None:
+            self.server.kept.keeping.drop(group.shelf)
+
+    def tick(self, now: float) -> None:
+        """Let the groups do what is due at `now`, on the ledger's clock."""
+        settings = self.server.settings
+        call = self.server.ledger.faults.call
+        for group in list(self.by_key.values()):
+            due = "doing what is due"
+            call(group.group, due, group.tick, now, settings.patience, settings.stuck_kept)
+
+    def forget_others(self, keeping: Any) -> None:
+        """Erase what a store has of groups that nobody has a part in any more. After a restart."""
+        known = {group.shelf.name for group in self.by_key.values()}
+        for name in [name for name in keeping.store.queues if name.startswith(SHELF_PREFIX)]:
+            if name not in known:
+                keeping.drop(keeping.shelf(name))
+
+    def close(self) -> None:
+        """End the groups in this process, and leave what is kept where it is."""
+        for group in self.by_key.values():
+            group.group.close()
+            group.group.account.close()
+        self.by_key.clear()
+
+
+def _is_exactly_once(event: Any) -> bool:
+    return bool(getattr(event, "qos", 0) == EXACTLY_ONCE)
+
+
+class Shares:
+    """The groups that one connection has a part in.
+
+    Args:
+        groups: All of them.
+        peer: Whose connection it is.
+        outlet: The way out.
+        five: What it has besides if it speaks MQTT 5.
+        kept: Its session, if that is kept.
+        on_cut: Ends the connection.
+
+    Attributes:
+        standing: What stands on its account's quota, by filter; not of a kept session.
+    """
+
+    __slots__ = (
+        "_five", "_groups", "_joining", "_kept", "_members", "_on_cut", "_outlet", "_peer",
+        "_stopped", "standing",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        groups: SharedGroups,
+        peer: Peer,
+        outlet: Outlet,
+        five: Five | None,
+        kept: KeptSession | None,
+        on_cut: Any,
+    ) -> None:
+        self._groups = groups
+        self._peer = peer
+        self._outlet = outlet
+        self._five = five
+        self._kept = kept
+        self._on_cut = on_cut
+        self._members: dict[str, tuple[SharedGroup, SharedMember]] = {}
+        # Those that get nothing more, and may acknowledge what they have.
+        self._joining: list[tuple[str, int, int, Taker | None]] = []
+        self._stopped: list[tuple[SharedGroup, SharedMember, Channel]] = []
+        self.standing: dict[str, Assertion] = {}
+        outlet.on_flowing = self._go_on
+
+    def subscribe(
+        self,
+        account: Account,
+        text: str,
+        options: int,
+        identifier: int,
+        taker: Taker | None,
+    ) -> str | None:
+        """Have a part in a group, or other options there, from `begin` on; return why not."""
+        groups, kept = self._groups, self._kept
+        key = groups.key_of(self._peer, text)
+        fault = None if text in self._members else groups.fault(key)
+        if fault is not None:
+            return fault
+        qos = options & HIGHEST_QOS
+        stands: Observation | Assertion | None = None
+        try:
+            with account.turn() as turn:
+                if kept is not None:
+                    stands = kept.observe(turn, text, qos, None)
+                else:
+                    dataspace = groups.server.dataspace
+                    stands = stand_for(dataspace, turn, text, self.standing.get(text))
+        except QuotaExceededError as exc:
+            return str(exc)
+        if kept is not None:
+            told = options & RETAIN_AS_PUBLISHED
+            kept.subscribed(text, qos, stands, options=told, identifier=identifier)
+        elif isinstance(stands, Assertion):
+            self.standing[text] = stands
+        # Most of what it costs is done now: what is left is done in one step for all of them.
+        groups.of(key).bind()
+        self._joining.append((text, options, identifier, taker))
+        return None
+
+    def begin(self) -> None:
+        """Take what comes by new subscriptions: their client has been told of them."""
+        joining, self._joining = self._joining, []
+        for each in joining:
+            self.join(*each)
+
+    def join(self, text: str, options: int, identifier: int, taker: Taker | None) -> None:
+        """Be a member of a group, or have other options there."""
+        server = self._groups.server
+        found = self._members.get(text)
+        takes = taker if options & HIGHEST_QOS else None
+        # With packet identifiers or without: it is another member from then on.
+        anew = found is None or found[1].has_taker != (takes is not None)
+        if found is None or anew:
+            member = SharedMember(self._peer.name, self._outlet, takes, self._kept, self._on_cut)
+        else:
+            member = found[1]
+        member.set_options(filter_of(text), options, identifier, self._five, Framing(server.wall))
+        if anew:
+            group = self._groups.of(self._groups.key_of(self._peer, text))
+            self._members[text] = group, member
+            group.join(member)
+            if found is not None:
+                self._stop(*found)
+
+    def leave(self, text: str) -> None:
+        """Have no part in a group any more; what is under way may still be acknowledged."""
+        found = self._members.pop(text, None)
+        if found is not None:
+            self._stop(*found)
+
+    def _stop(self, group: SharedGroup, member: SharedMember) -> None:
+        channel = group.group.stop(member)
+        if channel is not None:
+            self._stopped.append((group, member, channel))
+        group.look()
+
+    def pause(self) -> None:
+        """Take nothing more of what is kept for later; what is under way may be acknowledged."""
+        for text in [text for text, (group, _) in self._members.items() if group.group.keeps]:
+            self.leave(text)
+
+    def close(self) -> None:
+        """Leave all groups; what is not acknowledged goes to others. Idempotent."""
+        self._joining.clear()
+        for text in list(self._members):
+            self.leave(text)
+        stopped, self._stopped = self._stopped, []
+        for group, member, channel in stopped:
+            group.group.release(member, channel)
+            group.look()
+
+    def leaving(self, account: Account) -> Steps:
+        """Leave all groups, in the steps that are returned; see `close`.
+
+        The connection may be closed by then.
+        """
+        self._joining.clear()
+        for text in list(self._members):
+            yield partial(self.leave, text)
+        while self._stopped:
+            group, member, channel = self._stopped.pop(0)
+            yield partial(group.group.release, member, channel)
+            yield group.look
+        for standing in list(self.standing.values()):
+            yield partial(self._retract, account, standing)
+
+    def _retract(self, account: Account, standing: Assertion) -> None:
+        with account.turn() as turn:
+            self._groups.server.dataspace.retract(turn, standing)
+
+    def _go_on(self) -> None:
+        """Note that the outlet takes something again."""
+        for group, member in list(self._members.values()):
+            group.group.go_on(member)
