@@ -90,9 +90,9 @@ class LogIns:
             return Checked(Finding.WRONG)
         if not (isinstance(passwords, Passwords) and passwords.quick):
             return None
-        if not self.guesses.looks_at(attempt, self._clock()):
-            return self._not_looked_at()
-        return self._noted(attempt, passwords.check(attempt.user, password))
+        return self.refusal(attempt) or self._noted(
+            attempt, passwords.check(attempt.user, password)
+        )
 
     async def check(self, passwords: Authenticator, attempt: Attempt, password: bytes) -> Checked:
         """Check a password in a thread, when it is the attempt's turn.
@@ -123,6 +123,16 @@ class LogIns:
         finally:
             turns.leave()
         return self._noted(attempt, right)
+
+    def refusal(self, attempt: Attempt) -> Checked | None:
+        """Return what an attempt is told that is not looked at; None: it is."""
+        if self.guesses.looks_at(attempt, self._clock()):
+            return None
+        return self._not_looked_at()
+
+    def failed(self, attempt: Attempt) -> Checked:
+        """Note an attempt that was wrong, and that something else has looked at."""
+        return self._noted(attempt, right=False)
 
     def _not_looked_at(self) -> Checked:
         self._refused[Refusal.GUESSES] += 1

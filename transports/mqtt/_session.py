@@ -171,10 +171,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_bridge",
-        "_checked", "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener", "_most",
-        "_observations", "_parting", "_payers", "_peer", "_place", "_replays", "_rights", "_shares",
-        "_short", "_single", "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "_writable",
-        "client_id",
+        "_checked", "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener",
+        "_most", "_observations", "_parting", "_payers", "_peer", "_place", "_replays", "_rights",
+        "_shares", "_short", "_single", "_single_topic", "_steps", "_undecided", "_user", "_way",
+        "_will", "_writable", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -956,9 +956,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self._let_in_if(packet, checked)
                 self._go_on(self._begin(packet))
             else:
-                self._checked = checked
-                self._undecided = packet
-                self._hold = trio.Event()  # nobody sets it: see `_held`
+                self._hold_until_told(packet, checked)
 
     def _attempt(self, packet: Connect) -> Attempt:
         return Attempt(address_of(self._link.peer), packet.username or "", packet.client_id)
@@ -973,6 +971,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         authentication = self._authentication
         assert authentication is not None
         connected = self.account is not None
+        log_ins, attempt = self._server.log_ins, self._scram_attempt(authentication)
+        if not connected and attempt.user and (checked := log_ins.refusal(attempt)) is not None:
+            self._let_in_if(authentication.connect, checked)
         try:
             answer = step()
             user, certified = authentication.user, self._link.user
@@ -982,13 +983,29 @@ class MqttSession(Session["MqttServer", Account | None]):
         except AuthenticationFailedError as exc:
             if connected:
                 raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
-            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc))
+            checked = log_ins.failed(attempt)
+            if not checked.delay:
+                self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc), counted=True)
+            self._hold_until_told(authentication.connect, checked)
+            return
         if connected:
             self._send(answer)
         elif user is None:
             self._send_unowed(answer)
         else:
+            log_ins.guesses.right(attempt)
             self._go_on(self._begin(attrs.evolve(authentication.connect, username=user)))
+
+    def _scram_attempt(self, authentication: Authentication) -> Attempt:
+        """Return whose it is, as the client says; without a user before it has said so."""
+        client_id = authentication.connect.client_id
+        return Attempt(address_of(self._link.peer), authentication.claimed, client_id)
+
+    def _hold_until_told(self, packet: Connect, checked: Checked | None) -> None:
+        """Handle nothing more until a client's password is checked and the client may be told."""
+        self._checked = checked
+        self._undecided = packet
+        self._hold = trio.Event()  # nobody sets it: see `_held`
 
     def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
         """Let a client in, until its token expires.
@@ -1054,11 +1071,11 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     async def _check(self, packet: Connect) -> Checked:
         """Check the client's password, and wait until it may be told."""
-        passwords = self._server.settings.passwords
-        assert passwords is not None
-        assert packet.password is not None
         checked = self._checked
         if checked is None:
+            passwords = self._server.settings.passwords
+            assert passwords is not None
+            assert packet.password is not None
             attempt = self._attempt(packet)
             checked = await self._server.log_ins.check(passwords, attempt, packet.password)
         if checked.delay:
