@@ -216,7 +216,7 @@ def subscription_server(
             tokens=mqtt.settings.tokens,
             anonymous=mqtt.settings.anonymous,
             certificates=certificates,
-            checks=mqtt.log_ins.threads,
+            log_ins=mqtt.log_ins,
         ),
         disk_of=None if mqtt.kept is None else mqtt.kept.at_rest_of_peer,
         authority=mqtt.authority,
