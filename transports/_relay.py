@@ -44,12 +44,14 @@ from ..dataspace import (
 from ..dataspace.subscriptions import RangeSubscription
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
+from ._admission import Admission
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, has_users, say_what_is_allowed
 from ._bearer_tokens import BearerTokens
 from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
 from ._busy_poll import BusyPoll
+from ._connect_rate import DEFAULT_CONNECT_RATE, ConnectRate
 from ._flusher import Flusher, open_flusher
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
@@ -57,7 +59,7 @@ from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_li
 from ._origins import origins_of
 from ._otel_export import check_exporter, open_provider
 from ._relay_pages import check_pages, serve_relays_pages
-from ._server import Admission, Server
+from ._server import Server
 from ._settings import KeepingSettings
 from ._subscription_policies import (
     StuckWord,
@@ -117,6 +119,11 @@ def _above_nothing(_: object, attribute: attrs.Attribute[Any], value: float | No
     if value is not None and not 0 < value < math.inf:
         msg = f"{attribute.name} must be above 0 seconds, or None for no such limit, not {value}"
         raise ValueError(msg)
+
+
+def _rate(_: object, __: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise ValueError(f"connect_rate must be above 0 a second, or None, not {value}")
 
 
 @attrs.frozen(kw_only=True)
@@ -225,7 +232,21 @@ class RelaySettings(KeepingSettings):
     """Seconds between events that become OpenTelemetry spans; None: none does. It needs the extra
     `otel`, the SDK and an exporter, which the standard environment variables configure."""
     max_connections: int = _MQTT.max_connections
-    """Connections at a time, of each protocol."""
+    """Connections at a time, of all protocols together."""
+    connections_per_address: int | None = None
+    """Connections at a time from one IPv4 address, or the /64 of an IPv6 address; None: eight times
+    as many as are free, so that one address may have 8/9 of all and never the last one."""
+    connections_per_user: int | None = None
+    """Connections at a time of one user who has proved it; None: likewise."""
+    connect_rate: int | None = attrs.field(default=DEFAULT_CONNECT_RATE, validator=_rate)
+    """Connections a second from one address; those above it wait for their turn, for at most
+    `connect_timeout`. None: as many as come."""
+    wrong_password_delay: float = _MQTT.wrong_password_delay
+    """The longest that the answer to a wrong password is delayed, by how many there were from the
+    same address and for the same user; 0: not at all."""
+    tcp_keep_alive: float | None = attrs.field(default=60.0, validator=_above_nothing)
+    """After how long a peer whose machine has gone without a word is disconnected, by TCP's
+    keep-alive; None: that is not looked for. As RabbitMQ's heartbeat time-out, of a minute."""
     max_packet_size: int = _MQTT.max_packet_size
     """Bytes of one packet."""
     max_client_id: int = _MQTT.max_client_id
@@ -323,6 +344,7 @@ class Relay:
     Attributes:
         ledger: The books.
         tree: Where the accounts of its clients are.
+        admission: Says who may come in.
         authority: What its clients may publish and read.
         dataspace: Where its clients meet.
         keeping: What it keeps sessions in.
@@ -372,8 +394,13 @@ class Relay:
             latency=settings.limit_latency,
             fixed=_account_limits(settings),
         )
+        self.admission = admission = Admission(
+            settings.max_connections,
+            per_address=settings.connections_per_address,
+            per_user=settings.connections_per_user,
+            rate=ConnectRate(settings.connect_rate, settings.connect_timeout),
+        )
         self.authority = authority_of(settings, self.tree.rules)
-        admission = Admission(settings.max_connections)
         self.mqtt = MqttServer(
             self.dataspace,
             flusher,
@@ -402,6 +429,7 @@ class Relay:
                 behind_limit=settings.behind_limit,
                 passwords=settings.passwords,
                 anonymous=settings.anonymous,
+                wrong_password_delay=settings.wrong_password_delay,
                 tokens=settings.tokens,
                 believes=not has_users(settings),
             ),
@@ -771,9 +799,11 @@ async def serve_relay(
     try:
         for url in urls:
             listeners += await open_listeners(url)
-        if _moves_limits(settings):
-            for listener in listeners:
+        for listener in listeners:
+            if _moves_limits(settings):
                 listener.keep_little_unsent()
+            if settings.tcp_keep_alive is not None:
+                listener.keep_alive(settings.tcp_keep_alive)
         async with open_flusher() as flusher, open_keeping(settings, flusher) as keeping:
             relay = Relay(settings, flusher, keeping)
             ending = trio.Event() if stop is None else stop

@@ -139,6 +139,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _pages(relay: Relay) -> Pages:
+    from ._admission_collector import AdmissionCollector
     from .acl._collector import DeniedCollector
     from .http import KeptCollector, Pages, RelayCollector
 
@@ -157,6 +158,7 @@ def _pages(relay: Relay) -> Pages:
             RelayCollector(relay.counts),
             *_sink_collectors(relay),
             *_credit_collectors(relay),
+            AdmissionCollector(relay.admission, lambda: relay.mqtt.log_ins.delayed),
             DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],

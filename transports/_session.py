@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -87,8 +88,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     """
 
     __slots__ = (
-        "__weakref__", "_deadline_after", "_eof", "_hold", "_last", "_left", "_link", "_retired",
-        "_server", "_unsaid", "_waiting", "_warned", "_work", "account", "name", "outlet",
+        "__weakref__", "_deadline_after", "_eof", "_hold", "_known", "_last", "_left", "_link",
+        "_retired", "_server", "_unsaid", "_waiting", "_warned", "_work", "account", "name",
+        "outlet",
     )  # fmt: skip
 
     _unacknowledged_are: ClassVar[str]
@@ -119,6 +121,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             policy=settings.stuck_kept,
         )
         self._eof = False
+        # Whether its peer has said anything yet that this protocol has.
+        self._known = False
         # Whether it has been found at the end of the stream that nothing is left to be handled.
         self._left = False
         self._waiting = False
@@ -208,9 +212,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             link.ending = Ending.FAULT
             link.why = link.why or reason
             # Not the exception itself, which would keep this session in whoever keeps log records.
-            server.logger.warning(
-                "%s closed: %s", self._who, reason, extra=self._fields("closed", reason)
-            )
+            self._log(logging.WARNING, "closed", f"{self._who} closed: {reason}", reason)
             await self._say_why(exc)
             # Where it was raised leads back here: kept, only the garbage collector could free this.
             exc.__traceback__ = None
@@ -487,6 +489,19 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
 
     # -- what is said of it ---------------------------------------------------------------------
 
+    @property
+    def _is_stranger(self) -> bool:
+        """Whether its peer has not been let in, or has said nothing yet."""
+        return not self._known
+
+    def _log(self, level: int, event: str, text: str, reason: str) -> None:
+        """Log a line about its peer; about strangers not more than can be read."""
+        extra = self._fields(event, reason)
+        if self._is_stranger:
+            self._server.log_stranger(level, self._link.peer, text, extra)
+        else:
+            self._server.logger.log(level, "%s", text, extra=extra)
+
     def complain(self, what: str) -> None:
         """Log what the peer did wrong and may go on doing: not more often than it can be read."""
         now = self._server.ledger.clock()
@@ -509,9 +524,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if silent > allowed:
             self._server.counters.timeouts += 1
             why = self._silence(silent, allowed)
-            self._server.logger.warning(
-                "%s closed: %s", self._who, why, extra=self._fields("closed", why)
-            )
+            self._log(logging.WARNING, "closed", f"{self._who} closed: {why}", why)
             self._link.cut(why)
 
     @abc.abstractmethod

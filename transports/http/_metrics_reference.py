@@ -17,6 +17,8 @@ from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
 from ...accounts._ledger import STATES
 from ...accounts._tops import TOP_MAX
 from ...accounts._waiters import REASONS
+from .._admission import Admission
+from .._admission_collector import AdmissionCollector
 from ..acl import Denied
 from ..acl._collector import DeniedCollector
 from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
@@ -60,11 +62,15 @@ UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
     "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
     "sessions", "queues", "segments", "commits", "batches", "fsyncs", "snapshots", "failures",
-    "damages", "trouble", "consumers", "weight", "members", "groups", "flows",
+    "damages", "trouble", "consumers", "weight", "members", "groups", "flows", "logins",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 
 LABELS: Final = {
+    "cause": "Why somebody was not let in: there are too many `connections`, or too many of one "
+    "`address`, `user` or `tenant`; its address connects too often (`rate`); its `password` was "
+    "wrong, or was not looked at, because of earlier `guesses` or because too many `checks` were "
+    "waited for; or `other` reasons.",
     "action": "What a client is not allowed: to `publish`; to `subscribe`, where it may read "
     "nothing that matches; that its `will` is published; to be told of what was `queued` before "
     "its rights were taken away; to keep the `connection` on which that was under way.",
@@ -206,6 +212,7 @@ def totals() -> list[Entry]:
             DebtCollector(Ledger()),
             RelayCollector(dict),
             KeptCollector(None, None),
+            AdmissionCollector(Admission(1), int),
             DeniedCollector(Denied()),
             LoopLag(),
             BuildInfo(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -22,8 +23,11 @@ import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
 from ...dataspace import Assertion, Batch, Observation, Publication, TopicFilter
+from .._addresses import address_of
+from .._admission import Refusal
 from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
+from .._guesses import Attempt
 from .._link import Link
 from .._need_data import NEED_DATA
 from .._partings import unobserve_each
@@ -50,6 +54,7 @@ from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
 from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
+from ._log_ins import Checked
 from ._options import (
     HIGHEST_QOS,
     RETAIN_HANDLING,
@@ -80,9 +85,9 @@ from ._packets import (
     encode_publish,
 )
 from ._packets5 import PROTOCOL_LEVEL_5
-from ._passwords import Passwords
 from ._payers import Payers
 from ._permissions import Writable, lost_shares, not_readable
+from ._place import Place, take_place
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
@@ -166,10 +171,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_bridge",
-        "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener", "_most",
-        "_observations", "_parting", "_payers", "_peer", "_replays", "_rights", "_shares", "_short",
-        "_single", "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "_writable",
-        "client_id",
+        "_checked", "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener",
+        "_most", "_observations", "_parting", "_payers", "_peer", "_place", "_replays", "_rights",
+        "_shares", "_short", "_single", "_single_topic", "_steps", "_undecided", "_user", "_way",
+        "_will", "_writable", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -204,6 +209,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._steps: Iterator[trio.Event | None] | None = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
+        # What came of its password, if that is known and it will be told later.
+        self._checked: Checked | None = None
+        self._place: Place | None = None
         # How it proves that, if it takes more than a password.
         self._authentication: Authentication | None = None
         # When that is over, on the ledger's clock.
@@ -373,13 +381,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         if server.sessions.get(self._key) is self:
             del server.sessions[self._key]
         account = self.account
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
         if account is None:
-            server.logger.info(
-                "%s left before it was connected: %s",
-                self._link.peer,
-                reason,
-                extra=self._fields("left", reason),
-            )
+            text = f"{self._link.peer} left before it was connected: {reason}"
+            self._log(logging.INFO, "left", text, reason)
             return
         if self._answers is not None:
             # What its going makes room for may be taken now, and there is nobody to be told.
@@ -942,15 +949,17 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._begin_by_token(settings.tokens, packet)
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
-        elif packet.password is None or passwords is None:
-            self._deny_password(packet.username)
-        elif isinstance(passwords, Passwords) and passwords.quick:
-            if not passwords.check(packet.username, packet.password):
-                self._deny_password(packet.username)
-            self._go_on(self._begin(packet))
         else:
-            self._undecided = packet
-            self._hold = trio.Event()  # nobody sets it: see `_held`
+            attempt = self._attempt(packet)
+            checked = server.log_ins.look(passwords, attempt, packet.password)
+            if checked is not None and not checked.delay:
+                self._let_in_if(packet, checked)
+                self._go_on(self._begin(packet))
+            else:
+                self._hold_until_told(packet, checked)
+
+    def _attempt(self, packet: Connect) -> Attempt:
+        return Attempt(address_of(self._link.peer), packet.username or "", packet.client_id)
 
     def _authenticate(self, step: Callable[[], Auth]) -> None:
         """Do a step of an authentication, and answer; its last step lets a client in.
@@ -962,6 +971,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         authentication = self._authentication
         assert authentication is not None
         connected = self.account is not None
+        log_ins, attempt = self._server.log_ins, self._scram_attempt(authentication)
+        if not connected and attempt.user and (checked := log_ins.refusal(attempt)) is not None:
+            self._let_in_if(authentication.connect, checked)
         try:
             answer = step()
             user, certified = authentication.user, self._link.user
@@ -971,13 +983,29 @@ class MqttSession(Session["MqttServer", Account | None]):
         except AuthenticationFailedError as exc:
             if connected:
                 raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
-            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc))
+            checked = log_ins.failed(attempt)
+            if not checked.delay:
+                self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc), counted=True)
+            self._hold_until_told(authentication.connect, checked)
+            return
         if connected:
             self._send(answer)
         elif user is None:
             self._send_unowed(answer)
         else:
+            log_ins.guesses.right(attempt)
             self._go_on(self._begin(attrs.evolve(authentication.connect, username=user)))
+
+    def _scram_attempt(self, authentication: Authentication) -> Attempt:
+        """Return whose it is, as the client says; without a user before it has said so."""
+        client_id = authentication.connect.client_id
+        return Attempt(address_of(self._link.peer), authentication.claimed, client_id)
+
+    def _hold_until_told(self, packet: Connect, checked: Checked | None) -> None:
+        """Handle nothing more until a client's password is checked and the client may be told."""
+        self._checked = checked
+        self._undecided = packet
+        self._hold = trio.Event()  # nobody sets it: see `_held`
 
     def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
         """Let a client in, until its token expires.
@@ -1021,22 +1049,12 @@ class MqttSession(Session["MqttServer", Account | None]):
             RemoteProtocolError: If it is wrong, or could not be checked; the client has been told.
             ConnectionAbortedError: If the client has left.
         """
-        passwords = self._server.settings.passwords
-        assert passwords is not None
-        assert packet.username is not None
-        assert packet.password is not None
-        right: bool | None = None
+        checked: Checked | None = None
         trouble: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_until_it_leaves, nursery.cancel_scope)
             try:
-                right = await trio.to_thread.run_sync(
-                    passwords.check,
-                    packet.username,
-                    packet.password,
-                    abandon_on_cancel=True,
-                    limiter=self._server.checks,
-                )
+                checked = await self._check(packet)
             except Exception as exc:  # noqa: BLE001  (somebody else's code: it may be anything)
                 trouble = exc
             nursery.cancel_scope.cancel()
@@ -1044,13 +1062,26 @@ class MqttSession(Session["MqttServer", Account | None]):
         if trouble is not None:
             why = f"its password could not be checked: {trouble!r}"
             self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why)
-        if right is None:
+        if checked is None:
             raise ConnectionAbortedError(
                 errno.ECONNABORTED, "the client left before its password was checked"
             )
-        if not right:
-            self._deny_password(packet.username)
+        self._let_in_if(packet, checked)
         self._steps = self._begin(packet)
+
+    async def _check(self, packet: Connect) -> Checked:
+        """Check the client's password, and wait until it may be told."""
+        checked = self._checked
+        if checked is None:
+            passwords = self._server.settings.passwords
+            assert passwords is not None
+            assert packet.password is not None
+            attempt = self._attempt(packet)
+            checked = await self._server.log_ins.check(passwords, attempt, packet.password)
+        if checked.delay:
+            self._deadline_after = None  # it has done what it has to
+            await trio.sleep(checked.delay)
+        return checked
 
     async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
         """Read a bounded stretch while its password is checked; end the check if it leaves.
@@ -1066,18 +1097,25 @@ class MqttSession(Session["MqttServer", Account | None]):
         if not self._unparsed():
             check.cancel()
 
-    def _deny_password(self, user: str) -> NoReturn:
-        user = printable(user[:SHOWN_OF_USER])
-        why = f"the user name or the password is wrong (user {user})"
-        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+    def _let_in_if(self, packet: Connect, checked: Checked) -> None:
+        """Go on if a client's password was right.
 
-    def _deny(self, return_code: int, why: str) -> NoReturn:
+        Raises:
+            RemoteProtocolError: If not; the client has been told.
+        """
+        fault = checked.fault(printable((packet.username or "")[:SHOWN_OF_USER]))
+        if fault is not None:
+            self._deny(*fault, counted=True)
+
+    def _deny(self, return_code: int, why: str, *, counted: bool = False) -> NoReturn:
         """Refuse a client that may not come in.
 
         Raises:
             RemoteProtocolError: Always.
         """
         self._server.counters.refused += 1
+        if not counted:
+            self._server.admission.refused[Refusal.OTHER] += 1
         self._refuse(return_code, why)
         raise RemoteProtocolError(why)
 
@@ -1119,6 +1157,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             if parting is None:
                 break
             yield parting
+        self._take_place(peer)
         self.client_id = client_id
         self._key = key
         self._peer = peer
@@ -1166,11 +1205,26 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._refuse(Reason.PACKET_TOO_LARGE, why)
             raise RemoteProtocolError(why)
         self._send(accepted)
+        self._known = True
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
         if self._kept is not None:
             self._resume_session(self._kept)
+
+    def _take_place(self, peer: Peer) -> None:
+        """Count the client as its user's and its tenant's.
+
+        Raises:
+            RemoteProtocolError: If they have too many connections; the client has been told.
+        """
+        proved = self._server.settings.passwords is not None or self._link.user is not None
+        place = take_place(self._server, peer, proved=proved)
+        if isinstance(place, str):
+            five = self._five is not None
+            full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
+            self._deny(full, place, counted=True)
+        self._place = place
 
     def _welcome(self, packet: Connect, kept: KeptSession | None) -> Properties:
         """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""

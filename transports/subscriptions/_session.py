@@ -15,7 +15,7 @@ Rules of this file, beyond those of every session (`.._session`):
 
 from __future__ import annotations
 
-import socket
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -91,10 +91,6 @@ MOST_PENDING = LOOK_AHEAD_BYTES // 32
 """Requests that may be known of while they wait: what one look ahead finds. It looks anew each time
 that it waits, and a reader may ask faster than it takes the answers."""
 
-KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-"""After how many seconds a reader whose machine has gone without a word is found to have: a minute.
-It may have nothing to say for hours."""
-
 
 @attrs.frozen(slots=True, eq=False)
 class _Attachment:
@@ -133,10 +129,6 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._attachments: dict[int, _Attachment] = {}
         self._handles = 0
         self._writing: SinkConnection | None = None
-        if link.sock.family in (socket.AF_INET, socket.AF_INET6):
-            link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEP_ALIVE:
-                link.sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def __repr__(self) -> str:
         return f"<SubscriptionSession {self.name}: {len(self._attachments)} attachments>"
@@ -275,8 +267,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._attachments.clear()
         if self._writing is not None:
             self._writing.close()
-        fields = self._fields("left", reason)
-        self._server.logger.info("%s left: %s", self.name, reason, extra=fields)
+        self._log(logging.INFO, "left", f"{self.name} left: {reason}", reason)
 
     def _is_of_peer(self, whose: object) -> bool:
         """See `Session.has`: what it reads or writes is not its own, but it is who suffers."""
@@ -421,6 +412,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     def _when_let_in(self) -> None:
         if self._entrance.let_in:
+            self._known = True
             self._deadline_after = self._server.settings.idle_timeout
             self._frames.allow(self._server.settings.max_frame_size)
 

@@ -12,6 +12,7 @@ Source: syndicate-rs, relay.rs (TunnelRelay) for what a peer's packets mean.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from time import perf_counter
@@ -261,9 +262,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _withdraw(self, reason: str) -> None:
         """See `Session._withdraw`."""
         self._retract_all()
-        self._server.logger.info(
-            "%s left: %s", self.name, reason, extra=self._fields("left", reason)
-        )
+        self._log(logging.INFO, "left", f"{self.name} left: {reason}", reason)
 
     def _close(self) -> None:
         self._connection.close()
@@ -371,7 +370,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 self._check_layers()
                 return False
             self._last = self._server.ledger.clock()
-            self._deadline_after = self._server.settings.idle_timeout
+            if not self._known:
+                self._known = True
+                self._deadline_after = self._server.settings.idle_timeout
             self._handle(frame)
             if self._steps is not None:
                 return True
