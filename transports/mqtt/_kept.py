@@ -296,6 +296,7 @@ class KeptSession:
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
         rights: What its client may read, as it was last connected; None: everything.
         left: When it was last disconnected, by `KeptSessions.wall`; None while it is not.
+        taken_up: Whether its client is being let in, or is there: then it does not end by itself.
         short_since: Since when something waits for room while its client is away; None if nothing
             does. On the ledger's clock.
     """
@@ -303,7 +304,7 @@ class KeptSession:
     __slots__ = (
         "__weakref__", "_at_least_once", "_expiry", "_selecting", "_sessions", "awaiting",
         "client_id", "filters", "left", "name", "own", "place", "queue", "releasing", "rights",
-        "shelf", "short_since", "subscriptions", "unanswered", "user",
+        "shelf", "short_since", "subscriptions", "taken_up", "unanswered", "user",
     )  # fmt: skip
 
     def __init__(
@@ -327,6 +328,7 @@ class KeptSession:
         self.unanswered: dict[int, Answer] = {}
         self.releasing: dict[int, None] = {}
         self.left: float | None = None
+        self.taken_up = False
         self.short_since: float | None = None
         self.rights = sessions.rights_of(name, client_id)
         self.queue, self.shelf = sessions.make_queue(self)
@@ -367,7 +369,14 @@ class KeptSession:
     def is_over(self, now: float) -> bool:
         """Whether its client has been away for too long at `now`, by `KeptSessions.wall`."""
         expiry = self.expiry
-        return self.left is not None and expiry is not None and now - self.left >= expiry
+        if self.left is None or self.taken_up or expiry is None:
+            return False
+        return now - self.left >= expiry
+
+    @property
+    def may_be_ended(self) -> bool:
+        """Whether its client is away, and not about to be let in: others may need its room."""
+        return self.left is not None and not self.taken_up
 
     # -- subscriptions --------------------------------------------------------------------------
 
@@ -528,6 +537,7 @@ class KeptSession:
         Raises:
             QuotaExceededError: If its subscriptions do not fit into the quota of who it is now.
         """
+        self.taken_up = True
         items = nbytes = 0
         for text, subscribed in list(self.subscriptions.items()):
             observation = subscribed.observation
@@ -545,7 +555,8 @@ class KeptSession:
         self.name = self.queue.name = name
         self.queue.owner = account
         for text, each in list(self.subscriptions.items()):
-            if each.group is not None:
+            # The rules may have changed in between.
+            if each.group is not None and text in self.subscriptions:
                 self._have_part(text, each)
                 yield
         # What is queued for who is there is bounded by its publishers' limits.
@@ -562,6 +573,7 @@ class KeptSession:
         """
         settings = self._sessions.settings
         self.own = None
+        self.taken_up = False
         if self.left is None:
             self.left = self._sessions.wall()
             self.queue.owner = None
@@ -918,7 +930,7 @@ class KeptSessions:
         call = self.ledger.faults.call
         for session in self.by_id.values():
             call(session.queue, "doing what is due", session.queue.tick, now)
-            if session.left is None or not session.queue.is_short:
+            if not session.may_be_ended or not session.queue.is_short:
                 session.short_since = None
             elif session.short_since is None:
                 session.short_since = now
@@ -945,7 +957,7 @@ class KeptSessions:
             self._kept_for,
             {name: tenant.kept for name, tenant in self._tree.rules.tenants.items() if tenant.kept},
             limit,
-            lambda each: each.left is not None,
+            lambda each: each.may_be_ended,
             needed,
         )
         for each in over:

@@ -1264,9 +1264,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         if inflight is not None:
             inflight.look_again(rights)
         account, shares, kept = self.account, self._shares, self._kept
-        if account is not None and shares is not None:
-            standing = shares.standing if kept is None else kept.subscriptions
-            lost = lost_shares(rights, standing)
+        standing = None if shares is None else shares.standing
+        # Its session's stand also before it is served: it may be on its way in.
+        if account is not None and (found := standing if kept is None else kept.subscriptions):
+            lost = lost_shares(rights, found)
             with account.turn() as turn:
                 for text in lost:
                     stop(self._server.dataspace, turn, self._unsubscribed(text))

@@ -268,6 +268,26 @@ def test_each_session_has_its_own_expiry(bench: Bench) -> None:
     assert KEY not in bench.keeping.values
 
 
+def test_it_is_not_over_while_its_client_is_being_let_in(bench: Bench) -> None:
+    """That is done in steps: its time, and its room, may run out in between."""
+    session = bench.session()
+    bench.subscribe(session, "t", 1)
+    session.expiry = 5.0
+    bench.detach(session)
+    bench.now += 4.9
+    steps = session.attaching(bench.client, NAME, bench.mailbox)
+    assert session.may_be_ended
+    next(steps)
+    bench.now += 0.2
+    assert bench.sessions.expire() == []
+    assert bench.sessions.find("c") is session
+    assert not session.may_be_ended
+    # It is not let in after all, and has been away all the time.
+    bench.detach(session)
+    assert session.may_be_ended
+    assert bench.sessions.expire() == ["c"]
+
+
 @pytest.mark.parametrize(("expiry", "is_over"), [(0.0, True), (None, False), (1e6, False)])
 def test_its_expiry_is_there_after_a_restart(
     bench: Bench, expiry: float | None, is_over: bool

@@ -437,7 +437,7 @@ class Machine:
         self.check()
 
 
-def _now_and_then() -> Callable[[Work], bool]:
+def now_and_then() -> Callable[[Work], bool]:
     """Let the time of a step be over at each fourth look, whatever has been done in it."""
     looks = itertools.count(1)
 
@@ -458,7 +458,7 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for module in ("_flusher", "_session", "_at_once", "credit._session"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
-        patch.setattr(Work, "is_over", _now_and_then())
+        patch.setattr(Work, "is_over", now_and_then())
         if settings.get("acl"):
             settings["acl"] = Acl(RULES[0])
         if settings.pop("store", None):
