@@ -10,5 +10,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     """Build a client's program; a test chooses by `parametrize` of which (see `parameters`)."""
     found: Kind = request.param
     if (missing := built(found.language)) is not None:
-        pytest.skip(f"the packages of {found.language.name} cannot be had: {missing[-500:]}")
+        why = " ".join(missing.split())[:400]
+        pytest.skip(f"the packages of {found.language.name} cannot be had: {why}")
     return found

@@ -72,6 +72,8 @@ class Language:
         return [pytest.mark.long, needs(*self.tools)] if self.tools else []
 
 
+JVM: Final = ("java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", "classes:lib/*")
+
 PYTHON: Final = Language("python", (sys.executable, "client.py"))
 JAVASCRIPT: Final = Language(
     "javascript",
@@ -88,19 +90,21 @@ GO: Final = Language(
 )
 RUST: Final = Language(
     "rust",
-    ("target/debug/relay-client",),
+    ("target/debug/five",),
     ("cargo",),
     ("cargo", "fetch", "--locked"),
     ("cargo", "build", "--quiet", "--locked", "--offline"),
 )
 GO_311: Final = attrs.evolve(GO, name="go311")
+RUST_311: Final = attrs.evolve(RUST, run=("target/debug/three",))
 JAVA: Final = Language(
     "java",
-    ("java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", "classes:lib/*", "Client"),
+    (*JVM, "Five"),
     ("java", "javac", "mvn"),
     ("mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"),
-    ("javac", "-cp", "lib/*", "-d", "classes", "Client.java"),
+    ("javac", "-cp", "lib/*", "-d", "classes", "Five.java", "Three.java"),
 )
+JAVA_311: Final = attrs.evolve(JAVA, run=(*JVM, "Three"))
 
 
 @attrs.frozen
@@ -128,7 +132,9 @@ KINDS: Final = (
     Kind(GO, 5, FEATURES),
     Kind(GO_311, 4, frozenset({"dup"})),
     Kind(RUST, 5, FEATURES - {"scram"}),
+    Kind(RUST_311, 4, frozenset({"dup"})),
     Kind(JAVA, 5, frozenset({"anonymous"})),
+    Kind(JAVA_311, 4),
 )
 
 
@@ -148,10 +154,10 @@ def parameters(version: int | None = None, *features: str) -> list[Any]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Generator[None]:
-    """Keep other processes that run tests from building there at the same time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+def _alone(language: Language) -> Generator[None]:
+    """Keep other processes that run tests from building it at the same time."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with (BUILT / f"{language.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -176,11 +182,12 @@ def built(language: Language) -> str | None:
     source, folder = SOURCES / language.name, language.folder
     files = sorted(path for path in source.rglob("*") if path.is_file())
     wanted = "".join(path.read_text() for path in files)
-    with _alone(folder):
+    with _alone(language):
         made = folder / ".made"
         if made.exists() and made.read_text() == wanted:
             return None
-        shutil.copytree(source, folder, dirs_exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(source, folder)
         if (missing := _run(language.fetch, folder)) is not None:
             return missing
         failure = _run(language.compile, folder)

@@ -22,7 +22,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Optional;
 
 /** HiveMQ's client, driven by the commands of `tests.clients.peers`. */
-public class Client {
+public class Five {
     private static final Gson JSON = new Gson().newBuilder().serializeNulls().create();
     private static Mqtt5AsyncClient client;
     private static boolean manual;
@@ -54,7 +54,7 @@ public class Client {
             .addDisconnectedListener(context -> say("closed", new JsonObject()))
             .buildAsync();
         manual = command.has("manual") && command.get("manual").getAsBoolean();
-        client.publishes(MqttGlobalPublishFilter.ALL, Client::received, true);
+        client.publishes(MqttGlobalPublishFilter.ALL, Five::received, true);
         var asked = Mqtt5Connect.builder()
             .cleanStart(command.get("clean").getAsBoolean())
             .keepAlive(command.get("keep_alive").getAsInt());
