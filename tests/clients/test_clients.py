@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 
@@ -64,6 +66,33 @@ async def test_a_kept_session_gets_what_it_has_not_acknowledged(kind: Kind) -> N
             await client.subscribe("t")
             await publisher.publish("t", "fourth")
             assert await client.payloads(1) == ["fourth"]
+
+
+@everybody
+async def test_kept_sessions_and_groups_outlive_the_relay(kind: Kind, tmp_path: Path) -> None:
+    stays = {"clean": False, "expiry": 3_600}
+    store = str(tmp_path / "store")
+    async with running(store=store) as relay, joined(relay, kind, "publisher") as publisher:
+        async with joined(relay, kind, "kept", manual=True, **stays) as client:
+            await client.subscribe("t", 2)
+            await client.subscribe("$share/group/s", 2)
+            await publisher.publish("t", "first", 1)
+            assert await client.payloads(1) == ["first"]
+            await client.kill()
+        await until(lambda: "kept" not in relay.relay.mqtt.sessions)
+        await publisher.publish("r", "retained", 1, retain=True)
+        for number in (1, 2):
+            await publisher.publish("t", f"t{number}", number)
+            await publisher.publish("s", f"s{number}", number)
+    async with running(store=store) as relay, started(kind) as client:
+        assert (await client.connect(relay, "kept", **stays))["present"]
+        payloads = await client.payloads(5)
+        assert sorted(payloads) == ["first", "s1", "s2", "t1", "t2"]
+        assert payloads.index("t1") > payloads.index("first")
+        await until(lambda: not relay.statistics().debt_items)
+        await client.subscribe("r")
+        message = await client.message()
+        assert (message["payload"], message["retain"]) == ("retained", True)
 
 
 @everybody
