@@ -51,6 +51,13 @@ from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
 from ._busy_poll import BusyPoll
 from ._flusher import Flusher, open_flusher
+from ._input import (
+    DEFAULT_ADDRESS_INPUT_LIMIT,
+    DEFAULT_INPUT_LIMIT,
+    DEFAULT_USER_INPUT_LIMIT,
+    InputBook,
+    InputLimits,
+)
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
@@ -205,8 +212,19 @@ class RelaySettings(KeepingSettings):
     """Connections at a time, of each protocol."""
     max_packet_size: int = _MQTT.max_packet_size
     """Bytes of one packet."""
+    max_connect_size: int = _MQTT.max_connect_size
+    """Bytes of an MQTT client's CONNECT, with its will and password."""
+    will_limit: int | None = _MQTT.will_limit
+    """Bytes of memory that the wills of all MQTT clients may take."""
     max_client_id: int = _MQTT.max_client_id
     """Bytes of a client identifier."""
+    input_limit: int | None = DEFAULT_INPUT_LIMIT
+    """Bytes of unfinished input of all connections: of packets that are not complete, and of what
+    is read ahead while they wait."""
+    address_input_limit: int | None = DEFAULT_ADDRESS_INPUT_LIMIT
+    """The same of the connections of one address that have not logged in."""
+    user_input_limit: int | None = DEFAULT_USER_INPUT_LIMIT
+    """The same of one user's connections, where users are verified."""
     max_subscriptions: int = _MQTT.max_subscriptions
     """Topic filters of one MQTT client; patterns that one Syndicate connection may observe."""
     max_topic_length: int = _TOPICS.max_length
@@ -298,6 +316,7 @@ class Relay:
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes what is published whether it can be read or not.
         credit: Who waits for whose credit; None where nobody does.
+        input: What its peers have sent that cannot be handled yet.
         busy_poll: What keeps the loop awake; None: nothing does.
         pages: What it shows over HTTP, if it does.
     """
@@ -349,6 +368,8 @@ class Relay:
                 account_limits=_account_limits(settings),
                 max_connections=settings.max_connections,
                 max_packet_size=settings.max_packet_size,
+                max_connect_size=settings.max_connect_size,
+                will_limit=settings.will_limit,
                 max_client_id=settings.max_client_id,
                 max_subscriptions=settings.max_subscriptions,
                 topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
@@ -387,8 +408,17 @@ class Relay:
             self.syndicate = _syndicate_server(
                 self.dataspace, flusher, self.tree, settings, admission
             )
-        if self.credit is not None:
-            for side in self.sides:
+        self.input = InputBook(
+            self.ledger,
+            InputLimits(
+                total=settings.input_limit,
+                address=settings.address_input_limit,
+                user=settings.user_input_limit,
+            ),
+        )
+        for side in self.sides:
+            side.input = self.input
+            if self.credit is not None:
                 use_credit(self.credit, side)
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None

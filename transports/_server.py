@@ -12,6 +12,7 @@ from ..accounts import Account
 from ..dataspace import Dataspace
 from ._account_tree import AccountTree
 from ._flusher import Flusher
+from ._input import InputBook
 from ._link import Link
 from ._outlet import Outlet
 from ._partings import Partings, Steps
@@ -90,6 +91,7 @@ class Server(Generic[SettingsT, SessionT]):
         partings: What connections that have ended leave to be taken back.
         unflushed: A sentence for each that ended, while stopping, before it had.
         make_outlet: Makes the way out of each; to be set before anybody connects.
+        input: What their peers' unfinished input is charged in; likewise, where servers share it.
     """
 
     logger: ClassVar[logging.Logger]
@@ -118,6 +120,7 @@ class Server(Generic[SettingsT, SessionT]):
         self.stopping = False
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
+        self.input = InputBook(self.ledger)
         self._full_logged = -1e9
         self.ledger.faults.ends.append(self._end)
 
@@ -181,6 +184,7 @@ class Server(Generic[SettingsT, SessionT]):
             for session in list(self.open):
                 call(session, "looking at its deadline", session.check_deadline, now)
             call(None, "doing what is due", self.each_tick, now)
+            call(None, "looking at unfinished input", self.input.tick, now, self.settings.patience)
 
     def joined(self) -> None:
         """Note that a connection has been added to `open`."""

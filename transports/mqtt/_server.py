@@ -18,6 +18,7 @@ from .._flusher import Flusher
 from .._link import Link
 from .._server import Admission, Server
 from .._settings import ServerSettings
+from ._connection import DEFAULT_MAX_CONNECT_SIZE
 from ._dealings import Dealings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
@@ -28,7 +29,7 @@ from ._properties import application_properties
 from ._session import SERVER_TOPICS, MqttSession
 from ._throttled import ThrottledNotices
 from ._topics import TopicLimits, topic_name_fault
-from ._wills import DelayedWill, DelayedWills, LastWill
+from ._wills import DEFAULT_WILL_LIMIT, DelayedWill, DelayedWills, LastWill, WillRoom
 
 if TYPE_CHECKING:
     from .._tenants import Peer, Tenant
@@ -45,6 +46,10 @@ class MqttSettings(ServerSettings):
 
     max_packet_size: int = DEFAULT_MAX_PACKET_SIZE
     """Bytes of one packet."""
+    max_connect_size: int = DEFAULT_MAX_CONNECT_SIZE
+    """Bytes of a CONNECT: of who has not said yet who it is. It has the will in it."""
+    will_limit: int | None = DEFAULT_WILL_LIMIT
+    """What all wills may take in memory, in bytes; None: as much as clients have connections for."""
     max_subscriptions: int = 1_000
     """Topic filters of one client; further ones are refused with return code 0x80. A hundred
     times what most clients have; AWS IoT Core allows 50."""
@@ -84,6 +89,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         make_inflight: Makes what a client is to acknowledge; likewise.
         checks: How many passwords are checked at a time. The others wait, first come first served.
         wills: Those of clients that have gone, which wait for a while (MQTT 5).
+        will_room: How much these and those of connected clients may take.
         wall: The wall clock, for what expires.
     """
 
@@ -107,6 +113,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.make_inflight: Callable[..., Inflight] = Inflight
         self.checks = trio.CapacityLimiter(CHECKS_AT_ONCE)
         self.wills = DelayedWills()
+        self.will_room = WillRoom(settings.will_limit)
         self.wall: Callable[[], float] = time.time
         self._named = 0
 
