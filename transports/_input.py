@@ -12,7 +12,8 @@ Rules of this file:
 2. When there is too much of it, the share that has most goes first, and of that the connection that
    has made no progress for the longest. A share that has less than that one never pays for it.
 3. Within one share a connection that has just made progress is not cut for another one: that one
-   is not read on, until one of them is done, or has made no progress for a while.
+   is not read on, until one of them is done, or has made no progress for a while. Where all wait
+   so, the largest goes.
 4. What is looked ahead at is at most half of all, and each connection may have as much of it as is
    free: all have the same, and something is left for the next.
 
@@ -112,22 +113,34 @@ class Share:
         name: What it is called.
         limit: How many bytes it may have, or None.
         account: Who owes for it.
-        order: Its connections that may be cut, the one first that has made no progress for longest.
+        order: Its connections that wait for their peers, the one first that has made no progress
+            for longest.
+        paused: Those that wait for room.
     """
 
-    __slots__ = ("account", "limit", "members", "name", "order")
+    __slots__ = ("account", "limit", "members", "name", "order", "paused")
 
     def __init__(self, name: str, limit: int | None, account: Account) -> None:
         self.name = name
         self.limit = limit
         self.account = account
         self.order: dict[HeldInput, None] = {}
+        self.paused: dict[HeldInput, None] = {}
         self.members = 0
 
     @property
     def is_over(self) -> bool:
         """Whether it has more than it may have."""
         return self.limit is not None and self.account.debt_bytes > self.limit
+
+    def stalled(self, but: HeldInput | None = None) -> HeldInput | None:
+        """Return the connection whose peer has made no progress for longest."""
+        return next((each for each in self.order if each is not but), None)
+
+    def largest(self, but: HeldInput | None = None) -> HeldInput | None:
+        """Return the connection that has most, of those that wait for room."""
+        some = (each for each in self.paused if each is not but)
+        return max(some, key=lambda each: each.nbytes, default=None)
 
 
 class HeldInput(Holder):
@@ -188,7 +201,7 @@ class HeldInput(Holder):
             if not 0 <= nbytes - self._mark < PROGRESS_BYTES:
                 self._note_progress(nbytes)
         if ahead:
-            self.share.order.pop(self, None)
+            self._wait_for_nobody()
         self._book.note_change(self, nbytes if ahead else 0)
 
     def _note_progress(self, nbytes: int) -> None:
@@ -200,9 +213,21 @@ class HeldInput(Holder):
             order[self] = None
 
     def may_grow(self) -> bool:
-        """Whether the connection may be read on; it can be cut from now on."""
-        self.share.order.setdefault(self, None)
-        return self._book.make_room(self)
+        """Whether the connection may be read on; it can be cut from now on, whichever it is."""
+        share = self.share
+        if not self._book.make_room(self):
+            share.order.pop(self, None)
+            share.paused[self] = None
+            return False
+        if self not in share.order:
+            share.paused.pop(self, None)
+            share.order[self] = None
+            self.moved_at = self.ledger.clock()
+        return True
+
+    def _wait_for_nobody(self) -> None:
+        self.share.order.pop(self, None)
+        self.share.paused.pop(self, None)
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Holder.hold`: nothing is delivered to it."""
@@ -229,7 +254,7 @@ class HeldInput(Holder):
     def close(self, outcome: Outcome = Outcome.DELIVERED) -> None:
         """Note that nothing is held any more that counts. Idempotent."""
         share = self.share
-        share.order.pop(self, None)
+        self._wait_for_nobody()
         loan, self._loan = self._loan, None
         if loan is not None:
             loan.settle(outcome=outcome)
@@ -357,18 +382,30 @@ class InputBook:
         share = held.share
         while share.is_over or (total is not None and self.nbytes > total):
             heavy = share if share.is_over else self._heaviest()
-            victim = None
-            if heavy is not None:
-                victim = next((each for each in heavy.order if each is not held), None)
-            if heavy is None or victim is None:
-                return False
             if heavy is share:
-                if self.ledger.clock() - victim.moved_at < STALL_SECONDS:
-                    return False
-            elif heavy.account.debt_bytes <= share.account.debt_bytes:
+                victim = self._of_same(held)
+            elif heavy is not None and heavy.account.debt_bytes > share.account.debt_bytes:
+                victim = heavy.stalled() or heavy.largest()
+            else:
+                victim = None
+            if victim is None:
                 return False
             self.cut_for(victim, "there is too much unfinished input")
         return True
+
+    def _of_same(self, held: HeldInput) -> HeldInput | None:
+        """Return whom of the same share to cut for `held`, if anybody."""
+        share = held.share
+        latest = self.ledger.clock() - STALL_SECONDS
+        victim = share.stalled(held)
+        if victim is not None and victim.moved_at <= latest:
+            return victim
+        # Where all wait for room, none would ever be done.
+        if victim is None and held.moved_at <= latest:
+            victim = share.largest(held)
+            if victim is not None and victim.nbytes >= held.nbytes:
+                return victim
+        return None
 
     def cut_for(self, held: HeldInput, why: str) -> None:
         """Cut a connection for its input, and log that."""
@@ -413,10 +450,13 @@ class InputBook:
             heavy = self._heaviest()
             if heavy is None:
                 break
-            self.cut_for(next(iter(heavy.order)), "memory is short")
+            victim = heavy.stalled() or heavy.largest()
+            if victim is None:
+                break
+            self.cut_for(victim, "memory is short")
         return before - self.nbytes
 
     def _heaviest(self) -> Share | None:
         """Return the share that has most, of those of which a connection can be cut."""
-        some = (share for share in self.shares.values() if share.order)
+        some = (share for share in self.shares.values() if share.order or share.paused)
         return max(some, key=lambda share: share.account.debt_bytes, default=None)

@@ -163,9 +163,22 @@ def test_where_all_of_a_share_wait_for_room_one_goes() -> None:
         peer.grows_to(9 * KIB)
     assert not any(peer.held is None or peer.held.may_grow() for peer in many)
     scene.now += STALL_SECONDS
+    many[5].note(9 * KIB + 1)
     assert many[3].held is not None
     assert many[3].held.may_grow()
-    assert [peer.cut is not None for peer in many] == [True] + [False] * 7
+    assert [peer.cut is not None for peer in many] == [False] * 5 + [True, False, False]
+    scene.audit()
+
+
+def test_one_that_waits_for_room_is_not_cut_where_another_has_stalled() -> None:
+    scene = Scene()
+    first, second, third = (scene.peer("a") for _ in range(3))
+    assert first.grows_to(40 * KIB)
+    assert not second.grows_to(30 * KIB)
+    scene.now += 2 * STALL_SECONDS
+    assert third.grows_to(20 * KIB)
+    assert first.cut is not None
+    assert second.cut is None
     scene.audit()
 
 

@@ -49,7 +49,7 @@ class MqttSettings(ServerSettings):
     max_connect_size: int = DEFAULT_MAX_CONNECT_SIZE
     """Bytes of a CONNECT: of who has not said yet who it is. It has the will in it."""
     will_limit: int | None = DEFAULT_WILL_LIMIT
-    """What all wills may take in memory, in bytes; None: as much as clients have connections for."""
+    """What all wills may take in memory, in bytes; None is no limit."""
     max_subscriptions: int = 1_000
     """Topic filters of one client; further ones are refused with return code 0x80. A hundred
     times what most clients have; AWS IoT Core allows 50."""
