@@ -25,6 +25,7 @@ from ..accounts import (
     DEFAULT_STANDING_SHAPES,
     KEEP,
     Account,
+    Alarms,
     Credit,
     Ledger,
     Limit,
@@ -61,6 +62,7 @@ from ._input import (
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from ._memory_holders import MemoryHolders
 from ._origins import origins_of
 from ._otel_export import check_exporter, open_provider
 from ._server import Admission, Server
@@ -783,7 +785,10 @@ async def _run(
         if relay.tree.moves_limits:
             keep_going("moving limits", watch_limits, relay.ledger)
         alarms = AlarmSettings(memory=settings.memory_alarm, disk_free=settings.disk_alarm)
-        await background.start(watch_alarms, relay.mqtt.account, alarms, settings.store)
+        raised: Alarms = await background.start(
+            watch_alarms, relay.mqtt.account, alarms, settings.store
+        )
+        raised.on_short = MemoryHolders(relay.ledger, relay.input).short
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)
