@@ -56,6 +56,7 @@ from ._input import (
     DEFAULT_ADDRESS_INPUT_LIMIT,
     DEFAULT_INPUT_LIMIT,
     DEFAULT_USER_INPUT_LIMIT,
+    INPUT_ACCOUNT,
     InputBook,
     InputLimits,
 )
@@ -852,6 +853,7 @@ async def _serve_pages(
     limits: dict[str, Limit | Account] = {
         "connection": relay.mqtt.settings.limit,
         "server": relay.mqtt.account,
+        INPUT_ACCOUNT: Limit(items=None, bytes=relay.settings.input_limit),
     }
     if relay.mqtt.kept is not None:
         at_rest = relay.mqtt.kept.at_rest
