@@ -23,6 +23,7 @@ from ..accounts import (
     DEFAULT_STANDING_ITEMS,
     DEFAULT_STANDING_SHAPES,
     KEEP,
+    Alarms,
     Credit,
     Ledger,
     Limit,
@@ -53,9 +54,17 @@ from ._beside import Beside, nothing
 from ._busy_poll import BusyPoll
 from ._connect_rate import DEFAULT_CONNECT_RATE, ConnectRate
 from ._flusher import Flusher, open_flusher
+from ._input import (
+    DEFAULT_ADDRESS_INPUT_LIMIT,
+    DEFAULT_INPUT_LIMIT,
+    DEFAULT_USER_INPUT_LIMIT,
+    InputBook,
+    InputLimits,
+)
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from ._memory_holders import MemoryHolders
 from ._origins import origins_of
 from ._otel_export import check_exporter, open_provider
 from ._relay_pages import check_pages, serve_relays_pages
@@ -249,8 +258,19 @@ class RelaySettings(KeepingSettings):
     keep-alive; None: that is not looked for. As RabbitMQ's heartbeat time-out, of a minute."""
     max_packet_size: int = _MQTT.max_packet_size
     """Bytes of one packet."""
+    max_connect_size: int = _MQTT.max_connect_size
+    """Bytes of an MQTT client's CONNECT, with its will and password."""
+    will_limit: int | None = _MQTT.will_limit
+    """Bytes of memory that the wills of all MQTT clients may take."""
     max_client_id: int = _MQTT.max_client_id
     """Bytes of a client identifier."""
+    input_limit: int | None = DEFAULT_INPUT_LIMIT
+    """Bytes of unfinished input of all connections: of packets that are not complete, and of what
+    is read ahead while they wait."""
+    address_input_limit: int | None = DEFAULT_ADDRESS_INPUT_LIMIT
+    """The same of the connections of one address that have not logged in."""
+    user_input_limit: int | None = DEFAULT_USER_INPUT_LIMIT
+    """The same of one user's connections, where users are verified."""
     max_subscriptions: int = _MQTT.max_subscriptions
     """Topic filters of one MQTT client; patterns that one Syndicate connection may observe."""
     max_topic_length: int = _TOPICS.max_length
@@ -353,6 +373,7 @@ class Relay:
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes what is published whether it can be read or not.
         credit: Who waits for whose credit; None where nobody does.
+        input: What its peers have sent that cannot be handled yet.
         busy_poll: What keeps the loop awake; None: nothing does.
         pages: What it shows over HTTP, if it does.
     """
@@ -410,6 +431,8 @@ class Relay:
                 account_limits=_account_limits(settings),
                 max_connections=settings.max_connections,
                 max_packet_size=settings.max_packet_size,
+                max_connect_size=settings.max_connect_size,
+                will_limit=settings.will_limit,
                 max_client_id=settings.max_client_id,
                 max_subscriptions=settings.max_subscriptions,
                 topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
@@ -461,8 +484,17 @@ class Relay:
             self.syndicate = _syndicate_server(
                 self.dataspace, flusher, self.tree, settings, admission
             )
+        self.input = InputBook(
+            self.ledger,
+            InputLimits(
+                total=settings.input_limit,
+                address=settings.address_input_limit,
+                user=settings.user_input_limit,
+            ),
+        )
         for side in self.sides:
             side.authority = self.authority
+            side.input = self.input
             if self.credit is not None:
                 use_credit(self.credit, side)
         self.authority.on_change = self._rules_changed
@@ -839,7 +871,10 @@ async def _run(
         if relay.tree.moves_limits:
             keep_going("moving limits", watch_limits, relay.ledger)
         alarms = AlarmSettings(memory=settings.memory_alarm, disk_free=settings.disk_alarm)
-        await background.start(watch_alarms, relay.mqtt.account, alarms, settings.store)
+        raised: Alarms = await background.start(
+            watch_alarms, relay.mqtt.account, alarms, settings.store
+        )
+        raised.on_short = MemoryHolders(relay.ledger, relay.input).short
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)

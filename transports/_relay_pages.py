@@ -10,13 +10,15 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
+from ..accounts import Limit
+from ._input import INPUT_ACCOUNT
 from ._listener import ListenError, ListenURLError
 from .credit import CreditCollector, CreditPage
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from ..accounts import Account, Limit
+    from ..accounts import Account
     from ._relay import Relay, RelaySettings
     from .http import Access, Pages
 
@@ -146,6 +148,7 @@ def _pages(relay: Relay) -> Pages:
     limits: dict[str, Limit | Account] = {
         "connection": relay.mqtt.settings.limit,
         "server": relay.mqtt.account,
+        INPUT_ACCOUNT: Limit(items=None, bytes=relay.settings.input_limit),
     }
     if relay.mqtt.kept is not None:
         at_rest = relay.mqtt.kept.at_rest

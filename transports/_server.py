@@ -14,6 +14,7 @@ from ..dataspace import Dataspace
 from ._account_tree import AccountTree
 from ._admission import Admission
 from ._flusher import Flusher
+from ._input import InputBook
 from ._link import Link
 from ._outlet import Outlet
 from ._partings import Partings, Steps
@@ -75,6 +76,7 @@ class Server(Generic[SettingsT, SessionT]):
         unflushed: A sentence for each that ended, while stopping, before it had.
         make_outlet: Makes the way out of each; to be set before anybody connects.
         authority: Says what peers may publish and read; likewise.
+        input: What their peers' unfinished input is charged in; likewise, where servers share it.
     """
 
     logger: ClassVar[logging.Logger]
@@ -103,6 +105,7 @@ class Server(Generic[SettingsT, SessionT]):
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
         self.authority = Authority()
+        self.input = InputBook(self.ledger)
         self.ledger.faults.ends.append(self._end)
 
     def __repr__(self) -> str:
@@ -201,6 +204,7 @@ class Server(Generic[SettingsT, SessionT]):
                 call(session, "looking at its deadline", session.check_deadline, now)
             call(None, "summing up the log", self.admission.strangers.each_tick, now)
             call(None, "doing what is due", self.each_tick, now)
+            call(None, "looking at unfinished input", self.input.tick, now, self.settings.patience)
 
     def joined(self) -> None:
         """Note that a connection has been added to `open`."""

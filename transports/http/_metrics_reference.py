@@ -80,15 +80,17 @@ LABELS: Final = {
     "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent, to "
     "be acknowledged by the subscriber), `credited` (sent, to be credited by a Syndicate peer), "
     "`mailbox` (a consumer in the same process), `group` (of those who share a subscription), "
-    "`router` (being routed).",
+    "`router` (being routed), `input` (an incomplete packet, or what is read ahead of a "
+    "connection that waits).",
     "kind": "The same of one holder; of an alarm: `memory`, `disk`.",
     "member": "A member of a group that shares a subscription: the name of its account.",
     "level": "Whose limit it is: each `connection`'s, the whole `server`'s, or that of what queues "
-    "put aside: on `disk`, or in a relay without a store in RAM (`kept`).",
+    "put aside: on `disk`, or in a relay without a store in RAM (`kept`); or that of unfinished "
+    "`input`.",
     "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
     "parent": "The name of the account above, or nothing.",
-    "place": "Where it has been put: `disk`, in the store; `ram`, in a relay without one, or for "
-    "who is behind.",
+    "place": "Where it has been put: `disk`, in the store; `ram`, in a relay without one, for who "
+    "is behind, or as unfinished input.",
     "policy": "What is done with a holder that is stuck, of those by which it stays: "
     f"{', '.join(f'`{policy}`' for policy in StuckPolicy if policy.relieves)}.",
     "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",

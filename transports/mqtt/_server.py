@@ -19,6 +19,7 @@ from .._guesses import DELAYS, Guesses
 from .._link import Link
 from .._server import Server
 from .._settings import ServerSettings
+from ._connection import DEFAULT_MAX_CONNECT_SIZE
 from ._dealings import Dealings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
@@ -34,7 +35,7 @@ from ._shared import SharedGroups
 from ._throttled import ThrottledNotices
 from ._tokens import Tokens
 from ._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
-from ._wills import DelayedWill, DelayedWills, LastWill
+from ._wills import DEFAULT_WILL_LIMIT, DelayedWill, DelayedWills, LastWill, WillRoom
 
 if TYPE_CHECKING:
     from .._tenants import Peer, Tenant
@@ -56,6 +57,10 @@ class MqttSettings(ServerSettings):
 
     max_packet_size: int = DEFAULT_MAX_PACKET_SIZE
     """Bytes of one packet."""
+    max_connect_size: int = DEFAULT_MAX_CONNECT_SIZE
+    """Bytes of a CONNECT: of who has not said yet who it is. It has the will in it."""
+    will_limit: int | None = DEFAULT_WILL_LIMIT
+    """What all wills may take in memory, in bytes; None is no limit."""
     max_subscriptions: int = 1_000
     """Topic filters of one client; further ones are refused with return code 0x80. A hundred
     times what most clients have; AWS IoT Core allows 50."""
@@ -129,6 +134,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         make_inflight: Makes what a client is to acknowledge; likewise.
         log_ins: Checks passwords.
         wills: Those of clients that have gone, which wait for a while (MQTT 5).
+        will_room: How much these and those of connected clients may take.
         wall: The wall clock, for what expires.
     """
 
@@ -155,6 +161,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             Guesses(settings.wrong_password_delay), self.ledger.clock, self.admission.refused
         )
         self.wills = DelayedWills()
+        self.will_room = WillRoom(settings.will_limit)
         self.wall: Callable[[], float] = time.time
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from .._admission import Refusal
 from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._guesses import Attempt
+from .._input import AHEAD_FLOOR
 from .._link import Link
 from .._need_data import NEED_DATA
 from .._partings import unobserve_each
@@ -108,7 +109,7 @@ from ._selecting import Selecting
 from ._shared import Shares, stop
 from ._tokens import TokenError, Tokens
 from ._topics import is_shared, shared_fault
-from ._wills import LastWill
+from ._wills import LastWill, WillPlace
 
 if TYPE_CHECKING:
     from ..acl import Rights
@@ -174,7 +175,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         "_checked", "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener",
         "_most", "_observations", "_parting", "_payers", "_peer", "_place", "_replays", "_rights",
         "_shares", "_short", "_single", "_single_topic", "_steps", "_undecided", "_user", "_way",
-        "_will", "_writable", "client_id",
+        "_will", "_will_place", "_writable", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -189,6 +190,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             max_packet_size=settings.max_packet_size,
             topic_limits=settings.topics,
             max_topic_alias=settings.max_topic_alias,
+            max_connect_size=settings.max_connect_size,
         )
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
         self._five: Five | None = None
@@ -221,7 +223,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._at_least_once: AtLeastOnce | None = None
         self._answers: Answers | None = None
         self._awaiting: AwaitingRelease | None = None
+        # Its will, and what that takes.
         self._will: LastWill | None = None
+        self._will_place: WillPlace | None = None
         # Whose it is; who pays for what it publishes; and which of these it waits for.
         self._peer = Peer(listener, NO_USER, "")
         self._payers: Payers | None = None
@@ -384,7 +388,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._place is not None:
             self._place.leave()
             self._place = None
+        will_place, self._will_place = self._will_place, None
         if account is None:
+            if will_place is not None:
+                will_place.release()
             text = f"{self._link.peer} left before it was connected: {reason}"
             self._log(logging.INFO, "left", text, reason)
             return
@@ -399,9 +406,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         self._steps = None
         self._replays.clear()
-        if will is not None and not server.stopping and not self._delays(will, kept):
-            payer = account if self._payers is None else self._payers.of(will.topic)
-            server.publish_will(payer, will, self.name, self._rights)
+        if will is None or not self._delays(will, kept, will_place):
+            if will is not None and not server.stopping:
+                payer = account if self._payers is None else self._payers.of(will.topic)
+                server.publish_will(payer, will, self.name, self._rights)
+            if will_place is not None:
+                will_place.release()
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -449,14 +459,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         for payer in () if payers is None else payers.close():
             self._server.tree.close(payer)
 
-    def _delays(self, will: LastWill, kept: KeptSession | None) -> bool:
+    def _delays(self, will: LastWill, kept: KeptSession | None, place: WillPlace | None) -> bool:
         """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
         delay = will.delay
-        if not delay or kept is None or kept.expiry == 0:
+        if not delay or kept is None or kept.expiry == 0 or self._server.stopping:
             return False
         seconds = delay if kept.expiry is None else min(delay, kept.expiry)
         due = self._server.ledger.clock() + seconds
-        return self._server.wills.add(self._key, self._peer, will, due, self.client_id)
+        return self._server.wills.add(self._key, self._peer, will, due, self.client_id, place)
 
     def _silence(self, seconds: float, allowed: float) -> str:
         self._parting = Reason.KEEP_ALIVE_TIMEOUT
@@ -465,6 +475,37 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self.account is None:
             return f"no CONNECT within {allowed:g} s"
         return f"no packet for {seconds:.1f} s, keep-alive is over"
+
+    # -- unfinished input -----------------------------------------------------------------------
+
+    def _holding(self) -> int:
+        """See `Session._holding`."""
+        ahead = self._ahead
+        return self._connection.held_bytes + (0 if ahead is None else ahead.size)
+
+    def _let_go(self) -> None:
+        """See `Session._let_go`."""
+        self._connection.let_go()
+
+    def _share(self) -> tuple[str, int | None]:
+        """See `Session._share`: its user's, if it is known that it is."""
+        if self.account is None:
+            return self._server.input.before_login(self._link.peer)
+        return self._share_of(self._peer)
+
+    def _share_of(self, peer: Peer) -> tuple[str, int | None]:
+        book, link = self._server.input, self._link
+        verified = link.user is not None or self._server.settings.verifies
+        if verified and peer.user != NO_USER:
+            return book.of_user(peer.user)
+        return book.of_address(link.peer)
+
+    def _drop_input(self, why: str) -> None:
+        """See `Session._drop_input`; nothing that comes after this is parsed."""
+        self._part(Reason.QUOTA_EXCEEDED, why)
+        self._connection.close()
+        self._ahead = self._single = None
+        super()._drop_input(why)
 
     # -- who pays -------------------------------------------------------------------------------
 
@@ -534,6 +575,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             if data and not await self._add_ahead(ahead, data):
                 return
             data = b""
+            self._note_input(ahead=True)
             if self._eof and self._inflight is not None:
                 # Nothing more will be acknowledged; what others may have instead they get now.
                 if self._shares is not None:
@@ -1088,12 +1130,14 @@ class MqttSession(Session["MqttServer", Account | None]):
 
         Who has said something behind its CONNECT before it left is to be heard.
         """
-        while not self._eof and self._unparsed() < LOOK_AHEAD_BYTES:
+        while not self._eof and self._unparsed() < AHEAD_FLOOR:
+            self._note_input(ahead=True)
             try:
                 data = await self._link.receive()
             except OSError:
                 data = b""
             self._received(data)
+        self._note_input(ahead=True)
         if not self._unparsed():
             check.cancel()
 
@@ -1158,12 +1202,14 @@ class MqttSession(Session["MqttServer", Account | None]):
                 break
             yield parting
         self._take_place(peer)
+        will = self._admit_will(packet, peer)
         self.client_id = client_id
         self._key = key
         self._peer = peer
         self._rights = server.rights_of(peer, client_id)
         if self._rights is not None and server.authority.restricts_writing:
             self._writable = Writable(self._rights, server)
+        self._close_input()  # what it sends from now on is its user's
         name = peer.name
         kept, present = self._find_session(packet, name)
         server.came_back(self._key, to_its_session=present)
@@ -1190,7 +1236,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if kept is not None:
             self._kept = kept
             yield from self._attach(kept)
-        self._will = None if packet.will is None else LastWill.of(packet.will)
+        self._will = will
         keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
         self._deadline_after = (
             keep_alive * KEEP_ALIVE_GRACE if keep_alive else settings.idle_timeout
@@ -1218,13 +1264,32 @@ class MqttSession(Session["MqttServer", Account | None]):
         Raises:
             RemoteProtocolError: If they have too many connections; the client has been told.
         """
-        proved = self._server.settings.passwords is not None or self._link.user is not None
+        proved = self._server.settings.verifies or self._link.user is not None
         place = take_place(self._server, peer, proved=proved)
         if isinstance(place, str):
             five = self._five is not None
             full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
             self._deny(full, place, counted=True)
         self._place = place
+
+    def _admit_will(self, packet: Connect, peer: Peer) -> LastWill | None:
+        """Return a client's will, which is counted from now on.
+
+        Raises:
+            RemoteProtocolError: If there is no room for it; the client has been told.
+        """
+        if packet.will is None:
+            return None
+        server = self._server
+        will = LastWill.of(packet.will)
+        share, _ = self._share_of(peer)
+        try:
+            standing = server.ledger.standing_of(peer.name)
+            self._will_place = server.will_room.take(will, share, standing)
+        except QuotaExceededError as exc:
+            full = ConnectReturnCode.SERVER_UNAVAILABLE
+            self._deny(full if self._five is None else Reason.QUOTA_EXCEEDED, str(exc))
+        return will
 
     def _welcome(self, packet: Connect, kept: KeptSession | None) -> Properties:
         """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""

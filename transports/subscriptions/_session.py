@@ -167,8 +167,12 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                     continue
                 return self._cut_off()
             if more:
+                self._note_input(ahead=True)
                 await self._wait_for_turn(work.let_others)
                 continue
+            held = self._note_input()
+            if held is not None and not held.may_grow():
+                await self._wait_for_room(held)
             self._received(await link.receive())
 
     def _received(self, data: bytes) -> None:
@@ -278,6 +282,19 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             or any(whose is each.subscription for each in self._attachments.values())
         )
 
+    def _holding(self) -> int:
+        """See `Session._holding`."""
+        return self._frames.held_bytes
+
+    def _let_go(self) -> None:
+        """See `Session._let_go`."""
+        self._frames.let_go()
+
+    def _drop_input(self, why: str) -> None:
+        """See `Session._drop_input`."""
+        self._frames.close()
+        super()._drop_input(why)
+
     def _close(self) -> None:
         self._frames.close()
         self._pending.clear()
@@ -308,6 +325,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 data = b""  # it will be found again when its turn comes
             allowance -= len(data)
             self._received(data)
+            self._note_input(ahead=True)
 
     def _overtake(self, looked_at: int) -> int:
         """Handle what may overtake those before it; return how many stay, -1 to look no further."""

@@ -264,8 +264,32 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._retract_all()
         self._log(logging.INFO, "left", f"{self.name} left: {reason}", reason)
 
-    def _close(self) -> None:
+    # -- unfinished input -----------------------------------------------------------------------
+
+    def _holding(self) -> int:
+        """See `Session._holding`."""
+        held = self._connection.held_bytes + self._messages_bytes + self._ahead_bytes
+        return held if self._websocket is None else held + self._websocket.collected_bytes
+
+    def _let_go(self) -> None:
+        """See `Session._let_go`."""
+        self._connection.let_go()
+
+    def _drop_input(self, why: str) -> None:
+        """See `Session._drop_input`; what it asserts is taken back as the connection ends."""
+        self._forget_input()
+        super()._drop_input(why)
+
+    def _forget_input(self) -> None:
         self._connection.close()
+        self._messages.clear()
+        self._ahead.clear()
+        self._messages_bytes = self._ahead_bytes = 0
+        if self._websocket is not None:
+            self._websocket.drop()
+
+    def _close(self) -> None:
+        self._forget_input()
 
     def _silence(self, seconds: float, allowed: float) -> str:
         return f"no packet for {seconds:.1f} s, {allowed:g} are allowed"
@@ -308,6 +332,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             except OSError:
                 data = b""  # it will be found again when its turn comes
             self._received(data)
+            self._note_input(ahead=True)
             # Nothing of its own may sit unsent while it waits.
             self._server.flusher.flush_now()
 

@@ -203,6 +203,32 @@ class Peers:
     max_packet_size: Annotated[Size, Parameter(help="Bytes in one packet.")] = (
         DEFAULTS.max_packet_size
     )
+    max_connect_size: Annotated[
+        Size, Parameter(help="Bytes in an MQTT client's CONNECT, its will and password included.")
+    ] = DEFAULTS.max_connect_size
+    input_limit: Annotated[
+        OptionalSize,
+        Parameter(
+            help="Bytes of unfinished input of all connections: incomplete packets, and what is "
+            "read ahead while a connection waits. Above that, the connections go first whose "
+            "address or user has most, and which make no progress; none: no limit."
+        ),
+    ] = DEFAULTS.input_limit
+    address_input_limit: Annotated[
+        OptionalSize,
+        Parameter(
+            help="The same for the connections of one address that have not logged in; none: no "
+            "limit."
+        ),
+    ] = DEFAULTS.address_input_limit
+    user_input_limit: Annotated[
+        OptionalSize,
+        Parameter(help="The same for the connections of one verified user; none: no limit."),
+    ] = DEFAULTS.user_input_limit
+    will_limit: Annotated[
+        OptionalSize,
+        Parameter(help="Bytes of memory that all MQTT clients' wills may take; none: no limit."),
+    ] = DEFAULTS.will_limit
     max_client_id: Annotated[Size, Parameter(help="Bytes in a client identifier.")] = (
         DEFAULTS.max_client_id
     )
