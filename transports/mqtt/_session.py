@@ -480,8 +480,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _holding(self) -> int:
         """See `Session._holding`."""
-        ahead = self._ahead
-        return self._connection.held_bytes + (0 if ahead is None else ahead.size)
+        connection, ahead = self._connection, self._ahead
+        # Something has been collected only if something is missing.
+        held = connection.held_bytes if connection.missing else len(connection.buffer)
+        return held if ahead is None else held + ahead.size
 
     def _let_go(self) -> None:
         """See `Session._let_go`."""

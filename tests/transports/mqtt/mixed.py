@@ -52,14 +52,18 @@ from clearfunds.accounts import (
     Watermark,
 )
 from clearfunds.dataspace import Batch, Publication
+from clearfunds.dataspace.queues import Group, Queue
+from clearfunds.dataspace.subscriptions import RangeSubscription
 from clearfunds.transports import (
     Link,
     Relay,
     RelayReport,
     RelaySettings,
     SubscriptionPolicy,
+    Tenant,
     serve_relay,
 )
+from clearfunds.transports._outlet import Outlet
 from clearfunds.transports._scheduler import Work
 from clearfunds.transports.acl import Acl, parse_acl
 from clearfunds.transports.mqtt import (
@@ -70,6 +74,7 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     Unsubscribe,
 )
+from clearfunds.transports.mqtt._inflight import Inflight
 from clearfunds.transports.subscriptions._server import READERS_ACCOUNT
 from tests.transports.mqtt.mixed_clients import Client, Reader, Writer
 from tests.transports.mqtt.users import user_line
@@ -89,7 +94,7 @@ SMALL: Final[dict[str, Any]] = {
     "max_awaiting_release": 4,
     "max_topic_alias": 2,
     "max_retained": 4,
-    "max_sessions": 4,
+    "max_sessions": 5,
     "max_queued": 12,
     "session_expiry": 3.0,
     "patience": 0.02,
@@ -142,6 +147,16 @@ RELAYS: Final[dict[str, dict[str, Any]]] = {
     "dropping": {"stuck": "drop_oldest", "reader_stuck": "drop_oldest"},
     "spilling": {"stuck": "spill", "store": True, "fsync_interval": 0.0, "behind_limit": 20_000},
     "waiting": {"stuck": "wait", "reader_stuck": "wait", "store": True},
+    "tenants": {
+        "store": True,
+        "fsync_interval": 0.0,
+        "subscription_policy": POLICIES,
+        "tenant": (
+            Tenant(name="topics", topic=("t/b", "v"), kept=6000),
+            Tenant(name="some", client=("a", "b"), users=True, user_items=8, kept=6000),
+            Tenant(name="rest", default=True, items=20),
+        ),
+    },
     "credit": {
         "flow": "credit",
         "credit_reader_outlet": Credit(4, 2),
@@ -159,29 +174,32 @@ BILL: Final = re.compile(rb"<(\d+)([!~])>")
 NAMES: Final = "abcde"
 
 DOINGS: Final = {
-    "come": 10,
-    "leave": 4,
+    "come": 6,
+    "leave": 2,
     "publish": 26,
     "subscribe": 10,
     "unsubscribe": 3,
     "read": 16,
-    "acknowledge": 12,
+    "acknowledge": 16,
     "pass_time": 5,
     "change_policy": 4,
-    "change_rules": 2,
-    "prove_again": 3,
-    "cut_replay": 2,
+    "change_rules": 1,
+    "prove_again": 4,
+    "cut_replay": 1,
     "range": 5,
     "write": 5,
-    "alarm": 2,
-    "copy": 0.5,
-    "restart": 0.5,
-    "crash": 0.5,
-    "desert": 0.5,
+    "alarm": 1,
+    "copy": 0.4,
+    "restart": 0.15,
+    "crash": 0.25,
+    "desert": 0.2,
 }
 """What may be done, and how often as against the rest."""
 
 WORDS: Final = tuple(DOINGS)
+
+BY_CLIENTS: Final = ("publish", "subscribe", "read", "acknowledge", "prove_again")
+"""What only a client can do that is there."""
 
 
 @attrs.frozen
@@ -237,7 +255,8 @@ class Machine:
     Attributes:
         relay: The one that runs.
         done: How often each thing was done.
-        seen: How often something was behind, was waited for, and so on, after a step.
+        seen: How often something was behind, was waited for, and so on, after a step; and what
+            became of the messages.
         looked: In how many loans it was seen who has to pay, and for how many payloads.
     """
 
@@ -254,6 +273,7 @@ class Machine:
         self.looked = 0
         self.seen: Counter[str] = Counter()
         self._bills: list[str] = []
+        self._wrong: list[str] = []
         self._hung: list[socket.socket] = []
         self._clients = [Client(name, LISTENER, self._bill, scram) for name in NAMES]
         self._readers = [Reader("one"), Reader("two")]
@@ -342,7 +362,10 @@ class Machine:
         ledger.audit()
         assert self.relay.internal_errors == 0
         assert set(ledger.accounts) == {"server"}, set(ledger.accounts)
-        assert ledger.statistics().debt_items == ledger.statistics().leaked_loans == 0
+        found = ledger.statistics()
+        assert found.debt_items == found.leaked_loans == 0
+        self.seen.update(found.repaid_items)
+        self.seen.update({f"relieved: {policy}": n for policy, n in found.relieved.items()})
 
     def _hang_up(self) -> None:
         for sock in self._hung:
@@ -372,6 +395,7 @@ class Machine:
         assert self.relay.internal_errors == 0
         ledger.audit()
         assert ledger.leaked_loans == 0
+        assert self._wrong == []
         self._note()
         for holder, loan in ledger.held():
             self._bill_is_right(holder, loan.account, loan.item)
@@ -379,6 +403,7 @@ class Machine:
     def _note(self) -> None:
         """Note what was the case, for who wants to know whether anything ever is."""
         relay, ledger = self.relay, self.relay.ledger
+        self.seen["connected"] += len(relay.mqtt.sessions)
         self.seen["waits"] += bool(ledger.waiters)
         self.seen["halted"] += bool(relay.mqtt.account.halted)
         self.seen["at rest"] += any(account.debt_items for account in ledger.at_rest)
@@ -403,17 +428,42 @@ class Machine:
                 why = f"{account.name} pays at {holder} for what {payer} caused: {data!r}"
                 assert not wrong, why
 
+    def look_at_charges(self, patch: pytest.MonkeyPatch) -> None:
+        """Look at what is charged at the moment when it is, too: much is repaid at once."""
+
+        def looking(hold: Callable[..., object]) -> Callable[..., object]:
+            def look_and_hold(holder: Any, account: Account, item: Any, *more: Any) -> object:
+                name = str(getattr(holder, "name", ""))
+                try:
+                    self._bill_is_right(name, account, item)
+                except AssertionError as exc:
+                    self._wrong.append(str(exc))  # it may be caught where it is
+                return hold(holder, account, item, *more)
+
+            return look_and_hold
+
+        for kind in (Outlet, Inflight, Queue, Group, RangeSubscription):
+            patch.setattr(kind, "hold", looking(kind.hold))
+
     # -- what is done ---------------------------------------------------------------------------
 
     async def _do(self, step: Step) -> None:
         chance = random.Random(step.seed)
         client = self._clients[step.who]
-        match step.doing:
+        doing = step.doing
+        if not client.open and doing in BY_CLIENTS and chance.random() < 0.5:
+            doing = "come"
+        match doing:
             case "come":
                 self._come(client, chance)
+                for _ in range(chance.choice((0, 3, 3))):  # as far as it is in, or not
+                    await self._settle()
+                    client.read(1 << 20)
             case "leave":
                 self._leave(client, chance)
             case "publish":
+                if chance.random() < 0.5:
+                    client.read(1 << 20)
                 client.publish(chance)
             case "subscribe":
                 self._subscribe(client, chance)
@@ -427,7 +477,11 @@ class Machine:
                 client.acknowledge(chance)
             case "prove_again":
                 client.read(1 << 20)
+                self.seen["proves anew"] += client.proved
                 client.prove_again(chance)
+                for _ in range(chance.choice((0, 1, 3))):
+                    await self._settle()
+                    client.read(1 << 20)
             case "cut_replay":
                 client.tell(Subscribe(1, (("#", chance.randrange(3)),)))
                 if chance.random() < 0.5:
@@ -452,7 +506,7 @@ class Machine:
             case "write":
                 self._write(chance)
             case "alarm":
-                self._alarms.sample(MEMORY, chance.choice((0, 0, 200)))
+                self._alarms.sample(MEMORY, chance.choice((0, 0, 0, 200)))
             case "copy":
                 await self._make_copy()
             case "desert":
@@ -579,8 +633,9 @@ class Machine:
         kept, readers = self.relay.mqtt.kept, self.relay.readers
         assert kept is not None
         assert readers is not None
-        for key in list(kept.by_id):
-            kept.discard(key)
+        for key, session in list(kept.by_id.items()):
+            if session.may_be_ended:
+                kept.discard(key)
         for name in list(readers.subscriptions.names()):
             readers.subscriptions.drop(name)
 
@@ -610,7 +665,9 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
         patch.setattr("clearfunds.transports._server.TICK_SECONDS", 0.02)
         patch.setattr(Work, "is_over", now_and_then())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        yield Machine(which, directory)
+        found = Machine(which, directory)
+        found.look_at_charges(patch)
+        yield found
 
 
 async def count(which: str, seed: int, steps: int) -> dict[str, Any]:

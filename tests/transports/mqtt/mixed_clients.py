@@ -52,6 +52,9 @@ METHOD: Final = "SCRAM-SHA-256"
 MAX_UNSENT: Final = 50_000
 """Bytes that a client still has to send before it says nothing new: it is not read."""
 
+MAX_UNDER_WAY: Final = 3
+"""Publications of QoS 1 and 2 of one client that have not been answered."""
+
 Bill = Callable[[str, bool], bytes]
 """Returns what a payload begins with, so that it can be seen who has to pay for it: given who, and
 whether it may come as a replay, too."""
@@ -128,6 +131,7 @@ class Client(Socket):
         self._buffer = b""
         self.unacknowledged: deque[PubAck | PubRec | PubComp] = deque()
         self._packet_id = 0
+        self._under_way = 0
         self._count = 0
 
     @property
@@ -141,6 +145,7 @@ class Client(Socket):
         self.user, password, properties = "-", None, Properties()
         self._buffer = b""
         self.unacknowledged.clear()
+        self._under_way = 0
         self._proof, self.proved, self.came = None, False, False
         clean = chance.random() < 0.4
         if users and chance.random() < 0.5:
@@ -152,10 +157,10 @@ class Client(Socket):
             if chance.random() < 0.3:
                 said["receive_maximum"] = chance.choice((1, 2))
             if chance.random() < 0.1:
-                said["maximum_packet_size"] = chance.choice((60, 1000))
+                said["maximum_packet_size"] = chance.choice((200, 1000))
             if chance.random() < 0.3:
                 said["topic_alias_maximum"] = 2
-            if self._scram is not None and self.user != "-" and chance.random() < 0.6:
+            if self._scram is not None and self.user != "-" and chance.random() < 0.8:
                 password = None
                 said |= self._begin_proof(self.user)
             properties = Properties(**said)
@@ -192,6 +197,7 @@ class Client(Socket):
     def prove_again(self, chance: random.Random) -> None:
         """Begin to authenticate again, as the same user or, for once, as another."""
         if self.proved:
+            self.proved = False  # until it is again
             user = self.user if chance.random() < 0.9 else "w"
             self.say(encode5(Auth(0x19, Properties(**self._begin_proof(user)))))
 
@@ -207,7 +213,10 @@ class Client(Socket):
             if self.busy or not self.open:
                 return
             retain = chance.random() < 0.15
-            qos = chance.randrange(3)
+            # What it may not have under way costs it its connection, now and then.
+            full = self._under_way >= MAX_UNDER_WAY and chance.random() < 0.95
+            qos = 0 if full else chance.randrange(3)
+            self._under_way += bool(qos)
             self._packet_id = self._packet_id % 50 + 1
             body = self._bill(self.account, retain) + bytes(chance.choice((0, 10, 300, 1500)))
             if retain and chance.random() < 0.2:
@@ -246,11 +255,15 @@ class Client(Socket):
             self.unacknowledged.append(answer(packet.packet_id))
         elif isinstance(packet, PubRel):
             self.unacknowledged.append(PubComp(packet.packet_id))
-        elif isinstance(packet, PubRec):
+        elif isinstance(packet, PubRec) and packet.reason < 0x80:
             self.tell(PubRel(packet.packet_id))
+        elif isinstance(packet, PubAck | PubRec | PubComp):
+            self._under_way = max(0, self._under_way - 1)
         elif isinstance(packet, ConnAck):
             self.came = packet.return_code == 0
             self.proved = self.came and self._proof is not None
+        elif isinstance(packet, Auth) and not packet.reason:
+            self.proved = True
         elif isinstance(packet, Auth) and packet.reason == 0x18 and self._proof is not None:
             data = packet.properties.authentication_data
             assert data is not None
