@@ -1617,7 +1617,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         qos = options & HIGHEST_QOS
         if is_shared(text):
-            return self._share(account, text, options, identifier)
+            return self._join_group(account, text, options, identifier)
         told = options & BRIDGE_OPTIONS if self._bridge is None else BRIDGE_OPTIONS
         if self._kept is not None:
             try:
@@ -1693,7 +1693,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return no, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         return malformed or fault, Reason.TOPIC_FILTER_INVALID
 
-    def _share(self, account: Account, text: str, options: int, identifier: int) -> str | None:
+    def _join_group(self, account: Account, text: str, options: int, identifier: int) -> str | None:
         """Have a part in a group; return why not. What is retained is not told of (4.8.2)."""
         if options & HIGHEST_QOS and self._kept is None:
             self._have_inflight(account)
