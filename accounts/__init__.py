@@ -38,6 +38,7 @@ from ._errors import SelfWaitError as SelfWaitError
 from ._errors import SettledError as SettledError
 from ._errors import TooManyDeliveriesError as TooManyDeliveriesError
 from ._errors import UnfitPolicyError as UnfitPolicyError
+from ._faults import Faults as Faults
 from ._holder import DEFAULT_PATIENCE as DEFAULT_PATIENCE
 from ._holder import JOIN_BYTES as JOIN_BYTES
 from ._holder import Holder as Holder
@@ -71,6 +72,7 @@ from ._slow_waits import DEFAULT_SLOW_WAIT as DEFAULT_SLOW_WAIT
 from ._slow_waits import watch_slow_waits as watch_slow_waits
 from ._standing import DEFAULT_STANDING_BYTES as DEFAULT_STANDING_BYTES
 from ._standing import DEFAULT_STANDING_ITEMS as DEFAULT_STANDING_ITEMS
+from ._standing import DEFAULT_STANDING_SHAPES as DEFAULT_STANDING_SHAPES
 from ._standing import Quota as Quota
 from ._standing import Standing as Standing
 from ._statistics import AccountStatistics as AccountStatistics

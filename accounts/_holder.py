@@ -84,8 +84,9 @@ class Recipient(abc.ABC):
         """Take custody of one `item`, for which `account` has just been charged.
 
         Called by a commit, for each delivery; must not raise. If it does nevertheless, it has taken
-        nothing, and whoever commits hears of it when the others have theirs. What arrives after the
-        holder has been closed is repaid at once as `dropped`.
+        nothing, and its connection ends (`Faults`); where nobody ends connections, whoever commits
+        hears of it when the others have theirs. What arrives after the holder has been closed is
+        repaid at once as `dropped`.
         """
 
     def gathered(self) -> None:  # noqa: B027 (most have nothing to do then)
@@ -119,6 +120,9 @@ class Holder(Recipient):
 
     kind = "holder"
     """What sort of holder this is, for people, and for metrics: as many kinds as classes."""
+
+    takes_responsibility: ClassVar[bool] = False
+    """Whether what it has taken may be acknowledged to its publisher for that (`Confirm`)."""
 
     policies: ClassVar[frozenset[StuckPolicy]] = frozenset(StuckPolicy) - RELIEVES
     """By which policies holders of this class can be dealt with."""

@@ -16,6 +16,7 @@ import trio
 from ._account import UNUSUAL, Account, check_weight
 from ._backlog import Relief
 from ._errors import AccountError, AuditError, ClosedAccountError, SelfWaitError
+from ._faults import Faults
 from ._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS, Histogram
 from ._holder import Holder
 from ._incidents import Incidents
@@ -101,6 +102,7 @@ class Ledger:
         waiters: The readers that wait now.
         confirming: Who wants to hear that responsibility has been taken for what is being handed
             over at this moment; for `Holder.hold`.
+        faults: What is done about faults of our own in what belongs to one connection.
         recorder: Who is told of every settlement, publication, stall and change of a limit; None:
             nobody is.
     """
@@ -165,6 +167,7 @@ class Ledger:
         # Of the turn that is being handed over.
         self.confirming: Confirm | None = None
         self.recorder: Recorder | None = None
+        self.faults = Faults()
         self.router = Router(self, "router")
 
     # -- accounts -------------------------------------------------------------------------------

@@ -125,35 +125,55 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
     # Ten thousand may wait together for what ten thousand hold: each crowd is sorted once.
     crowds: dict[frozenset[Account], tuple[str, ...]] = {}
     for holder in list(ledger.holders) if holders is None else holders:
-        if now - holder.progressed_at < holder.patience:
+        try:
+            if now - holder.progressed_at < holder.patience:
+                continue
+            found = _stuck(holder, now, lines, blocked, crowds)
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            # One holder's fault must not leave everybody else's readers waiting.
+            ledger.faults.note(holder, "looking at its patience", exc)
             continue
-        items = nbytes = 0
-        waited_for: set[Account] = set()
-        # Also of a queue that the store blocks, and which has others' messages only.
-        of_it = blocked.get(holder.name, ())
-        has_some = False
-        for loan in holder.waited_for():
-            has_some = True
-            found = [
-                account
-                for account in loan.account.chain
-                if account in lines and (account.waits_on_holders or account in of_it)
-            ]
-            if found:
-                items += loan.items
-                nbytes += loan.bytes
-                waited_for.update(found)
-        if has_some:
-            waited_for.update(of_it)
-        if waited_for:
-            idle = now - max(holder.progressed_at, min(lines[at].since for at in waited_for))
-            if idle >= holder.patience:
-                where = frozenset(waited_for)
-                if where not in crowds:
-                    names = set[str]().union(*(lines[at].names for at in where))
-                    crowds[where] = tuple(sorted(names))
-                stuck.append(Stuck(holder, crowds[where], items, nbytes, idle))
+        if found is not None:
+            stuck.append(found)
     return stuck
+
+
+def _stuck(
+    holder: Holder,
+    now: float,
+    lines: dict[Account, _Line],
+    blocked: dict[str, set[Account]],
+    crowds: dict[frozenset[Account], tuple[str, ...]],
+) -> Stuck | None:
+    """Say so if somebody waits on a holder, and has for as long as its patience."""
+    items = nbytes = 0
+    waited_for: set[Account] = set()
+    # Also of a queue that the store blocks, and which has others' messages only.
+    of_it = blocked.get(holder.name, ())
+    has_some = False
+    for loan in holder.waited_for():
+        has_some = True
+        found = [
+            account
+            for account in loan.account.chain
+            if account in lines and (account.waits_on_holders or account in of_it)
+        ]
+        if found:
+            items += loan.items
+            nbytes += loan.bytes
+            waited_for.update(found)
+    if has_some:
+        waited_for.update(of_it)
+    if not waited_for:
+        return None
+    idle = now - max(holder.progressed_at, min(lines[at].since for at in waited_for))
+    if idle < holder.patience:
+        return None
+    where = frozenset(waited_for)
+    if where not in crowds:
+        names = set[str]().union(*(lines[at].names for at in where))
+        crowds[where] = tuple(sorted(names))
+    return Stuck(holder, crowds[where], items, nbytes, idle)
 
 
 def _debtors(holder: Holder) -> tuple[str, ...]:
@@ -213,6 +233,16 @@ class _Watch:
                 self._deal_with(each, now)
         for ring, members in stuck_rings.values():
             self._deal_with_ring(ring, members, now)
+
+    def shortest_patience(self, impatient: Iterable[Holder]) -> float:
+        """Return the shortest patience of some holders that is not 0."""
+        shortest = math.inf
+        for holder in impatient:
+            try:
+                shortest = min(shortest, holder.patience or math.inf)
+            except Exception as exc:  # noqa: BLE001 (as in `overdue`)
+                self.ledger.faults.note(holder, "looking at its patience", exc)
+        return shortest
 
     async def _rings(self, now: float) -> tuple[Ring, ...]:
         """Return the rings there are, and let others go on once in a while."""
@@ -290,11 +320,8 @@ class _Watch:
         before = _written_off(self.ledger)
         try:
             holder.relieve(sentence, stuck.fields())
-        except Exception:
-            # One holder's fault must not leave everybody else's readers waiting.
-            logger.exception(
-                "%s %s could not be relieved", holder.kind, holder.name, extra=stuck.fields()
-            )
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            self._failed(stuck, "relieved", exc)
             return False
         if holder not in self.ledger.holders:
             # It could do nothing by its policy, and has ended itself, and said so.
@@ -324,11 +351,8 @@ class _Watch:
         before = _written_off(self.ledger)
         try:
             holder.give_up(sentence)
-        except Exception:
-            # As above.
-            logger.exception(
-                "%s %s could not be given up", holder.kind, holder.name, extra=stuck.fields()
-            )
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            self._failed(stuck, "given up", exc)
             return False
         if (
             holder.kind == "queue"
@@ -342,6 +366,16 @@ class _Watch:
             return True
         self._note_given_up(stuck, debtors, before, ring)
         return True
+
+    def _failed(self, stuck: Stuck, how: str, exc: Exception) -> None:
+        """Note that one could not be dealt with: the others are nevertheless."""
+        holder = stuck.holder
+        logger.error(
+            "%s %s could not be %s", holder.kind, holder.name, how,
+            exc_info=exc, extra=stuck.fields(),
+        )  # fmt: skip
+        if self.ledger.faults.ends:
+            self.ledger.faults.note(holder, f"it was to be {how}", exc)
 
     def _note_given_up(
         self, stuck: Stuck, debtors: tuple[str, ...], before: tuple[int, int], ring: int
@@ -400,7 +434,7 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
                 await somebody_waits.wait()
             now = trio.current_time()
             impatient = list(ledger.impatient)
-            shortest = min([each.patience for each in impatient if each.patience], default=math.inf)
+            shortest = watch.shortest_patience(impatient)
             if now >= soon:
                 soon = now + max(shortest, PAUSE_SECONDS) if ledger.waiters else math.inf
             if somebody_waits.is_set():

@@ -8,6 +8,8 @@ messages do.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import attrs
 
 from ._errors import QuotaExceededError
@@ -20,6 +22,12 @@ DEFAULT_STANDING_BYTES = 64 << 20
 """64 MiB: eight times the default limit of an account's debt."""
 
 
+DEFAULT_STANDING_SHAPES = 100
+"""In how many different places one owner's filters and patterns may have their wildcards and
+constants: what is published is looked up once for each. Twice what AWS IoT Core allows of
+subscriptions a connection; most clients have less than ten."""
+
+
 @attrs.frozen(slots=True)
 class Quota:
     """How much standing state one owner may have."""
@@ -28,6 +36,8 @@ class Quota:
     """Assertions and retained messages, or None for no limit."""
     bytes: int | None = DEFAULT_STANDING_BYTES
     """Bytes, or None for no limit."""
+    shapes: int | None = DEFAULT_STANDING_SHAPES
+    """Different shapes of topic filters and patterns, or None for no limit."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -50,6 +60,8 @@ class Standing:
     bytes: int = 0
     all: AllStanding = attrs.field(factory=AllStanding, repr=False)
     """What it is a part of."""
+    shapes: dict[Hashable, int] = attrs.field(factory=dict[Hashable, int], repr=False)
+    """The different shapes of its topic filters and patterns, and how many of these have each."""
 
     def check(self, items: int, nbytes: int) -> None:
         """See whether `items` more and `nbytes` more are allowed.
@@ -85,5 +97,34 @@ class Standing:
         self.bytes -= nbytes
         self.all.items -= items
         self.all.bytes -= nbytes
-        if not self.items and not self.bytes:
+        self._forget()
+
+    def check_shape(self, shape: Hashable) -> None:
+        """See whether one more filter or pattern of this shape is allowed.
+
+        Raises:
+            QuotaExceededError: If it would be one shape too many.
+        """
+        most = self.quota.shapes
+        if most is not None and len(self.shapes) >= most and shape not in self.shapes:
+            msg = (
+                f"{self.owner} has filters or patterns of {most} different shapes, which is the "
+                "limit; have their wildcards and constants in the same places, or raise the quota"
+            )
+            raise QuotaExceededError(msg)
+
+    def add_shape(self, shape: Hashable) -> None:
+        """Count one more, without a check."""
+        self.shapes[shape] = self.shapes.get(shape, 0) + 1
+        self.all.owners.add(self)
+
+    def release_shape(self, shape: Hashable) -> None:
+        """Count one less."""
+        self.shapes[shape] -= 1
+        if not self.shapes[shape]:
+            del self.shapes[shape]
+            self._forget()
+
+    def _forget(self) -> None:
+        if not self.items and not self.bytes and not self.shapes:
             self.all.owners.discard(self)

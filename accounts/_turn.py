@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ._errors import SettledError, TooManyDeliveriesError
+from ._holder import Holder, Recipient
 from ._limit import UNLIMITED
 from ._measure import measure
 from ._outcome import Outcome, outcome_of
@@ -23,7 +24,7 @@ from ._waiters import NOBODY
 if TYPE_CHECKING:
     from ._account import Account
     from ._confirm import Confirm
-    from ._holder import Recipient
+    from ._ledger import Ledger
     from ._recorder import Recorder
 
 
@@ -117,8 +118,7 @@ class Turn:
             touched = self._hand_over()
         finally:
             self._end(Outcome.DELIVERED)
-        for holder in touched:
-            holder.ready()
+        _make_ready(touched, self.account.ledger)
         if self._failed is not None:
             raise _one_of(self._failed)
 
@@ -231,12 +231,12 @@ class Turn:
                 try:
                     holder.hold(account, item, items, nbytes, now)
                 except Exception as exc:  # noqa: BLE001 (raised again when all have theirs)
-                    self._failed = _not_held(account, items, nbytes, exc, self._failed)
+                    self._failed = _not_held(account, holder, items, nbytes, exc, self._failed)
                 else:
                     touched[holder] = None
             for holder in touched:
                 if holder.gathers:
-                    holder.gathered()
+                    ledger.faults.call(whose(holder), "gathering a commit", holder.gathered)
         finally:
             ledger.confirming = outer
         return touched
@@ -307,21 +307,58 @@ def hold_all(
         try:
             holder.hold(account, item, items, nbytes, now)
         except Exception as exc:  # noqa: BLE001 (raised again when all have theirs)
-            failed = _not_held(account, items, nbytes, exc, failed)
+            failed = _not_held(account, holder, items, nbytes, exc, failed)
     if failed is not None:
         raise _one_of(failed)
 
 
 def _not_held(
-    account: Account, items: int, nbytes: int, exc: Exception, before: list[Exception] | None
-) -> list[Exception]:
+    account: Account,
+    holder: Recipient,
+    items: int,
+    nbytes: int,
+    exc: Exception,
+    before: list[Exception] | None,
+) -> list[Exception] | None:
     """Take back what was charged for a holder that has raised: it has not taken it (rule 4).
 
-    It is at fault, and not who publishes, nor the others that are to have it: they get theirs, and
-    then it is raised. Returned is what there was `before`, and that.
+    It is at fault, and not who publishes, nor the others that are to have it: they get theirs.
+    Its connection ends (`Faults`); where nobody ends connections the fault is to be raised when all
+    have theirs. Returned is what is to be raised: what there was `before`, and perhaps that.
     """
     account.repay(items, nbytes, Outcome.REJECTED)
-    return [exc] if before is None else [*before, exc]
+    ledger = account.ledger
+    if not ledger.faults.ends:
+        return [exc] if before is None else [*before, exc]
+    last = whose(holder)
+    ledger.faults.note(last, "taking what was published", exc)
+    confirm = ledger.confirming
+    if confirm is not None and isinstance(last, Holder) and last.takes_responsibility:
+        # Its publisher would believe that it is there (rule 7).
+        confirm.expect()
+        confirm.refused(f"{last.kind} {last.name} could not take it, for an internal error")
+    return before
+
+
+def _make_ready(touched: Iterable[Recipient], ledger: Ledger) -> None:
+    """Tell each that it has got all: one that raises ends its own connection."""
+    left = iter(touched)
+    holder: Recipient | None = None
+    while True:
+        try:
+            for holder in left:
+                holder.ready()
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            assert holder is not None
+            ledger.faults.note(whose(holder), "seeing to what was published", exc)
+        else:
+            return
+
+
+def whose(recipient: Recipient) -> Recipient:
+    """Return the holder that a recipient stands before, as who serves connections knows it."""
+    holder = recipient.last_holder  # an empty one is false
+    return recipient if holder is None else holder
 
 
 def _one_of(failed: list[Exception]) -> Exception:

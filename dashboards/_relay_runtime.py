@@ -55,8 +55,8 @@ _NOW = [
     ),
     number(
         "Faults of its own",
-        "How many connections were closed for a fault of the relay's own in the time shown, or "
-        "since it started? Each is in the log, with its traceback.",
+        "How many faults of its own has the relay met in the time shown, or since it started? Each "
+        "closes one connection at the most, and is in the log with its traceback.",
         Query(f"sum({added(f'clearfunds_internal_errors_total{{{HERE}}}', '$__range')})"),
         red=1,
         span=4,

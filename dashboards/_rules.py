@@ -435,11 +435,12 @@ ALERTS: Final = (
         name="ClearfundsInternalErrors",
         expr=f"sum by (instance) (\n  {added('clearfunds_internal_errors_total', '15m')}\n) > 0",
         severity="critical",
-        summary="{{ $labels.instance }} closed connections for a fault of its own",
-        description="Something went wrong inside {{ $labels.instance }}, and connections were "
-        "closed for it: {{ $value | printf `%.0f` }} in the last 15 minutes. The tracebacks "
+        summary="{{ $labels.instance }} met faults of its own",
+        description="Something went wrong inside {{ $labels.instance }} "
+        "{{ $value | printf `%.0f` }} times in the last 15 minutes. Each time it closed the "
+        "connection that this belonged to, if it belonged to one, and nothing else. The tracebacks "
         "are in its log; please report them.",
-        when="any connection was closed for a fault of the relay's own in the last 15 min",
+        when="the relay met any fault of its own in the last 15 min",
         review="nothing",
     ),
     Alert(

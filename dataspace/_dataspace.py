@@ -38,10 +38,18 @@ from ._errors import DataspaceError, NotAssertedError
 from ._events import Asserted, Batch, Observe, Publication, Retracted
 from ._index import DEFAULT_MAX_SHAPES, Endpoint, PatternIndex, kind_wanted, matches
 from ._mailbox import Mailbox, subject_of
-from ._pattern import Path, Pattern, Skeleton, captured, compile_pattern
+from ._pattern import Path, Pattern, Skeleton, captured, compile_pattern, take_apart
 from ._retained import DEFAULT_MAX_RETAINED, DEFAULT_MAX_RETAINED_BYTES, RetainedStore
-from ._routes import DEFAULT_CACHED_ROUTES, Destinations, Route, Routes, Subscription
-from ._topics import TopicFilter
+from ._routes import (
+    DEFAULT_CACHED_ROUTE_BYTES,
+    DEFAULT_CACHED_ROUTES,
+    DEFAULT_MAX_DEEP_SHAPES,
+    Destinations,
+    Route,
+    Routes,
+    Subscription,
+)
+from ._topics import TopicFilter, memory_of, shape_of
 
 if TYPE_CHECKING:
     from .queues import Queue
@@ -130,6 +138,8 @@ class Dataspace:
         max_retained: How many topics may have a retained value.
         max_retained_bytes: How many bytes of topics and payloads may be retained.
         max_shapes: How many different shapes the patterns that are observed may have.
+        cached_route_bytes: How much memory the routes that are kept may take.
+        max_filter_shapes: See `max_deep_shapes` of `Routes`.
 
     Attributes:
         routes: Subscriptions to topics, for transports that route runs of publications.
@@ -148,9 +158,17 @@ class Dataspace:
         max_retained: int = DEFAULT_MAX_RETAINED,
         max_retained_bytes: int = DEFAULT_MAX_RETAINED_BYTES,
         max_shapes: int = DEFAULT_MAX_SHAPES,
+        cached_route_bytes: int = DEFAULT_CACHED_ROUTE_BYTES,
+        max_filter_shapes: int = DEFAULT_MAX_DEEP_SHAPES,
     ) -> None:
         self.ledger = ledger
-        self.routes = Routes(cached_routes, self._observers_of_runs)
+        self.routes = Routes(
+            cached_routes,
+            self._observers_of_runs,
+            cached_bytes=cached_route_bytes,
+            max_deep_shapes=max_filter_shapes,
+            may_be_observed=self._may_be_observed,
+        )
         self.retained = RetainedStore(max_retained, max_retained_bytes)
         self.published = 0
         self.deliveries = 0
@@ -224,7 +242,7 @@ class Dataspace:
             for holder in route.plain.holders:
                 turn.deliver(holder, event, 1, size)
             reached = len(route.plain.holders)
-        if self.looks_into_publications:
+        if route.looked_into:
             reached += self._route_value(turn, event, size)
         self._count(turn, reached)
 
@@ -250,9 +268,12 @@ class Dataspace:
 
     def _observers_of_runs(self, topic: str) -> tuple[Recipient, ...] | None:
         """Return whose patterns match any publication with QoS 0 on a topic; see `Route.run`."""
-        if not self.looks_into_publications:
-            return ()
         return self.recipients(Publication(topic, b""), ("payload",))
+
+    def _may_be_observed(self, topic: str) -> bool:
+        return self.looks_into_publications and self._index.may_concern_topic(
+            Publication(topic, b"")
+        )
 
     def recipients(self, value: Any, varying: Path | None = None) -> tuple[Recipient, ...] | None:
         """Return who observes `value`, for `route_run`.
@@ -417,7 +438,8 @@ class Dataspace:
 
         Raises:
             PatternError: If `pattern` cannot be one; at the commit, `TooManyShapesError`, and as
-                `assert_`.
+                `assert_`; `QuotaExceededError` also if its owner has too many shapes, or all have
+                (see `Routes.subscribe`).
             TypeError: If `holder` is none.
         """
         if holder is not None and not hasattr(holder, "hold"):
@@ -426,7 +448,10 @@ class Dataspace:
         compiled = pattern if isinstance(pattern, TopicFilter) else compile_pattern(pattern)
         if value is None:
             value = Observe(compiled)
-        assertion = Assertion(value, turn.account, measure(value), identity(value))
+        nbytes = measure(value)
+        if isinstance(compiled, TopicFilter):
+            nbytes += memory_of(compiled.text)
+        assertion = Assertion(value, turn.account, nbytes, identity(value))
         observation = Observation(compiled, holder, assertion)
         if isinstance(compiled, TopicFilter):
             # What stands before a holder may do so for one subscription of several: it does not
@@ -516,8 +541,11 @@ class Dataspace:
     def _subscribe(self, turn: Turn, observation: Observation, *, replay: bool) -> None:
         subscription = observation.subscription
         assert subscription is not None
-        self.routes.subscribe(subscription)
-        turn.on_undo(partial(self.routes.unsubscribe, subscription))
+        shape = shape_of(subscription.filter.text)
+        if shape is not None:
+            observation.assertion.owner.standing().check_shape(shape)
+        self._join(observation)
+        turn.on_undo(partial(self._leave, observation))
         if replay:
             for publication in self.retained.matching(subscription.filter.text):
                 holder: Recipient | None = subscription.holder
@@ -529,8 +557,12 @@ class Dataspace:
                     turn.deliver(holder, publication, 1, publication.nbytes)
 
     def _observe(self, turn: Turn, observation: Observation, pattern: Pattern) -> None:
-        endpoint, skeleton = self._index.add(pattern, observation)
+        skeleton = take_apart(pattern)
+        owner = observation.assertion.owner.standing()
+        owner.check_shape(skeleton.shape)
+        endpoint = self._index.put(skeleton, observation, Endpoint(skeleton.captures))
         observation.skeleton = skeleton
+        owner.add_shape(skeleton.shape)
         self._observations += 1
         self._look_again(skeleton)
         turn.on_undo(partial(self._drop_observation, observation))
@@ -547,10 +579,9 @@ class Dataspace:
             turn.deliver(holder, Asserted(shown), 1, measure(shown))
 
     def _unobserve(self, turn: Turn, observation: Observation) -> None:
-        subscription = observation.subscription
-        if subscription is not None:
-            self.routes.unsubscribe(subscription)
-            turn.on_undo(partial(self.routes.subscribe, subscription))
+        if observation.subscription is not None:
+            self._leave(observation)
+            turn.on_undo(partial(self._join, observation))
             return
         endpoint = self._drop_observation(observation)
         turn.on_undo(partial(self._restore_observation, observation, endpoint))
@@ -559,11 +590,28 @@ class Dataspace:
             for shown, _ in endpoint.shown.values():
                 turn.deliver(holder, Retracted(shown), 1, measure(shown))
 
+    def _join(self, observation: Observation) -> None:
+        subscription = observation.subscription
+        assert subscription is not None
+        self.routes.subscribe(subscription)
+        shape = shape_of(subscription.filter.text)
+        if shape is not None:
+            observation.assertion.owner.standing().add_shape(shape)
+
+    def _leave(self, observation: Observation) -> None:
+        subscription = observation.subscription
+        assert subscription is not None
+        self.routes.unsubscribe(subscription)
+        shape = shape_of(subscription.filter.text)
+        if shape is not None:
+            observation.assertion.owner.standing().release_shape(shape)
+
     def _drop_observation(self, observation: Observation) -> Endpoint:
         skeleton = observation.skeleton
         assert skeleton is not None
         self._observations -= 1
         endpoint = self._index.remove(skeleton, observation)
+        observation.assertion.owner.standing().release_shape(skeleton.shape)
         self._look_again(skeleton)
         return endpoint
 
@@ -573,6 +621,7 @@ class Dataspace:
         self._observations += 1
         # The very same endpoint: what is undone next may be what it showed.
         self._index.put(skeleton, observation, endpoint)
+        observation.assertion.owner.standing().add_shape(skeleton.shape)
         self._look_again(skeleton)
 
     def _look_again(self, skeleton: Skeleton) -> None:

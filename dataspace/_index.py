@@ -2,8 +2,10 @@
 
 Theory of operation. Patterns that look at the same places share a table, keyed by the constants
 that they want to find there; below that, those that show the same captures share one `Endpoint`.
-So an event is compared once with each distinct shape, however many observers there are, and then
-found by a dictionary look-up. Shapes are kept by the kind of the event, with those that take any
+So an event is compared once with each distinct shape, however many observers there are: what
+stands where the shape has its constants is looked up in the table, and whether all else is as it
+should be is asked of those alone that are found. What was found in the event for one shape is
+remembered for the others. Shapes are kept by the kind of the event, with those that take any
 kind apart; tables are removed when their last observer goes (upstream's never are).
 
 Source: the idea is syndicate-rs's skeleton.rs; the arrangement is our own.
@@ -11,20 +13,21 @@ Source: the idea is syndicate-rs's skeleton.rs; the arrangement is our own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from typing import Any
 
 import attrs
 
 from ._errors import TooManyShapesError
+from ._events import Publication
 from ._kinds import kind_of
 from ._pattern import (
+    Looked,
     Path,
     Pattern,
     Shape,
     Skeleton,
     captured,
-    constants_of,
     fits,
     take_apart,
 )
@@ -43,10 +46,56 @@ class Endpoint:
 
 
 Constants = tuple[tuple[type, Hashable], ...]
-Table = dict[Constants, dict[tuple[Path, ...] | None, Endpoint]]
 
-DEFAULT_MAX_SHAPES = 10_000
-"""Distinct shapes of patterns. Routing a value looks at all those of its kind, at 1 to 2 us each;
+
+class _Table:
+    """Endpoints of one shape, by their constants, and then by what they show."""
+
+    __slots__ = ("_others", "endpoints")
+
+    def __init__(self) -> None:
+        self.endpoints: dict[Constants, dict[tuple[Path, ...] | None, Endpoint]] = {}
+        # By places of constants: all but those there, of those that there are.
+        self._others: dict[tuple[int, ...], set[Constants]] = {}
+
+    def put(self, skeleton: Skeleton, endpoint: Endpoint) -> Endpoint:
+        """Return the endpoint of a pattern, which is `endpoint` if there is none yet."""
+        endpoints = self.endpoints.get(skeleton.constants)
+        if endpoints is None:
+            endpoints = self.endpoints[skeleton.constants] = {}
+            self._others.clear()
+        return endpoints.setdefault(skeleton.captures, endpoint)
+
+    def remove(self, skeleton: Skeleton) -> None:
+        """Remove the endpoint of a pattern."""
+        endpoints = self.endpoints[skeleton.constants]
+        del endpoints[skeleton.captures]
+        if not endpoints:
+            del self.endpoints[skeleton.constants]
+            self._others.clear()
+
+    def matching(self, shape: Shape, looked: Looked) -> Collection[Endpoint]:
+        """Return the endpoints that a value concerns: by the constants, which tell most apart."""
+        endpoints = self.endpoints.get(shape.pick(looked))
+        return endpoints.values() if endpoints is not None and fits(shape, looked) else ()
+
+    def may_depend(self, shape: Shape, looked: Looked, places: tuple[int, ...]) -> bool:
+        """Whether some pattern matches, or would but for its constants at these places."""
+        if not places:
+            return shape.pick(looked) in self.endpoints and fits(shape, looked)
+        others = self._others.get(places)
+        if others is None:
+            others = {_without(constants, places) for constants in self.endpoints}
+            self._others[places] = others
+        return _without(shape.pick(looked), places) in others and fits(shape, looked)
+
+
+def _without(constants: Constants, places: tuple[int, ...]) -> Constants:
+    return tuple([each for at, each in enumerate(constants) if at not in places])
+
+
+DEFAULT_MAX_SHAPES = 1_000
+"""Distinct shapes of patterns. Routing a value looks at all those of its kind, at about 1 us each;
 a program's own patterns have a few dozen."""
 
 
@@ -64,7 +113,7 @@ class PatternIndex:
         self.version = 0
         self._shapes = 0
         # None is for shapes that take events of any kind.
-        self._by_kind: dict[Hashable, dict[Shape, Table]] = {}
+        self._by_kind: dict[Hashable, dict[Shape, _Table]] = {}
 
     def __len__(self) -> int:
         """Return the number of distinct shapes."""
@@ -93,11 +142,10 @@ class PatternIndex:
                     "limit; use patterns that look at the same places, or raise max_shapes"
                 )
                 raise TooManyShapesError(msg)
-            table = self._by_kind.setdefault(root, {})[skeleton.shape] = {}
+            table = self._by_kind.setdefault(root, {})[skeleton.shape] = _Table()
             self._shapes += 1
         self.version += 1
-        endpoints = table.setdefault(skeleton.constants, {})
-        endpoint = endpoints.setdefault(skeleton.captures, endpoint)
+        endpoint = table.put(skeleton, endpoint)
         endpoint.observers[observer] = None
         return endpoint
 
@@ -106,14 +154,11 @@ class PatternIndex:
         root = kind_wanted(skeleton)
         tables = self._by_kind[root]
         table = tables[skeleton.shape]
-        endpoints = table[skeleton.constants]
-        endpoint = endpoints[skeleton.captures]
+        endpoint = table.endpoints[skeleton.constants][skeleton.captures]
         del endpoint.observers[observer]
         if not endpoint.observers:
-            del endpoints[skeleton.captures]
-        if not endpoints:
-            del table[skeleton.constants]
-        if not table:
+            table.remove(skeleton)
+        if not table.endpoints:
             del tables[skeleton.shape]
             self._shapes -= 1
         if not tables:
@@ -128,12 +173,23 @@ class PatternIndex:
     def matching(self, value: Any) -> Iterator[tuple[Endpoint, Any]]:
         """Yield each endpoint that `value` concerns, with what its observers are shown of it."""
         for root in (kind_of(value), None):
-            for shape, table in self._by_kind.get(root, {}).items():
-                if fits(shape, value):
-                    endpoints = table.get(tuple(constants_of(shape, value)))
-                    if endpoints is not None:
-                        for endpoint in endpoints.values():
-                            yield endpoint, captured(endpoint.captures, value)
+            tables = self._by_kind.get(root)
+            if tables is not None:
+                looked = Looked(value)
+                for shape, table in tables.items():
+                    for endpoint in table.matching(shape, looked):
+                        yield endpoint, captured(endpoint.captures, value)
+
+    def may_concern_topic(self, publication: Publication) -> bool:
+        """Whether some pattern might match a publication on this one's topic, whatever else."""
+        for root in (Publication, None):
+            tables = self._by_kind.get(root)
+            if tables is not None:
+                looked = Looked(publication)
+                for shape, table in tables.items():
+                    if table.may_depend(shape, looked, shape.beside_topic):
+                        return True
+        return False
 
     def concerned(self, value: Any, varying: Path | None = None) -> list[Endpoint] | None:
         """Return the endpoints that `value` concerns.
@@ -146,19 +202,23 @@ class PatternIndex:
             tables = self._by_kind.get(root)
             if tables is None:
                 continue
+            looked = Looked(value)
             for shape, table in tables.items():
                 if varying is not None and varying in shape.constants:
-                    return None
-                if fits(shape, value):
-                    constants = tuple(constants_of(shape, value)) if shape.constants else ()
-                    found += table.get(constants, {}).values()
+                    if table.may_depend(shape, looked, (shape.constants.index(varying),)):
+                        return None
+                    continue
+                found += table.matching(shape, looked)
         return found
 
 
 def matches(skeleton: Skeleton, value: Any) -> bool:
     """Whether one pattern matches one value."""
     shape = skeleton.shape
-    return fits(shape, value) and tuple(constants_of(shape, value)) == skeleton.constants
+    if kind_wanted(skeleton) not in (None, kind_of(value)):
+        return False
+    looked = Looked(value)
+    return shape.pick(looked) == skeleton.constants and fits(shape, looked)
 
 
 def kind_wanted(skeleton: Skeleton) -> Hashable:

@@ -20,8 +20,10 @@ Source: syndicate-rs, pattern.rs and the schema dataspacePatterns.prs (discard, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from operator import itemgetter
 from typing import Any, Final, cast
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -161,6 +163,39 @@ def _order_of_key(key: Hashable) -> tuple[int, Any, str]:
 Path = tuple[Hashable, ...]
 
 
+_Atom = tuple[type, Hashable]
+
+_NO_ATOM: Final[_Atom] = (object, None)
+"""What stands where a constant is wanted for a compound, or nothing: equal to no constant."""
+
+
+class _Place:
+    """A path that is the same object wherever it is the same: found sooner than by its parts."""
+
+    __slots__ = ("__weakref__", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+
+_places: WeakValueDictionary[Path, _Place] = WeakValueDictionary()
+
+
+def _picker(paths: tuple[Path, ...]) -> Callable[[Looked], tuple[_Atom, ...]]:
+    """Return what looks at these places, without a loop in Python."""
+    places = [_places.setdefault(path, _Place(path)) for path in paths]
+    if len(places) > 1:
+        return itemgetter(*places)
+    if places:
+        (place,) = places
+        return lambda looked: (looked[place],)
+    return lambda _: ()
+
+
+_OF_TOPIC: Final = (("topic",), ("levels",))
+"""Where a publication has its topic."""
+
+
 @attrs.frozen(slots=True)
 class Shape:
     """Where a pattern looks: patterns of one shape share a table (`_index.py`)."""
@@ -169,6 +204,30 @@ class Shape:
     """Compounds that must be there: (where, of what kind, with which entries at least)."""
     constants: tuple[Path, ...]
     """Where the constants stand."""
+    needed: tuple[tuple[Path, Hashable, tuple[Hashable, ...], tuple[Path, ...]], ...] = attrs.field(
+        init=False, eq=False, repr=False
+    )
+    """The groups, each with as few entries as have to be looked for, and their paths."""
+    pick: Callable[[Looked], tuple[_Atom, ...]] = attrs.field(init=False, eq=False, repr=False)
+    """Returns what stands where the constants do, each with its type."""
+    beside_topic: tuple[int, ...] = attrs.field(init=False, eq=False, repr=False)
+    """Which of the constants are not about a topic, where the whole is a publication."""
+
+    def __attrs_post_init__(self) -> None:
+        groups = ((path, kind, _needed(kind, keys)) for path, kind, keys in self.groups)
+        needed = [(p, kind, keys, tuple((*p, key) for key in keys)) for p, kind, keys in groups]
+        object.__setattr__(self, "needed", tuple(needed))
+        object.__setattr__(self, "pick", _picker(self.constants))
+        beside = (n for n, at in enumerate(self.constants) if at[:1] not in _OF_TOPIC)
+        object.__setattr__(self, "beside_topic", tuple(beside))
+
+
+def _needed(kind: Kind, keys: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """Return of which entries it is enough that they are there: of a sequence's, the last."""
+    if kind in (dict, frozenset):
+        return keys
+    places = [key for key in keys if type(key) is int and key >= 0]
+    return (max(places),) if places and len(places) == len(keys) else keys
 
 
 @attrs.frozen(slots=True)
@@ -231,28 +290,60 @@ def entry(value: object, key: Any) -> Any:
     return MISSING
 
 
-def fits(shape: Shape, value: Any) -> bool:
-    """Whether every compound of the shape is there, with its entries."""
-    for path, kind, keys in shape.groups:
-        part = look_up(value, path) if path else value
-        if part is MISSING or kind_of(part) != kind:
+class Looked(dict["_Place", _Atom]):
+    """A value, and what was found in it: many patterns look at the same places.
+
+    As a mapping it has what stands where constants do, each with its type.
+    """
+
+    __slots__ = ("_kinds", "_parts")
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self._parts: dict[Path, Any] = {(): value}
+        self._kinds: dict[Path, Kind] = {}
+
+    def __missing__(self, place: _Place) -> _Atom:
+        """Look at what has not been looked at."""
+        part = self.at(place.path)
+        atom = self[place] = (type(part), part) if isinstance(part, ATOMS) else _NO_ATOM
+        return atom
+
+    def at(self, path: Path) -> Any:
+        """Return what stands at `path`, or `MISSING`."""
+        parts = self._parts
+        part = parts.get(path, parts)
+        if part is parts:
+            around = parts[()] if len(path) == 1 else self.at(path[:-1])
+            part = parts[path] = MISSING if around is MISSING else entry(around, path[-1])
+        return part
+
+    def kind_at(self, path: Path) -> Kind:
+        """Return of what kind it is."""
+        kind = self._kinds.get(path)
+        if kind is None:
+            kind = self._kinds[path] = kind_of(self.at(path))
+        return kind
+
+
+def fits(shape: Shape, looked: Looked) -> bool:
+    """Whether every compound of the shape is there, with its entries.
+
+    Of which kind the whole is has been looked at: by that shapes are kept.
+    """
+    for path, kind, keys, paths in shape.needed:
+        if path and looked.kind_at(path) != kind:
             return False
+        part = looked.at(path)
         if isinstance(part, Foreign):
             for key in keys:
                 if not part.pattern_has(key):
                     return False
         else:
-            for key in keys:
-                if entry(part, key) is MISSING:
+            for inner in paths:
+                if looked.at(inner) is MISSING:
                     return False
     return True
-
-
-def constants_of(shape: Shape, value: Any) -> Iterator[tuple[type, Hashable]]:
-    """Yield what stands where the shape has its constants, each with its type."""
-    for path in shape.constants:
-        part = look_up(value, path)
-        yield (type(part), part) if isinstance(part, ATOMS) else (object, None)
 
 
 def captured(captures: tuple[Path, ...] | None, value: Any) -> Any:

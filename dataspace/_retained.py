@@ -19,7 +19,7 @@ import attrs
 
 from ..accounts import QuotaExceededError, Standing
 from ._events import Publication
-from ._topics import TopicIndex
+from ._topic_index import Cursor, TopicIndex
 
 DEFAULT_MAX_RETAINED = 100_000
 """Topics with a retained value; with 200 bytes each about 100 MiB of Python objects."""
@@ -80,13 +80,20 @@ class RetainedStore:
         return kept.publication
 
     def matching(self, topic_filter: str) -> Iterator[Publication]:
-        """Yield what is retained on matching topics; the store must not change meanwhile."""
+        """Yield what is retained on matching topics; what changes meanwhile may be told or not."""
         found = self._topics.matching(topic_filter)
         yield from self._current(found) if self._expiring else (kept.publication for kept in found)
 
     def topics(self, topic_filter: str) -> list[str]:
-        """Return the matching topics, for a replay in steps that looks each up when it is due."""
+        """Return the matching topics, all at once."""
         return [publication.topic for publication in self.matching(topic_filter)]
+
+    def cursor(self, topic_filter: str) -> Cursor:
+        """Return what finds the matching topics in bounded steps; the store may change meanwhile.
+
+        Each is to be looked up (`get`) when it is found: it may have expired.
+        """
+        return Cursor(self._topics, topic_filter)
 
     def _current(self, found: Iterator[_Retained]) -> Iterator[Publication]:
         """Yield those that have not expired, and remove the others after the last."""

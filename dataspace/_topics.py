@@ -1,19 +1,32 @@
 """Topic filters, MQTT's wildcards: `+` for one level, `#` for all that follow.
 
-They have an index of their own, a trie by level, because open patterns can say neither `+`'s arity
-nor `#`. Source: MQTT 3.1.1, section 4.7.
+They have an index of their own, because open patterns can say neither `+`'s arity nor `#`.
+Source: MQTT 3.1.1, section 4.7.
+
+Theory of operation. A filter without wildcards is found by its text. Of the others, those that have
+their wildcards in the same places share a table, keyed by the levels in between: a topic is looked
+up once in the table of each such `FilterShape` that topics with its number of levels can match. So
+the cost of finding does not depend on how many filters there are, and it cannot multiply as it does
+in a trie, where each level with a `+` doubles the paths: at most one filter of a shape matches. A
+filter is one entry of a table, however many levels it has, where a trie has a node for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable
+from operator import itemgetter
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 
 from ._errors import PatternError
 
 V = TypeVar("V")
+
+
+LONG_TOPIC: Final = 256
+"""Longer topics are looked up each time in what is kept by topic and counted by number alone, so
+that this is bounded in bytes, too. AWS IoT Core's topics have at most 256 bytes."""
 
 
 def _check_filter(_: object, __: object, text: str) -> None:
@@ -58,20 +71,64 @@ def topic_matches(topic_filter: str, topic: str) -> bool:
     return len(wanted) == len(levels)
 
 
-class _Node(Generic[V]):
-    __slots__ = ("children", "values")
+class FilterShape(NamedTuple):
+    """Where a filter has its wildcards; see `shape_of`."""
 
-    def __init__(self) -> None:
-        self.children: dict[str, _Node[V]] = {}
-        self.values: dict[V, None] = {}
+    depth: int
+    """Levels, without the `#`."""
+    rest: bool
+    """Whether a `#` follows them."""
+    literals: tuple[int, ...]
+    """Which of the levels are no `+`."""
+
+
+def shape_of(topic_filter: str) -> FilterShape | None:
+    """Return where a well-formed filter has its wildcards; None if it has none."""
+    if "+" not in topic_filter and "#" not in topic_filter:
+        return None
+    levels = topic_filter.split("/")
+    rest = levels[-1] == "#"
+    if rest:
+        levels.pop()
+    literals = tuple([place for place, level in enumerate(levels) if level != "+"])
+    return FilterShape(len(levels), rest, literals)
+
+
+LEVEL_BYTES: Final = 64
+"""What one level of a filter with wildcards takes in an index (measured: 62 with short levels)."""
+
+
+def memory_of(topic_filter: str) -> int:
+    """Return what a filter takes in an index besides what each takes: its levels, one by one."""
+    if "+" not in topic_filter and "#" not in topic_filter:
+        return 0
+    return LEVEL_BYTES * (topic_filter.count("/") + 1)
+
+
+_Table: TypeAlias = tuple[Callable[[Any], Hashable], dict[Hashable, dict[V, None]], bool]
+"""Filters of one shape: what picks their literal levels, values by these, whether the first is `+`
+or `#`."""
+
+
+def _picker(shape: FilterShape) -> Callable[[Any], Hashable]:
+    """Return what picks the literal levels out of a tuple of levels, without a loop in Python."""
+    literals: tuple[Any, ...] = shape.literals
+    if literals == tuple(range(len(literals))):
+        literals = (slice(len(literals)),)
+    return itemgetter(*literals)
 
 
 class FilterIndex(Generic[V]):
-    """Values by topic filter: which filters does this topic match? Empty nodes are removed."""
+    """Values by topic filter: which filters does this topic match? Empty tables are removed."""
 
     def __init__(self) -> None:
-        self._root: _Node[V] = _Node()
         self._count = 0
+        self._exact: dict[str, dict[V, None]] = {}
+        # By depth; of filters that end with `#` apart.
+        self._whole: dict[int, dict[FilterShape, _Table[V]]] = {}
+        self._rest: dict[int, dict[FilterShape, _Table[V]]] = {}
+        # Those that topics with so many levels can match, until there are others.
+        self._by_depth: dict[int, list[_Table[V]]] = {}
 
     def __len__(self) -> int:
         """Return how many values are in it."""
@@ -79,14 +136,19 @@ class FilterIndex(Generic[V]):
 
     def add(self, topic_filter: str, value: V) -> None:
         """Add a value under a filter."""
-        node = self._root
-        for level in topic_filter.split("/"):
-            child = node.children.get(level)
-            if child is None:
-                child = node.children[level] = _Node()
-            node = child
-        if value not in node.values:
-            node.values[value] = None
+        shape = shape_of(topic_filter)
+        if shape is None:
+            values = self._exact.setdefault(topic_filter, {})
+        else:
+            tables = self._side(shape).setdefault(shape.depth, {})
+            table = tables.get(shape)
+            if table is None:
+                table = tables[shape] = _picker(shape), {}, 0 not in shape.literals
+                self._by_depth.clear()
+            pick, by_levels, _ = table
+            values = by_levels.setdefault(pick(tuple(topic_filter.split("/"))), {})
+        if value not in values:
+            values[value] = None
             self._count += 1
 
     def remove(self, topic_filter: str, value: V) -> None:
@@ -95,142 +157,55 @@ class FilterIndex(Generic[V]):
         Raises:
             KeyError: If it is not there.
         """
-        path: list[tuple[_Node[V], str]] = []
-        node = self._root
-        for level in topic_filter.split("/"):
-            path.append((node, level))
-            node = node.children[level]
-        del node.values[value]
+        shape = shape_of(topic_filter)
+        if shape is None:
+            _remove(self._exact, topic_filter, value)
+        else:
+            side = self._side(shape)
+            tables = side[shape.depth]
+            pick, by_levels, _ = tables[shape]
+            _remove(by_levels, pick(tuple(topic_filter.split("/"))), value)
+            if not by_levels:
+                self._by_depth.clear()
+                del tables[shape]
+                if not tables:
+                    del side[shape.depth]
         self._count -= 1
-        for parent, level in reversed(path):
-            child = parent.children[level]
-            if child.values or child.children:
-                break
-            del parent.children[level]
 
-    def matching(self, topic: str) -> Iterator[V]:
-        """Yield the values under every filter that matches `topic`; a value under several filters
-        is yielded for each.
+    def matching(self, topic: str) -> list[V]:
+        """Return the values under every filter that matches `topic`; a value under several filters
+        is there for each.
         """  # noqa: D205
-        levels = topic.split("/")
-        nodes: list[_Node[V]] = [self._root]
-        dollar = topic.startswith("$")  # wildcards do not match it in the first level
-        for place, level in enumerate(levels):
-            following: list[_Node[V]] = []
-            wild = not (dollar and place == 0)
-            for node in nodes:
-                children = node.children
-                if wild:
-                    rest = children.get("#")
-                    if rest is not None:
-                        yield from rest.values
-                    one = children.get("+")
-                    if one is not None:
-                        following.append(one)
-                exact = children.get(level)
-                if exact is not None and level not in ("+", "#"):
-                    following.append(exact)
-            nodes = following
-        for node in nodes:
-            yield from node.values
-            rest = node.children.get("#")
-            if rest is not None:
-                yield from rest.values
+        found = list(self._exact.get(topic, ()))
+        if self._whole or self._rest:
+            levels = tuple(topic.split("/"))
+            tables = self._by_depth.get(len(levels))
+            if tables is None:
+                tables = self._by_depth[len(levels)] = self._tables(len(levels))
+            dollar = topic.startswith("$")  # wildcards do not match it in the first level
+            for pick, values, begins_wild in tables:
+                matched = values.get(pick(levels))
+                if matched is not None and not (dollar and begins_wild):
+                    found += matched
+        return found
+
+    def _tables(self, depth: int) -> list[_Table[V]]:
+        """Return those of the shapes that topics with this many levels can match."""
+        tables = list(self._whole.get(depth, {}).values())
+        for before, of_rest in self._rest.items():
+            if before <= depth:  # `a/#` matches `a` (4.7.1.2)
+                tables += of_rest.values()
+        return tables
+
+    def _side(self, shape: FilterShape) -> dict[int, dict[FilterShape, _Table[V]]]:
+        return self._rest if shape.rest else self._whole
 
 
-class TopicIndex(Generic[V]):
-    """Values by topic name: which topics does this filter match? Empty nodes are removed."""
-
-    def __init__(self) -> None:
-        self._root: _TopicNode[V] = _TopicNode()
-        self._count = 0
-
-    def __len__(self) -> int:
-        """Return how many topics have a value."""
-        return self._count
-
-    def get(self, topic: str) -> V | None:
-        """Return the value of one topic."""
-        node = self._root
-        for level in topic.split("/"):
-            child = node.children.get(level)
-            if child is None:
-                return None
-            node = child
-        return node.value
-
-    def set(self, topic: str, value: V) -> None:
-        """Give a topic a value."""
-        node = self._root
-        for level in topic.split("/"):
-            child = node.children.get(level)
-            if child is None:
-                child = node.children[level] = _TopicNode()
-            node = child
-        if node.value is None:
-            self._count += 1
-        node.value = value
-
-    def discard(self, topic: str) -> V | None:
-        """Take a topic's value away and return it; None if there was none."""
-        path: list[tuple[_TopicNode[V], str]] = []
-        node = self._root
-        for level in topic.split("/"):
-            path.append((node, level))
-            child = node.children.get(level)
-            if child is None:
-                return None
-            node = child
-        value, node.value = node.value, None
-        if value is None:
-            return None
-        self._count -= 1
-        for parent, level in reversed(path):
-            child = parent.children[level]
-            if child.value is not None or child.children:
-                break
-            del parent.children[level]
-        return value
-
-    def matching(self, topic_filter: str) -> Iterator[V]:
-        """Yield the values of all topics that match; the index must not change meanwhile."""
-        wanted = topic_filter.split("/")
-        # (node, place in the filter); depth first, without recursion: topics may be deep.
-        stack: list[tuple[_TopicNode[V], int]] = [(self._root, 0)]
-        while stack:
-            node, place = stack.pop()
-            if place < 0:  # below a `#`: everything
-                if node.value is not None:
-                    yield node.value
-                stack.extend((child, -1) for child in node.children.values())
-                continue
-            if place == len(wanted):
-                if node.value is not None:
-                    yield node.value
-                continue
-            want = wanted[place]
-            if want == "#":
-                if place > 0:
-                    stack.append((node, -1))
-                else:
-                    stack.extend(
-                        (child, -1)
-                        for name, child in node.children.items()
-                        if not name.startswith("$")
-                    )
-            elif want == "+":
-                for name, child in node.children.items():
-                    if place > 0 or not name.startswith("$"):
-                        stack.append((child, place + 1))
-            else:
-                exact = node.children.get(want)
-                if exact is not None:
-                    stack.append((exact, place + 1))
+K = TypeVar("K", bound=Hashable)
 
 
-class _TopicNode(Generic[V]):
-    __slots__ = ("children", "value")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _TopicNode[V]] = {}
-        self.value: V | None = None
+def _remove(tables: dict[K, dict[V, None]], key: K, value: V) -> None:
+    values = tables[key]
+    del values[value]
+    if not values:
+        del tables[key]

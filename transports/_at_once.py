@@ -16,7 +16,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ..accounts import Outcome, commit_run, hold_all
-from ._flusher import OUTLETS_A_STEP
+from ._flusher import OUTLETS_A_STEP, SENDING
 from ._outlet import SEND_BYTES, Outlet
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def commit_and_send(
     holder: Recipient | None = None
     queued: list[Recipient] = []
     partly: list[tuple[Outlet, int]] = []
-    failed: list[tuple[Outlet, OSError]] = []
+    failed: list[tuple[Outlet, Exception]] = []
     for holder in holders:
         # Exactly this kind: others count what they are handed. Who is blocked has a queue.
         if type(holder) is not Outlet or holder.queue or holder.diverted:
@@ -60,7 +60,7 @@ def commit_and_send(
             sent = holder.sock.send(raw)
         except BlockingIOError:
             sent = 0
-        except OSError as exc:
+        except Exception as exc:  # noqa: BLE001 (whatever it is, it is of this connection)
             failed.append((holder, exc))
             continue
         if sent != nbytes:
@@ -73,9 +73,13 @@ def commit_and_send(
     account.borrow_run(items, nbytes, len(holders))
     now = ledger.clock()
     for outlet, sent in partly:
-        outlet.hold_rest(account, batch, items, sent)
+        # It has taken it before anything can go wrong.
+        ledger.faults.call(outlet, SENDING, outlet.hold_rest, account, batch, items, sent)
     for outlet, error in failed:
-        outlet.fail(error)
+        if isinstance(error, OSError):
+            outlet.fail(error)
+        else:
+            ledger.faults.note(outlet, SENDING, error)
         outlet.hold(account, batch, items, nbytes, now)
     copies = len(holders) - len(queued) - len(partly) - len(failed)
     if copies:

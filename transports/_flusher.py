@@ -9,20 +9,25 @@ CPU seconds per million deliveries pipelined, 8.7 instead of 20 with one message
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from ..accounts import Outcome
+from ._scheduler import Scheduler
 
 if TYPE_CHECKING:
     from ..accounts import Account
     from ._outlet import Outlet
+    from ._scheduler import Work
 
 OUTLETS_A_STEP = 128
 """How many outlets are sent to before other tasks may run: about a millisecond's worth."""
+
+
+SENDING: Final = "sending to it"
 
 
 class Flusher:
@@ -34,14 +39,16 @@ class Flusher:
         dirty: Outlets with something unsent, in the order in which they got it.
         corks: How many blocks of `corked` are being run.
         nursery: Where blocked outlets' tasks live: never in a publisher's, which ends before them.
+        scheduler: Who tells connections when it is their turn to work.
     """
 
-    __slots__ = ("corks", "dirty", "nursery")
+    __slots__ = ("corks", "dirty", "nursery", "scheduler")
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.dirty: list[Outlet] = []
         self.nursery = nursery
         self.corks = 0
+        self.scheduler = Scheduler(nursery)
 
     @contextmanager
     def corked(self) -> Generator[None]:
@@ -76,8 +83,11 @@ class Flusher:
             for start in range(0, len(dirty), OUTLETS_A_STEP):
                 _flush(dirty[start : start + OUTLETS_A_STEP], clock() - began)
 
-    async def flush(self) -> None:
+    async def flush(self, work: Work | None = None) -> None:
         """Send what can be sent; not a checkpoint, unless there are very many outlets.
+
+        Args:
+            work: What has begun and this is a part of; others have their turn in between.
 
         Cancellation: everything has been sent or is waiting for its connection afterwards, too.
         """
@@ -90,7 +100,10 @@ class Flusher:
             while self.dirty:
                 step, self.dirty = self.dirty[:OUTLETS_A_STEP], self.dirty[OUTLETS_A_STEP:]
                 _flush(step, clock() - began)
-                await trio.lowlevel.checkpoint()
+                if work is None:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await work.let_others()
         finally:
             self.flush_now()
 
@@ -108,8 +121,10 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
     account: Account | None = None
     holder: Outlet | None = None
     items = nbytes = 0
+    left = iter(outlets)
+    outlet = outlets[0]
     try:
-        for outlet in outlets:
+        for outlet in left:
             loan = outlet.flush()
             if loan is not None:
                 if loan.account is not account:
@@ -126,6 +141,8 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
                 nbytes += loan.bytes
                 loan.items = 0
                 outlet.spare = loan
+    except Exception as exc:  # noqa: BLE001 (whatever it is)
+        _flush_others(outlet, exc, left, waited)
     finally:
         if holder is not None and account is not None:
             if waited:
@@ -135,12 +152,26 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
             account.repay(items, nbytes, Outcome.DELIVERED, holder)
 
 
+def _flush_others(failed: Outlet, exc: Exception, left: Iterator[Outlet], waited: float) -> None:
+    """End the connection of an outlet that has raised, and send to those behind it all the same."""
+    others = list(left)
+    try:
+        failed.ledger.faults.note(failed, SENDING, exc)
+    finally:
+        if others:
+            _flush(others, waited)
+
+
 def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
     """Do the same, for who records each loan."""
     if len(outlets) == 1:
         # A message to one subscriber is a flush of its own: as much again is spared without lists.
         outlet = outlets[0]
-        loan = outlet.flush()
+        try:
+            loan = outlet.flush()
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            outlet.ledger.faults.note(outlet, SENDING, exc)
+            return
         if loan is not None:
             items = loan.items
             if waited:
@@ -153,8 +184,10 @@ def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
         return
     account: Account | None = None
     ended: list[tuple[Outlet, int, int, float]] = []
+    left = iter(outlets)
+    outlet = outlets[0]
     try:
-        for outlet in outlets:
+        for outlet in left:
             loan = outlet.flush()
             if loan is not None:
                 if loan.account is not account:
@@ -170,6 +203,8 @@ def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
                 ended.append((outlet, items, loan.bytes, loan.opened))
                 loan.items = 0
                 outlet.spare = loan
+    except Exception as exc:  # noqa: BLE001 (whatever it is)
+        _flush_others(outlet, exc, left, waited)
     finally:
         if account is not None:
             account.repay_delivered(ended)

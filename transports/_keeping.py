@@ -83,6 +83,7 @@ def keep_sessions(
         backing=_paging(mqtt.account, settings),
         queue=queue,
     )
+    mqtt.kept.take_back = mqtt.take_back
     if isinstance(keeping, Shelves):
         forget_spools(keeping)
         keeping.on_trouble = partial(_note_trouble, ledger)

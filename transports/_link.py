@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING, ClassVar
 import trio
 
 from ._errors import RemoteProtocolError
+from ._scheduler import SLICE_SECONDS
 from ._tenants import NO_USER
 from .tls import common_name, said, shake_hands
 
 if TYPE_CHECKING:
     from ._layer import Connected
+    from ._scheduler import Work
     from .tls import TlsSocket
 
 READ_BYTES = 64 << 10
 """The most that one read takes; four times as much gained nothing."""
+
+LITTLE_BYTES = 4 << 10
+"""The most that one read takes where it is dear to take apart: many frames of a few bytes."""
 
 
 class Ending(enum.Enum):
@@ -47,12 +52,14 @@ class Link:
             more is received then.
         secure: What encrypts it; None: nothing does. To be set before it is opened.
         opened: Whether anything can be received or sent; see `open`.
+        read_bytes: The most that one read takes; see `took_apart`.
+        work: Whose CPU time it takes to take apart what is received; None: nobody counts it.
         user: Who the peer is, by its certificate, once it is open; None: it has shown none.
     """
 
     __slots__ = (
-        "_fd", "_maybe_more", "closed", "ending", "fault", "opened", "peer", "scope", "secure",
-        "sock", "user", "why",
+        "_fd", "_maybe_more", "closed", "ending", "fault", "opened", "peer", "read_bytes", "scope",
+        "secure", "sock", "user", "why", "work",
     )  # fmt: skip
 
     says_goodbye: ClassVar[bool] = False
@@ -71,6 +78,8 @@ class Link:
         self.opened = False
         self.user: str | None = None
         self.closed = False
+        self.read_bytes = READ_BYTES
+        self.work: Work | None = None
         self._maybe_more = True
 
     def __repr__(self) -> str:
@@ -122,17 +131,26 @@ class Link:
             await trio.lowlevel.wait_readable(self._fd)
         while True:
             try:
-                data = sock.recv(READ_BYTES)
+                data = sock.recv(self.read_bytes)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._fd)
             except ssl.SSLError as exc:
                 self.fault = RemoteProtocolError(f"TLS has failed: {said(exc)}")
                 return b""
             else:
-                self._maybe_more = len(data) == READ_BYTES
+                self._maybe_more = len(data) == self.read_bytes
                 if self.secure is not None and self.secure.is_at_end:
                     self._maybe_more = True  # the socket itself need not become readable for that
                 return data
+
+    def took_apart(self, seconds: float) -> None:
+        """Note how long it took to take apart what was received last: less is read then."""
+        if self.work is not None:
+            self.work.charge(seconds)
+        if seconds > SLICE_SECONDS:
+            self.read_bytes = LITTLE_BYTES
+        elif seconds < SLICE_SECONDS / 32:
+            self.read_bytes = READ_BYTES
 
     def cut(self, why: str) -> None:
         """End the connection from this side, for the reason given (the first one counts)."""

@@ -235,13 +235,31 @@ class Listener:
                         )
                         await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     break  # anything else concerns only the connection that has gone already
-                sock.setblocking(False)
                 if self.url.transport != "unix":
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     peer = f"{address[0]}:{address[1]}"
                 else:
                     peer = f"{self.url.path}#{sock.fileno()}"
-                nursery.start_soon(handler, make_link(sock, peer), name=f"{self.label} {peer}")
+                link = self._link_to(sock, peer, make_link)
+                if link is not None:
+                    nursery.start_soon(handler, link, name=f"{self.label} {peer}")
+
+    def _link_to(
+        self, sock: socket.socket, peer: str, make_link: Callable[[Connected, str], Link]
+    ) -> Link | None:
+        """Make the link of an accepted connection; None if that fails: it alone is closed."""
+        try:
+            sock.setblocking(False)
+            if self.url.transport != "unix":
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return make_link(sock, peer)
+        except Exception as exc:
+            sock.close()
+            level = logging.INFO if isinstance(exc, OSError) else logging.ERROR
+            logger.log(
+                level, "%s: the connection of %s could not be opened", self.url, peer,
+                exc_info=exc, extra={"event": "cannot_open", "listener": str(self.url)},
+            )  # fmt: skip
+            return None
 
     def close(self) -> None:
         """Stop listening; removes a Unix socket's file. Idempotent."""

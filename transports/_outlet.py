@@ -31,7 +31,7 @@ from ..accounts import (
 )
 from ..dataspace import Batch
 from ._behind import STAYS, Dealing, Found, OutletBacklog, treatments_of
-from ._flusher import Flusher
+from ._flusher import SENDING, Flusher
 from ._layer import Connected
 from ._subscription_policies import Treatment
 
@@ -307,6 +307,10 @@ class Outlet(LoanQueue):
             msg = f"the frame of outlet {self.name} must make bytes of an event, not {chunk!r:.100}"
             raise TypeError(msg) from None
 
+    def turn_away(self, account: Account, items: int, nbytes: int, why: Outcome) -> None:
+        """Repay what was for this outlet, and what stands before it has not passed on."""
+        account.repay(items, nbytes, why, self)
+
     def ready(self) -> None:
         """See `Holder.ready`."""
         self._flusher.ready()
@@ -515,12 +519,16 @@ class Outlet(LoanQueue):
 
     async def _drain(self, scope: trio.CancelScope) -> None:
         with scope:
-            while not self.closed and (self.queue or self._behind is not None):
-                if not self.queue and not await self._refilled():
-                    continue
-                await trio.lowlevel.wait_writable(self.sock)
-                if not self.closed and self.queue:
-                    self._send_some()
+            try:
+                while not self.closed and (self.queue or self._behind is not None):
+                    if not self.queue and not await self._refilled():
+                        continue
+                    await trio.lowlevel.wait_writable(self.sock)
+                    if not self.closed and self.queue:
+                        self._send_some()
+            except Exception as exc:  # noqa: BLE001 (the nursery is of all)
+                self.ledger.faults.note(self, SENDING, exc)
+                return  # it stays blocked until it is closed
         self._blocked = False
         self._scope = None
 

@@ -21,6 +21,7 @@ from ..accounts import (
     DEFAULT_SLOW_WAIT,
     DEFAULT_STANDING_BYTES,
     DEFAULT_STANDING_ITEMS,
+    DEFAULT_STANDING_SHAPES,
     KEEP,
     Credit,
     Ledger,
@@ -32,6 +33,9 @@ from ..accounts import (
     watch_slow_waits,
 )
 from ..dataspace import (
+    DEFAULT_CACHED_ROUTE_BYTES,
+    DEFAULT_CACHED_ROUTES,
+    DEFAULT_MAX_DEEP_SHAPES,
     DEFAULT_MAX_RETAINED,
     DEFAULT_MAX_RETAINED_BYTES,
     DEFAULT_MAX_SHAPES,
@@ -240,7 +244,16 @@ class RelaySettings(KeepingSettings):
     """Subscriptions, retained values and assertions that one client may have standing (rule 16)."""
     quota_bytes: int | None = DEFAULT_STANDING_BYTES
     """Their bytes."""
-    max_text_size: int = 64 << 10
+    quota_shapes: int | None = DEFAULT_STANDING_SHAPES
+    """In how many different places one client's filters and patterns may have their wildcards and
+    constants: a topic, or a message, is looked up once for each."""
+    max_filter_shapes: int = DEFAULT_MAX_DEEP_SHAPES
+    """The same of all clients' filters that have more than eight levels: others are always few."""
+    cached_routes: int = DEFAULT_CACHED_ROUTES
+    """Topics for which it is kept who subscribes."""
+    cached_route_bytes: int = DEFAULT_CACHED_ROUTE_BYTES
+    """Memory that this may take."""
+    max_text_size: int = 16 << 10
     """Bytes of one Syndicate packet written as text."""
     max_depth: int = 64
     """How deep values in a Syndicate packet may be nested, the packet itself included."""
@@ -312,12 +325,16 @@ class Relay:
             )
         self.settings = settings
         self.keeping = keeping
-        self.ledger = Ledger(quota=Quota(items=settings.quota_items, bytes=settings.quota_bytes))
+        quota = Quota(settings.quota_items, settings.quota_bytes, settings.quota_shapes)
+        self.ledger = Ledger(quota=quota)
         self.dataspace = Dataspace(
             self.ledger,
             max_retained=settings.max_retained,
             max_retained_bytes=settings.max_retained_bytes,
             max_shapes=settings.max_shapes,
+            cached_routes=settings.cached_routes,
+            cached_route_bytes=settings.cached_route_bytes,
+            max_filter_shapes=settings.max_filter_shapes,
         )
         server = self.ledger.open(
             SERVER_ACCOUNT,
@@ -405,7 +422,8 @@ class Relay:
         """Return what the sessions of each protocol have seen, for metrics.
 
         What is delivered, and what concerns nobody, is known of the dataspace as a whole: a message
-        may reach peers of either protocol. That is counted once, with MQTT.
+        may reach peers of either protocol. That is counted once, with MQTT; and so are faults of
+        the relay's own that have ended no connection.
         """
         from .http import TransportCounts
 
@@ -415,7 +433,7 @@ class Relay:
                 messages_unroutable_total=statistics.unrouted,
                 messages_delivered_total=statistics.deliveries,
                 subscriptions=statistics.subscriptions,
-                **_session_counts(self.mqtt),
+                **_session_counts(self.mqtt, self.ledger.faults.unowned),
             )
         }
         if self.syndicate is not None:
@@ -427,6 +445,12 @@ class Relay:
                 subscriptions=len(self.readers.subscriptions), **_session_counts(self.readers)
             )
         return counts
+
+    @property
+    def internal_errors(self) -> int:
+        """How many faults of its own it has met."""
+        ended = sum(side.counters.internal_errors for side in self.sides)
+        return ended + self.ledger.faults.unowned
 
     async def accept(self, listeners: list[Listener], connections: trio.Nursery) -> None:
         """Accept on all listeners until cancelled; the connections live in `connections`."""
@@ -484,6 +508,8 @@ class Relay:
 
     def close(self) -> None:
         """End what is kept in this process, when every connection has ended."""
+        for side in self.sides:
+            side.partings.finish()
         if self.readers is not None:
             self.readers.close()
         if self.mqtt.kept is not None:
@@ -500,7 +526,7 @@ class Relay:
             side.stop()
 
 
-def _session_counts(side: Server[Any, Any]) -> dict[str, int]:
+def _session_counts(side: Server[Any, Any], unowned: int = 0) -> dict[str, int]:
     counters = side.counters
     return {
         "connections": len(side.open),
@@ -511,7 +537,7 @@ def _session_counts(side: Server[Any, Any]) -> dict[str, int]:
         "messages_received_total": counters.received,
         "messages_rejected_total": counters.rejected,
         "received_bytes_total": counters.received_bytes,
-        "internal_errors_total": counters.internal_errors,
+        "internal_errors_total": counters.internal_errors + unowned,
     }
 
 
@@ -726,25 +752,28 @@ async def _run(
 ) -> RelayReport:
     settings = relay.settings
     async with trio.open_nursery() as background:
+
+        def keep_going(doing: str, run: Callable[..., Awaitable[object]], *args: object) -> None:
+            # What looks at all connections must not end with one of them, and take all along.
+            background.start_soon(relay.ledger.faults.keep_going, doing, run, *args)
+
         for side in relay.sides:
-            background.start_soon(side.keep_time)
-        background.start_soon(watch_patience, relay.ledger)
+            keep_going("keeping time", side.keep_time)
+        keep_going("watching patience", watch_patience, relay.ledger)
         if relay.tree.moves_limits:
-            background.start_soon(watch_limits, relay.ledger)
+            keep_going("moving limits", watch_limits, relay.ledger)
         alarms = AlarmSettings(memory=settings.memory_alarm, disk_free=settings.disk_alarm)
         await background.start(watch_alarms, relay.mqtt.account, alarms, settings.store)
         if settings.slow_wait is not None:
-            background.start_soon(
-                partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
-            )
+            watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
+            keep_going("watching slow waits", watch)
         if settings.throttled_after is not None:
-            background.start_soon(
-                partial(watch_throttled, relay.mqtt, after=settings.throttled_after)
-            )
+            tell = partial(watch_throttled, relay.mqtt, after=settings.throttled_after)
+            keep_going("telling of throttled clients", tell)
         if relay.busy_poll is not None:
             background.start_soon(relay.busy_poll.run)
         if settings.otel_every is not None:
-            background.start_soon(_export_spans, relay.ledger, settings.otel_every)
+            keep_going("exporting spans", _export_spans, relay.ledger, settings.otel_every)
         http: str | None = None
         if settings.http is not None:
             (http, *_) = await background.start(serve_relays_pages, relay, settings.http)

@@ -14,6 +14,8 @@ from ._account_tree import AccountTree
 from ._flusher import Flusher
 from ._link import Link
 from ._outlet import Outlet
+from ._partings import Partings, Steps
+from ._scheduler import Work
 from ._settings import ServerSettings
 from ._ticks import next_tick
 
@@ -41,7 +43,8 @@ class Counters:
     timeouts: int = 0
     """Connections closed because the peer was silent for too long."""
     internal_errors: int = 0
-    """Connections closed because of a fault of the relay's own; each is logged with its trace."""
+    """Faults of the relay's own, each of which has ended a connection; logged with its trace. Those
+    that have ended none are in `Faults.unowned`."""
     received: int = 0
     """Messages received: MQTT's publications."""
     received_bytes: int = 0
@@ -84,6 +87,7 @@ class Server(Generic[SettingsT, SessionT]):
         open: Every connection, from its acceptance to its end.
         counters: What has happened since the start.
         stopping: Whether connections end as soon as everything they are owed has been sent.
+        partings: What connections that have ended leave to be taken back.
         unflushed: A sentence for each that ended, while stopping, before it had.
         make_outlet: Makes the way out of each; to be set before anybody connects.
     """
@@ -110,10 +114,12 @@ class Server(Generic[SettingsT, SessionT]):
         self._admission = Admission(limit) if admission is None else admission
         self._admission.covers(self.open)
         self.counters = Counters()
+        self.partings = Partings(flusher, self._not_taken_back)
         self.stopping = False
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
         self._full_logged = -1e9
+        self.ledger.faults.ends.append(self._end)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.open)} connections>"
@@ -136,6 +142,30 @@ class Server(Generic[SettingsT, SessionT]):
         link.close()
         return False
 
+    def _begun(self, link: Link, make: Callable[[], SessionT]) -> SessionT | None:
+        """Make a session; None, with its link closed, if that fails: accepting goes on."""
+        try:
+            return make()
+        except Exception as exc:  # noqa: BLE001 (the nursery is of all connections)
+            link.close()
+            self.ledger.faults.note(None, f"letting {link.peer} connect", exc)
+            return None
+
+    def _end(self, whose: object, doing: str, exc: Exception) -> bool:
+        """End the connection whose fault it is, if it is one of these; see `Faults`."""
+        session = next((each for each in self.open if each.has(whose)), None)
+        if session is None:
+            return False
+        session.fault(doing, exc)
+        return True
+
+    def take_back(self, name: str, account: Account, steps: Steps) -> None:
+        """Take back what somebody has left who is not connected any more; see `Partings`."""
+        self.partings.take_back(name, account, Work(self.flusher.scheduler), steps)
+
+    def _not_taken_back(self, name: str, fault: Exception) -> None:
+        self.ledger.faults.note(None, f"taking back what {name} has left", fault)
+
     def stop(self) -> None:
         """End every connection as soon as everything it is owed has been sent."""
         self.stopping = True
@@ -147,9 +177,10 @@ class Server(Generic[SettingsT, SessionT]):
         while True:
             await next_tick(TICK_SECONDS)
             now = self.ledger.clock()
+            call = self.ledger.faults.call
             for session in list(self.open):
-                session.check_deadline(now)
-            self.each_tick(now)
+                call(session, "looking at its deadline", session.check_deadline, now)
+            call(None, "doing what is due", self.each_tick, now)
 
     def joined(self) -> None:
         """Note that a connection has been added to `open`."""

@@ -7,7 +7,9 @@ Rules of this file:
    (rule 10). Its clock stands still.
 3. A fault of the peer's, of the socket's or of our own ends this connection, and no other.
 4. However the connection ends, it ends in one step, without awaiting: what its peer stands for is
-   taken back, what it holds is settled, its account is closed (`_retire`).
+   taken back, what it holds is settled, its account is closed (`_retire`). What takes long is done
+   after that, on the same account, which stays open for it (`_partings.py`).
+5. Work is done in steps, each when it is this connection's turn (`_scheduler.py`).
 
 What a peer's bytes mean is each protocol's own: the methods that are abstract here, and those that
 do nothing.
@@ -18,7 +20,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import trio
@@ -28,6 +31,7 @@ from ._errors import RemoteProtocolError
 from ._flusher import OUTLETS_A_STEP
 from ._link import Ending, Link
 from ._outlet import as_bytes
+from ._scheduler import Work
 
 if TYPE_CHECKING:
     from ._server import Server
@@ -84,7 +88,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
 
     __slots__ = (
         "__weakref__", "_deadline_after", "_eof", "_hold", "_last", "_left", "_link", "_retired",
-        "_server", "_unsaid", "_waiting", "_warned", "account", "name", "outlet",
+        "_server", "_unsaid", "_waiting", "_warned", "_work", "account", "name", "outlet",
     )  # fmt: skip
 
     _unacknowledged_are: ClassVar[str]
@@ -121,6 +125,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._retired = False
         self._warned = -WARN_SECONDS
         self._unsaid = 0
+        self._work = link.work = Work(server.flusher.scheduler)
         # What has to happen before it is read on.
         self._hold: trio.Event | None = None
         # Silence is counted from here, and how much of it is too much.
@@ -165,7 +170,17 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                     contextlib.suppress(OSError, trio.ClosedResourceError),
                 ):
                     await link.say_goodbye()
+        except Exception as exc:  # noqa: BLE001 (the nursery is of all connections)
+            self.fault("ending it", exc)
+        except BaseExceptionGroup as group:
+            # Cancelled, and at fault as well.
+            faults, others = group.split(Exception)
+            if faults is not None:
+                self.fault("ending it", faults)
+            if others is not None:
+                raise others from None
         finally:
+            self._retire("internal error")  # nothing is left to be done, but after a fault
             server.open.discard(self)
             link.close()
 
@@ -179,11 +194,14 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 await link.open()
                 reason = await self._serve()
             reason = link.why or reason
-            if server.stopping:
+            if link.ending is Ending.ERROR:
+                pass  # it has been logged
+            elif server.stopping:
                 await self._flush_out()
             else:
                 link.ending = Ending.LEFT if link.why is None else Ending.CUT
                 await self._take_leave(reason)
+                await self._wait_to_leave()
         except RemoteProtocolError as exc:
             server.counters.protocol_errors += 1
             reason = str(exc)
@@ -196,35 +214,35 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             await self._say_why(exc)
             # Where it was raised leads back here: kept, only the garbage collector could free this.
             exc.__traceback__ = None
+            await self._wait_to_leave()
         except OSError as exc:
             link.ending = Ending.LEFT
             reason = f"the connection broke: {exc.strerror or exc}"
-        except Exception as exc:
+            await self._wait_to_leave()
+        except Exception as exc:  # noqa: BLE001
             # A fault of ours ends the connection that met it, not the others.
-            server.counters.internal_errors += 1
             reason = f"internal error: {exc!r}"
-            link.ending = Ending.ERROR
-            link.why = link.why or "internal error"
-            server.logger.exception(
-                "%s closed for an error of the relay's",
-                self._who,
-                extra=self._fields("closed", reason),
-            )
+            self.fault("serving it", exc)
         finally:
             self._retire(reason)
+            self._work.end()
 
     async def _serve(self) -> str:
         """Read and handle until the peer leaves; return why it ended."""
         link = self._link
         flusher = self._server.flusher
+        work = self._work
         while True:
+            if not work.begin():
+                await self._wait_for_turn(work.wait)
             more = self._process()
             if flusher.dirty:
                 # What this reader may have to wait for must not sit unsent in its own hands.
                 if len(flusher.dirty) <= OUTLETS_A_STEP:
                     flusher.flush_now()
                 else:
-                    await flusher.flush()
+                    await flusher.flush(work)
+            work.end()
             if self._hold is not None:
                 await self._held(self._hold)
                 continue  # something may have been read meanwhile
@@ -238,19 +256,35 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             if account is not None:
                 if account.funds_are_clear():
                     more = self._resume(account) or more
-                elif more or not account.debt_is_clear():
+                elif (more and not work.paused) or not account.debt_is_clear():
                     if await self._wait_for_clear_funds(account):
                         continue
                     return self._cut_off()
                 # Otherwise there is an alarm, which stops those who publish: not this peer, so far.
             if more:
-                await trio.lowlevel.checkpoint()
+                await self._wait_for_turn(work.let_others)
                 continue
             data = await link.receive()
             while (done := self._at_once(data)) is True:
                 data = await link.receive()
             if done is None:
                 self._received(data)
+
+    async def _wait_for_turn(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Wait until it is this connection's turn, and begin a step; its clock stands still."""
+        waiting, self._waiting = self._waiting, True
+        try:
+            await wait()
+        finally:
+            self._waiting = waiting
+            if not waiting:
+                self._last = self._server.ledger.clock()
+
+    async def _wait_to_leave(self) -> None:
+        """Begin the last step, which is `_retire`: thousands of peers may leave at once."""
+        self._work.end()
+        if not (self._server.stopping or self._work.begin()):
+            await self._wait_for_turn(self._work.wait)
 
     def _at_once(self, data: bytes) -> bool | None:
         """Handle what was read in one short step, if it can be.
@@ -384,24 +418,37 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if self._retired:
             return
         self._retired = True
-        server = self._server
-        server.flusher.flush_now()
-        if server.stopping:
+        flush_now = self._server.flusher.flush_now
+        flush_now()
+        account = self.account
+        # Each for itself: what one of them cannot do the others do all the same.
+        for step in (
+            self._note_unflushed,
+            partial(self._withdraw, reason),
+            self.outlet.close,
+            self._close_holder,
+            partial(self._close_account, account),
+            self._close,
+        ):
+            self._server.ledger.faults.call(self, "taking back what it stood for", step)
+        if not self._link.says_goodbye:
+            self._link.close()
+        flush_now()
+
+    def _note_unflushed(self) -> None:
+        if self._server.stopping:
             unflushed = self.unflushed()
             if unflushed is not None:
-                server.unflushed.append(unflushed)
-        account = self.account
-        self._withdraw(reason)
-        self.outlet.close()
+                self._server.unflushed.append(unflushed)
+
+    def _close_holder(self) -> None:
         holder = self._unacknowledged()
         if holder is not None:
             holder.close()
+
+    def _close_account(self, account: Account | None) -> None:
         if account is not None:
-            server.tree.close(account)
-        self._close()
-        if not self._link.says_goodbye:
-            self._link.close()
-        server.flusher.flush_now()
+            self._server.tree.close(account)
 
     @abc.abstractmethod
     def _withdraw(self, reason: str) -> None:
@@ -414,6 +461,29 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     def cut(self, why: str) -> None:
         """End the connection from this side."""
         self._link.cut(why)
+
+    def has(self, whose: object) -> bool:
+        """Whether it is this connection's: itself, its account, what is held for its peer."""
+        return whose is self or whose is self.outlet or self._is_of_peer(whose)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        return whose is not None and (whose is self.account or whose is self._unacknowledged())
+
+    def fault(self, doing: str, exc: Exception) -> None:
+        """End the connection for a fault of our own. Its trace is logged, once."""
+        server = self._server
+        server.counters.internal_errors += 1
+        link = self._link
+        if link.ending is not Ending.ERROR:
+            link.ending = Ending.ERROR
+            server.logger.error(
+                "%s closed for an error of the relay's, while %s",
+                self._who,
+                doing,
+                exc_info=exc,
+                extra=self._fields("closed", f"internal error: {exc!r}"),
+            )
+        link.cut("internal error")
 
     # -- what is said of it ---------------------------------------------------------------------
 

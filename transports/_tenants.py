@@ -24,8 +24,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from ..dataspace import PatternError, TopicFilter
-from ..dataspace._topics import FilterIndex
+from ..dataspace import LONG_TOPIC, FilterIndex, PatternError, TopicFilter
 from ._patterns import Patterns
 
 CACHED_TOPICS: Final = 16_384
@@ -232,9 +231,10 @@ class Membership:
             pass
         place = min(self._index.matching(topic), default=None)
         tenant = self.tenant if place is None else self._of_place[place]
-        if len(cached) >= CACHED_TOPICS:
-            del cached[next(iter(cached))]
-        cached[topic] = tenant
+        if len(topic) <= LONG_TOPIC:
+            if len(cached) >= CACHED_TOPICS:
+                del cached[next(iter(cached))]
+            cached[topic] = tenant
         return tenant
 
 

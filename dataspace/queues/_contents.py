@@ -54,6 +54,7 @@ class QueueContents(Holder):
     )  # fmt: skip
 
     kind = "queue"
+    takes_responsibility = True
 
     def __init__(
         self,

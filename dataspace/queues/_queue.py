@@ -299,11 +299,8 @@ class Queue(ServingQueue):
             # A holder that held nothing was not failing to make progress.
             self.progressed_at = now
         persistent = self._persists and self._is_persistent(event)
-        if confirm is not None:
-            if persistent or self._refuses:
-                confirm.expect()
-            else:
-                confirm = None
+        if not (persistent or self._refuses):
+            confirm = None
         enqueued = now + self._wall_offset
         expires = None
         ttl = self.settings.message_ttl
@@ -325,6 +322,8 @@ class Queue(ServingQueue):
             seq, event, nbytes, persistent, enqueued, expires, 0, 0, False, tag, deaths,
             loan, confirm,
         )  # fmt: skip
+        if confirm is not None:
+            confirm.expect()
         self._arrived.append(message)
         self.rates.arrived += 1
         self.counters.published += 1

@@ -271,6 +271,8 @@ class ServingQueue(QueueContents):
             consumer.callback(delivery)
         except Exception as exc:
             logger.exception("a consumer of queue %s failed; it gets nothing more", self.name)
+            if self.ledger.faults.ends:
+                self.ledger.faults.note(self, "delivering to it", exc)
             self._consumer_failed(consumer, delivery, f"its callback raised {exc!r}")
             return
         if consumer.no_ack:

@@ -183,6 +183,7 @@ class RangeSubscription(Holder):
     )  # fmt: skip
 
     kind = "subscription"
+    takes_responsibility = True
 
     def __init__(
         self,
@@ -266,6 +267,12 @@ class RangeSubscription(Holder):
             # One row, however many events it stood for.
             account.repay(items - 1, 0, Outcome.DELIVERED, self)
             items = 1
+        # First of all: only this can fail, and then nothing has been taken.
+        row = columns = None
+        if type(item) is Batch:
+            columns = self._columns(item)
+        else:
+            row = self._row(item)
         tail = self._tail
         code = tail.code_of.get(account)
         if code is None:
@@ -275,10 +282,11 @@ class RangeSubscription(Holder):
             loan = tail.loans[code]
             loan.items += items
             loan.bytes += nbytes
-        if type(item) is Batch:
-            self._add_run(tail, item, code)
+        if row is None:
+            assert columns is not None
+            self._add_run(tail, columns, code)
         else:
-            key, value = self._row(item)
+            key, value = row
             tail.times.append(self._wall())
             tail.codes.append(code)
             tail.key_lengths.append(len(key))
@@ -298,10 +306,14 @@ class RangeSubscription(Holder):
                 tail.confirms.append(confirm)
                 if type(item) is Publication and item.qos == EXACTLY_ONCE:
                     self._urgent = True
-            self._something_to_write()
-        if tail.nbytes >= CHUNK_BYTES:
-            self._seal()
-        self._shed()
+        try:
+            if self._log is not None:
+                self._something_to_write()
+            if tail.nbytes >= CHUNK_BYTES:
+                self._seal()
+            self._shed()
+        except Exception as exc:  # noqa: BLE001 (whatever it is: it has been taken)
+            self.ledger.faults.note(self, "taking what was published", exc)
 
     def _pass_over(self, items: int) -> None:
         first = self.low == self._shut
@@ -311,10 +323,9 @@ class RangeSubscription(Holder):
             # Or a reader that had read up to here would not find out after a restart.
             self._log.done(self.low, self.low - 1, self.low)
 
-    def _add_run(self, tail: Tail, run: Batch, code: int) -> None:
-        keys, values = self._columns(run)
+    def _add_run(self, tail: Tail, columns: tuple[list[bytes], list[bytes]], code: int) -> None:
+        keys, values = columns
         count = len(keys)
-        assert count == run.count
         tail.times.extend(array("q", (self._wall(),)) * count)
         tail.codes.extend(array("I", (code,)) * count)
         tail.key_lengths.extend(map(len, keys))

@@ -16,6 +16,7 @@ from clearfunds.dataspace import (
     ANY,
     Capture,
     Dataspace,
+    FilterIndex,
     Group,
     Literal,
     Mailbox,
@@ -193,13 +194,18 @@ def item(thing: Any, key: Any) -> object:
     return thing[key]
 
 
+def is_empty(index: FilterIndex[Any]) -> bool:
+    """Whether nothing of what filters once put into an index is left in it."""
+    return not any(inside(index, name) for name in ("_exact", "_whole", "_rest"))
+
+
 def is_bare(dataspace: Dataspace) -> bool:
     """Whether nothing of what observers and asserters once put into a dataspace is left in it."""
     numbers = dataspace.statistics()
     return (
         not inside(inside(dataspace, "_index"), "_by_kind")
         and not inside(inside(dataspace, "_bag"), "_by_kind")
-        and not inside(inside(inside(dataspace.routes, "_filters"), "_root"), "children")
+        and is_empty(inside(dataspace.routes, "_filters"))
         and (numbers.assertions, numbers.observations, numbers.shapes, numbers.subscriptions)
         == (0, 0, 0, 0)
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.accounts import Holder, Ledger
+from clearfunds.accounts import Holder, Ledger, QuotaExceededError
 from clearfunds.dataspace import Mailbox, Route, Routes, Subscription, TopicFilter, topic_matches
-from tests.dataspace.conftest import STEADY, inside
+from clearfunds.dataspace._routes import DESTINATION_BYTES, FORGET_AT_ONCE
+from tests.dataspace.conftest import STEADY, inside, is_empty
 
 LEDGER = Ledger()
 HOLDERS = [Mailbox(LEDGER, f"holder {n}") for n in range(4)]
@@ -160,6 +162,112 @@ def test_unsubscribing_what_is_not_there_is_refused() -> None:
     assert parts(routes.of("a/b")) == ("a/b", {"holder 0"}, {"holder 0"}, set())
 
 
+def test_a_change_forgets_what_it_may_concern_and_no_more() -> None:
+    """By the filter's first two levels; without wildcards, one topic."""
+    routes = Routes()
+    topics = ["a", "a/", "a/b", "a/b/c", "a/c", "b/a", "b", "$s/a"]
+
+    def left_by(text: str) -> set[str]:
+        for topic in topics:
+            routes.of(topic)
+        mine = subscription(text, 0)
+        routes.subscribe(mine)
+        left = set(inside(routes, "_by_topic"))
+        for topic in topics:
+            routes.of(topic)
+        routes.unsubscribe(mine)
+        assert set(inside(routes, "_by_topic")) == left
+        return left
+
+    assert left_by("a/b") == set(topics) - {"a/b"}
+    assert left_by("a/b/+") == left_by("a/b/#") == set(topics) - {"a/b", "a/b/c"}
+    assert left_by("a/#") == left_by("a/+/x") == {"b/a", "b", "$s/a"}
+    assert left_by("c/+") == left_by("c") == left_by("a/d/+") == set(topics)
+    assert left_by("+/x") == left_by("#") == left_by("+") == set()
+
+
+def test_a_change_that_may_concern_many_forgets_all_at_once() -> None:
+    routes = Routes()
+    for n in range(FORGET_AT_ONCE + 1):
+        routes.of_key(b"::" + f"a/b/{n}".encode(), topic_of)
+    routes.of("b")
+    routes.subscribe(subscription("a/c/+", 0))
+    assert routes.cached == FORGET_AT_ONCE + 2
+    routes.subscribe(subscription("a/b/+", 0))
+    assert (routes.cached, routes.by_key, routes.cached_bytes) == (0, {}, 0)
+    waste = inside(routes, "_waste")
+    assert waste
+    for n in range(FORGET_AT_ONCE + 1):
+        route = routes.of_key(b"::" + f"a/b/{n}".encode(), topic_of)
+        assert parts(route)[1] == {"holder 0"}
+    assert not waste
+
+
+def test_what_is_forgotten_again_and_again_does_not_pile_up() -> None:
+    routes = Routes()
+    mine = subscription("+/x", 0)
+    for n in range(300):
+        routes.of_key(b"::" + f"{n}/x".encode(), topic_of)
+        routes.subscribe(mine)
+        routes.unsubscribe(mine)
+        assert len(inside(routes, "_waste")) <= 3
+
+
+def test_the_cache_is_bounded_in_bytes() -> None:
+    """By true cost: deep topics of many bytes take the place of many short ones."""
+    routes = Routes(cached_bytes=1 << 20)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for n in range(4_000):
+            topic = f"{n:05}/" + "/".join("abc" for _ in range(127))
+            routes.of_key(len(topic).to_bytes(2, "big") + topic.encode(), topic_of)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 400 < routes.cached < 1_000
+    assert after - before < 1.25 * (1 << 20)
+    assert routes.cached_bytes <= 1 << 20
+
+
+def test_at_least_one_route_is_cached() -> None:
+    routes = Routes(cached_bytes=0)
+    for topic in ("a", "b"):
+        assert routes.of(topic) is routes.of(topic)
+    assert routes.cached == 1
+    assert list(routes.by_key) == []
+
+
+def test_what_routes_share_is_counted_once() -> None:
+    routes = Routes()
+    for n in range(4):
+        routes.subscribe(subscription("#", n))
+    routes.of("a")
+    alone = routes.cached_bytes
+    routes.of("b")
+    assert routes.cached_bytes < 2 * alone - 3 * DESTINATION_BYTES // 2
+    routes.subscribe(subscription("a", 0))
+    routes.subscribe(subscription("b", 0))
+    assert (routes.cached, routes.cached_bytes) == (0, 0)
+
+
+def test_shapes_of_deep_filters_have_a_limit() -> None:
+    """Filters with few levels are few by themselves; those without `+` as well."""
+    routes = Routes(max_deep_shapes=2)
+    deep = ["/".join("abcdefgh"[:place] + "+" + "abcdefgh"[place:]) for place in range(9)]
+    kept = [subscription(text, 0) for text in (deep[0], deep[1], deep[1].upper(), *"+#")]
+    for each in kept:
+        routes.subscribe(each)
+    with pytest.raises(QuotaExceededError, match="in 2 different places"):
+        routes.subscribe(subscription(deep[2], 0))
+    for text in (deep[2].removesuffix("/h"), deep[2].replace("+", "a"), "a/b/c/d/e/f/g/h/i/#"):
+        routes.subscribe(subscription(text, 0))
+    for each in kept[1:3]:
+        routes.unsubscribe(each)
+    routes.subscribe(subscription(deep[2], 0))
+
+
 LOOK = st.tuples(st.just("look"), st.sampled_from(TOPICS), st.booleans())
 SUBSCRIBE = st.tuples(
     st.just("subscribe"), st.sampled_from(FILTERS), st.integers(0, 3), st.booleans()
@@ -168,48 +276,73 @@ UNSUBSCRIBE = st.tuples(st.just("unsubscribe"), st.integers(0))
 
 
 @STEADY
-@given(st.lists(LOOK | SUBSCRIBE | UNSUBSCRIBE, max_size=60), st.integers(1, 12))
+@given(
+    st.lists(LOOK | SUBSCRIBE | UNSUBSCRIBE, max_size=60),
+    st.integers(1, 12),
+    st.sampled_from([1_000, 5_000, 1 << 20]),
+    st.sampled_from([1, 3, FORGET_AT_ONCE]),
+)
 def test_every_cached_route_is_what_would_be_found_now(
-    steps: list[tuple[str, str, bool] | tuple[str, str, int, bool] | tuple[str, int]], capacity: int
+    steps: list[tuple[str, str, bool] | tuple[str, str, int, bool] | tuple[str, int]],
+    capacity: int,
+    nbytes: int,
+    at_once: int,
 ) -> None:
-    """And a change drops those routes that its filter matches, and no others."""
-    routes = Routes(capacity)
+    """And a change drops those routes that its filter matches."""
+    routes = Routes(capacity, cached_bytes=nbytes)
     subscriptions: list[Subscription] = []
-    cached: dict[str, Route] = inside(routes, "_by_topic")
     for step in steps:
-        before = dict(cached)
+        before = cached_routes(routes)
         changed: Subscription | None = None
-        match step:
-            case ("look", str(topic), bool(by_key)):
-                if by_key:
-                    key = len(topic).to_bytes(2, "big") + topic.encode()
-                    route = routes.of_key(key, topic_of)
-                else:
-                    route = routes.of(topic)
-                assert parts(route) == expected(topic, subscriptions)
-                assert cached[topic] is route
-                if topic in before:
-                    assert route is before[topic]
-            case ("subscribe", str(text), int(holder), bool(acked)):
-                changed = subscription(text, holder, acked=acked)
-                routes.subscribe(changed)
-                subscriptions.append(changed)
-            case ("unsubscribe", int(place)) if subscriptions:
-                changed = subscriptions.pop(place % len(subscriptions))
-                routes.unsubscribe(changed)
-            case _:
-                pass
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("clearfunds.dataspace._routes.FORGET_AT_ONCE", at_once)
+            match step:
+                case ("look", str(topic), bool(by_key)):
+                    if by_key:
+                        key = len(topic).to_bytes(2, "big") + topic.encode()
+                        route = routes.of_key(key, topic_of)
+                    else:
+                        route = routes.of(topic)
+                    assert parts(route) == expected(topic, subscriptions)
+                    assert cached_routes(routes)[topic] is route
+                    if topic in before:
+                        assert route is before[topic]
+                case ("subscribe", str(text), int(holder), bool(acked)):
+                    changed = subscription(text, holder, acked=acked)
+                    routes.subscribe(changed)
+                    subscriptions.append(changed)
+                case ("unsubscribe", int(place)) if subscriptions:
+                    changed = subscriptions.pop(place % len(subscriptions))
+                    routes.unsubscribe(changed)
+                case _:
+                    pass
+        cached = cached_routes(routes)
         if changed is not None:
-            gone = {topic for topic in before if topic_matches(changed.filter.text, topic)}
-            assert cached == {t: route for t, route in before.items() if t not in gone}
+            assert not [t for t in cached if topic_matches(changed.filter.text, t)]
+            assert cached.items() <= before.items()
         assert len(routes) == len(subscriptions)
         assert routes.cached == len(cached) <= capacity
+        assert routes.cached_bytes <= nbytes or len(cached) == 1
         for topic, route in cached.items():
             assert parts(route) == expected(topic, subscriptions)
         for key, route in routes.by_key.items():
             assert cached[topic_of(key)] is route
+        check_bytes(routes, cached)
     for left in subscriptions:
         routes.unsubscribe(left)
-    assert not inside(inside(inside(routes, "_filters"), "_root"), "children")
-    for topic in cached:
+    assert is_empty(inside(routes, "_filters"))
+    for topic in TOPICS:
         assert parts(routes.of(topic)) == (topic, set(), set(), set())
+
+
+def cached_routes(routes: Routes) -> dict[str, Route]:
+    """Return the routes that are cached, by topic."""
+    return {topic: inside(each, "route") for topic, each in inside(routes, "_by_topic").items()}
+
+
+def check_bytes(routes: Routes, cached: dict[str, Route]) -> None:
+    """See that the bytes are those of the routes, and of each of their destinations once."""
+    shared = {d for r in cached.values() for d in (r.plain, r.unacked, r.acked, r.run) if d}
+    assert routes.cached_bytes == sum(
+        inside(each, "nbytes") for each in inside(routes, "_by_topic").values()
+    ) + sum(DESTINATION_BYTES + 8 * len(d.holders) for d in shared)

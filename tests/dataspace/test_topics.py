@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.dataspace import FilterIndex, PatternError, TopicFilter, TopicIndex, topic_matches
-from tests.dataspace.conftest import STEADY, inside
+from clearfunds.dataspace import (
+    Cursor,
+    FilterIndex,
+    PatternError,
+    TopicFilter,
+    TopicIndex,
+    shape_of,
+    topic_matches,
+)
+from tests.dataspace.conftest import STEADY, inside, is_empty
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,8 @@ def brute_force(topic_filter: str, topic: str) -> bool:
     return re.fullmatch(expression(topic_filter), topic, re.DOTALL) is not None
 
 
-LEVELS = st.sampled_from(("", "a", "b", "$s", "aa"))
+# With characters below and above `/`, and those that stand for something in the order of topics.
+LEVELS = st.sampled_from(("", "a", "b", "$s", "aa", "a-", "\0", "a\1", "\1\2"))
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join)
 FILTERS = (
     st.tuples(st.lists(LEVELS | st.just("+"), max_size=4), st.booleans())
@@ -134,7 +144,14 @@ def test_the_index_of_filters(steps: list[tuple[str, int, bool]], data: st.DataO
     for topic_filter, value in kept:
         index.remove(topic_filter, value)
     assert len(index) == 0
-    assert not inside(inside(index, "_root"), "children")
+    assert is_empty(index)
+
+
+def test_the_shape_of_a_filter() -> None:
+    assert shape_of("a/b") is shape_of("/") is None
+    assert shape_of("a/+/b") == shape_of("x/+/y")
+    different = ["+", "#", "+/#", "a/#", "a/+", "+/a", "a/+/#", "a/+/b", "+/+"]
+    assert len({shape_of(text) for text in different}) == len(different)
 
 
 @STEADY
@@ -157,7 +174,7 @@ def test_the_index_of_topics(steps: list[tuple[str, bool]], data: st.DataObject)
     for topic, value in kept.items():
         assert index.discard(topic) == value
     assert len(index) == 0
-    assert not inside(inside(index, "_root"), "children")
+    assert is_without_topics(index)
 
 
 @STEADY
@@ -186,4 +203,88 @@ def test_depth_is_no_recursion() -> None:
     for topic_filter in (deep, "#", deep + "/#", "a/+/#"):
         assert list(by_topic.matching(topic_filter)) == [1]
     assert by_topic.discard(deep) == 1
-    assert not inside(inside(by_topic, "_root"), "children")
+    assert is_without_topics(by_topic)
+
+
+def test_what_is_looked_at_is_bounded_by_the_wildcards() -> None:
+    """What follows a level without a wildcard is leapt over, however much it is."""
+    by_topic: TopicIndex[int] = TopicIndex()
+    for n in range(3_000):
+        by_topic.set(f"a/{n % 3}/{n}", n)
+        by_topic.set(f"b/{n}/x", n)
+    for text, found, most in (
+        ("a/1/7", 1, 6),
+        ("a/+/7", 1, 20),
+        ("+/1/7", 1, 12),
+        ("a/+", 0, 8),
+        ("+/+/z", 0, 3_010),
+        ("b/#", 3_000, 3_010),
+        ("c/#", 0, 2),
+        ("+", 0, 8),
+        ("a/1", 0, 4),
+    ):
+        cursor = Cursor(by_topic, text)
+        steps = values = 0
+        while not cursor.at_end:
+            values += cursor.step() is not None
+            steps += 1
+        assert (text, values) == (text, found)
+        assert steps <= most, text
+
+
+ADD_OR_REMOVE = st.tuples(st.booleans(), TOPICS)
+
+
+@STEADY
+@given(
+    st.lists(ADD_OR_REMOVE, max_size=30),
+    st.lists(ADD_OR_REMOVE | st.none(), max_size=60),
+    st.lists(FILTERS, min_size=1, max_size=3),
+    st.integers(1, 3),
+)
+def test_a_cursor_goes_on_whatever_changes(
+    before: list[tuple[bool, str]],
+    meanwhile: list[tuple[bool, str] | None],
+    filters: list[str],
+    piece: int,
+) -> None:
+    """What stands all the time is found once; what comes and goes, once at the most."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clearfunds.dataspace._topic_index.PIECE", piece)
+        index: TopicIndex[int] = TopicIndex()
+        kept: set[str] = set()
+
+        def change(add: bool, topic: str) -> None:
+            if add:
+                index.set(topic, 1)
+                kept.add(topic)
+            else:
+                index.discard(topic)
+                kept.discard(topic)
+
+        for add, topic in before:
+            change(add, topic)
+        cursors = [(text, Cursor(index, text)) for text in filters]
+        steady, ever = set(kept), set(kept)
+        found: list[Counter[str]] = [Counter() for _ in filters]
+        for step in [*meanwhile, *[None] * 200]:
+            if step is not None:
+                change(*step)
+                steady &= kept
+                ever |= kept
+                continue
+            for (_, cursor), topics in zip(cursors, found, strict=True):
+                looked_at = None if cursor.at_end else cursor.step()
+                if looked_at is not None:
+                    assert looked_at in kept
+                    topics[looked_at] += 1
+        for (text, cursor), topics in zip(cursors, found, strict=True):
+            assert cursor.at_end
+            assert max(topics.values(), default=1) == 1
+            assert {t for t in steady if brute_force(text, t)} <= topics.keys()
+            assert topics.keys() <= {t for t in ever if brute_force(text, t)}
+
+
+def is_without_topics(index: TopicIndex[Any]) -> bool:
+    """Whether nothing of what was once in an index is left in it."""
+    return not inside(index, "_values") and not inside(inside(index, "_keys"), "_pieces")

@@ -120,7 +120,7 @@ class RunningRelay:
     def audit(self) -> None:
         """Audit, and see that nothing has gone wrong inside."""
         self.ledger.audit()
-        assert self.relay.mqtt.counters.internal_errors == 0
+        assert self.relay.internal_errors == 0
 
     async def deserted(self) -> None:
         """Wait until all clients have gone, and see that nothing of them is left."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearfunds.dataspace import TopicFilter
+from clearfunds.dataspace import LONG_TOPIC, TopicFilter
 from clearfunds.transports import Tenant
 from clearfunds.transports._patterns import Patterns
 from clearfunds.transports._tenants import (
@@ -138,6 +138,19 @@ def test_what_is_known_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         membership.of_topic(f"x/{number}")
     assert len(membership._cached) == 10  # pyright: ignore[reportPrivateUsage]
     assert CACHED_TOPICS > 10
+
+
+def test_the_tenant_of_a_long_topic_is_looked_up_each_time() -> None:
+    """What is remembered is counted by number, and is to be bounded in bytes."""
+    by_topic = Tenant(name="weather", topic=("weather/#",))
+    membership = TenantRules([by_topic]).of(Peer("mqtt:1", "-", "c"))
+    cached = membership._cached  # pyright: ignore[reportPrivateUsage]
+    for topic in ("weather/x", "weather/" + "x" * LONG_TOPIC):
+        for _ in range(2):
+            tenant = membership.of_topic(topic)
+            assert tenant is not None
+            assert tenant.name == "weather"
+    assert list(cached) == ["weather/x"]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class Reader(Process):
     def _forgotten(self) -> None:
         flow = self.flow
         for station in list(flow.credit_from):
-            if isinstance(station, Station):
+            if isinstance(station, Station) and not station.down:
                 station.senders.discard(self)
                 station.flow.peer_down(self)
         for peer in flow.blockers[:]:
@@ -191,8 +191,9 @@ class OutletStation(Station):
     kind = "outlet"
 
     def handled(self, reader: Reader, n: int) -> None:
-        """Note that it is done with `n` messages of a reader."""
-        if not self.down:
+        """Note that it is done with `n` messages of a reader, which have come to it before."""
+        # Granted credit, who has sent nothing would know of it without being known to it.
+        if not self.down and reader in self.senders:
             self.flow.ack(reader, self.credit, n)
 
 

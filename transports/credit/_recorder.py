@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ class CreditRecorder:
     ) -> None:
         """See `Recorder.settled`."""
         if items:
-            self._scheme.repaid(account, holder, items)
+            self._tell(account, ((holder, items),))
         if self._then is not None:
             self._then.settled(account, holder, items, nbytes, outcome, opened)
 
@@ -45,9 +45,16 @@ class CreditRecorder:
         self, account: Account, ended: Collection[tuple[Holder, int, int, float]]
     ) -> None:
         """See `Recorder.delivered`."""
-        self._scheme.repaid_several(account, [(each[0], each[1]) for each in ended])
+        self._tell(account, [(each[0], each[1]) for each in ended])
         if self._then is not None:
             self._then.delivered(account, ended)
+
+    def _tell(self, account: Account, ended: Sequence[tuple[Holder | Gone | None, int]]) -> None:
+        """Let its sender have its credit; what goes wrong must not keep debt from being repaid."""
+        try:
+            self._scheme.repaid_several(account, ended)
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            self._scheme.ledger.faults.note(ended[0][0], "giving credit for what it had", exc)
 
     def published(
         self,

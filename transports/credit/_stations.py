@@ -38,6 +38,11 @@ class CreditOutlet(Outlet):
         self.station.arrived(account, items)
         super().hold(account, item, items, nbytes, now)
 
+    def turn_away(self, account: Account, items: int, nbytes: int, why: Outcome) -> None:
+        """See `Outlet.turn_away`: it has come this far, or it would be handled without having."""
+        self.station.arrived(account, items)
+        super().turn_away(account, items, nbytes, why)
+
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
         """See `Outlet.close`; whoever sends to it is forgotten, and its own reader leaves."""
         # First, or what is settled now would still be granted for.

@@ -44,7 +44,8 @@ class TransportCounts:
     received_bytes_total: int = 0
     """Bytes read from peers."""
     internal_errors_total: int = 0
-    """Connections closed for a fault of the relay's own."""
+    """Faults of the relay's own. Each closes the connection that it belongs to; those that belong
+    to none are counted with one of the transports."""
 
 
 class RelayCollector(Collector):
@@ -89,5 +90,5 @@ _METRICS: Final = {
     "messages_unroutable_total": "Messages that concerned nobody, over all transports.",
     "messages_delivered_total": "Messages handed to peers, once for each, over all transports.",
     "received_bytes_total": "Bytes read from peers.",
-    "internal_errors_total": "Connections closed for a fault of the relay's own.",
+    "internal_errors_total": "Faults of the relay's own; each closes one connection.",
 }

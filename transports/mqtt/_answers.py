@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from ...accounts import Confirm
 from .._errors import RemoteProtocolError
 from .._outlet import nobody
 from .._writes import Writes, nowhere
 from ._packets import PubAck, PubRec
+from ._reasons import Reason
 
 MAX_UNANSWERED = 65_535
 """Publications of one client that are not acknowledged: it has no identifiers for more."""
+
+
+ANSWERING: Final = "sending what is due to it"
+
+
+def _raise(exc: Exception) -> None:
+    raise exc
 
 
 class Identifier(Protocol):
@@ -89,9 +97,9 @@ class Answer(Writes):
         In MQTT 5 the acknowledgement says so, when nobody is expected any more.
         """
         answers = self._answers
-        refusal = None if answers is None else answers.refusal
+        refusal = None if answers is None else answers.refused(self.packet, reason)
         if refusal is not None:
-            self.refuse_with(refusal(self.packet, reason))
+            self.refuse_with(refusal)
             self.written_is_taken()
             return
         self._forget_identifier()
@@ -173,20 +181,24 @@ class Answers:
         refuse: Called with a sentence when a publication was refused, and there is no `refusal`.
         refusal: Makes of an acknowledgement one that says why the publication was not taken, where
             the protocol has that.
+        on_fault: Called with what one of these has raised; None: it is raised. They are called when
+            others, a queue or the disk, have taken responsibility, who must not hear of it.
 
     Attributes:
         refusal: See above.
         pending_pubacks: How many of QoS 1 are owed.
     """
 
-    __slots__ = ("_pending", "_refuse", "_send", "pending_pubacks", "refusal")
+    __slots__ = ("_on_fault", "_pending", "_refuse", "_send", "pending_pubacks", "refusal")
 
     def __init__(
         self,
         send: Callable[[PubAck | PubRec], object],
         refuse: Callable[[str], object],
         refusal: Callable[[PubAck | PubRec, str], PubAck | PubRec] | None = None,
+        on_fault: Callable[[Exception], object] | None = None,
     ) -> None:
+        self._on_fault = _raise if on_fault is None else on_fault
         self.refusal = refusal
         self.pending_pubacks = 0
         self._send: Callable[[PubAck | PubRec], object] | None = send
@@ -217,7 +229,7 @@ class Answers:
             self._pending.append(answer)
             self.pending_pubacks += isinstance(answer.packet, PubAck)
         elif self._send is not None:
-            self._send(answer.packet)
+            self._say(self._send, answer.packet)
 
     def say_due(self) -> None:
         """Say those that are due, up to the first that is not."""
@@ -225,7 +237,23 @@ class Answers:
         while pending and pending[0].is_due and self._send is not None:
             packet = pending.popleft().packet
             self.pending_pubacks -= isinstance(packet, PubAck)
-            self._send(packet)
+            self._say(self._send, packet)
+
+    def _say(self, send: Callable[[PubAck | PubRec], object], packet: PubAck | PubRec) -> None:
+        try:
+            send(packet)
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            self._on_fault(exc)
+
+    def refused(self, packet: PubAck | PubRec, reason: str) -> PubAck | PubRec | None:
+        """Return the acknowledgement that says why; None: the protocol has none."""
+        if self.refusal is None:
+            return None
+        try:
+            return self.refusal(packet, reason)
+        except Exception as exc:  # noqa: BLE001 (whatever it is)
+            self._on_fault(exc)
+            return type(packet)(packet.packet_id, Reason.UNSPECIFIED_ERROR)
 
     def refuse(self, answer: Answer, reason: str) -> None:
         """End the connection: nobody has taken responsibility for a publication."""
@@ -244,4 +272,5 @@ class Answers:
         self._send = None
         self._refuse = nobody
         self.refusal = None
+        self._on_fault = _raise
         self.pending_pubacks = 0

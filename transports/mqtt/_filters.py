@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from ...dataspace import FilterIndex
+from ...dataspace import LONG_TOPIC, FilterIndex
 from ._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 CACHED_TOPICS: Final = 1_024
@@ -87,9 +87,10 @@ class Filters:
         chosen = self._cached.get(topic)
         if chosen is None:
             chosen = self._choose(topic)
-            if len(self._cached) >= CACHED_TOPICS:
-                del self._cached[next(iter(self._cached))]
-            self._cached[topic] = chosen
+            if len(topic) <= LONG_TOPIC:
+                if len(self._cached) >= CACHED_TOPICS:
+                    del self._cached[next(iter(self._cached))]
+                self._cached[topic] = chosen
         return chosen
 
     def _choose(self, topic: str) -> Chosen:

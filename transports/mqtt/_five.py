@@ -268,7 +268,7 @@ class AtMostOnce(Recipient):
         if sent:
             outlet.hold(account, chunk, sent, sent_bytes, now)
         if sent < items:
-            account.repay(items - sent, nbytes - sent_bytes, why, outlet)
+            outlet.turn_away(account, items - sent, nbytes - sent_bytes, why)
 
     def ready(self) -> None:
         """See `Recipient.ready`."""

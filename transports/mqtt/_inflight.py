@@ -30,6 +30,7 @@ from ...accounts import (
     UnfitPolicyError,
 )
 from ...dataspace import Publication
+from .._flusher import SENDING
 from .._outlet import Outlet, nobody
 from ..queues._spool import OpenSpool, Spool
 from ._droppable import packets_of
@@ -160,7 +161,10 @@ class Inflight(LoanQueue):
         if not self.unacked and not self.queue:
             self.progressed_at = now
         self.queue.append(LoanedItem(account, [item], items, nbytes, self, now, charged=True))
-        self._fill()
+        try:
+            self._fill()
+        except Exception as exc:  # noqa: BLE001 (whatever it is: it has been taken)
+            self.ledger.faults.note(self, SENDING, exc)
 
     def ready(self) -> None:
         """See `Holder.ready`."""
@@ -320,13 +324,14 @@ class Inflight(LoanQueue):
         while len(self.unacked) + len(self.releasing) < self._window:
             if not self.queue and not self._take_back():
                 return
-            loan = self.queue.popleft()
+            loan = self.queue[0]
             packet_id = self._ids.allocate()
             entry: Publication | bytes = loan.item[0]
             if isinstance(entry, bytes):
                 packet = self._framing.take_back(entry, packet_id)
             else:
                 packet = self._framing.frame(entry, packet_id)
+            self.queue.popleft()
             if not packet:
                 self._ids.release(packet_id)
                 self._drop(loan)

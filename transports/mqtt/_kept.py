@@ -25,27 +25,31 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 import attrs
 
 from ...accounts import (
     Account,
+    Faults,
     Ledger,
     Limit,
     QuotaExceededError,
     Recipient,
     StuckPolicy,
     Turn,
+    measure,
 )
 from ...accounts._incidents import GivenUp
-from ...dataspace import Dataspace, Observation, Publication, TopicFilter
+from ...dataspace import Dataspace, Observation, Observe, Publication, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._account_tree import AccountTree
 from .._outlet import nobody
+from .._partings import Steps
 from .._tenants import peer_of, printable
 from ._answers import Answer
 from ._filters import Filters
@@ -63,12 +67,18 @@ RELEASING_PREFIX = "mqtt/releasing/"
 
 EXACTLY_ONCE = 2
 
+EXPIRED_AT_ONCE: Final = 20
+"""Sessions that are ended at a time, twice a second, because nobody has come back for them: a few
+milliseconds' worth."""
+
 AS_SET: Final = -1.0
 """The expiry of a session that has none of its own."""
 
 
 class Keeping(Protocol):
     """Where sessions are kept: `clearfunds.transports.queues.Shelves`, or one in RAM."""
+
+    faults: Faults
 
     def shelf(self, name: str) -> Any:
         """Return the shelf of the queue called `name`."""
@@ -86,8 +96,8 @@ class Keeping(Protocol):
         """Forget a small value."""
         ...
 
-    def when_durable(self, callback: Callable[[], object]) -> None:
-        """Call back when everything until now is durable."""
+    def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
+        """Call back when everything until now is durable; if that raises, end whose it is."""
         ...
 
     def hurry(self) -> None:
@@ -392,37 +402,45 @@ class KeptSession:
         self.filters.remove(text)
         return None if subscribed is None else subscribed.observation
 
-    def observe_all(self, account: Account, outlet: Recipient | None) -> None:
-        """Let the publications of QoS 0 go to `outlet` from now on; to nobody, without one."""
-        with account.turn() as turn:
-            observations = {
-                text: self.observe(turn, text, each.granted, outlet)
-                for text, each in self.subscriptions.items()
-            }
-        for text, observation in observations.items():
-            self.subscriptions[text].observation = observation
+    def _observe_again(self, text: str, account: Account, outlet: Recipient | None) -> None:
+        """Let the publications of QoS 0 on a filter go to `outlet` from now on.
 
-    def unobserve_all(self, account: Account) -> None:
-        """End all subscriptions."""
-        with account.turn() as turn:
-            for each in self.subscriptions.values():
-                if each.observation is not None:
-                    self._sessions.dataspace.unobserve(turn, each.observation)
-        self.subscriptions.clear()
-        self.filters.clear()
-        self._selecting = None
+        To nobody, if it is None; nothing is to be done then if that is so already.
+
+        Raises:
+            QuotaExceededError: If it does not fit into the quota of `account`.
+        """
+        subscribed = self.subscriptions.get(text)
+        before = None if subscribed is None else subscribed.observation
+        is_away = before is None or before.holder is None
+        if subscribed is not None and self.is_current and not (outlet is None and is_away):
+            with account.turn() as turn:
+                observation = self.observe(turn, text, subscribed.granted, outlet)
+            subscribed.observation = observation
+
+    def _unobserve(self, text: str, account: Account) -> None:
+        observation = self.unsubscribed(text)
+        if observation is not None:
+            with account.turn() as turn:
+                self._sessions.dataspace.unobserve(turn, observation)
+
+    def unobserving(self, account: Account) -> Steps:
+        """End all subscriptions, in the steps that are returned."""
+        return (partial(self._unobserve, text, account) for text in list(self.subscriptions))
 
     # -- the client comes and goes --------------------------------------------------------------
 
-    def attach(
+    def attaching(
         self,
         account: Account,
         name: str,
         outlet: Recipient,
         *,
         own: Callable[[Account], bool] | None = None,
-    ) -> None:
+    ) -> Iterator[None]:
         """Note that the client is connected: its publications of QoS 0 go to `outlet`.
+
+        It is done in steps; whoever does not do them all has to do `detaching`'s.
 
         Args:
             account: The connection's.
@@ -432,14 +450,19 @@ class KeptSession:
 
         Raises:
             QuotaExceededError: If its subscriptions do not fit into the quota of who it is now.
-                Everything is as it was then.
         """
-        before, self.own = self.own, own
-        try:
-            self.observe_all(account, outlet)
-        except BaseException:
-            self.own = before
-            raise
+        items = nbytes = 0
+        for text, subscribed in list(self.subscriptions.items()):
+            observation = subscribed.observation
+            if observation is None or observation.assertion.owner.name != account.name:
+                items += 1
+                nbytes += measure(Observe(TopicFilter(text)))
+            yield
+        account.standing().check(items, nbytes)
+        self.own = own
+        for text in list(self.subscriptions):
+            self._observe_again(text, account, outlet)
+            yield
         self.left = None
         self.name = self.queue.name = name
         self.queue.owner = account
@@ -447,19 +470,24 @@ class KeptSession:
         self._limit_queue(None, None)
         self.write()
 
-    def detach(self, account: Account) -> None:
+    def detaching(self, account: Account) -> Steps:
         """Note that the client has gone; what comes for it is kept, within limits.
+
+        What is published with QoS 0 goes to nobody after the steps that are returned.
 
         A session with an expiry of 0 is over then: it ends at the next `KeptSessions.expire` or
         `find`, or sooner by `KeptSessions.discard`, for who has nothing more in its hands.
         """
         settings = self._sessions.settings
-        self.left = self._sessions.wall()
         self.own = None
-        self.queue.owner = None
-        self.observe_all(account, None)
-        self.write()
-        self._limit_queue(settings.max_queued, settings.max_queued_bytes)
+        if self.left is None:
+            self.left = self._sessions.wall()
+            self.queue.owner = None
+            self.write()
+            self._limit_queue(settings.max_queued, settings.max_queued_bytes)
+        return (
+            partial(self._observe_again, text, account, None) for text in list(self.subscriptions)
+        )
 
     def _limit_queue(self, length: int | None, nbytes: int | None) -> None:
         queue = self.queue
@@ -510,13 +538,13 @@ class KeptSession:
             kept()  # the session is over: in another one it would mean another publication
             return
         keeping.set(self._key(AWAITING_PREFIX, packet_id), b"")
-        keeping.when_durable(kept)
+        keeping.when_durable(kept, self.queue)
 
     def released(self, packet_id: int, complete: Callable[[], object]) -> None:
         """Note a PUBREL; `complete` is called when the identifier may mean something new."""
         keeping = self._sessions.keeping
         self.forget_identifier(packet_id)
-        keeping.when_durable(complete)
+        keeping.when_durable(complete, self.queue)
 
     def forget_identifier(self, packet_id: int) -> None:
         """Let an identifier of the client's mean a new publication."""
@@ -529,7 +557,7 @@ class KeptSession:
     def resume_releasing(self, release: Callable[[int], object]) -> None:
         """Let what is received be released once more, as soon as its PUBREC is on disk."""
         for packet_id in self.releasing:
-            self._sessions.keeping.when_durable(partial(release, packet_id))
+            self._sessions.keeping.when_durable(partial(release, packet_id), self.queue)
 
     def received(self, packet_id: int, release: Callable[[], object]) -> None:
         """Note a PUBREC, in the batch in which its message is erased; `release` when that is so."""
@@ -538,7 +566,7 @@ class KeptSession:
             self.releasing[packet_id] = None
             # With a number that tells their order [MQTT-4.6.0-4].
             keeping.set(self._key(RELEASING_PREFIX, packet_id), time.time_ns().to_bytes(8, "big"))
-        keeping.when_durable(release)
+        keeping.when_durable(release, self.queue)
 
     def completed(self, packet_id: int) -> bool:
         """Note a PUBCOMP; whether it was waited for."""
@@ -565,6 +593,11 @@ class KeptIdentifier:
         self.session.forget_identifier(self.packet_id)
 
 
+def _at_once(_: str, __: Account, steps: Steps) -> None:
+    for step in steps:
+        step()
+
+
 class KeptSessions:
     """All sessions that are kept by one relay.
 
@@ -585,6 +618,8 @@ class KeptSessions:
         expired: How many were ended because nobody came back for them.
         given_up: How many were ended because others waited for room in their queues.
         ended: What the queues of those did that are over.
+        take_back: Ends what a session that is over stands for (`Partings.take_back`); a client
+            that comes back before that is done has to wait for it.
     """
 
     def __init__(
@@ -601,6 +636,7 @@ class KeptSessions:
     ) -> None:
         self.dataspace = dataspace
         self.keeping = keeping
+        keeping.faults = self.ledger.faults
         self.settings = settings
         self.by_id: dict[str, KeptSession] = {}
         self.expired = 0
@@ -620,6 +656,7 @@ class KeptSessions:
         }
         self._backing = backing
         self._queue = queue
+        self.take_back: Callable[[str, Account, Steps], object] = _at_once
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -683,7 +720,11 @@ class KeptSessions:
         if session is None:
             return
         with self._account_of(session) as account:
-            session.unobserve_all(account)
+            end: Steps = iter((partial(self._end, session),))
+            steps = chain(session.unobserving(account), end)
+            self.take_back(client_id, account, steps)
+
+    def _end(self, session: KeptSession) -> None:
         session.queue.delete()
         self.ended.add_past(session.queue)
         session.queue.account.close()
@@ -714,11 +755,16 @@ class KeptSessions:
         self.discard(client_id)
 
     def expire(self) -> list[str]:
-        """End the sessions whose clients have been away for too long; return whose they were."""
+        """End sessions whose clients have been away for too long; return whose they were.
+
+        Not very many at once: the others are over all the same (`find`).
+        """
         now = self.wall()
-        over = [session.client_id for session in self.by_id.values() if session.is_over(now)]
+        all_over = (each.client_id for each in self.by_id.values() if each.is_over(now))
+        over = list(islice(all_over, EXPIRED_AT_ONCE))
         for client_id in over:
-            self.discard(client_id)
+            queue = self.by_id[client_id].queue
+            self.ledger.faults.call(queue, "ending its session", self.discard, client_id)
         self.expired += len(over)
         return over
 
@@ -729,8 +775,9 @@ class KeptSessions:
         away, and for which nothing more may be kept, not longer than its patience.
         """
         over: KeptSession | None = None
+        call = self.ledger.faults.call
         for session in self.by_id.values():
-            session.queue.tick(now)
+            call(session.queue, "doing what is due", session.queue.tick, now)
             if session.left is None or not session.queue.is_short:
                 session.short_since = None
             elif session.short_since is None:
@@ -739,7 +786,8 @@ class KeptSessions:
                 over = session
         # One at a time: the others may have room then.
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
-            self._give_up(over.client_id, "what came for it waits for room, and nobody makes any")
+            why = "what came for it waits for room, and nobody makes any"
+            call(over.queue, "ending its session", self._give_up, over.client_id, why)
 
     def restore(self, values: Mapping[str, bytes]) -> None:
         """Take up the sessions from before a restart; for who opens the store, before all else.

@@ -156,6 +156,8 @@ class KeptInflight:
         if unacked is None:
             return None
         delivery, sent = unacked
+        if not self._channel.is_outstanding(delivery.tag):
+            return None  # the queue has taken it back, and the connection ends for that
         check_handshake(packet_id, sent, qos)
         del self._unacked[packet_id]
         return delivery

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ...dataspace import LONG_TOPIC
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -69,9 +71,10 @@ class Payers:
         if payer is None:
             # What is no UTF-8 is refused in its turn.
             payer = self.of(key[2:].decode(errors="replace"))
-            if len(self._by_key) >= CACHED_PAYERS:
-                self._by_key.clear()
-            self._by_key[key] = payer
+            if len(key) <= LONG_TOPIC:
+                if len(self._by_key) >= CACHED_PAYERS:
+                    self._by_key.clear()
+                self._by_key[key] = payer
         return payer
 
     def close(self) -> list[Account]:

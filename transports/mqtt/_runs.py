@@ -17,6 +17,7 @@ says what is wrong with it: nothing is refused here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import attrs
 
@@ -41,6 +42,10 @@ from ._reasons import Reason
 
 PROBE = 4
 """After this many equal headers in a row, columns are compared: below it, that costs more."""
+
+STRETCH_BYTES: Final = 8 << 10
+"""What is looked at for one run where that takes long: where each publication of a few bytes is on
+another topic than the one before. That is a millisecond's worth."""
 
 
 @attrs.define(slots=True)
@@ -71,6 +76,7 @@ def find_run(
     payer_of: Callable[[bytes], object] | None = None,
     *,
     properties: bool = False,
+    most: int = 0,
 ) -> Run | None:
     """Find the longest run at `start` that the account has room for.
 
@@ -89,12 +95,15 @@ def find_run(
             it is somebody else.
         properties: Whether it is MQTT 5, where a length of properties follows the topic: one that
             is not 0 ends the run, and what has an alias for a topic is left to `Connection`.
+        most: How many bytes may be looked at; 0: all.
 
     Returns:
         The run, with a count of 0 if there is no room at all; None if what stands at `start` is not
         a whole, valid QoS 0 PUBLISH.
     """
     end = len(buffer)
+    if most and end - start > most:
+        end = start + most
     position = start
     count = 0
     destinations: Destinations | None = None

@@ -116,18 +116,23 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     async def handle(self, link: Link, listener: str) -> None:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
         if self._admits(link):
-            await self.make_session(self, link, listener).run()
+            session = self._begun(link, lambda: self.make_session(self, link, listener))
+            if session is not None:
+                await session.run()
 
     @property
     def keeps_for_later(self) -> bool:
         """Whether what is kept outlives the relay."""
         return self.kept is not None and self.kept.settings.outlives
 
-    def keep(self, callback: Callable[[], object]) -> None:
-        """Call back when what was changed in kept sessions until now is durable, and soon."""
+    def keep(self, callback: Callable[[], object], session: MqttSession) -> None:
+        """Call back when what was changed in kept sessions until now is durable, and soon.
+
+        If it raises, `session` ends.
+        """
         kept = self.kept
         assert kept is not None
-        kept.keeping.when_durable(callback)
+        kept.keeping.when_durable(callback, session)
         kept.keeping.hurry()
 
     def each_tick(self, now: float) -> None:
@@ -137,7 +142,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         kept = self.kept
         with self.flusher.corked():
             for delayed in self.wills.over(now):
-                self._publish_delayed(delayed)
+                self.ledger.faults.call(None, "publishing a will", self._publish_delayed, delayed)
             if kept is not None:
                 kept.tick(now)
                 for client_id in kept.expire():
@@ -195,7 +200,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         """
         delayed = self.wills.take(client_id)
         if delayed is not None and not to_its_session:
-            self._publish_delayed(delayed)
+            self.ledger.faults.call(None, "publishing a will", self._publish_delayed, delayed)
 
     def _publish_delayed(self, delayed: DelayedWill) -> None:
         peer = delayed.peer

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +25,8 @@ from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA
+from .._partings import unobserve_each
+from .._scheduler import SLICE_SECONDS
 from .._session import (
     FLUSH_POLL_SECONDS,
     LOOK_AHEAD_BYTES,
@@ -33,7 +35,7 @@ from .._session import (
 )
 from .._tenants import NO_USER, Peer, peer_of, printable
 from ._ahead import Ahead
-from ._answers import Answer, Answers, Identifier
+from ._answers import ANSWERING, Answer, Answers, Identifier
 from ._connection import Connection, Role, State
 from ._filters import Filters
 from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
@@ -81,6 +83,7 @@ from ._reframe import as_mqtt311
 from ._replays import Replays
 from ._runs import (
     REFUSED_PUBREC,
+    STRETCH_BYTES,
     Run,
     Single,
     find_run,
@@ -108,8 +111,12 @@ SERVER_TOPICS = "$SYS/"
 NO_TOPIC = b"\0\0"
 """The topic of a packet that has an alias for it (MQTT 5), as it stands there."""
 
-ACKNOWLEDGED_AT_ONCE = 1_000
-"""Packets taken out of the input of a connection that waits before others run."""
+RUNS_A_LOOK = 64
+"""Copies of runs that are handed over, and runs, and sixteens of what is in them, before the clock
+is looked at: each is some microseconds."""
+
+AHEAD_BYTES = 4 << 10
+"""How much input is looked through at once, by a connection that waits: 2,000 pings."""
 
 SHOWN_OF_USER = 100
 """Characters of a user's name, or a client's, that are logged of who is not let in: it may have
@@ -156,9 +163,9 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_awaiting", "_connection", "_five", "_inflight",
-        "_kept", "_listener", "_observations", "_parting",
+        "_kept", "_listener", "_most", "_observations", "_parting",
         "_payers", "_peer", "_replays", "_short", "_single",
-        "_single_topic", "_undecided", "_way", "_will", "client_id",
+        "_single_topic", "_steps", "_undecided", "_way", "_will", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -179,10 +186,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._way: Recipient = self.outlet
         # What it is told if it is cut; there are few reasons but that it does not keep up.
         self._parting: int = Reason.QUOTA_EXCEEDED
+        # How much is looked at for one run; 0: all that there is.
+        self._most = 0
         # What came while it waited, until all that is whole of it has been taken up.
         self._ahead: Ahead | None = None
         self.client_id = ""
         self.account = None
+        # What is left of a packet that is handled in steps; nothing else is handled before.
+        self._steps: Iterator[trio.Event | None] | None = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
         self._inflight: Inflight | KeptInflight | None = None
@@ -224,10 +235,15 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _resume(self, account: Account) -> bool:
         """Tell of what is retained."""
-        if not self._replays:
+        replays = self._replays
+        if not replays or self._steps is not None:
             return False
+        work = self._work
+        work.begin_now()
         with self._server.flusher.corked():
-            self._replays.step(self._server.dataspace.retained, account, self._holder_of)
+            while replays and account.funds_are_clear() and not work.is_over():
+                replays.step(self._server.dataspace.retained, account, self._holder_of)
+        work.end()
         return True
 
     def _holder_of(self, qos: int) -> Recipient:
@@ -276,6 +292,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         """See `Session._held`: what the disk has to do first may take long (rule 10)."""
         if self._undecided is not None:
             await self._decide(self._undecided)
+            return
+        if self.account is None:
+            await super()._held(hold)
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_ahead, nursery.cancel_scope)
@@ -345,13 +364,10 @@ class MqttSession(Session["MqttServer", Account | None]):
         self.account = None
         will, self._will = self._will, None
         kept = self._kept
-        if kept is not None:
-            kept.detach(account)
-        else:
-            with account.turn() as turn:
-                for observation in self._observations.values():
-                    server.dataspace.unobserve(turn, observation)
-        self._observations.clear()
+        server.ledger.faults.call(
+            self, "taking back its subscriptions", self._unsubscribe_all, account
+        )
+        self._steps = None
         self._replays.clear()
         if will is not None and not server.stopping and not self._delays(will, kept):
             payer = account if self._payers is None else self._payers.of(will.topic)
@@ -364,13 +380,36 @@ class MqttSession(Session["MqttServer", Account | None]):
             extra=self._fields("left", reason),
         )
 
+    def _unsubscribe_all(self, account: Account) -> None:
+        server, kept = self._server, self._kept
+        observations, self._observations = self._observations, {}
+        if kept is None:
+            steps = unobserve_each(server.dataspace, account, observations.values())
+        else:
+            steps = kept.detaching(account)
+        server.partings.take_back(self.client_id, account, self._work, steps)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        """See `Session.has`."""
+        kept = self._kept
+        return super()._is_of_peer(whose) or (kept is not None and whose is kept.queue)
+
     def _close(self) -> None:
+        server = self._server
+        if server.sessions.get(self.client_id) is self:
+            del server.sessions[self.client_id]  # `_withdraw` has failed
         self._connection.close()
         self._ahead = None
         if self._answers is not None:
             self._answers.close()
         kept, sessions = self._kept, self._server.kept
-        if kept is not None and sessions is not None and kept.expiry == 0 and kept.is_current:
+        if (
+            kept is not None
+            and sessions is not None
+            and kept.expiry == 0
+            and kept.is_current
+            and self._inflight is not None  # it has been let in
+        ):
             sessions.discard(self.client_id)  # nothing of it is under way any more
         self._short = None
         payers, self._payers = self._payers, None
@@ -402,7 +441,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         return self._payer()
 
     def _payer(self) -> Account | None:
-        """See `Session._payer`: who pays for the publication that is next, if that is known."""
+        """See `Session._payer`: who pays for the publication that is next, if that is known.
+
+        Nobody does before the client has been let in.
+        """
+        if self._connection.state is State.AWAITING_CONNACK:
+            return None
         return self.account if self._short is None else self._short
 
     def _payer_at(self, buffer: bytes, position: int) -> Account | None:
@@ -454,17 +498,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             data = connection.take_unparsed()
         allowance = LOOK_AHEAD_BYTES
         while True:
-            taken = ahead.add(data, connection.unparsed_bytes) if data else ()
+            if data and not await self._add_ahead(ahead, data):
+                return
             data = b""
-            if taken:
-                for done, (first, packet_id) in enumerate(taken, 1):
-                    self._acknowledge(first, packet_id)
-                    if not done % ACKNOWLEDGED_AT_ONCE:
-                        # Shielded: the others have been taken out of the input.
-                        await trio.lowlevel.cancel_shielded_checkpoint()
-                        if self._retired:
-                            return
-                self._server.flusher.flush_now()
             if self._eof and self._inflight is not None:
                 self._inflight.close()  # nothing more will be acknowledged
             if not ahead.has_whole_packets and not connection.unparsed_bytes:
@@ -487,6 +523,28 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._received_ahead(data)
             if self.outlet.blocked:
                 allowance -= len(data)
+
+    async def _add_ahead(self, ahead: Ahead, data: bytes) -> bool:
+        """Keep what came, and handle what overtakes; False if the connection has ended.
+
+        Cancellation: it is shielded, as what is handled has been taken out of the input.
+        """
+        work = self._work
+        work.begin_now()
+        for start in range(0, len(data), AHEAD_BYTES):
+            piece = data if len(data) <= AHEAD_BYTES else data[start : start + AHEAD_BYTES]
+            for first, packet_id in ahead.add(piece, self._connection.unparsed_bytes):
+                self._acknowledge(first, packet_id)
+                if work.is_over():
+                    self._server.flusher.flush_now()
+                    with trio.CancelScope(shield=True):
+                        await work.let_others()
+                if self._retired or (self._link.why is not None and not self._server.stopping):
+                    work.end()
+                    return False  # what it has acknowledged has gone back to where it came from
+        self._server.flusher.flush_now()
+        work.end()
+        return True
 
     def _received_ahead(self, data: bytes) -> None:
         """Note that something came while it waits; as `_received`, which hands it on, too."""
@@ -533,13 +591,21 @@ class MqttSession(Session["MqttServer", Account | None]):
         connection = self._connection
         server = self._server
         dataspace = server.dataspace
+        work = self._work
         self._short = None
+        if self._steps is not None and not self._go_on(self._steps):
+            return True
         if self._replays:
             # What is retained comes before what the client says next, which may ask for it again.
             return True
         payers = self._payers
         payer_of = payers.of_key if payers is not None and payers.by_topic else None
+        unseen = RUNS_A_LOOK
         while True:
+            if unseen <= 0:
+                if work.is_over():
+                    return True
+                unseen = RUNS_A_LOOK
             buffer = connection.buffer
             position = connection.position
             if position >= len(buffer):
@@ -549,6 +615,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             if buffer[position] == PUBLISH:
                 account = self._payer_at(buffer, position) if payer_of else self.account
                 if account is not None:
+                    is_long = len(buffer) - position > STRETCH_BYTES
+                    began = work.now() if is_long else 0.0
                     run = find_run(
                         buffer,
                         position,
@@ -558,13 +626,21 @@ class MqttSession(Session["MqttServer", Account | None]):
                         connection.max_packet_size,
                         payer_of,
                         properties=self._five is not None,
+                        most=self._most,
                     )
+                    if is_long:
+                        took = work.now() - began
+                        if took > SLICE_SECONDS / (4 if self._most else 1):
+                            self._most = STRETCH_BYTES
+                        else:
+                            self._most = 0
                     if run is not None:
                         if run.count:
                             self._forward(account, run)
                         if run.cut:
                             self._short = account
                             return True
+                        unseen -= 1 + len(run.destinations.holders) + (run.count >> 4)
                         continue
             account = self._payer_at(buffer, position) if payer_of else self.account
             if (
@@ -588,8 +664,25 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self.account is not None:  # the time that it has to be let in goes on
                 self._last = server.ledger.clock()
             self._handle(packet)
-            if self._replays or self._undecided is not None:
+            if self._replays or self._hold is not None or self._steps is not None:
+                return True  # what comes next waits for these, DISCONNECT too
+            if work.is_over():
                 return True
+
+    def _go_on(self, steps: Iterator[trio.Event | None]) -> bool:
+        """Go on with a packet that is handled in steps; whether it has been handled.
+
+        A step may yield what has to happen before the next one.
+        """
+        self._steps = None  # nothing is left of one that fails
+        is_over = self._work.is_over
+        for hold in steps:
+            if hold is not None:
+                self._hold = hold
+            if hold is not None or is_over():
+                self._steps = steps
+                return False
+        return True
 
     def _at_once(self, data: bytes) -> bool | None:
         """See `Session._at_once`: forwards one publication that is just like the one before.
@@ -660,9 +753,9 @@ class MqttSession(Session["MqttServer", Account | None]):
             case PingReq():
                 self._send(PingResp())
             case Subscribe():
-                self._handle_subscribe(packet)
+                self._go_on(self._handle_subscribe(packet))
             case Unsubscribe():
-                self._handle_unsubscribe(packet)
+                self._go_on(self._handle_unsubscribe(packet))
             case Connect():
                 self._handle_connect(packet)
             case Disconnect():
@@ -674,6 +767,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _handle_disconnect(self, packet: Disconnect) -> None:
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
+        if self._answers is not None:
+            self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
@@ -751,7 +846,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
         if self.account is not None and self._connection.state is State.CONNECTED:
-            self._send(packet)
+            self._server.ledger.faults.call(self, ANSWERING, self._send, packet)
             self._server.flusher.ready()
 
     # -- CONNECT --------------------------------------------------------------------------------
@@ -791,7 +886,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             or self._link.user is not None  # its certificate says who it is
             or (settings.anonymous and packet.username is None)
         ):
-            self._begin(packet)
+            self._go_on(self._begin(packet))
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
         elif packet.password is None:
@@ -799,7 +894,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         elif isinstance(passwords, Passwords) and passwords.quick:
             if not passwords.check(packet.username, packet.password):
                 self._deny_password(packet.username)
-            self._begin(packet)
+            self._go_on(self._begin(packet))
         else:
             self._undecided = packet
             self._hold = trio.Event()  # nobody sets it: see `_held`
@@ -847,8 +942,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             )
         if not right:
             self._deny_password(packet.username)
-        with self._server.flusher.corked():
-            self._begin(packet)
+        self._steps = self._begin(packet)
 
     async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
         """Read a bounded stretch while its password is checked; end the check if it leaves.
@@ -879,8 +973,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._refuse(return_code, why)
         raise RemoteProtocolError(why)
 
-    def _begin(self, packet: Connect) -> None:
-        """Let a client in.
+    def _begin(self, packet: Connect) -> Iterator[trio.Event | None]:
+        """Let a client in, in steps: nothing may be left of who had its identifier before.
 
         Raises:
             RemoteProtocolError: If it cannot be, for want of room or because somebody else has its
@@ -892,16 +986,27 @@ class MqttSession(Session["MqttServer", Account | None]):
         client_id = packet.client_id or server.new_client_id()
         user = packet.username if self._link.user is None else self._link.user
         peer = Peer(self._listener, printable(user) if user else NO_USER, printable(client_id))
-        old = server.sessions.get(client_id)
-        if settings.passwords is not None or self._link.user is not None:
-            self._check_user(peer, client_id, old)
+        while True:
+            old = server.sessions.get(client_id)
+            if settings.passwords is not None or self._link.user is not None:
+                self._check_user(peer, client_id, old)
+            if old is not None:
+                # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one
+                # publishes.
+                what = "another connection came with its identifier"
+                tell = partial(old._part, Reason.SESSION_TAKEN_OVER, what)
+                server.ledger.faults.call(old, "telling it that it is taken over", tell)
+                old.cut("another connection came with the same client identifier")
+                old._retire("another connection came with the same client identifier")
+            if server.kept is not None:
+                # What is over ends before anything new begins under its name.
+                (server.kept.discard if packet.clean_session else server.kept.find)(client_id)
+            parting = server.partings.of(client_id)
+            if parting is None:
+                break
+            yield parting
         self.client_id = client_id
         self._peer = peer
-        if old is not None:
-            # [MQTT-3.1.4-2]; in one step, so that its will comes before what this one publishes.
-            old._part(Reason.SESSION_TAKEN_OVER, "another connection came with its identifier")
-            old.cut("another connection came with the same client identifier")
-            old._retire("another connection came with the same client identifier")
         name = peer.name
         kept, present = self._find_session(packet, name)
         server.came_back(self.client_id, to_its_session=present)
@@ -923,7 +1028,8 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._way = AtMostOnce(five, self.outlet)
             self.outlet.framing_bytes = five.framing_bytes
         if kept is not None:
-            self._attach(kept)
+            self._kept = kept
+            yield from self._attach(kept)
         self._will = None if packet.will is None else LastWill.of(packet.will)
         self._deadline_after = (
             packet.keep_alive * KEEP_ALIVE_GRACE if packet.keep_alive else settings.idle_timeout
@@ -1001,23 +1107,22 @@ class MqttSession(Session["MqttServer", Account | None]):
             session.expiry = self._server.expiry_of(five.expiry)
         return session, present
 
-    def _attach(self, session: KeptSession) -> None:
-        """Have what is kept for the client go to this connection.
+    def _attach(self, session: KeptSession) -> Iterator[None]:
+        """Have what is kept for the client go to this connection, one filter in each step.
 
         Raises:
             RemoteProtocolError: If its subscriptions are more than its account may have standing;
-                the client has been told, and the session is as it was.
+                the client has been told.
         """
         assert self.account is not None
         try:
             own = None if self._five is None else self._five.is_own
-            session.attach(self.account, self.name, self._way, own=own)
+            yield from session.attaching(self.account, self.name, self._way, own=own)
         except QuotaExceededError as exc:
             self._server.counters.refused += 1
             why = f"its session cannot be taken up: {exc}"
             self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
             raise RemoteProtocolError(why) from exc
-        self._kept = session
 
     def _resume_session(self, session: KeptSession) -> None:
         """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
@@ -1054,9 +1159,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         if packet.qos:
             answers = self._answers
             if answers is None:
-                answers = self._answers = Answers(
-                    self._send, self.cut, None if self._five is None else self._refusal
-                )
+                refusal = None if self._five is None else self._refusal
+                note = partial(server.ledger.faults.note, self, ANSWERING)
+                answers = self._answers = Answers(self._send, self.cut, refusal, note)
             if self._five is not None:
                 self._check_receive_maximum(answers, packet)
             if packet.qos == 1:
@@ -1096,7 +1201,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
                 answer.expect()
-                server.kept.keeping.when_durable(answer.taken)
+                server.kept.keeping.when_durable(answer.taken, self)
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
@@ -1133,7 +1238,8 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     # -- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------
 
-    def _handle_subscribe(self, packet: Subscribe) -> None:
+    def _handle_subscribe(self, packet: Subscribe) -> Iterator[None]:
+        """Subscribe to one filter in each step; say so when all have been."""
         server = self._server
         settings = server.settings
         account = self.account
@@ -1161,6 +1267,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                     fault = self._subscribe(account, text, options, identifier, new)
             if fault is not None:
                 faults[text] = fault, SUBSCRIPTION_FAILED if five is None else reason
+            yield
         properties = NO_PROPERTIES
         if faults:
             count, (first, _) = len(faults), next(iter(faults.values()))
@@ -1180,14 +1287,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._send(packet)
             return
         kept.write()
-        # What comes next, and what is retained, comes after it.
-        hold = self._hold = trio.Event()
+        hold = trio.Event()
 
         def kept_it() -> None:
             self._send_later(packet)
             hold.set()
 
-        self._server.keep(kept_it)
+        self._server.keep(kept_it, self)
+        if not hold.is_set():
+            self._hold = hold  # what comes next, and what is retained, comes after it
 
     def _subscribe(
         self, account: Account, text: str, options: int, identifier: int, new: bool
@@ -1264,7 +1372,8 @@ class MqttSession(Session["MqttServer", Account | None]):
         acked = (None, self._at_least_once, self._inflight)[granted]
         return acked if acked is None or self._five is None else Selecting(acked, self._five.select)
 
-    def _handle_unsubscribe(self, packet: Unsubscribe) -> None:
+    def _handle_unsubscribe(self, packet: Unsubscribe) -> Iterator[None]:
+        """Unsubscribe from one filter in each step; say so when that is done."""
         account = self.account
         assert account is not None
         five = self._five
@@ -1272,13 +1381,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         reasons = tuple(
             0 if text in standing else Reason.NO_SUBSCRIPTION_EXISTED for text in packet.filters
         )
-        with account.turn() as turn:
-            for text in dict.fromkeys(packet.filters):
-                observation = self._observations.pop(text, None)
-                if self._kept is not None:
-                    observation = self._kept.unsubscribed(text)
-                elif five is not None:
-                    five.filters.remove(text)
-                if observation is not None:
+        for text in dict.fromkeys(packet.filters):
+            observation = self._observations.pop(text, None)
+            if self._kept is not None:
+                observation = self._kept.unsubscribed(text)
+            elif five is not None:
+                five.filters.remove(text)
+            if observation is not None:
+                with account.turn() as turn:
                     self._server.dataspace.unobserve(turn, observation)
+            yield
         self._confirm(UnsubAck(packet.packet_id, () if five is None else reasons))

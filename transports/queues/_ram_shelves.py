@@ -15,8 +15,10 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from ...accounts import Faults
 from ...dataspace.queues import Message, Queue
 from .._flusher import Flusher
+from ._owner import TELLING, owner_of
 
 
 class RamShelf:
@@ -97,9 +99,14 @@ class RamShelf:
 
 
 class RamShelves:
-    """The shelves of a relay without a store; see `Shelves`, which it stands in for."""
+    """The shelves of a relay without a store; see `Shelves`, which it stands in for.
+
+    Attributes:
+        faults: See `Shelves`.
+    """
 
     def __init__(self, flusher: Flusher) -> None:
+        self.faults = Faults()
         self._flusher = flusher
         self._to_tell: set[RamShelf] = set()
         self._something = trio.Event()
@@ -119,8 +126,9 @@ class RamShelves:
     def delete(self, key: str) -> None:
         """See `set`."""
 
-    def when_durable(self, callback: Callable[[], object]) -> None:
+    def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
         """Call back at once: nothing will be more durable later."""
+        del whose  # it is the caller's task
         callback()
 
     def hurry(self) -> None:
@@ -135,7 +143,8 @@ class RamShelves:
         """Let the shelves say what they have to."""
         with self._flusher.corked():
             while self._to_tell:
-                self._to_tell.pop().tell()
+                shelf = self._to_tell.pop()
+                self.faults.call(owner_of(shelf.queue), TELLING, shelf.tell)
         self._flusher.flush_now()
 
     async def run(self) -> None:

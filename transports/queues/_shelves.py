@@ -25,11 +25,13 @@ from pathlib import Path
 import attrs
 import trio
 
+from ...accounts import Faults
 from ...dataspace.queues import Marks, Message, Queue
 from ...store import Body, Changes, Files, Record, Store, StoreError, StoreSettings
 from .._flusher import Flusher
 from .._writes import Writes
 from ._codec import UnstorableError, decode, encode
+from ._owner import READING, TELLING, owner_of
 
 logger = logging.getLogger("clearfunds.transports.queues")
 
@@ -53,7 +55,10 @@ class _Batch:
     dropped: set[str] = attrs.field(factory=set[str])
     """Names of the queues that are erased."""
     users: set[StoreShelf] = attrs.field(factory=set["StoreShelf"])
-    callbacks: list[Callable[[], object]] = attrs.field(factory=list[Callable[[], object]])
+    callbacks: list[tuple[Callable[[], object], object]] = attrs.field(
+        factory=list[tuple[Callable[[], object], object]]
+    )
+    """Each with whose it is."""
     bodies: dict[int, tuple[bytes, bytes | Body]] = attrs.field(
         factory=dict[int, tuple[bytes, bytes | Body]]
     )
@@ -72,12 +77,15 @@ class Shelves:
 
     Attributes:
         store: Where it is.
+        faults: What is done when a queue, or a callback, raises: it is one of many, and told of by
+            a task that all share.
         trouble: What is wrong with the disk now, as a sentence, or None.
         on_trouble: Called with that whenever it changes.
     """
 
     def __init__(self, store: Store, flusher: Flusher, nursery: trio.Nursery) -> None:
         self.store = store
+        self.faults = Faults()
         self.trouble: str | None = None
         self.on_trouble: Callable[[str | None], object] = _nobody
         self._flusher = flusher
@@ -129,12 +137,15 @@ class Shelves:
         """Forget a small value."""
         self._change().delete(key)
 
-    def when_durable(self, callback: Callable[[], object]) -> None:
-        """Call back when all that was written until now is durable; at once if it is."""
+    def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
+        """Call back when all that was written until now is durable; at once if it is.
+
+        `whose` is who is ended if the callback raises: see `clearfunds.accounts.Faults`.
+        """
         if self._batch.changed:
-            self._batch.callbacks.append(callback)
+            self._batch.callbacks.append((callback, whose))
         elif self._under_way:
-            self._under_way[-1].callbacks.append(callback)
+            self._under_way[-1].callbacks.append((callback, whose))
         else:
             callback()
 
@@ -237,8 +248,9 @@ class Shelves:
         self.on_trouble(sentence)
         with self._flusher.corked():
             for shelf in list(self._shelves):
-                if shelf.queue is not None:
-                    shelf.queue.shelf_trouble(sentence)
+                queue = shelf.queue
+                if queue is not None:
+                    self.faults.call(owner_of(queue), TELLING, queue.shelf_trouble, sentence)
         self._flusher.flush_now()
         if sentence is None:
             logger.warning("the store can be written to again", extra={"event": "store_ok"})
@@ -253,11 +265,13 @@ class Shelves:
         with self._flusher.corked():
             while self._under_way and self._under_way[0].ticket <= ticket:
                 batch = self._under_way.popleft()
+                call = self.faults.call
                 for shelf in batch.users:
-                    if shelf.queue is not None:
-                        shelf.queue.durable(batch.number)
-                for callback in batch.callbacks:
-                    callback()
+                    queue = shelf.queue
+                    if queue is not None:
+                        call(owner_of(queue), TELLING, queue.durable, batch.number)
+                for callback, whose in batch.callbacks:
+                    call(whose, TELLING, callback)
         self._flusher.flush_now()
 
     # -- reading --------------------------------------------------------------------------------
@@ -287,9 +301,11 @@ class Shelves:
         while True:
             try:
                 messages = await trio.to_thread.run_sync(read)
-            except StoreError as exc:
+            except Exception as exc:  # noqa: BLE001 (the nursery is of all queues)
                 # What is there is not lost: it is asked for until it comes.
-                if not failed:
+                if not isinstance(exc, StoreError):
+                    self.faults.note(owner_of(shelf.queue), READING, exc)
+                elif not failed:
                     logger.error(
                         "queue %s waits: %s", shelf.name, exc,
                         extra={"event": "store_unreadable", "queue": shelf.name},
@@ -299,8 +315,9 @@ class Shelves:
             else:
                 break
         with self._flusher.corked():
-            if shelf.queue is not None:
-                shelf.queue.paged_in(messages)
+            queue = shelf.queue
+            if queue is not None:
+                self.faults.call(owner_of(queue), READING, queue.paged_in, messages)
         self._flusher.flush_now()
 
 

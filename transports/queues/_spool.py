@@ -120,6 +120,11 @@ class Spool:
     def __repr__(self) -> str:
         return f"<Spool {self._name}: {self._items} messages, {self._nbytes} bytes>"
 
+    @property
+    def holder(self) -> Holder:
+        """Whose it is."""
+        return self._holder
+
     def __len__(self) -> int:
         """Return how many messages are here."""
         return self._items

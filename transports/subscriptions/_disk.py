@@ -27,6 +27,7 @@ from ...dataspace.subscriptions import (
 from ...store import StoreError
 from .._flusher import Flusher
 from .._writes import Writes
+from ..queues._owner import TELLING
 
 if TYPE_CHECKING:
     from ...store import Record, Store
@@ -188,7 +189,8 @@ class SubscriptionDisk:
         with self._flusher.corked():
             for subscription in self.subscriptions or ():
                 if subscription.options.durable:
-                    subscription.durable(ticket)
+                    call = subscription.ledger.faults.call
+                    call(subscription, TELLING, subscription.durable, ticket)
         self._flusher.flush_now()
 
     async def run(self) -> None:
@@ -202,7 +204,8 @@ class SubscriptionDisk:
         """Hand over to the store everything that has come."""
         self._dirty = trio.Event()
         for subscription in self.subscriptions or ():
-            subscription.write()
+            call = subscription.ledger.faults.call
+            call(subscription, "writing to the store", subscription.write)
 
     # -- for sessions ---------------------------------------------------------------------------
 

@@ -127,7 +127,9 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
     async def handle(self, link: Link, listener: str) -> None:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
         if self._admits(link):
-            await SubscriptionSession(self, link, listener).run()
+            session = self._begun(link, lambda: SubscriptionSession(self, link, listener))
+            if session is not None:
+                await session.run()
 
     async def keep_time(self) -> None:
         """Hold connections to their deadlines and readers to their grace, until cancelled.
@@ -141,11 +143,12 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
                 nursery.start_soon(self.disk.run)
             while True:
                 await next_tick(TICK_SECONDS)
-                self.look_for_the_lost()
-                self.writing.each_tick()
+                call = self.ledger.faults.call
+                call(None, "looking for readers that are lost", self.look_for_the_lost)
+                call(None, "looking for writers that are stuck", self.writing.each_tick)
                 if self.disk is not None:
                     # Others may have made room on the disk.
-                    self.disk.write()
+                    call(None, "writing to the store", self.disk.write)
 
     def look_for_the_lost(self) -> None:
         """Deal with subscriptions whose reader has not come back in time."""

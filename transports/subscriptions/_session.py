@@ -86,9 +86,6 @@ MOST_PENDING = LOOK_AHEAD_BYTES // 32
 """Requests that may be known of while they wait: what one look ahead finds. It looks anew each time
 that it waits, and a reader may ask faster than it takes the answers."""
 
-REQUESTS_A_STEP = 64
-"""Requests that are handled before other tasks may run: ten milliseconds' worth of fetches."""
-
 KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 """After how many seconds a reader whose machine has gone without a word is found to have: a minute.
 It may have nothing to say for hours."""
@@ -145,12 +142,16 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         link = self._link
         flusher = self._server.flusher
         account = self.account
+        work = self._work
         while True:
+            if not work.begin():
+                await self._wait_for_turn(work.wait)
             more = self._process()
             if len(flusher.dirty) <= OUTLETS_A_STEP:
                 flusher.flush_now()
             else:
-                await flusher.flush()
+                await flusher.flush(work)
+            work.end()
             if self._step is not None:
                 step, self._step = self._step, None
                 await step()
@@ -168,7 +169,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                     continue
                 return self._cut_off()
             if more:
-                await trio.lowlevel.checkpoint()
+                await self._wait_for_turn(work.let_others)
                 continue
             self._received(await link.receive())
 
@@ -180,7 +181,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._server.counters.received_bytes += len(data)
 
     def _handle_input(self) -> bool:
-        for _ in range(REQUESTS_A_STEP):
+        while True:
             if self._pending:
                 number, request = self._pending[0]
             else:
@@ -195,9 +196,8 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 return True
             self._pending.popleft()
             self._handle(number, request)
-            if self._step is not None:
+            if self._step is not None or self._work.is_over():
                 return True
-        return True
 
     def _writer_owes(self) -> bool:
         """Whether the next request stages something that its writer has no funds for."""
@@ -268,6 +268,15 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             self._writing.close()
         fields = self._fields("left", reason)
         self._server.logger.info("%s left: %s", self.name, reason, extra=fields)
+
+    def _is_of_peer(self, whose: object) -> bool:
+        """See `Session.has`: what it reads or writes is not its own, but it is who suffers."""
+        writing = self._writing
+        return (
+            super()._is_of_peer(whose)
+            or (writing is not None and writing.sink is not None and whose is writing.sink)
+            or any(whose is each.subscription for each in self._attachments.values())
+        )
 
     def _close(self) -> None:
         self._frames.close()

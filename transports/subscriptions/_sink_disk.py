@@ -22,6 +22,7 @@ from ...dataspace.subscriptions import RangeSubscription
 from .._flusher import Flusher
 from .._writes import Writes, nowhere
 from ..queues import StoreShelf
+from ..queues._owner import TELLING
 from ._disk import PREFIX as SUBSCRIPTION_PREFIX
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class SinkDisk:
         """Everything up to this ticket is on disk. In Trio's thread."""
         with self._flusher.corked():
             for sink in self.sinks or ():
-                sink.durable(ticket)
+                sink.ledger.faults.call(sink, TELLING, sink.durable, ticket)
         self._flusher.flush_now()
 
     # -- for who publishes, and for sessions ----------------------------------------------------

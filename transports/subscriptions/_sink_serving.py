@@ -179,6 +179,7 @@ class SinkServing:
             await self._publish(sink, publishing)
         except Exception:
             self.failures += 1
+            self._dataspace.ledger.faults.unowned += 1  # logged here, and counted with the others
             logger.exception(
                 "batch %d of writer %s is not published any further, for an error of the relay's; "
                 "with a store it is, at the next start",

@@ -129,7 +129,7 @@ class Port(Recipient):
         """See `Recipient.hold`."""
         sender = self.sender
         if sender.gone or not self.target.known:
-            account.repay(items, nbytes, Outcome.DROPPED, sender.outlet)
+            sender.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
             self._drop(item)
             return
         try:
@@ -150,7 +150,7 @@ class Port(Recipient):
             self._drop(item)
             return
         if event is None:
-            account.repay(items, nbytes, Outcome.DROPPED, sender.outlet)
+            sender.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
             return
         sender.gathering.add(account, event, items, nbytes, now)
 
@@ -227,4 +227,7 @@ class Gathering:
         self._account = None
         self._events = []
         self._items = self._nbytes = self._size = 0
-        self._sender.put_turn(account, events, items, nbytes, self._now)
+        try:
+            self._sender.put_turn(account, events, items, nbytes, self._now)
+        except Exception as exc:  # noqa: BLE001 (whatever it is: nobody holds it)
+            self._sender.failed(account, items, nbytes, exc)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
-
-import trio
+from typing import TYPE_CHECKING, Protocol
 
 from ...accounts import Account, QuotaExceededError, TooManyDeliveriesError
 from ...dataspace import TooManyShapesError
@@ -18,19 +15,32 @@ from ._values import value_at, wire_value
 
 if TYPE_CHECKING:
     from ...accounts import Turn as AccountTurn
+    from .._partings import Steps
     from .._server import Counters
     from ._entities import Answer, Entity, Retractor
     from ._membrane import Membrane
 
-RETIRE_STEP = 1_000
-"""How many assertions of a connection that has ended are retracted in one turn: some 10 ms."""
+TURN_EVENTS = 128
+"""Events of a packet that are one turn: two milliseconds' worth. A packet of more is several turns:
+those who have nothing to do with it are not to wait for all of it."""
+
+RETIRE_STEP = 64
+"""How many assertions of a connection that has ended are retracted in one turn: about a
+millisecond's worth."""
+
+
+class _Each(Protocol):
+    """Does those events of a packet that stand in a slice of it."""
+
+    def __call__(self, changes: _Changes, turn: AccountTurn, some: slice) -> None: ...
 
 
 class Receiver:
     """What a peer's turns do to the entities that they are for. It is the `Source` of what it does.
 
-    A packet is one turn of the connection's account. What goes wrong in it ends the connection, and
-    nothing of the packet has happened; all packets before it have.
+    A packet is one turn of the connection's account, unless it has more than `TURN_EVENTS` events.
+    What goes wrong in it ends the connection, and nothing of the turn has happened; all before it
+    has.
 
     Args:
         account: who pays.
@@ -71,16 +81,18 @@ class Receiver:
 
     # -- turns ----------------------------------------------------------------------------------
 
-    def take_parts(self, data: bytes, parts: list[EventParts], nbytes: int) -> None:
+    def take_parts(self, data: bytes, parts: list[EventParts], nbytes: int) -> Iterator[None]:
         """Handle a turn without references, as it came: in `data`, `nbytes` of it.
 
+        It is done in steps of `TURN_EVENTS`.
+
         Raises:
-            RemoteProtocolError: if it cannot be done; then nothing of it has been.
+            RemoteProtocolError: if a step cannot be done; then nothing of that has been.
         """
 
-        def each(changes: _Changes, turn: AccountTurn) -> None:
+        def each(changes: _Changes, turn: AccountTurn, some: slice) -> None:
             membrane = self._membrane
-            for part in parts:
+            for part in parts[some]:
                 oid, kind, start, end, handle = part
                 if kind == MESSAGE:
                     self._counters.received += 1
@@ -93,18 +105,18 @@ class Receiver:
                 else:
                     self._retract(changes, turn, Retract(handle))
 
-        self._in_turn(each, len(parts), nbytes)
+        return self._in_turns(each, len(parts), nbytes)
 
-    def take_events(self, events: tuple[TurnEvent, ...], nbytes: int) -> None:
-        """Handle a turn that had to be decoded.
+    def take_events(self, events: tuple[TurnEvent, ...], nbytes: int) -> Iterator[None]:
+        """Handle a turn that had to be decoded, in steps of `TURN_EVENTS`.
 
         Raises:
-            RemoteProtocolError: if it cannot be done; then nothing of it has been.
+            RemoteProtocolError: if a step cannot be done; then nothing of that has been.
         """
 
-        def each(changes: _Changes, turn: AccountTurn) -> None:
+        def each(changes: _Changes, turn: AccountTurn, some: slice) -> None:
             membrane = self._membrane
-            for entry in events:
+            for entry in events[some]:
                 event = entry.event
                 match event:
                     case Message():
@@ -122,12 +134,21 @@ class Receiver:
                             entity, pin = asked
                             entity.sync(turn, pin.entity, pin.release, self)
 
-        self._in_turn(each, len(events), nbytes)
+        return self._in_turns(each, len(events), nbytes)
+
+    def _in_turns(self, each: _Each, events: int, nbytes: int) -> Iterator[None]:
+        """Do what a packet says: in one turn, or in several if it says very much."""
+        for start in range(0, max(1, events), TURN_EVENTS):
+            some = slice(start, start + TURN_EVENTS)
+            count = min(TURN_EVENTS, events - start)
+            share = nbytes if count == events else nbytes * count // events
+            self._in_turn(partial(each, some=some), count, share)
+            yield
 
     def _in_turn(
         self, each: Callable[[_Changes, AccountTurn], None], events: int, nbytes: int
     ) -> None:
-        """Do what a packet says in one turn, whole or not at all."""
+        """Do some of what a packet says in one turn, whole or not at all."""
         changes = _Changes(self._live)
         try:
             with self._account.turn(items=max(1, events), nbytes=nbytes) as turn:
@@ -170,23 +191,16 @@ class Receiver:
             if retractor is not None:
                 retractor(turn)
 
-    def withdraw(self, nursery: trio.Nursery) -> None:
-        """Retract all that the peer has asserted; where that is very much, in a task of its own.
-
-        Args:
-            nursery: what outlives the connection's own task, which may have been cancelled.
-        """
+    def withdrawing(self) -> Steps:
+        """Retract all that the peer has asserted: return the steps in which that is done."""
         for answer in list(self._awaited):
             answer.end()
         live = list(self._live.values())
         self._live.clear()
-        if len(live) > RETIRE_STEP:
-            # Before the account is closed, and not only when the task begins.
-            stack = ExitStack()
-            stack.enter_context(self._account.kept_open())
-            nursery.start_soon(_retract_in_steps, self._account, live, stack)
-        elif live:
-            _retract_all(self._account, live)
+        return (
+            partial(_retract_all, self._account, live[start : start + RETIRE_STEP])
+            for start in range(0, len(live), RETIRE_STEP)
+        )
 
     # -- see `Source` ---------------------------------------------------------------------------
 
@@ -254,17 +268,3 @@ def _retract_all(account: Account, live: list[Retractor]) -> None:
     with account.turn() as turn:
         for retract in live:
             retract(turn)
-
-
-async def _retract_in_steps(account: Account, live: list[Retractor], stack: ExitStack) -> None:
-    """Retract very many assertions with others in between; at once if that is cancelled."""
-    with stack:
-        try:
-            while live:
-                step = live[:RETIRE_STEP]
-                del live[:RETIRE_STEP]
-                _retract_all(account, step)
-                await trio.lowlevel.checkpoint()
-        finally:
-            if live:
-                _retract_all(account, live)

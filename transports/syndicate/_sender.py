@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -20,9 +19,6 @@ from ._runs import MessageRun, SingleMessage
 if TYPE_CHECKING:
     from ._credit import Credited
     from ._writer import Writer
-
-
-logger = logging.getLogger("clearfunds.transports.syndicate")
 
 
 class Sender:
@@ -99,7 +95,7 @@ class Sender:
     ) -> None:
         """Send one turn, for whose events `account` has been charged. For `Gathering`."""
         if self.gone:
-            account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
+            self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
             return
         try:
             packet = self._packet(events)
@@ -138,7 +134,7 @@ class Sender:
                 left_out = batch.count - len(told)
                 size = sum(map(len, told))
                 spare = nbytes if not told else max(0, nbytes - size)
-                account.repay(left_out, spare, Outcome.DROPPED, self.outlet)
+                self.outlet.turn_away(account, left_out, spare, Outcome.DROPPED)
                 if told:
                     packets = b"".join(told)
                     self._hold(account, packets, len(told), len(told), nbytes - spare, now)
@@ -153,15 +149,15 @@ class Sender:
 
         It must not surface in the turn of whoever happened to say it.
         """
-        account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
-        logger.error("%s: what it is to be told cannot be framed", self.outlet.name, exc_info=why)
+        self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
+        account.ledger.faults.note(self.outlet, "framing what it is to be told", why)
         self._cut(f"internal error: {why!r}")
 
     def unsayable(
         self, account: Account, items: int, nbytes: int, why: LocalProtocolError, *, state: bool
     ) -> None:
         """Drop what cannot be told this peer; if it is `state`, end the connection. For `Port`."""
-        account.repay(items, nbytes, Outcome.DROPPED, self.outlet)
+        self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
         if state:
             self._cut(f"it cannot be told what is the case: {why}")
         else:
@@ -196,7 +192,12 @@ class Sender:
             # What frames it is owed for, too; it was not known when the commit charged for it.
             account.borrow(0, more)
             nbytes += more
-        if self.credited is None:
-            self.outlet.hold(account, packets, items, nbytes, now)
-        else:
-            self.credited.put(account, packets, turns, items, nbytes, now)
+        try:
+            if self.credited is None:
+                self.outlet.hold(account, packets, items, nbytes, now)
+            else:
+                self.credited.put(account, packets, turns, items, nbytes, now)
+        except Exception:
+            if more > 0:
+                account.repay(0, more, Outcome.REJECTED)
+            raise

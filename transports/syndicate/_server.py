@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import trio
 
@@ -66,8 +67,10 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         """
         if self._admits(link):
             entry = self._gatekeeper() if gatekeeper else self.entity
-            session = SyndicateSession(self, link, listener, entry=entry, websocket=websocket)
-            await session.run()
+            make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
+            session = self._begun(link, make)
+            if session is not None:
+                await session.run()
 
     def _gatekeeper(self) -> Entity:
         settings = self.settings
@@ -89,7 +92,7 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
                     self._somebody = trio.Event()
                     await self._somebody.wait()
                 await trio.sleep(CREDIT_SECONDS)
-                self._give_credit()
+                self.ledger.faults.call(None, "looking for credit that is due", self._give_credit)
 
     def joined(self) -> None:
         """See `Server.joined`."""
@@ -107,9 +110,5 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
                 if account in oldest and loan.items and loan.opened < oldest[account]:
                     oldest[account] = loan.opened
         for account, credit in waiting.items():
-            try:
-                credit.give(oldest[account])
-            except Exception:
-                # One connection's fault must not end the clock of all.
-                self.counters.internal_errors += 1
-                self.logger.exception("%s could not be given credit", account.name)
+            # One connection's fault must not end the clock of all.
+            self.ledger.faults.call(account, "giving it credit", credit.give, oldest[account])

@@ -13,6 +13,8 @@ Source: syndicate-rs, relay.rs (TunnelRelay) for what a peer's packets mean.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -59,8 +61,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     __slots__ = (
         "_ahead", "_ahead_bytes", "_answers", "_connection", "_fault", "_forgotten", "_membrane",
-        "_messages", "_messages_bytes", "_receiver", "_templates", "_websocket", "credit",
-        "sender",
+        "_messages", "_messages_bytes", "_receiver", "_steps", "_templates", "_websocket",
+        "credit", "sender",
     )  # fmt: skip
 
     _unacknowledged_are = "items had no credit"
@@ -131,6 +133,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._answers: set[Answer] = set()
         self._templates = Templates()
         self._forgotten = 0
+        # What is left of a packet that is handled in steps; nothing else is handled before.
+        self._steps: Iterator[None] | None = None
         # Packets that were cut from the input while it waited, and what was found behind them.
         self._ahead: deque[Frame] = deque()
         self._ahead_bytes = 0
@@ -164,7 +168,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._connection.receive_data(data)
             return
         established = websocket.established
-        for message in websocket.receive_data(data):
+        began = perf_counter()
+        messages = websocket.receive_data(data)
+        self._link.took_apart(perf_counter() - began)
+        for message in messages:
             if message:  # one without a packet would be held, and counts for no bytes
                 self._messages.append(message)
                 self._messages_bytes += len(message)
@@ -239,10 +246,17 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             return
         self.sender.gone = True
         self._templates.clear()
+        self._steps = None
+        server = self._server
+        call = server.ledger.faults.call
         for answer in list(self._answers):
-            answer.end()
-        self._receiver.withdraw(self._server.flusher.nursery)
-        self._membrane.disconnect()
+            call(self, "ending what it was asked", answer.end)
+        call(self, "retracting what it asserted", self._part_with_assertions)
+        call(self, "forgetting what it knew", self._membrane.disconnect)
+
+    def _part_with_assertions(self) -> None:
+        steps = self._receiver.withdrawing()
+        self._server.partings.take_back(self.name, self.account, self._work, steps, at_once=1)
 
     def _withdraw(self, reason: str) -> None:
         """See `Session._withdraw`."""
@@ -303,7 +317,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
     def _has_whole_packets(self) -> bool:
         self._cut_ahead()
-        return bool(self._ahead) or self._fault is not None
+        return bool(self._ahead) or self._fault is not None or self._steps is not None
 
     def _cut_ahead(self) -> None:
         """Cut all whole packets from the input, to be handled when it is their turn."""
@@ -338,8 +352,12 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _handle_input(self) -> bool:
         connection = self._connection
         account = self.account
+        if self._steps is not None and not self._go_on(self._steps):
+            return True
         while True:
             if self._templates and not self._ahead and self._forward_runs():
+                return True
+            if self._work.paused:
                 return True
             if not self._ahead and not self._messages:
                 at = connection.buffered()
@@ -355,8 +373,12 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._last = self._server.ledger.clock()
             self._deadline_after = self._server.settings.idle_timeout
             self._handle(frame)
+            if self._steps is not None:
+                return True
             if connection.state is State.CLOSED and not self._ahead:
                 return False
+            if self._work.is_over():
+                return True
 
     def _check_layers(self) -> None:
         """Raise what is wrong below the protocol, after all messages that came before."""
@@ -402,11 +424,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             assert parts is not None
             one = len(parts) == 1 and parts[0].kind == MESSAGE
             if not (one and self._forward_one(frame, parts[0])):
-                self._receiver.take_parts(frame.data, parts, frame.end - frame.start)
-                self.credit.took(1)
+                size = frame.end - frame.start
+                self._go_on(self._receiver.take_parts(frame.data, parts, size))
         elif isinstance(packet, Turn):
-            self._receiver.take_events(packet.events, frame.end - frame.start)
-            self.credit.took(1)
+            self._go_on(self._receiver.take_events(packet.events, frame.end - frame.start))
         elif isinstance(packet, Extension):
             self.credit.handle(packet)
         elif isinstance(packet, Error):
@@ -417,6 +438,16 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 packet.detail,
                 extra=self._fields("peer_error"),
             )
+
+    def _go_on(self, steps: Iterator[None]) -> bool:
+        """Go on with a packet that is handled in steps; whether it has been handled."""
+        self._steps = None  # nothing is left of one that fails
+        for _ in steps:
+            if self._work.is_over():
+                self._steps = steps
+                return False
+        self.credit.took(1)
+        return True
 
     # -- runs of messages -----------------------------------------------------------------------
 
@@ -453,6 +484,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 self.credit.took(run.count)
             if cut:
                 return True
+            if self._work.is_over():
+                return False
 
     def _forward_one(self, frame: Frame, part: EventParts) -> bool:
         """Forward a message by itself, in one step; False if it takes a turn to do so.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -78,13 +79,17 @@ class WebSocketLink(Link):
                 self._touch()
             if not data or self.why is not None:
                 return b""  # what is read of one that has been cut is nobody's any more
+            began = perf_counter()
             pieces = websocket.receive_data(data)
+            self.took_apart(perf_counter() - began)
             # Where it cannot be sent to, what it has said still counts; the next read will tell.
             with suppress(OSError):
                 self._messages.send_control(websocket.outgoing())
             self.fault = websocket.fault
             if stream := b"".join(pieces):
                 return stream
+            if self.work is not None:
+                await self.work.keep_back()
         await trio.lowlevel.checkpoint()
         return b""
 

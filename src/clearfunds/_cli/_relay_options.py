@@ -186,6 +186,21 @@ class Peers:
     max_shapes: Annotated[
         Count, Parameter(help="Different shapes of patterns that are observed, by all clients.")
     ] = DEFAULTS.max_shapes
+    max_filter_shapes: Annotated[
+        Count,
+        Parameter(
+            help="Different places in which all clients' topic filters of more than eight levels "
+            "may have their wildcards: finding the subscribers of a new topic takes up to 2 us for "
+            "each. Filters of up to eight levels are always taken."
+        ),
+    ] = DEFAULTS.max_filter_shapes
+    cached_routes: Annotated[
+        Count,
+        Parameter(validator=Number(gte=1), help="Topics whose subscribers are remembered."),
+    ] = DEFAULTS.cached_routes
+    cached_route_bytes: Annotated[Size, Parameter(help="Memory for that, in bytes.")] = (
+        DEFAULTS.cached_route_bytes
+    )
     max_retained: Annotated[Count, Parameter(help="Retained messages.")] = DEFAULTS.max_retained
     max_retained_bytes: Annotated[Size, Parameter(help="Bytes in retained messages.")] = (
         DEFAULTS.max_retained_bytes
@@ -200,6 +215,13 @@ class Peers:
     quota_bytes: Annotated[OptionalSize, Parameter(help="Their bytes; none: no limit.")] = (
         DEFAULTS.quota_bytes
     )
+    quota_shapes: Annotated[
+        OptionalCount,
+        Parameter(
+            help="Different places in which one client's topic filters may have their wildcards, "
+            "and its patterns their constants; none: no limit."
+        ),
+    ] = DEFAULTS.quota_shapes
     connect_timeout: Annotated[
         Seconds,
         Parameter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.dataspace import topic_matches
+from clearfunds.dataspace import LONG_TOPIC, topic_matches
 from clearfunds.transports.mqtt._filters import (
     CACHED_TOPICS,
     Chosen,
@@ -74,3 +74,12 @@ def test_what_was_chosen_is_remembered_for_so_many_topics() -> None:
     filters.add("t/+")
     assert not filters._cached  # pyright: ignore[reportPrivateUsage]
     assert filters.of("t/1") == Chosen(local=True, identifiers=(7,))
+
+
+def test_long_topics_are_not_remembered() -> None:
+    filters = Filters()
+    filters.add("#", NO_LOCAL)
+    for length in (LONG_TOPIC, LONG_TOPIC + 1):
+        for _ in range(2):
+            assert filters.of("t" * length) == Chosen(local=False)
+    assert list(filters._cached) == ["t" * LONG_TOPIC]  # pyright: ignore[reportPrivateUsage]

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearfunds.accounts import NO_LIMIT, Account, Ledger, LoanedItem, Outcome, StuckPolicy
+from clearfunds.accounts import (
+    NO_LIMIT,
+    Account,
+    Faults,
+    Ledger,
+    LoanedItem,
+    Outcome,
+    StuckPolicy,
+)
 from clearfunds.dataspace import Dataspace, Mailbox, Publication
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.transports._account_tree import AccountTree
@@ -35,6 +43,7 @@ class Keeping:
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
+        self.faults = Faults()
 
     def shelf(self, name: str) -> MemoryShelf:
         return MemoryShelf()
@@ -48,7 +57,7 @@ class Keeping:
     def delete(self, key: str) -> None:
         self.values.pop(key, None)
 
-    def when_durable(self, callback: Callable[[], object]) -> None:
+    def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
         callback()
 
     def hurry(self) -> None:
@@ -114,8 +123,14 @@ class Bench:
     def session(self, *, v5: bool = True) -> KeptSession:
         session = self.sessions.find("c") or self.sessions.create("c", NAME)
         assert session is not None
-        session.attach(self.client, NAME, self.mailbox, own=self.own if v5 else None)
+        own = self.own if v5 else None
+        for _ in session.attaching(self.client, NAME, self.mailbox, own=own):
+            pass
         return session
+
+    def detach(self, session: KeptSession) -> None:
+        for step in session.detaching(self.client):
+            step()
 
     def subscribe(self, session: KeptSession, text: str, qos: int, **options: int) -> None:
         with self.client.turn() as turn:
@@ -171,7 +186,7 @@ def test_with_no_local_it_does_not_get_its_own(bench: Bench, qos: int) -> None:
     assert bench.ledger.repaid_items[Outcome.DROPPED] == 2
     bench.publish(bench.other)
     assert len(session.queue) == 1
-    session.detach(bench.client)
+    bench.detach(session)
     # Its will, say: which another account of its connection pays for, nobody can tell then.
     bench.publish(bench.client)
     assert len(session.queue) == 1
@@ -243,7 +258,7 @@ def test_each_session_has_its_own_expiry(bench: Bench) -> None:
     session = bench.session()
     assert session.expiry == 100.0
     session.expiry = 5.0
-    session.detach(bench.client)
+    bench.detach(session)
     bench.now += 4.9
     assert bench.sessions.expire() == []
     bench.now += 0.1
@@ -258,7 +273,7 @@ def test_its_expiry_is_there_after_a_restart(
 ) -> None:
     session = bench.session()
     session.expiry = expiry
-    session.detach(bench.client)
+    bench.detach(session)
     again = bench.restarted()
     assert again.sessions.by_id["c"].expiry == expiry
     again.now += 200
@@ -270,7 +285,7 @@ def test_without_one_it_goes_by_the_settings_also_when_they_change(bench: Bench)
     session = bench.session()
     session.expiry = 5.0
     session.expire_as_set()
-    session.detach(bench.client)
+    bench.detach(session)
     assert "expiry" not in json.loads(bench.keeping.values[KEY])
     again = Bench(expiry=None, values=bench.keeping.values)
     assert again.sessions.by_id["c"].expiry is None
@@ -282,7 +297,7 @@ def test_an_expiry_of_0_ends_it_when_its_client_has_gone(bench: Bench) -> None:
     session.expiry = 0.0
     assert bench.sessions.expire() == []
     assert bench.sessions.find("c") is session
-    session.detach(bench.client)
+    bench.detach(session)
     assert bench.sessions.find("c") is None
     assert not bench.sessions.by_id
 

@@ -2,6 +2,9 @@
 
 Nothing but clean closes comes of it: no error of the relay's own, books that balance at every look,
 and nothing left at the end; and the client next to it is served.
+
+No session is kept here, and each piece is dealt with before the next comes: so nothing is due when
+DISCONNECT comes. For that see `test_session5_fuzz` and `test_whole_packets`.
 """
 
 from __future__ import annotations
@@ -86,6 +89,10 @@ improper: st.SearchStrategy[Packet] = st.one_of(
 pieces = st.one_of(
     st.lists(proper, min_size=1, max_size=12).map(lambda ps: b"".join(map(encode, ps))),
     st.lists(proper, min_size=1, max_size=12).map(lambda ps: b"".join(map(encode, ps))),
+    # Together with what ends the connection: said alone, all that came before it was over then.
+    st.tuples(st.lists(proper, min_size=1, max_size=6), improper).map(
+        lambda said: b"".join(map(encode, [*said[0], said[1]]))
+    ),
     publishes().map(lambda p: encode(p) * 20),
     improper.map(encode),
     st.binary(max_size=8),

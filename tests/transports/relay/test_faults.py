@@ -19,6 +19,8 @@ from clearfunds.transports.mqtt import (
     Publish,
     SubAck,
     Subscribe,
+    UnsubAck,
+    Unsubscribe,
     Will,
     encode,
 )
@@ -307,6 +309,36 @@ async def test_what_is_too_much_to_subscribe_to_is_refused(
     assert "is 11 bytes long; at most 10 are allowed here" in first
     assert "2 of 2 subscriptions were refused" in second
     assert "3 subscriptions are the limit for one client (and 1 more like it)" in second
+
+
+async def test_wildcards_in_too_many_places_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """For each place a topic is looked up once: one client has its share, and all together."""
+    deep, other = "+/1/2/3/4/5/6/7/8", "1/+/2/3/4/5/6/7/8"
+    async with (
+        running(quota_shapes=2, max_filter_shapes=1) as relay,
+        connected(relay.port, "c") as client,
+        connected(relay.port, "d") as neighbour,
+    ):
+        filters = (("a/+", 0), ("b/+", 1), ("a/#", 0), ("+/a", 0), ("a/b", 0))
+        await client.send(Subscribe(1, filters))
+        await client.expect(SubAck(1, (0, 1, 0, SUBSCRIPTION_FAILED, 0)))
+        await neighbour.send(Subscribe(1, (("+/a", 0), (deep, 0))))
+        await neighbour.expect(SubAck(1, (0, 0)))
+        # In place of another there is room for one more, unless all have too many.
+        await client.send(Unsubscribe(2, ("a/#",)))
+        await client.expect(UnsubAck(2))
+        await client.send(Subscribe(3, ((other, 0), (deep, 0), ("+/a", 0))))
+        await client.expect(SubAck(3, (SUBSCRIPTION_FAILED, 0, SUBSCRIPTION_FAILED)))
+        await client.publish(deep.replace("+", "x"), b"p")
+        assert (await client.publication()).payload == b"p"
+        assert (await neighbour.publication()).payload == b"p"
+        relay.audit()
+        standing = relay.account("d").standing()
+        await neighbour.send(Unsubscribe(4, ("+/a", deep)))
+        await neighbour.expect(UnsubAck(4))
+        assert not standing.shapes
+    first, *_ = log_of(caplog, "refused")
+    assert "has filters or patterns of 2 different shapes, which is the limit" in first
 
 
 async def test_a_packet_full_of_one_filter_does_not_hold_up_the_relay() -> None:

@@ -433,7 +433,7 @@ def patterns(count: int) -> list[str]:
 
 async def test_no_table_keeps_what_nobody_wants_any_more() -> None:
     """Upstream's index never forgets a shape."""
-    async with relay() as served, served.peer() as peer, served.peer() as other:
+    async with relay(quota_shapes=None) as served, served.peer() as peer, served.peer() as other:
         for _ in range(3):
             await peer.send(*[observe(p, 1, n) for n, p in enumerate(patterns(300))])
             await other.send(*[observe(p, 1, n) for n, p in enumerate(patterns(150))])

@@ -5,7 +5,7 @@ Each of these once did. Garbage, which is refused as such, is in `test_garbage.p
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -871,9 +871,9 @@ async def test_an_observer_that_is_nobody_is_in_nobodys_way() -> None:
         turns: list[str] = []
         take_parts = Receiver.take_parts
 
-        def counted(self: Receiver, data: bytes, parts: Any, nbytes: int) -> None:
+        def counted(self: Receiver, data: bytes, parts: Any, nbytes: int) -> Iterator[None]:
             turns.append("slow")
-            take_parts(self, data, parts, nbytes)
+            return take_parts(self, data, parts, nbytes)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Receiver, "take_parts", counted)
