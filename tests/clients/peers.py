@@ -102,7 +102,7 @@ JAVA: Final = Language(
     (*JVM, "Five"),
     ("java", "javac", "mvn"),
     ("mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"),
-    ("javac", "-cp", "lib/*", "-d", "classes", "Five.java", "Three.java"),
+    ("javac", "-cp", "lib/*", "-d", "classes", "Five.java", "Proof.java", "Three.java"),
 )
 JAVA_311: Final = attrs.evolve(JAVA, run=(*JVM, "Three"))
 
@@ -133,7 +133,7 @@ KINDS: Final = (
     Kind(GO_311, 4, frozenset({"dup"})),
     Kind(RUST, 5, FEATURES - {"scram"}),
     Kind(RUST_311, 4, frozenset({"dup"})),
-    Kind(JAVA, 5, frozenset({"anonymous"})),
+    Kind(JAVA, 5, frozenset({"anonymous", "scram"})),
     Kind(JAVA_311, 4),
 )
 

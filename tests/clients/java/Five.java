@@ -69,7 +69,10 @@ public class Five {
             limits = limits.topicAliasMaximum(command.get("aliases").getAsInt());
         }
         asked = limits.applyRestrictions();
-        if (command.has("user")) {
+        if (command.has("scram")) {
+            asked = asked.enhancedAuth(
+                new Proof(command.get("user").getAsString(), command.get("password").getAsString()));
+        } else if (command.has("user")) {
             asked = asked.simpleAuth()
                 .username(command.get("user").getAsString())
                 .password(bytes(command, "password"))
