@@ -265,7 +265,7 @@ class RelaySettings(KeepingSettings):
     """Topics for which it is kept who subscribes."""
     cached_route_bytes: int = DEFAULT_CACHED_ROUTE_BYTES
     """Memory that this may take."""
-    max_text_size: int = 64 << 10
+    max_text_size: int = 16 << 10
     """Bytes of one Syndicate packet written as text."""
     max_depth: int = 64
     """How deep values in a Syndicate packet may be nested, the packet itself included."""

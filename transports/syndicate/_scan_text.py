@@ -21,8 +21,8 @@ from .._errors import RemoteProtocolError
 from ._scan import DEFAULT_MAX_DEPTH
 
 #: What a packet in text may take, unless told otherwise: a screenful of long lines. Parsing one
-#: takes about a microsecond a byte, during which nobody else is served.
-DEFAULT_MAX_TEXT_SIZE = 64 << 10
+#: takes about a microsecond a byte, during which nobody else is served: that is 20 ms.
+DEFAULT_MAX_TEXT_SIZE = 16 << 10
 
 _SPACE: Final = re.compile(rb"[\s,:]*")
 _IN_STRING: Final = re.compile(rb'["\\]')

@@ -525,7 +525,7 @@ async def test_a_watch_that_fails_begins_anew(
         (MqttSession, "_part"),
         (MqttSession, "_ending"),
         (Outlet, "close"),
-        (KeptSession, "detach"),
+        (KeptSession, "detaching"),
         (MqttServer, "publish_will"),
     ],
 )
@@ -534,7 +534,7 @@ async def test_an_end_that_fails(
     seam: Seam, caplog: pytest.LogCaptureFixture, cls: type, method: str, kept: bool, how: str
 ) -> None:
     """Of the rest nothing is left; and who comes with its identifier is let in."""
-    if method == "detach" and not kept:
+    if method == "detaching" and not kept:
         pytest.skip("no session is kept")
     if how != "disconnect" and method in ("_ending", "_take_leave"):
         pytest.skip("nobody calls it then")

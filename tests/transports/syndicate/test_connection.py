@@ -264,8 +264,8 @@ def test_what_begins_no_packet_is_refused_at_once(first: bytes) -> None:
         (b"[" + b"# \n" * 64, "64 deep"),
         (b"\xb5\xb2\x80\x80\x80\x01", "at most 2097152"),
         (b"\xb5" + b"\x80" * (2 << 20), "at most 2097152"),
-        (b"[" + b" " * (64 << 10), "more than 65536"),
-        (b'["' + b"\\n" * (32 << 10), "more than 65536"),
+        (b"[" + b" " * (64 << 10), "more than 16384"),
+        (b'["' + b"\\n" * (32 << 10), "more than 16384"),
     ],
 )
 def test_depth_and_size_are_limited_by_default(data: bytes, fault: str) -> None:

@@ -64,7 +64,7 @@ async def test_a_turn_with_very_many_events() -> None:
         await observer.send(observe(ANY_SAYS))
         await observer.sync()
         await peer.send(f"[{' '.join(f'[0 <M <Says {n}>>]' for n in range(3000))}]")
-        assert await observer.told() == [f"1 ! [{n}]" for n in range(3000)]
+        assert await observer.lines(3000) == [f"1 ! [{n}]" for n in range(3000)]
 
 
 async def test_a_turn_that_fails_has_not_happened() -> None:
