@@ -432,7 +432,7 @@ class InputBook:
     def tick(self, now: float, patience: float) -> None:
         """Cut every connection whose packet has made no progress for `patience` seconds."""
         for share in list(self.shares.values()):
-            late = []
+            late: list[HeldInput] = []
             for held in share.order:
                 if now - held.moved_at <= patience:
                     break

@@ -112,7 +112,8 @@ class WillRoom:
         self._of_share[share] = mine + cost
         return WillPlace(self, share, standing, cost)
 
-    def _give_back(self, share: str, cost: int) -> None:
+    def give_back(self, share: str, cost: int) -> None:
+        """Count so much no more; for `WillPlace`."""
         self.nbytes -= cost
         left = self._of_share[share] - cost
         if left:
@@ -141,7 +142,7 @@ class WillPlace:
         cost, self._cost = self._cost, 0
         if cost:
             self._standing.release(1, cost)
-            self._room._give_back(self.share, cost)
+            self._room.give_back(self.share, cost)
 
 
 @attrs.frozen(slots=True)
