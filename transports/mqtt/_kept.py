@@ -949,7 +949,8 @@ class KeptSessions:
             at_rest = self.at_rest
         limit = at_rest.own_limit.bytes
         if limit is None:
-            self.give_up(session, why)  # it has used up what it may have itself
+            if session.may_be_ended:
+                self.give_up(session, why)  # it has used up what it may have itself
             return
         everybody = at_rest is self.at_rest
         over = over_share(

@@ -233,8 +233,8 @@ def _scram() -> tuple[Any, Passwords]:
 
 def payloads(item: Any) -> Iterator[bytes]:
     """Yield what is in a loan, as far as it is in RAM."""
-    if isinstance(item, bytes | bytearray | memoryview):
-        yield bytes(item)
+    if isinstance(item, bytes):
+        yield item
     elif isinstance(item, Publication):
         yield item.payload
     elif isinstance(item, Batch):
@@ -341,21 +341,34 @@ class Machine:
             self._alarms = Alarms(self.relay.mqtt.account, {MEMORY: Watermark(100, 90)})
             yield ends
             self._alarms.clear_all()
+            # Connections end before what they share, as they do in a relay's own nursery.
             if "crash" in ends:
-                relays.cancel_scope.cancel()
+                connections.cancel_scope.cancel()
             else:
-                stop.set()
+                self.relay.stop()
                 for each in self._everybody:
                     each.hear(1 << 24)
                     each.close()
                 self._hang_up()
-                await until(lambda: reports, self.relay.settings.grace + SECONDS)
+                with trio.move_on_after(0.3):
+                    await until(self._nobody_is_there)
+                connections.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await until(self._nobody_is_there)
+            if "crash" in ends:
+                relays.cancel_scope.cancel()
+            else:
+                stop.set()
+                await until(lambda: reports)
         for each in self._everybody:
             each.close()
         self._hang_up()
         self._look_at_the_end()
         if "crash" in ends and self._copy is not None:
             self._store, self._copy = self._copy, None
+
+    def _nobody_is_there(self) -> bool:
+        return not any(side.open for side in self.relay.sides)
 
     def _look_at_the_end(self) -> None:
         ledger = self.relay.ledger
@@ -614,7 +627,7 @@ class Machine:
         def all_is_over() -> bool:
             # What is kept may be waited for, for ever if its policy says so.
             self._forget_what_is_kept()
-            return not any(side.open for side in relay.sides) and not owes()
+            return self._nobody_is_there() and not owes()
 
         def owes() -> bool:
             return bool(ledger.statistics().debt_items)

@@ -280,6 +280,7 @@ def test_it_is_not_over_while_its_client_is_being_let_in(bench: Bench) -> None:
     next(steps)
     bench.now += 0.2
     assert bench.sessions.expire() == []
+    session.queue.on_given_up("others wait for room")
     assert bench.sessions.find("c") is session
     assert not session.may_be_ended
     # It is not let in after all, and has been away all the time.

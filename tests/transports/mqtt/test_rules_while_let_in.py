@@ -8,7 +8,7 @@ import pytest
 
 from clearfunds.transports.acl import Acl, parse_acl
 from clearfunds.transports.mqtt import PubAck, Reason
-from clearfunds.transports.mqtt._kept import KeptSession
+from clearfunds.transports.mqtt._shared import SharedGroup
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import running, until
 
@@ -26,13 +26,13 @@ async def test_a_part_in_a_group_that_is_no_longer_allowed_is_not_taken_up(
             await client.subscribe(SHARED, "v", options=1)
         await until(lambda: not relay.relay.mqtt.open)
         assert len(groups) == 1
-        have_part = KeptSession._have_part
+        keep = SharedGroup.keep
 
-        def change(session: KeptSession, *args: Any) -> None:
-            have_part(session, *args)
+        def change(group: SharedGroup, session: Any, granted: int) -> None:
+            keep(group, session, granted)
             acl.replace(parse_acl("topic write t/#\ntopic v\n"))
 
-        monkeypatch.setattr(KeptSession, "_have_part", change)
+        monkeypatch.setattr(SharedGroup, "keep", change)
         async with connected5(relay.port, "c", clean=False, session_expiry=100) as client:
             assert client.welcome.session_present
             assert len(groups) == 0
