@@ -12,7 +12,8 @@ line to its standard output, both as JSON:
       puback    code; at QoS 0, when it is sent
     disconnect
       closed
-      message   topic, payload, qos, retain, and what the library tells of dup and of properties
+      message   topic, payload, qos, retain, and what the library tells of dup and of properties;
+                alias, if the library leaves it to its user to look that up
 
 The programs and the packages that they need are put into `build/clients`, and stay there.
 """

@@ -228,10 +228,20 @@ async def test_a_publisher_hears_that_nobody_subscribes(kind: Kind) -> None:
 async def test_topics_that_the_relay_shortens(kind: Kind) -> None:
     async with running() as relay, joined(relay, kind, aliases=2) as client:
         await client.subscribe("#")
-        topics = [f"long/topic/number/{n}" for n in (1, 2, 1, 2, 3, 1, 3, 1)]
+        topics = [f"long/topic/number/{n}" for n in (1, 2, 1, 2, 1, 2, 3, 1, 3, 3, 1)]
         for topic in topics:
-            await client.send(topic, qos=0)
-        assert [(await client.message())["topic"] for _ in topics] == topics
+            await client.send(topic)
+        long: dict[int, str] = {}
+        for topic in topics:
+            message = await client.message()
+            # Some libraries leave it to their user to know which topic an alias stands for.
+            if (alias := message.get("alias")) is not None:
+                message["topic"] = long[alias] = message["topic"] or long[alias]
+            assert message["topic"] == topic
+        side = relay.relay.mqtt.sessions["c"]._five  # pyright: ignore[reportPrivateUsage]
+        assert side is not None
+        assert side._aliases is not None  # pyright: ignore[reportPrivateUsage]
+        assert len(side._aliases) == 2  # pyright: ignore[reportPrivateUsage]
 
 
 @having("aliases")

@@ -144,7 +144,7 @@ func received(r paho.PublishReceived) (bool, error) {
 		"retain": r.Packet.Retain, "dup": r.Packet.Duplicate(), "user": pairs,
 		"content_type": optional(p.ContentType), "response_topic": optional(p.ResponseTopic),
 		"correlation": optional(string(p.CorrelationData)), "message_expiry": p.MessageExpiry,
-		"identifiers": identifiers,
+		"identifiers": identifiers, "alias": p.TopicAlias,
 	})
 	return true, nil
 }

@@ -89,6 +89,7 @@ class Client:
             response_topic=getattr(said, "ResponseTopic", None),
             correlation=correlation.decode() if correlation else None,
             message_expiry=getattr(said, "MessageExpiryInterval", None),
+            alias=getattr(said, "TopicAlias", None),
             identifiers=getattr(said, "SubscriptionIdentifier", []),
         )
 

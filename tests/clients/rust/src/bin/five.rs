@@ -72,7 +72,7 @@ fn received(message: Publish) {
             "response_topic": said.response_topic,
             "correlation": said.correlation_data.map(|b| String::from_utf8_lossy(&b).into_owned()),
             "message_expiry": said.message_expiry_interval,
-            "identifiers": said.subscription_identifiers,
+            "identifiers": said.subscription_identifiers, "alias": said.topic_alias,
         }),
     );
 }
