@@ -17,7 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -114,9 +114,15 @@ class Alarms:
     Args:
         account: Whose readers wait, and whose descendants'.
         watermarks: Where each alarm goes up and is over, by its kind.
+
+    Attributes:
+        on_short: Is called with its kind for each measure while an alarm is up, and with how much
+            is beyond where it is over: makes room if it can, and says in words for the log who
+            holds what there is too much of. None: nobody does.
     """
 
     def __init__(self, account: Account, watermarks: dict[str, Watermark]) -> None:
+        self.on_short: Callable[[str, int], str] | None = None
         self._account = account
         self._alarms = {kind: _Alarm(watermark) for kind, watermark in watermarks.items()}
         account.ledger.alarms.update(dict.fromkeys(watermarks, False))
@@ -138,6 +144,9 @@ class Alarms:
         alarm = self._alarms[kind]
         alarm.value = value
         up = alarm.watermark.after(value, up=alarm.up)
+        holders = ""
+        if up and self.on_short is not None:
+            holders = self.on_short(kind, abs(value - alarm.watermark.clear))
         if up == alarm.up:
             return None
         ledger = self._account.ledger
@@ -146,7 +155,7 @@ class Alarms:
         if up:
             alarm.raised += 1
             alarm.since = now
-            self._tell(kind, alarm, 0.0)
+            self._tell(kind, alarm, 0.0, holders)
             self._account.halt(kind)
         else:
             seconds = now - alarm.since
@@ -179,7 +188,7 @@ class Alarms:
             for kind, alarm in self._alarms.items()
         )
 
-    def _tell(self, kind: str, alarm: _Alarm, seconds: float) -> None:
+    def _tell(self, kind: str, alarm: _Alarm, seconds: float, holders: str = "") -> None:
         waiting = len(self._account.ledger.waiters)
         watermark = alarm.watermark
         what, unit = _WORDS.get(kind, (kind, "is measured"))
@@ -195,14 +204,17 @@ class Alarms:
             "waiting": waiting,
         }
         if alarm.up:
+            if holders:
+                extra["holders"] = holders
             logger.warning(
-                "alarm: %s: %d %s, %s than %d; all who publish wait until it is %d",
+                "alarm: %s: %d %s, %s than %d; all who publish wait until it is %d%s",
                 what,
                 alarm.value,
                 unit,
                 "more" if watermark.against_much else "less",
                 watermark.mark,
                 watermark.clear,
+                f"; {holders}" if holders else "",
                 extra=extra,
             )
             return

@@ -146,7 +146,7 @@ async def watch_alarms(
     directory: str | os.PathLike[str] | None = None,
     *,
     used: Callable[[], int] = memory_used,
-    trim: Callable[[], object] = give_back,
+    trim: Callable[[], object] | None = give_back,
     limit: Callable[[], int] = memory_limit,
     free: Callable[[str | os.PathLike[str]], int] = disk_free,
     task_status: trio.TaskStatus[Alarms] = trio.TASK_STATUS_IGNORED,
@@ -162,7 +162,7 @@ async def watch_alarms(
         directory: Where the store is; None: the disk is not watched.
         used: Measures the memory that is resident.
         trim: Gives free memory back, before an alarm goes up and while it is up; called in a
-            thread.
+            thread. None: nothing does.
         limit: Says how much there may be; asked once.
         free: Measures what is free; called in a thread, since a disk may not answer.
         task_status: For `nursery.start`.

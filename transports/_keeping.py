@@ -13,11 +13,11 @@ from ..dataspace.queues import BackingFactory, MemoryMonitor, SteadyBacking, cla
 from ..dataspace.sinks import SinkLimits
 from ..dataspace.subscriptions import RangeSubscription, SubscriptionLimits
 from ..store import StoreSettings
+from ._admission import Admission
 from ._alarms import AlarmSettings, memory_limit
 from ._flusher import Flusher
 from ._memory import memory_used
 from ._passed import Noted, PassedTime
-from ._server import Admission
 from ._settings import KeepingSettings, ServerSettings
 from .mqtt._kept import CLOCK_KEY, KeptSessions, KeptSettings, SessionQueue
 from .mqtt._kept_retained import keep_retained
@@ -216,7 +216,7 @@ def subscription_server(
             tokens=mqtt.settings.tokens,
             anonymous=mqtt.settings.anonymous,
             certificates=certificates,
-            checks=mqtt.checks,
+            log_ins=mqtt.log_ins,
         ),
         disk_of=None if mqtt.kept is None else mqtt.kept.at_rest_of_peer,
         authority=mqtt.authority,

@@ -18,6 +18,7 @@ from ._tenants import NO_USER
 from .tls import common_name, said, shake_hands
 
 if TYPE_CHECKING:
+    from ._input import InputBook
     from ._layer import Connected
     from ._scheduler import Work
     from .tls import TlsSocket
@@ -55,11 +56,13 @@ class Link:
         read_bytes: The most that one read takes; see `took_apart`.
         work: Whose CPU time it takes to take apart what is received; None: nobody counts it.
         user: Who the peer is, by its certificate, once it is open; None: it has shown none.
+        book: Says how much may be read at once while there is much unfinished input; None: nobody
+            does.
     """
 
     __slots__ = (
-        "_fd", "_maybe_more", "closed", "ending", "fault", "opened", "peer", "read_bytes", "scope",
-        "secure", "sock", "user", "why", "work",
+        "_fd", "_maybe_more", "book", "closed", "ending", "fault", "opened", "peer", "read_bytes",
+        "scope", "secure", "sock", "user", "why", "work",
     )  # fmt: skip
 
     says_goodbye: ClassVar[bool] = False
@@ -80,6 +83,7 @@ class Link:
         self.closed = False
         self.read_bytes = READ_BYTES
         self.work: Work | None = None
+        self.book: InputBook | None = None
         self._maybe_more = True
 
     def __repr__(self) -> str:
@@ -129,16 +133,19 @@ class Link:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_readable(self._fd)
+        size = self.read_bytes
+        if self.book is not None and self.book.read_bytes < size:
+            size = self.book.read_bytes
         while True:
             try:
-                data = sock.recv(self.read_bytes)
+                data = sock.recv(size)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._fd)
             except ssl.SSLError as exc:
                 self.fault = RemoteProtocolError(f"TLS has failed: {said(exc)}")
                 return b""
             else:
-                self._maybe_more = len(data) == self.read_bytes
+                self._maybe_more = len(data) == size
                 if self.secure is not None and self.secure.is_at_end:
                     self._maybe_more = True  # the socket itself need not become readable for that
                 return data

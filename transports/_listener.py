@@ -190,6 +190,23 @@ class Listener:
         if self.url.transport != "unix" and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
+    def keep_alive(self, seconds: float) -> None:
+        """Let the kernel find peers whose machines have gone without a word.
+
+        For connections over TCP that are accepted from now on, where the system can do it: after
+        half of the time without a byte the peer is asked for a sign of life, three times, and after
+        all of it the connection breaks.
+        """
+        if self.url.transport == "unix":
+            return
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        interval = max(1, round(seconds / 6))
+        values = {"IDLE": max(1, round(seconds / 2)), "INTVL": interval, "CNT": 3}
+        for name, value in values.items():
+            option = getattr(socket, f"TCP_KEEP{name}", None)
+            if option is not None:
+                self.sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
     async def serve(self, handler: Callable[[Link], Awaitable[object]]) -> None:
         """Accept until it is closed; run `handler(link)` in a task for each connection.
 

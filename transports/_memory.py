@@ -69,7 +69,7 @@ class MemoryInUse:
     Args:
         enough: At so many bytes, or below, nothing needs to be given back.
         used: Measures what is resident.
-        trim: Gives back what is free; called in a thread.
+        trim: Gives back what is free; called in a thread. None: nothing does.
         clock: Seconds.
     """
 
@@ -78,7 +78,7 @@ class MemoryInUse:
         enough: int,
         *,
         used: Callable[[], int] = memory_used,
-        trim: Callable[[], object] = give_back,
+        trim: Callable[[], object] | None = give_back,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self.enough = enough
@@ -96,8 +96,11 @@ class MemoryInUse:
             OSError: If that cannot be found out.
         """
         found = self._used()
+        trim = self._trim
+        if trim is None:
+            return found
         if found > self.enough and self._clock() - self._trimmed_at >= TRIM_SECONDS:
-            await trio.to_thread.run_sync(self._trim, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(trim, abandon_on_cancel=True)
             self._trimmed_at = self._clock()
             found = self._used()
         return found

@@ -23,6 +23,7 @@ from ..accounts import (
     DEFAULT_STANDING_ITEMS,
     DEFAULT_STANDING_SHAPES,
     KEEP,
+    Alarms,
     Credit,
     Ledger,
     Limit,
@@ -44,20 +45,30 @@ from ..dataspace import (
 from ..dataspace.subscriptions import RangeSubscription
 from ._account_limits import AccountLimit, AccountLimits, AccountRate
 from ._account_tree import AccountTree
+from ._admission import Admission
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, has_users, say_what_is_allowed
 from ._bearer_tokens import BearerTokens
 from ._behind import DEFAULT_BEHIND_LIMIT
 from ._beside import Beside, nothing
 from ._busy_poll import BusyPoll
+from ._connect_rate import DEFAULT_CONNECT_RATE, ConnectRate
 from ._flusher import Flusher, open_flusher
+from ._input import (
+    DEFAULT_ADDRESS_INPUT_LIMIT,
+    DEFAULT_INPUT_LIMIT,
+    DEFAULT_USER_INPUT_LIMIT,
+    InputBook,
+    InputLimits,
+)
 from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
+from ._memory_holders import MemoryHolders
 from ._origins import origins_of
 from ._otel_export import check_exporter, open_provider
 from ._relay_pages import check_pages, serve_relays_pages
-from ._server import Admission, Server
+from ._server import Server
 from ._settings import KeepingSettings
 from ._subscription_policies import (
     StuckWord,
@@ -117,6 +128,11 @@ def _above_nothing(_: object, attribute: attrs.Attribute[Any], value: float | No
     if value is not None and not 0 < value < math.inf:
         msg = f"{attribute.name} must be above 0 seconds, or None for no such limit, not {value}"
         raise ValueError(msg)
+
+
+def _rate(_: object, __: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise ValueError(f"connect_rate must be above 0 a second, or None, not {value}")
 
 
 @attrs.frozen(kw_only=True)
@@ -225,11 +241,36 @@ class RelaySettings(KeepingSettings):
     """Seconds between events that become OpenTelemetry spans; None: none does. It needs the extra
     `otel`, the SDK and an exporter, which the standard environment variables configure."""
     max_connections: int = _MQTT.max_connections
-    """Connections at a time, of each protocol."""
+    """Connections at a time, of all protocols together."""
+    connections_per_address: int | None = None
+    """Connections at a time from one IPv4 address, or the /64 of an IPv6 address; None: eight times
+    as many as are free, so that one address may have 8/9 of all and never the last one."""
+    connections_per_user: int | None = None
+    """Connections at a time of one user who has proved it; None: likewise."""
+    connect_rate: int | None = attrs.field(default=DEFAULT_CONNECT_RATE, validator=_rate)
+    """Connections a second from one address; those above it wait for their turn, for at most
+    `connect_timeout`. None: as many as come."""
+    wrong_password_delay: float = _MQTT.wrong_password_delay
+    """The longest that the answer to a wrong password is delayed, by how many there were from the
+    same address and for the same user; 0: not at all."""
+    tcp_keep_alive: float | None = attrs.field(default=60.0, validator=_above_nothing)
+    """After how long a peer whose machine has gone without a word is disconnected, by TCP's
+    keep-alive; None: that is not looked for. As RabbitMQ's heartbeat time-out, of a minute."""
     max_packet_size: int = _MQTT.max_packet_size
     """Bytes of one packet."""
+    max_connect_size: int = _MQTT.max_connect_size
+    """Bytes of an MQTT client's CONNECT, with its will and password."""
+    will_limit: int | None = _MQTT.will_limit
+    """Bytes of memory that the wills of all MQTT clients may take."""
     max_client_id: int = _MQTT.max_client_id
     """Bytes of a client identifier."""
+    input_limit: int | None = DEFAULT_INPUT_LIMIT
+    """Bytes of unfinished input of all connections: of packets that are not complete, and of what
+    is read ahead while they wait."""
+    address_input_limit: int | None = DEFAULT_ADDRESS_INPUT_LIMIT
+    """The same of the connections of one address that have not logged in."""
+    user_input_limit: int | None = DEFAULT_USER_INPUT_LIMIT
+    """The same of one user's connections, where users are verified."""
     max_subscriptions: int = _MQTT.max_subscriptions
     """Topic filters of one MQTT client; patterns that one Syndicate connection may observe."""
     max_topic_length: int = _TOPICS.max_length
@@ -323,6 +364,7 @@ class Relay:
     Attributes:
         ledger: The books.
         tree: Where the accounts of its clients are.
+        admission: Says who may come in.
         authority: What its clients may publish and read.
         dataspace: Where its clients meet.
         keeping: What it keeps sessions in.
@@ -331,6 +373,7 @@ class Relay:
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
             durable subscription, which takes what is published whether it can be read or not.
         credit: Who waits for whose credit; None where nobody does.
+        input: What its peers have sent that cannot be handled yet.
         busy_poll: What keeps the loop awake; None: nothing does.
         pages: What it shows over HTTP, if it does.
     """
@@ -372,8 +415,13 @@ class Relay:
             latency=settings.limit_latency,
             fixed=_account_limits(settings),
         )
+        self.admission = admission = Admission(
+            settings.max_connections,
+            per_address=settings.connections_per_address,
+            per_user=settings.connections_per_user,
+            rate=ConnectRate(settings.connect_rate, settings.connect_timeout),
+        )
         self.authority = authority_of(settings, self.tree.rules)
-        admission = Admission(settings.max_connections)
         self.mqtt = MqttServer(
             self.dataspace,
             flusher,
@@ -383,6 +431,8 @@ class Relay:
                 account_limits=_account_limits(settings),
                 max_connections=settings.max_connections,
                 max_packet_size=settings.max_packet_size,
+                max_connect_size=settings.max_connect_size,
+                will_limit=settings.will_limit,
                 max_client_id=settings.max_client_id,
                 max_subscriptions=settings.max_subscriptions,
                 topics=TopicLimits(settings.max_topic_length, settings.max_topic_levels),
@@ -402,6 +452,7 @@ class Relay:
                 behind_limit=settings.behind_limit,
                 passwords=settings.passwords,
                 anonymous=settings.anonymous,
+                wrong_password_delay=settings.wrong_password_delay,
                 tokens=settings.tokens,
                 believes=not has_users(settings),
             ),
@@ -433,8 +484,17 @@ class Relay:
             self.syndicate = _syndicate_server(
                 self.dataspace, flusher, self.tree, settings, admission
             )
+        self.input = InputBook(
+            self.ledger,
+            InputLimits(
+                total=settings.input_limit,
+                address=settings.address_input_limit,
+                user=settings.user_input_limit,
+            ),
+        )
         for side in self.sides:
             side.authority = self.authority
+            side.input = self.input
             if self.credit is not None:
                 use_credit(self.credit, side)
         self.authority.on_change = self._rules_changed
@@ -771,9 +831,11 @@ async def serve_relay(
     try:
         for url in urls:
             listeners += await open_listeners(url)
-        if _moves_limits(settings):
-            for listener in listeners:
+        for listener in listeners:
+            if _moves_limits(settings):
                 listener.keep_little_unsent()
+            if settings.tcp_keep_alive is not None:
+                listener.keep_alive(settings.tcp_keep_alive)
         async with open_flusher() as flusher, open_keeping(settings, flusher) as keeping:
             relay = Relay(settings, flusher, keeping)
             ending = trio.Event() if stop is None else stop
@@ -809,7 +871,10 @@ async def _run(
         if relay.tree.moves_limits:
             keep_going("moving limits", watch_limits, relay.ledger)
         alarms = AlarmSettings(memory=settings.memory_alarm, disk_free=settings.disk_alarm)
-        await background.start(watch_alarms, relay.mqtt.account, alarms, settings.store)
+        raised: Alarms = await background.start(
+            watch_alarms, relay.mqtt.account, alarms, settings.store
+        )
+        raised.on_short = MemoryHolders(relay.ledger, relay.input).short
         if settings.slow_wait is not None:
             watch = partial(watch_slow_waits, relay.ledger, seconds=settings.slow_wait)
             keep_going("watching slow waits", watch)

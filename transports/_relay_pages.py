@@ -10,13 +10,15 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
+from ..accounts import Limit
+from ._input import INPUT_ACCOUNT
 from ._listener import ListenError, ListenURLError
 from .credit import CreditCollector, CreditPage
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from ..accounts import Account, Limit
+    from ..accounts import Account
     from ._relay import Relay, RelaySettings
     from .http import Access, Pages
 
@@ -139,12 +141,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def _pages(relay: Relay) -> Pages:
+    from ._admission_collector import AdmissionCollector
     from .acl._collector import DeniedCollector
     from .http import KeptCollector, Pages, RelayCollector
 
     limits: dict[str, Limit | Account] = {
         "connection": relay.mqtt.settings.limit,
         "server": relay.mqtt.account,
+        INPUT_ACCOUNT: Limit(items=None, bytes=relay.settings.input_limit),
     }
     if relay.mqtt.kept is not None:
         at_rest = relay.mqtt.kept.at_rest
@@ -157,6 +161,7 @@ def _pages(relay: Relay) -> Pages:
             RelayCollector(relay.counts),
             *_sink_collectors(relay),
             *_credit_collectors(relay),
+            AdmissionCollector(relay.admission, lambda: relay.mqtt.log_ins.delayed),
             DeniedCollector(relay.authority.denied),
             *relay.collectors,
         ],

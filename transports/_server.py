@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import attrs
+import trio
 
 from ..accounts import Account
 from ..dataspace import Dataspace
 from ._account_tree import AccountTree
+from ._admission import Admission
 from ._flusher import Flusher
+from ._input import InputBook
 from ._link import Link
 from ._outlet import Outlet
 from ._partings import Partings, Steps
@@ -54,26 +57,6 @@ class Counters:
     """Messages that were not routed: not allowed where they were sent to, or over a quota."""
 
 
-class Admission:
-    """How many connections there may be at a time, of all protocols that share it.
-
-    Attributes:
-        limit: How many.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._open: list[set[Any]] = []
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return sum(map(len, self._open))
-
-    def covers(self, connections: set[Any]) -> None:
-        """Count what is in this set, too, from now on."""
-        self._open.append(connections)
-
-
 class Server(Generic[SettingsT, SessionT]):
     """What the sessions of one protocol share. Each protocol has its own, with a `handle`.
 
@@ -85,13 +68,15 @@ class Server(Generic[SettingsT, SessionT]):
         account: The account above all of theirs.
         tree: Where below it their accounts are.
         settings: What peers may make grow, and how long they may take.
-        open: Every connection, from its acceptance to its end.
+        admission: Says who may come in; shared with other protocols.
+        open: Every connection, from when it may begin to its end.
         counters: What has happened since the start.
         stopping: Whether connections end as soon as everything they are owed has been sent.
         partings: What connections that have ended leave to be taken back.
         unflushed: A sentence for each that ended, while stopping, before it had.
         make_outlet: Makes the way out of each; to be set before anybody connects.
         authority: Says what peers may publish and read; likewise.
+        input: What their peers' unfinished input is charged in; likewise, where servers share it.
     """
 
     logger: ClassVar[logging.Logger]
@@ -112,38 +97,70 @@ class Server(Generic[SettingsT, SessionT]):
         self.tree = AccountTree(account) if tree is None else tree
         self.settings = settings
         self.open: set[SessionT] = set()
-        limit = settings.max_connections
-        self._admission = Admission(limit) if admission is None else admission
-        self._admission.covers(self.open)
+        self.admission = Admission(settings.max_connections) if admission is None else admission
         self.counters = Counters()
         self.partings = Partings(flusher, self._not_taken_back)
         self.stopping = False
+        self._stop = trio.Event()
         self.unflushed: list[str] = []
         self.make_outlet: Callable[..., Outlet] = Outlet
         self.authority = Authority()
-        self._full_logged = -1e9
+        self.input = InputBook(self.ledger)
         self.ledger.faults.ends.append(self._end)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.open)} connections>"
 
-    def _admits(self, link: Link) -> bool:
-        """Count one more connection; close it and return False if there are too many."""
-        if len(self._admission) < self._admission.limit:
-            self.counters.accepted += 1
-            return True
+    async def serve(self, link: Link, make: Callable[[], SessionT]) -> None:
+        """Serve one accepted connection until it ends, if there is room for it.
+
+        Never raises but for `trio.Cancelled`.
+        """
+        admission = self.admission
+        why = admission.come(link)
+        if why is not None:
+            self._refuse(link, why)
+            return
+        try:
+            if await self._its_turn(link):
+                self.counters.accepted += 1
+                session = self._begun(link, make)
+                if session is not None:
+                    await session.run()
+        finally:
+            admission.leave(link)
+            link.close()
+
+    async def _its_turn(self, link: Link) -> bool:
+        """Wait until a connection may begin (`ConnectRate`); False if it may not at all."""
+        wait = self.admission.turn(link, self.ledger.clock())
+        if wait is None:
+            self._refuse(link, "its address connects too often (connect_rate)")
+            return False
+        if wait:
+            with trio.move_on_after(wait):
+                await self._stop.wait()
+        return not self.stopping
+
+    def _refuse(self, link: Link, why: str) -> None:
         self.counters.refused += 1
-        now = self.ledger.clock()
-        if now - self._full_logged >= 1.0:  # a flood must not become a flood of log lines
-            self._full_logged = now
-            self.logger.warning(
-                "%s refused: %d connections are open, which is the limit (max_connections)",
-                link.peer,
-                len(self._admission),
-                extra={"event": "refused", "peer": link.peer, "connections": len(self._admission)},
-            )
+        self.log_stranger(
+            logging.WARNING,
+            link.peer,
+            f"{link.peer} refused: {why}",
+            {
+                "event": "refused",
+                "peer": link.peer,
+                "connections": len(self.admission),
+                "reason": why,
+            },
+        )
         link.close()
-        return False
+
+    def log_stranger(self, level: int, peer: str, text: str, extra: dict[str, object]) -> None:
+        """Log a line about a peer that has not been let in, unless there were enough of them."""
+        now = self.ledger.clock()
+        self.admission.strangers.log(self.logger, level, peer, text, extra, now)
 
     def _begun(self, link: Link, make: Callable[[], SessionT]) -> SessionT | None:
         """Make a session; None, with its link closed, if that fails: accepting goes on."""
@@ -172,6 +189,8 @@ class Server(Generic[SettingsT, SessionT]):
     def stop(self) -> None:
         """End every connection as soon as everything it is owed has been sent."""
         self.stopping = True
+        self._stop.set()
+        self.admission.strangers.sum_up(self.ledger.clock())
         for session in list(self.open):
             session.cut("the relay stops")
 
@@ -183,7 +202,9 @@ class Server(Generic[SettingsT, SessionT]):
             call = self.ledger.faults.call
             for session in list(self.open):
                 call(session, "looking at its deadline", session.check_deadline, now)
+            call(None, "summing up the log", self.admission.strangers.each_tick, now)
             call(None, "doing what is due", self.each_tick, now)
+            call(None, "looking at unfinished input", self.input.tick, now, self.settings.patience)
 
     def joined(self) -> None:
         """Note that a connection has been added to `open`."""

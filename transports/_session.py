@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -29,6 +30,7 @@ import trio
 from ..accounts import DEFAULT_LIMIT_BYTES, Account, LoanedItem
 from ._errors import RemoteProtocolError
 from ._flusher import OUTLETS_A_STEP
+from ._input import FREE_BYTES, PAUSE_SECONDS, PAUSED_SECONDS, HeldInput
 from ._link import Ending, Link
 from ._outlet import as_bytes
 from ._scheduler import Work
@@ -41,7 +43,8 @@ LOOK_AHEAD_BYTES = 128 << 10
 two relays that echo each other may have under way, beyond their sockets' buffers, and go on.
 While the peer has something to acknowledge it may have as much as its limit in bytes, or
 `DEFAULT_LIMIT_BYTES`: peers write all that they may have in flight before the first
-acknowledgement, and it may be just that which is waited for."""
+acknowledgement, and it may be just that which is waited for. Less where many wait: what all are
+looked ahead at together is bounded (`_input.py`)."""
 
 LOOK_AHEAD_PAUSE_SECONDS = 0.05
 """How often it is looked whether there is room, or a reason, to look further ahead."""
@@ -87,8 +90,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
     """
 
     __slots__ = (
-        "__weakref__", "_deadline_after", "_eof", "_hold", "_last", "_left", "_link", "_retired",
-        "_server", "_unsaid", "_waiting", "_warned", "_work", "account", "name", "outlet",
+        "__weakref__", "_deadline_after", "_eof", "_hold", "_input", "_known", "_last", "_left",
+        "_link", "_retired", "_server", "_unsaid", "_waiting", "_warned", "_work", "account",
+        "name", "outlet",
     )  # fmt: skip
 
     _unacknowledged_are: ClassVar[str]
@@ -119,6 +123,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             policy=settings.stuck_kept,
         )
         self._eof = False
+        # Whether its peer has said anything yet that this protocol has.
+        self._known = False
         # Whether it has been found at the end of the stream that nothing is left to be handled.
         self._left = False
         self._waiting = False
@@ -128,6 +134,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         self._work = link.work = Work(server.flusher.scheduler)
         # What has to happen before it is read on.
         self._hold: trio.Event | None = None
+        # What it holds of its peer's input, where that is more than most ever do.
+        self._input: HeldInput | None = None
+        link.book = server.input
         # Silence is counted from here, and how much of it is too much.
         self._last = server.ledger.clock()
         self._deadline_after: float | None = settings.connect_timeout
@@ -208,9 +217,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             link.ending = Ending.FAULT
             link.why = link.why or reason
             # Not the exception itself, which would keep this session in whoever keeps log records.
-            server.logger.warning(
-                "%s closed: %s", self._who, reason, extra=self._fields("closed", reason)
-            )
+            self._log(logging.WARNING, "closed", f"{self._who} closed: {reason}", reason)
             await self._say_why(exc)
             # Where it was raised leads back here: kept, only the garbage collector could free this.
             exc.__traceback__ = None
@@ -262,8 +269,13 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                     return self._cut_off()
                 # Otherwise there is an alarm, which stops those who publish: not this peer, so far.
             if more:
+                self._note_input(ahead=True)
                 await self._wait_for_turn(work.let_others)
                 continue
+            if self._input is not None or self._holding() > FREE_BYTES:
+                held = self._note_input()
+                if held is not None and not held.may_grow():
+                    await self._wait_for_room(held)
             data = await link.receive()
             while (done := self._at_once(data)) is True:
                 data = await link.receive()
@@ -350,6 +362,61 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         """Do some of what had to wait for funds, which there are; whether there was any."""
         return False
 
+    # -- unfinished input: see `_input.py` -------------------------------------------------------
+
+    @abc.abstractmethod
+    def _holding(self) -> int:
+        """Return how many bytes of input are in memory, in whatever form."""
+
+    def _let_go(self) -> None:
+        """Let go of input that has been handled and is in memory still."""
+
+    def _share(self) -> tuple[str, int | None]:
+        """Return name and limit of the share that the input counts for."""
+        return self._server.input.of_address(self._link.peer)
+
+    def _drop_input(self, why: str) -> None:
+        """Cut the connection, for its input, and drop that at once."""
+        self._input = None
+        self.cut(why)
+
+    def _note_input(self, *, ahead: bool = False) -> HeldInput | None:
+        """Charge the input that is held, if that is much; `ahead`: see `HeldInput.note`."""
+        held = self._input
+        if self._holding() > FREE_BYTES:
+            self._let_go()
+        nbytes = self._holding()
+        if nbytes <= FREE_BYTES:
+            self._close_input()
+            return None
+        if held is None:
+            name, limit = self._share()
+            held = self._input = self._server.input.open(
+                name, limit, self.name, self, measure=self._holding, cut=self._drop_input
+            )
+        held.note(nbytes, ahead=ahead)
+        return held
+
+    def _close_input(self) -> None:
+        held, self._input = self._input, None
+        if held is not None:
+            held.close()
+
+    async def _wait_for_room(self, held: HeldInput) -> None:
+        """Wait until there is room for more input; the clock stands still for who has logged in."""
+        clock = self._server.ledger.clock
+        until = clock() + PAUSED_SECONDS
+        self._waiting = self.account is not None
+        try:
+            while not held.may_grow():
+                if clock() >= until:
+                    self._server.input.cut_for(held, "there is no room for more input")
+                await trio.sleep(PAUSE_SECONDS)
+        finally:
+            if self._waiting:
+                self._waiting = False
+                self._last = clock()
+
     # -- its end --------------------------------------------------------------------------------
 
     async def _flush_out(self) -> None:
@@ -427,6 +494,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             partial(self._withdraw, reason),
             self.outlet.close,
             self._close_holder,
+            self._close_input,
             partial(self._close_account, account),
             self._close,
         ):
@@ -487,6 +555,19 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
 
     # -- what is said of it ---------------------------------------------------------------------
 
+    @property
+    def _is_stranger(self) -> bool:
+        """Whether its peer has not been let in, or has said nothing yet."""
+        return not self._known
+
+    def _log(self, level: int, event: str, text: str, reason: str) -> None:
+        """Log a line about its peer; about strangers not more than can be read."""
+        extra = self._fields(event, reason)
+        if self._is_stranger:
+            self._server.log_stranger(level, self._link.peer, text, extra)
+        else:
+            self._server.logger.log(level, "%s", text, extra=extra)
+
     def complain(self, what: str) -> None:
         """Log what the peer did wrong and may go on doing: not more often than it can be read."""
         now = self._server.ledger.clock()
@@ -509,9 +590,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if silent > allowed:
             self._server.counters.timeouts += 1
             why = self._silence(silent, allowed)
-            self._server.logger.warning(
-                "%s closed: %s", self._who, why, extra=self._fields("closed", why)
-            )
+            self._log(logging.WARNING, "closed", f"{self._who} closed: {why}", why)
             self._link.cut(why)
 
     @abc.abstractmethod
@@ -543,7 +622,8 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
 
     def _stretch(self) -> int:
         """How much unparsed input this connection may have while it waits."""
-        if not self._unacknowledged():
-            return LOOK_AHEAD_BYTES
-        limit = self._server.settings.limit.bytes
-        return max(LOOK_AHEAD_BYTES, DEFAULT_LIMIT_BYTES if limit is None else limit)
+        most = LOOK_AHEAD_BYTES
+        if self._unacknowledged():
+            limit = self._server.settings.limit.bytes
+            most = max(most, DEFAULT_LIMIT_BYTES if limit is None else limit)
+        return self._server.input.stretch(most)

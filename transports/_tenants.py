@@ -184,6 +184,9 @@ class Tenant:
     """Their bytes."""
     kept: int | None = _amount()
     """Bytes that may be at rest, on disk or else in RAM, for its clients' sessions."""
+    connections: int | None = _amount()
+    """MQTT clients of it that may be connected at a time; if it is not said, eight times as many as
+    there is room for others."""
     latency: float | None = _amount()
     """Seconds that the debt of one of its connections should be old: its limit follows from that,
     unless an account limit names it."""
@@ -205,7 +208,18 @@ class Tenant:
 
 _OF_USERS: Final = ("user_items", "user_bytes", "user_rate", "user_rate_bytes")
 _AMOUNTS: Final = (
-    *("weight", "items", "bytes", "rate", "rate_bytes", "users", *_OF_USERS, "kept", "latency"),
+    *(
+        "weight",
+        "items",
+        "bytes",
+        "rate",
+        "rate_bytes",
+        "users",
+        *_OF_USERS,
+        "kept",
+        "connections",
+        "latency",
+    ),
 )
 
 

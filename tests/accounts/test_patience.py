@@ -102,6 +102,7 @@ class Keeper(Box):
     """A holder that keeps what it has when it is told to let go, as a queue may."""
 
     kind = "queue"
+    makes_room = True
     lets_go = False
 
     def give_up(self, why: str) -> None:

@@ -714,8 +714,8 @@ def test_help_has_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) 
     groups = ("Listeners", "TLS", "Pages", "Debt", "Patience", "Peers", "Syndicate")
     positions = [text.index(f" {group} ─") for group in groups]
     assert positions == sorted(positions)
-    for field in (*attrs.fields(RelaySettings), *attrs.fields(Tls)):
-        if field.name == "tls":
+    for field in (*attrs.fields(RelaySettings), *attrs.fields(Tls), *attrs.fields(TokenOptions)):
+        if field.name in ("tls", "tokens"):
             continue
         assert f"--{option(field.name).replace('_', '-')} " in text
 

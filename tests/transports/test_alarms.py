@@ -52,7 +52,12 @@ class Machine:
 
 
 async def watched(
-    nursery: trio.Nursery, machine: Machine, ledger: Ledger, settings: AlarmSettings | None = None
+    nursery: trio.Nursery,
+    machine: Machine,
+    ledger: Ledger,
+    settings: AlarmSettings | None = None,
+    *,
+    trims: bool = True,
 ) -> Alarms:
     async def start(task_status: trio.TaskStatus[Alarms]) -> None:
         await watch_alarms(
@@ -60,7 +65,7 @@ async def watched(
             settings,
             "/store",
             used=machine.used_now,
-            trim=machine.give_back,
+            trim=machine.give_back if trims else None,
             limit=machine.limit_now,
             free=machine.free_now,
             task_status=task_status,
@@ -123,6 +128,7 @@ async def test_a_disk_that_does_not_answer_keeps_nothing_else_from_being_measure
                     server,
                     directory="/store",
                     used=machine.used_now,
+                    trim=None,  # a thread that the clock does not wait for
                     limit=machine.limit_now,
                     free=free,
                     task_status=task_status,
@@ -146,7 +152,9 @@ async def test_what_cannot_be_measured_is_said_once_and_changes_nothing(
     machine.used = 700
     with caplog.at_level(logging.WARNING, logger="clearfunds.relay"):
         async with trio.open_nursery() as nursery:
-            alarms = await watched(nursery, machine, ledger, AlarmSettings(disk_free=None))
+            # A thread is nothing that the clock would wait for.
+            settings = AlarmSettings(disk_free=None)
+            alarms = await watched(nursery, machine, ledger, settings, trims=False)
             await trio.sleep(1.5)
             machine.broken = OSError(5, "Input/output error")
             await trio.sleep(5)

@@ -17,6 +17,8 @@ from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
 from ...accounts._ledger import STATES
 from ...accounts._tops import TOP_MAX
 from ...accounts._waiters import REASONS
+from .._admission import Admission
+from .._admission_collector import AdmissionCollector
 from ..acl import Denied
 from ..acl._collector import DeniedCollector
 from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
@@ -60,11 +62,15 @@ UNITS: Final = (
     "seconds", "bytes", "items", "loans", "copies", "accounts", "holders", "readers", "rings",
     "connections", "subscriptions", "messages", "errors", "series", "events", "fds", "alarm",
     "sessions", "queues", "segments", "commits", "batches", "fsyncs", "snapshots", "failures",
-    "damages", "trouble", "consumers", "weight", "members", "groups", "flows",
+    "damages", "trouble", "consumers", "weight", "members", "groups", "flows", "logins",
 )  # fmt: skip
 """The last of these words in a metric's name is its unit."""
 
 LABELS: Final = {
+    "cause": "Why somebody was not let in: there are too many `connections`, or too many of one "
+    "`address`, `user` or `tenant`; its address connects too often (`rate`); its `password` was "
+    "wrong, or was not looked at, because of earlier `guesses` or because too many `checks` were "
+    "waited for; or `other` reasons.",
     "action": "What a client is not allowed: to `publish`; to `subscribe`, where it may read "
     "nothing that matches; that its `will` is published; to be told of what was `queued` before "
     "its rights were taken away; to keep the `connection` on which that was under way.",
@@ -74,15 +80,17 @@ LABELS: Final = {
     "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent, to "
     "be acknowledged by the subscriber), `credited` (sent, to be credited by a Syndicate peer), "
     "`mailbox` (a consumer in the same process), `group` (of those who share a subscription), "
-    "`router` (being routed).",
+    "`router` (being routed), `input` (an incomplete packet, or what is read ahead of a "
+    "connection that waits).",
     "kind": "The same of one holder; of an alarm: `memory`, `disk`.",
     "member": "A member of a group that shares a subscription: the name of its account.",
     "level": "Whose limit it is: each `connection`'s, the whole `server`'s, or that of what queues "
-    "put aside: on `disk`, or in a relay without a store in RAM (`kept`).",
+    "put aside: on `disk`, or in a relay without a store in RAM (`kept`); or that of unfinished "
+    "`input`.",
     "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
     "parent": "The name of the account above, or nothing.",
-    "place": "Where it has been put: `disk`, in the store; `ram`, in a relay without one, or for "
-    "who is behind.",
+    "place": "Where it has been put: `disk`, in the store; `ram`, in a relay without one, for who "
+    "is behind, or as unfinished input.",
     "policy": "What is done with a holder that is stuck, of those by which it stays: "
     f"{', '.join(f'`{policy}`' for policy in StuckPolicy if policy.relieves)}.",
     "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",
@@ -206,6 +214,7 @@ def totals() -> list[Entry]:
             DebtCollector(Ledger()),
             RelayCollector(dict),
             KeptCollector(None, None),
+            AdmissionCollector(Admission(1), int),
             DeniedCollector(Denied()),
             LoopLag(),
             BuildInfo(),

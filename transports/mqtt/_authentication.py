@@ -31,14 +31,16 @@ class Authentication:
     Attributes:
         connect: See above.
         user: Who the client is; None until it has proved that.
+        claimed: Who it says it is; "" until it has said that.
         last: What the server has to say when it has.
     """
 
-    __slots__ = ("_exchange", "_passwords", "connect", "last", "user")
+    __slots__ = ("_exchange", "_passwords", "claimed", "connect", "last", "user")
 
     def __init__(self, connect: Connect, passwords: Passwords) -> None:
         self.connect = connect
         self.user: str | None = None
+        self.claimed = ""
         self.last = b""
         self._passwords = passwords
         self._exchange: ScramExchange | None = None
@@ -58,10 +60,9 @@ class Authentication:
             AuthenticationFailedError: It makes no sense.
         """
         self._exchange = ScramExchange(self._passwords.scram_keys)
-        return _auth(
-            Reason.CONTINUE_AUTHENTICATION,
-            self._exchange.begin(properties.authentication_data or b""),
-        )
+        answer = self._exchange.begin(properties.authentication_data or b"")
+        self.claimed = self._exchange.user
+        return _auth(Reason.CONTINUE_AUTHENTICATION, answer)
 
     def step(self, packet: Auth) -> Auth:
         """Take what the client says in an AUTH; return the answer, with reason 0 if it is the last.

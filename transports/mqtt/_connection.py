@@ -36,7 +36,14 @@ import attrs
 
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._need_data import NEED_DATA, NeedDataType
-from ._frames import AUTH, DEFAULT_MAX_PACKET_SIZE, DISCONNECT, KIND_NAMES, find_frame
+from ._frames import (
+    AUTH,
+    DEFAULT_MAX_PACKET_SIZE,
+    DISCONNECT,
+    KIND_NAMES,
+    OversizedPacketError,
+    find_frame,
+)
 from ._packets import (
     FIRST_BYTES,
     PROTOCOL_LEVEL,
@@ -150,6 +157,10 @@ _DISCONNECT_ONLY: Final[frozenset[type[Packet]]] = frozenset({Disconnect})
 #: MQTT 5 one could be, by its properties, as large as any packet; it must do with this.
 MAX_CONNECT_SIZE = 5 + 10 + 5 * (2 + 65_535)
 
+#: What a server accepts unless told otherwise: most have less than 300 bytes, one with a token as
+#: its password some thousand.
+DEFAULT_MAX_CONNECT_SIZE: Final = 16 << 10
+
 
 #: An AUTH before CONNACK: no method that there is needs more, and nobody owes for it yet.
 MAX_AUTH_SIZE = 8 << 10
@@ -180,6 +191,7 @@ class Connection:
         "_expires_at_once",
         "_fault",
         "_is_311",
+        "_max_connect_size",
         "_method",
         "_sendable",
         "_size_limit",
@@ -202,6 +214,7 @@ class Connection:
         max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
         topic_limits: TopicLimits | None = None,
         max_topic_alias: int = 0,
+        max_connect_size: int = MAX_CONNECT_SIZE,
     ) -> None:
         """Make a connection that has neither sent nor received anything.
 
@@ -212,6 +225,7 @@ class Connection:
                 within; by default whatever fits into a packet. Filters of subscriptions are not
                 looked at: they can be refused one by one, in the SUBACK.
             max_topic_alias: the largest topic alias accepted, in MQTT 5.
+            max_connect_size: the largest CONNECT accepted, by a server.
         """
         self.role = role
         self.version = PROTOCOL_LEVEL
@@ -219,6 +233,7 @@ class Connection:
         self._is_311 = False
         self.max_packet_size = max_packet_size
         self.max_topic_alias = max_topic_alias
+        self._max_connect_size = max_connect_size
         # What topic aliases stand for; made when the first one comes.
         self._aliases: dict[int, str] | None = None
         self._expires_at_once = False
@@ -244,6 +259,17 @@ class Connection:
         """How much input is held. When the peer has closed its side: what it cut off."""
         collected = 0 if self._collected is None else len(self._collected)
         return collected + len(self.buffer) - self.position
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is in memory of what has been received: what has been parsed may be, too."""
+        return len(self.buffer) + (0 if self._collected is None else len(self._collected))
+
+    def let_go(self) -> None:
+        """Let go of what has been parsed and is in memory still. Copies the rest."""
+        if self.position:
+            self.buffer = self.buffer[self.position :]
+            self.position = 0
 
     def receive_data(self, data: bytes) -> None:
         """Take what has been read from the peer; `next_packet` gives what is in it.
@@ -322,6 +348,15 @@ class Connection:
             self.position = end
             if packet.kind in _TURNING_POINTS:
                 self._received(packet)
+        except OversizedPacketError as exc:
+            fault = exc
+            if self.state is State.AWAITING_CONNECT:
+                fault = OversizedPacketError(
+                    f"a CONNECT of more than {self._size_limit} bytes is announced; shorten its "
+                    "will, or raise the limit (max_connect_size)"
+                )
+            self._fail(fault)
+            raise fault from None
         except RemoteProtocolError as exc:
             self._fail(exc)
             raise
@@ -403,7 +438,7 @@ class Connection:
                 self._sendable = _ANSWERS_5
         self._size_limit = self.max_packet_size
         if state is State.AWAITING_CONNECT:
-            self._size_limit = min(self.max_packet_size, MAX_CONNECT_SIZE)
+            self._size_limit = min(self.max_packet_size, self._max_connect_size)
         elif state is State.AUTHENTICATING:
             self._size_limit = min(self.max_packet_size, MAX_AUTH_SIZE)
 

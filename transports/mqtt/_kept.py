@@ -881,7 +881,8 @@ class KeptSessions:
         session.queue.account.close()
         session.erase()
 
-    def _give_up(self, session: KeptSession, why: str) -> None:
+    def give_up(self, session: KeptSession, why: str) -> None:
+        """End the session of a client that is away, for the sake of others; the log says why."""
         self.given_up += 1
         logger.warning(
             "the session of %s, who is away, is over with %d messages: %s",
@@ -949,7 +950,7 @@ class KeptSessions:
         limit = at_rest.own_limit.bytes
         if limit is None:
             if session.may_be_ended:
-                self._give_up(session, why)  # it has used up what it may have itself
+                self.give_up(session, why)  # it has used up what it may have itself
             return
         everybody = at_rest is self.at_rest
         over = over_share(
@@ -961,7 +962,7 @@ class KeptSessions:
             needed,
         )
         for each in over:
-            self.ledger.faults.call(each.queue, "ending its session", self._give_up, each, why)
+            self.ledger.faults.call(each.queue, "ending its session", self.give_up, each, why)
 
     def _is_below(self, session: KeptSession, at_rest: Account) -> bool:
         return self.at_rest_of(session.name, session.client_id) is at_rest

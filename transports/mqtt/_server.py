@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-import trio
 
 from ...accounts import Account, QuotaExceededError
 from ...dataspace import Dataspace, Publication, Route
 from .._account_tree import AccountTree
+from .._admission import Admission
 from .._flusher import Flusher
+from .._guesses import DELAYS, Guesses
 from .._link import Link
-from .._server import Admission, Server
+from .._server import Server
 from .._settings import ServerSettings
+from ._connection import DEFAULT_MAX_CONNECT_SIZE
 from ._dealings import Dealings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
 from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
 from ._kept import KeptSessions
+from ._log_ins import LogIns
 from ._passwords import Authenticator
 from ._permissions import Refusal, not_writable
 from ._properties import application_properties
@@ -33,16 +35,13 @@ from ._shared import SharedGroups
 from ._throttled import ThrottledNotices
 from ._tokens import Tokens
 from ._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
-from ._wills import DelayedWill, DelayedWills, LastWill
+from ._wills import DEFAULT_WILL_LIMIT, DelayedWill, DelayedWills, LastWill, WillRoom
 
 if TYPE_CHECKING:
     from .._tenants import Peer, Tenant
     from ..acl import Rights
     from ._answers import Answer
     from ._packets import Publish
-
-CHECKS_AT_ONCE: Final = max(1, (os.cpu_count() or 1) - 1)
-"""Passwords that are checked at a time, each in a thread: hashing leaves a core to the loop."""
 
 NAME_BYTES: Final = 16
 """Random bytes in a client identifier that the relay chooses: as many as a UUID has."""
@@ -58,6 +57,10 @@ class MqttSettings(ServerSettings):
 
     max_packet_size: int = DEFAULT_MAX_PACKET_SIZE
     """Bytes of one packet."""
+    max_connect_size: int = DEFAULT_MAX_CONNECT_SIZE
+    """Bytes of a CONNECT: of who has not said yet who it is. It has the will in it."""
+    will_limit: int | None = DEFAULT_WILL_LIMIT
+    """What all wills may take in memory, in bytes; None is no limit."""
     max_subscriptions: int = 1_000
     """Topic filters of one client; further ones are refused with return code 0x80. A hundred
     times what most clients have; AWS IoT Core allows 50."""
@@ -103,6 +106,8 @@ class MqttSettings(ServerSettings):
     """Who knows whether a client is the user it says it is; None: everybody is believed."""
     anonymous: bool = False
     """With passwords or tokens: whether who names no user is let in, too."""
+    wrong_password_delay: float = DELAYS[-1]
+    """The longest that the answer to a wrong password is delayed; 0: not at all."""
     tokens: Tokens | None = None
     """What tokens are checked with that clients give as passwords; None: there are none."""
     believes: bool = True
@@ -127,8 +132,9 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         notices: Who tells of clients that are not read, while `watch_throttled` runs.
         make_session: Makes the session of a link; to be set before anybody connects.
         make_inflight: Makes what a client is to acknowledge; likewise.
-        checks: How many passwords are checked at a time. The others wait, first come first served.
+        log_ins: Checks passwords.
         wills: Those of clients that have gone, which wait for a while (MQTT 5).
+        will_room: How much these and those of connected clients may take.
         wall: The wall clock, for what expires.
     """
 
@@ -151,19 +157,19 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
         self.make_inflight: Callable[..., Inflight] = Inflight
-        self.checks = trio.CapacityLimiter(CHECKS_AT_ONCE)
+        self.log_ins = LogIns(
+            Guesses(settings.wrong_password_delay), self.ledger.clock, self.admission.refused
+        )
         self.wills = DelayedWills()
+        self.will_room = WillRoom(settings.will_limit)
         self.wall: Callable[[], float] = time.time
 
     def __repr__(self) -> str:
         return f"<MqttServer: {len(self.open)} connections, {len(self.sessions)} clients>"
 
-    async def handle(self, link: Link, listener: str) -> None:
+    def handle(self, link: Link, listener: str) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
-        if self._admits(link):
-            session = self._begun(link, lambda: self.make_session(self, link, listener))
-            if session is not None:
-                await session.run()
+        return self.serve(link, lambda: self.make_session(self, link, listener))
 
     @property
     def keeps_for_later(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -22,8 +23,12 @@ import trio
 
 from ...accounts import Account, QuotaExceededError, Recipient, commit_run
 from ...dataspace import Assertion, Batch, Observation, Publication, TopicFilter
+from .._addresses import address_of
+from .._admission import Refusal
 from .._at_once import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
+from .._guesses import Attempt
+from .._input import AHEAD_FLOOR
 from .._link import Link
 from .._need_data import NEED_DATA
 from .._partings import unobserve_each
@@ -50,6 +55,7 @@ from ._inflight import AtLeastOnce, Inflight
 from ._kept import KeptIdentifier, KeptSession
 from ._kept_inflight import KeptInflight
 from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
+from ._log_ins import Checked
 from ._options import (
     HIGHEST_QOS,
     RETAIN_HANDLING,
@@ -80,9 +86,9 @@ from ._packets import (
     encode_publish,
 )
 from ._packets5 import PROTOCOL_LEVEL_5
-from ._passwords import Passwords
 from ._payers import Payers
 from ._permissions import Writable, lost_shares, not_readable
+from ._place import Place, take_place
 from ._properties import NO_PROPERTIES, Properties
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
@@ -103,7 +109,7 @@ from ._selecting import Selecting
 from ._shared import Shares, stop
 from ._tokens import TokenError, Tokens
 from ._topics import is_shared, shared_fault
-from ._wills import LastWill
+from ._wills import LastWill, WillPlace
 
 if TYPE_CHECKING:
     from ..acl import Rights
@@ -166,10 +172,10 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     __slots__ = (
         "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_bridge",
-        "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener", "_most",
-        "_observations", "_parting", "_payers", "_peer", "_replays", "_rights", "_shares", "_short",
-        "_single", "_single_topic", "_steps", "_undecided", "_user", "_way", "_will", "_writable",
-        "client_id",
+        "_checked", "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener",
+        "_most", "_observations", "_parting", "_payers", "_peer", "_place", "_replays", "_rights",
+        "_shares", "_short", "_single", "_single_topic", "_steps", "_undecided", "_user", "_way",
+        "_will", "_will_place", "_writable", "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -184,6 +190,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             max_packet_size=settings.max_packet_size,
             topic_limits=settings.topics,
             max_topic_alias=settings.max_topic_alias,
+            max_connect_size=settings.max_connect_size,
         )
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
         self._five: Five | None = None
@@ -204,6 +211,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._steps: Iterator[trio.Event | None] | None = None
         # Its CONNECT, while it is not known whether it is who it says.
         self._undecided: Connect | None = None
+        # What came of its password, if that is known and it will be told later.
+        self._checked: Checked | None = None
+        self._place: Place | None = None
         # How it proves that, if it takes more than a password.
         self._authentication: Authentication | None = None
         # When that is over, on the ledger's clock.
@@ -213,7 +223,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._at_least_once: AtLeastOnce | None = None
         self._answers: Answers | None = None
         self._awaiting: AwaitingRelease | None = None
+        # Its will, and what that takes.
         self._will: LastWill | None = None
+        self._will_place: WillPlace | None = None
         # Whose it is; who pays for what it publishes; and which of these it waits for.
         self._peer = Peer(listener, NO_USER, "")
         self._payers: Payers | None = None
@@ -373,13 +385,15 @@ class MqttSession(Session["MqttServer", Account | None]):
         if server.sessions.get(self._key) is self:
             del server.sessions[self._key]
         account = self.account
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
+        will_place, self._will_place = self._will_place, None
         if account is None:
-            server.logger.info(
-                "%s left before it was connected: %s",
-                self._link.peer,
-                reason,
-                extra=self._fields("left", reason),
-            )
+            if will_place is not None:
+                will_place.release()
+            text = f"{self._link.peer} left before it was connected: {reason}"
+            self._log(logging.INFO, "left", text, reason)
             return
         if self._answers is not None:
             # What its going makes room for may be taken now, and there is nobody to be told.
@@ -392,9 +406,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         )
         self._steps = None
         self._replays.clear()
-        if will is not None and not server.stopping and not self._delays(will, kept):
-            payer = account if self._payers is None else self._payers.of(will.topic)
-            server.publish_will(payer, will, self.name, self._rights)
+        if will is None or not self._delays(will, kept, will_place):
+            if will is not None and not server.stopping:
+                payer = account if self._payers is None else self._payers.of(will.topic)
+                server.publish_will(payer, will, self.name, self._rights)
+            if will_place is not None:
+                will_place.release()
         server.logger.info(
             "%s (%s) left: %s",
             self.name,
@@ -442,14 +459,14 @@ class MqttSession(Session["MqttServer", Account | None]):
         for payer in () if payers is None else payers.close():
             self._server.tree.close(payer)
 
-    def _delays(self, will: LastWill, kept: KeptSession | None) -> bool:
+    def _delays(self, will: LastWill, kept: KeptSession | None, place: WillPlace | None) -> bool:
         """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
         delay = will.delay
-        if not delay or kept is None or kept.expiry == 0:
+        if not delay or kept is None or kept.expiry == 0 or self._server.stopping:
             return False
         seconds = delay if kept.expiry is None else min(delay, kept.expiry)
         due = self._server.ledger.clock() + seconds
-        return self._server.wills.add(self._key, self._peer, will, due, self.client_id)
+        return self._server.wills.add(self._key, self._peer, will, due, self.client_id, place)
 
     def _silence(self, seconds: float, allowed: float) -> str:
         self._parting = Reason.KEEP_ALIVE_TIMEOUT
@@ -458,6 +475,39 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self.account is None:
             return f"no CONNECT within {allowed:g} s"
         return f"no packet for {seconds:.1f} s, keep-alive is over"
+
+    # -- unfinished input -----------------------------------------------------------------------
+
+    def _holding(self) -> int:
+        """See `Session._holding`."""
+        connection, ahead = self._connection, self._ahead
+        # Something has been collected only if something is missing.
+        held = connection.held_bytes if connection.missing else len(connection.buffer)
+        return held if ahead is None else held + ahead.size
+
+    def _let_go(self) -> None:
+        """See `Session._let_go`."""
+        self._connection.let_go()
+
+    def _share(self) -> tuple[str, int | None]:
+        """See `Session._share`: its user's, if it is known that it is."""
+        if self.account is None:
+            return self._server.input.before_login(self._link.peer)
+        return self._share_of(self._peer)
+
+    def _share_of(self, peer: Peer) -> tuple[str, int | None]:
+        book, link = self._server.input, self._link
+        verified = link.user is not None or self._server.settings.verifies
+        if verified and peer.user != NO_USER:
+            return book.of_user(peer.user)
+        return book.of_address(link.peer)
+
+    def _drop_input(self, why: str) -> None:
+        """See `Session._drop_input`; nothing that comes after this is parsed."""
+        self._part(Reason.QUOTA_EXCEEDED, why)
+        self._connection.close()
+        self._ahead = self._single = None
+        super()._drop_input(why)
 
     # -- who pays -------------------------------------------------------------------------------
 
@@ -527,6 +577,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             if data and not await self._add_ahead(ahead, data):
                 return
             data = b""
+            self._note_input(ahead=True)
             if self._eof and self._inflight is not None:
                 # Nothing more will be acknowledged; what others may have instead they get now.
                 if self._shares is not None:
@@ -942,15 +993,17 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._begin_by_token(settings.tokens, packet)
         elif packet.username is None:
             self._deny(ConnectReturnCode.NOT_AUTHORIZED, "it named no user, and has to")
-        elif packet.password is None or passwords is None:
-            self._deny_password(packet.username)
-        elif isinstance(passwords, Passwords) and passwords.quick:
-            if not passwords.check(packet.username, packet.password):
-                self._deny_password(packet.username)
-            self._go_on(self._begin(packet))
         else:
-            self._undecided = packet
-            self._hold = trio.Event()  # nobody sets it: see `_held`
+            attempt = self._attempt(packet)
+            checked = server.log_ins.look(passwords, attempt, packet.password)
+            if checked is not None and not checked.delay:
+                self._let_in_if(packet, checked)
+                self._go_on(self._begin(packet))
+            else:
+                self._hold_until_told(packet, checked)
+
+    def _attempt(self, packet: Connect) -> Attempt:
+        return Attempt(address_of(self._link.peer), packet.username or "", packet.client_id)
 
     def _authenticate(self, step: Callable[[], Auth]) -> None:
         """Do a step of an authentication, and answer; its last step lets a client in.
@@ -962,6 +1015,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         authentication = self._authentication
         assert authentication is not None
         connected = self.account is not None
+        log_ins, attempt = self._server.log_ins, self._scram_attempt(authentication)
+        if not connected and attempt.user and (checked := log_ins.refusal(attempt)) is not None:
+            self._let_in_if(authentication.connect, checked)
         try:
             answer = step()
             user, certified = authentication.user, self._link.user
@@ -971,13 +1027,29 @@ class MqttSession(Session["MqttServer", Account | None]):
         except AuthenticationFailedError as exc:
             if connected:
                 raise ReasonedError(str(exc), Reason.NOT_AUTHORIZED) from exc
-            self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc))
+            checked = log_ins.failed(attempt)
+            if not checked.delay:
+                self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, str(exc), counted=True)
+            self._hold_until_told(authentication.connect, checked)
+            return
         if connected:
             self._send(answer)
         elif user is None:
             self._send_unowed(answer)
         else:
+            log_ins.guesses.right(attempt)
             self._go_on(self._begin(attrs.evolve(authentication.connect, username=user)))
+
+    def _scram_attempt(self, authentication: Authentication) -> Attempt:
+        """Return whose it is, as the client says; without a user before it has said so."""
+        client_id = authentication.connect.client_id
+        return Attempt(address_of(self._link.peer), authentication.claimed, client_id)
+
+    def _hold_until_told(self, packet: Connect, checked: Checked | None) -> None:
+        """Handle nothing more until a client's password is checked and the client may be told."""
+        self._checked = checked
+        self._undecided = packet
+        self._hold = trio.Event()  # nobody sets it: see `_held`
 
     def _begin_by_token(self, tokens: Tokens, packet: Connect) -> None:
         """Let a client in, until its token expires.
@@ -1021,22 +1093,12 @@ class MqttSession(Session["MqttServer", Account | None]):
             RemoteProtocolError: If it is wrong, or could not be checked; the client has been told.
             ConnectionAbortedError: If the client has left.
         """
-        passwords = self._server.settings.passwords
-        assert passwords is not None
-        assert packet.username is not None
-        assert packet.password is not None
-        right: bool | None = None
+        checked: Checked | None = None
         trouble: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_until_it_leaves, nursery.cancel_scope)
             try:
-                right = await trio.to_thread.run_sync(
-                    passwords.check,
-                    packet.username,
-                    packet.password,
-                    abandon_on_cancel=True,
-                    limiter=self._server.checks,
-                )
+                checked = await self._check(packet)
             except Exception as exc:  # noqa: BLE001  (somebody else's code: it may be anything)
                 trouble = exc
             nursery.cancel_scope.cancel()
@@ -1044,40 +1106,62 @@ class MqttSession(Session["MqttServer", Account | None]):
         if trouble is not None:
             why = f"its password could not be checked: {trouble!r}"
             self._deny(ConnectReturnCode.SERVER_UNAVAILABLE, why)
-        if right is None:
+        if checked is None:
             raise ConnectionAbortedError(
                 errno.ECONNABORTED, "the client left before its password was checked"
             )
-        if not right:
-            self._deny_password(packet.username)
+        self._let_in_if(packet, checked)
         self._steps = self._begin(packet)
+
+    async def _check(self, packet: Connect) -> Checked:
+        """Check the client's password, and wait until it may be told."""
+        checked = self._checked
+        if checked is None:
+            passwords = self._server.settings.passwords
+            assert passwords is not None
+            assert packet.password is not None
+            attempt = self._attempt(packet)
+            checked = await self._server.log_ins.check(passwords, attempt, packet.password)
+        if checked.delay:
+            self._deadline_after = None  # it has done what it has to
+            await trio.sleep(checked.delay)
+        return checked
 
     async def _read_until_it_leaves(self, check: trio.CancelScope) -> None:
         """Read a bounded stretch while its password is checked; end the check if it leaves.
 
         Who has said something behind its CONNECT before it left is to be heard.
         """
-        while not self._eof and self._unparsed() < LOOK_AHEAD_BYTES:
+        while not self._eof and self._unparsed() < AHEAD_FLOOR:
+            self._note_input(ahead=True)
             try:
                 data = await self._link.receive()
             except OSError:
                 data = b""
             self._received(data)
+        self._note_input(ahead=True)
         if not self._unparsed():
             check.cancel()
 
-    def _deny_password(self, user: str) -> NoReturn:
-        user = printable(user[:SHOWN_OF_USER])
-        why = f"the user name or the password is wrong (user {user})"
-        self._deny(ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD, why)
+    def _let_in_if(self, packet: Connect, checked: Checked) -> None:
+        """Go on if a client's password was right.
 
-    def _deny(self, return_code: int, why: str) -> NoReturn:
+        Raises:
+            RemoteProtocolError: If not; the client has been told.
+        """
+        fault = checked.fault(printable((packet.username or "")[:SHOWN_OF_USER]))
+        if fault is not None:
+            self._deny(*fault, counted=True)
+
+    def _deny(self, return_code: int, why: str, *, counted: bool = False) -> NoReturn:
         """Refuse a client that may not come in.
 
         Raises:
             RemoteProtocolError: Always.
         """
         self._server.counters.refused += 1
+        if not counted:
+            self._server.admission.refused[Refusal.OTHER] += 1
         self._refuse(return_code, why)
         raise RemoteProtocolError(why)
 
@@ -1119,12 +1203,15 @@ class MqttSession(Session["MqttServer", Account | None]):
             if parting is None:
                 break
             yield parting
+        self._take_place(peer)
+        will = self._admit_will(packet, peer)
         self.client_id = client_id
         self._key = key
         self._peer = peer
         self._rights = server.rights_of(peer, client_id)
         if self._rights is not None and server.authority.restricts_writing:
             self._writable = Writable(self._rights, server)
+        self._close_input()  # what it sends from now on is its user's
         name = peer.name
         kept, present = self._find_session(packet, name)
         server.came_back(self._key, to_its_session=present)
@@ -1151,7 +1238,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if kept is not None:
             self._kept = kept
             yield from self._attach(kept)
-        self._will = None if packet.will is None else LastWill.of(packet.will)
+        self._will = will
         keep_alive = server.keep_alive_of(packet.keep_alive, told=five is not None)
         self._deadline_after = (
             keep_alive * KEEP_ALIVE_GRACE if keep_alive else settings.idle_timeout
@@ -1166,11 +1253,45 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._refuse(Reason.PACKET_TOO_LARGE, why)
             raise RemoteProtocolError(why)
         self._send(accepted)
+        self._known = True
         self._server.logger.info(
             "%s connected from %s", self.name, self._link.peer, extra=self._fields("connected")
         )
         if self._kept is not None:
             self._resume_session(self._kept)
+
+    def _take_place(self, peer: Peer) -> None:
+        """Count the client as its user's and its tenant's.
+
+        Raises:
+            RemoteProtocolError: If they have too many connections; the client has been told.
+        """
+        proved = self._server.settings.verifies or self._link.user is not None
+        place = take_place(self._server, peer, proved=proved)
+        if isinstance(place, str):
+            five = self._five is not None
+            full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
+            self._deny(full, place, counted=True)
+        self._place = place
+
+    def _admit_will(self, packet: Connect, peer: Peer) -> LastWill | None:
+        """Return a client's will, which is counted from now on.
+
+        Raises:
+            RemoteProtocolError: If there is no room for it; the client has been told.
+        """
+        if packet.will is None:
+            return None
+        server = self._server
+        will = LastWill.of(packet.will)
+        share, _ = self._share_of(peer)
+        try:
+            standing = server.ledger.standing_of(peer.name)
+            self._will_place = server.will_room.take(will, share, standing)
+        except QuotaExceededError as exc:
+            full = ConnectReturnCode.SERVER_UNAVAILABLE
+            self._deny(full if self._five is None else Reason.QUOTA_EXCEEDED, str(exc))
+        return will
 
     def _welcome(self, packet: Connect, kept: KeptSession | None) -> Properties:
         """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""
@@ -1496,7 +1617,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         qos = options & HIGHEST_QOS
         if is_shared(text):
-            return self._share(account, text, options, identifier)
+            return self._join_group(account, text, options, identifier)
         told = options & BRIDGE_OPTIONS if self._bridge is None else BRIDGE_OPTIONS
         if self._kept is not None:
             try:
@@ -1572,7 +1693,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return no, Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         return malformed or fault, Reason.TOPIC_FILTER_INVALID
 
-    def _share(self, account: Account, text: str, options: int, identifier: int) -> str | None:
+    def _join_group(self, account: Account, text: str, options: int, identifier: int) -> str | None:
         """Have a part in a group; return why not. What is retained is not told of (4.8.2)."""
         if options & HIGHEST_QOS and self._kept is None:
             self._have_inflight(account)

@@ -4,7 +4,8 @@ Rules of this file:
 1. Whoever has not been let in may say HELLO and AUTH, each once, in small frames, and nothing else;
    what else comes ends the connection, with a sentence that says what is wanted.
 2. A certificate says who its peer is, and needs no password. A password is looked at in a thread
-   where that takes a while, as MQTT's are, and as many at a time as with those.
+   where that takes a while, as MQTT's are, and as many at a time as with those; a wrong one is
+   answered later and later (`_guesses`).
 3. What a peer says of itself that nobody can prove is not believed: without passwords and
    certificates nobody has a name here.
 """
@@ -13,15 +14,19 @@ from __future__ import annotations
 
 import errno
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn
 
 import attrs
 import trio
 
+from .._addresses import address_of
 from .._errors import RemoteProtocolError
+from .._guesses import Attempt, Guesses
 from .._tenants import NO_USER, printable
-from ..mqtt._passwords import Authenticator, Passwords
+from ..mqtt._log_ins import Checked, LogIns
+from ..mqtt._passwords import Authenticator
 from ..mqtt._tokens import TokenError, Tokens
 from ._frames import AUTH_IS_KNOWN, AUTH_IS_WANTED, VERSION, Auth, Hello, Kind, Ping, Request
 
@@ -36,6 +41,10 @@ class NotLetInError(RemoteProtocolError):
     """A peer that is not let in; it is told why, and the connection is closed."""
 
 
+def _own_log_ins() -> LogIns:
+    return LogIns(Guesses(), time.monotonic, Counter())
+
+
 @attrs.frozen(slots=True, kw_only=True)
 class Doorkeeper:
     """Who is let in; the same for all connections of a relay.
@@ -45,7 +54,7 @@ class Doorkeeper:
         tokens: What tokens are checked with that peers give as passwords; None: none is taken.
         anonymous: With one of these: whether a peer is let in that names no user.
         certificates: Whether some peers show a certificate that says who they are.
-        checks: How many passwords are looked at at a time, of all protocols.
+        log_ins: Checks passwords, of all protocols.
         wall: The wall clock, by which tokens expire.
     """
 
@@ -53,7 +62,7 @@ class Doorkeeper:
     tokens: Tokens | None = None
     anonymous: bool = False
     certificates: bool = False
-    checks: trio.CapacityLimiter | None = None
+    log_ins: LogIns = attrs.field(factory=_own_log_ins)
     wall: Callable[[], float] = time.time
 
     @property
@@ -166,19 +175,31 @@ class Entrance:
             return None
         if passwords is None:
             self._deny(auth.user)
-        if isinstance(passwords, Passwords) and passwords.quick:
-            self._let_in(auth, passwords.check(auth.user, auth.password))
+        attempt = Attempt(address_of(self._link.peer), auth.user, "")
+        checked = self._keeper.log_ins.look(passwords, attempt, auth.password)
+        if checked is not None and not checked.delay:
+            self._let_in(auth, checked)
             return None
-        return self._look_at(auth, passwords, read)
+        return self._look_at(auth, self._check(passwords, attempt, auth, checked), read)
+
+    async def _check(
+        self, passwords: Authenticator, attempt: Attempt, auth: Auth, known: Checked | None
+    ) -> Checked:
+        """Check a password, unless that is done, and wait until the peer may be told."""
+        checked = known
+        if checked is None:
+            checked = await self._keeper.log_ins.check(passwords, attempt, auth.password)
+        await trio.sleep(checked.delay)
+        return checked
 
     async def _look_at(
-        self, auth: Auth, passwords: Authenticator, read: Callable[[], Awaitable[bool]]
+        self, auth: Auth, check: Awaitable[Checked], read: Callable[[], Awaitable[bool]]
     ) -> None:
         """See `log_in`; a thread looks, and nobody looks any more for a peer that has left.
 
         Cancellation: the thread ends on its own, and counts until then. Nothing else is left.
         """
-        right: bool | None = None
+        checked: Checked | None = None
         trouble: Exception | None = None
 
         async def until_it_leaves(check: trio.CancelScope) -> None:
@@ -189,26 +210,23 @@ class Entrance:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(until_it_leaves, nursery.cancel_scope)
             try:
-                right = await trio.to_thread.run_sync(
-                    passwords.check,
-                    auth.user,
-                    auth.password,
-                    abandon_on_cancel=True,
-                    limiter=self._keeper.checks,
-                )
+                checked = await check
             except Exception as exc:  # noqa: BLE001  (somebody else's code: it may be anything)
                 trouble = exc
             nursery.cancel_scope.cancel()
         if trouble is not None:
             raise NotLetInError(f"its password could not be checked: {trouble!r}")
-        if right is None:
+        if checked is None:
             raise ConnectionAbortedError(
                 errno.ECONNABORTED, "the peer left before its password was checked"
             )
-        self._let_in(auth, right)
+        self._let_in(auth, checked)
 
-    def _let_in(self, auth: Auth, right: bool) -> None:
-        if not right or auth.user == NO_USER:
+    def _let_in(self, auth: Auth, checked: Checked) -> None:
+        fault = checked.fault(printable(auth.user[:SHOWN_OF_USER]))
+        if fault is not None:
+            raise NotLetInError(fault[1])
+        if auth.user == NO_USER:
             self._deny(auth.user)
         self.owner = auth.user
         self.let_in = True

@@ -269,6 +269,17 @@ class FrameReader:
         """How much of what came has not been returned."""
         return len(self._buffer) - self._position
 
+    @property
+    def held_bytes(self) -> int:
+        """How much is in memory of what came."""
+        return len(self._buffer)
+
+    def let_go(self) -> None:
+        """Let go of what has been returned and is in memory still."""
+        if self._position:
+            self._buffer = self._buffer[self._position :]
+            self._position = self._returned = 0
+
     def receive_data(self, data: bytes) -> None:
         """Take what was read."""
         self._buffer = self._buffer[self._position :] + data if self.unparsed_bytes else data

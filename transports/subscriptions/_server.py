@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 import trio
 
@@ -13,9 +14,10 @@ from ...dataspace.sinks import usual_limit
 from ...dataspace.subscriptions import RangeSubscription, SubscriptionLimits, Subscriptions
 from ...store import Store
 from .._account_tree import AccountTree
+from .._admission import Admission
 from .._flusher import Flusher
 from .._link import Link
-from .._server import TICK_SECONDS, Admission, Server
+from .._server import TICK_SECONDS, Server
 from .._tenants import Peer
 from .._ticks import next_tick
 from ..acl import Authority, Rights
@@ -173,12 +175,9 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
             f"{len(self.subscriptions)} subscriptions>"
         )
 
-    async def handle(self, link: Link, listener: str) -> None:
+    def handle(self, link: Link, listener: str) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`."""
-        if self._admits(link):
-            session = self._begun(link, lambda: SubscriptionSession(self, link, listener))
-            if session is not None:
-                await session.run()
+        return self.serve(link, lambda: SubscriptionSession(self, link, listener))
 
     async def keep_time(self) -> None:
         """Hold connections to their deadlines and readers to their grace, until cancelled.

@@ -15,7 +15,7 @@ Rules of this file, beyond those of every session (`.._session`):
 
 from __future__ import annotations
 
-import socket
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -91,10 +91,6 @@ MOST_PENDING = LOOK_AHEAD_BYTES // 32
 """Requests that may be known of while they wait: what one look ahead finds. It looks anew each time
 that it waits, and a reader may ask faster than it takes the answers."""
 
-KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-"""After how many seconds a reader whose machine has gone without a word is found to have: a minute.
-It may have nothing to say for hours."""
-
 
 @attrs.frozen(slots=True, eq=False)
 class _Attachment:
@@ -133,10 +129,6 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._attachments: dict[int, _Attachment] = {}
         self._handles = 0
         self._writing: SinkConnection | None = None
-        if link.sock.family in (socket.AF_INET, socket.AF_INET6):
-            link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEP_ALIVE:
-                link.sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def __repr__(self) -> str:
         return f"<SubscriptionSession {self.name}: {len(self._attachments)} attachments>"
@@ -175,8 +167,12 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                     continue
                 return self._cut_off()
             if more:
+                self._note_input(ahead=True)
                 await self._wait_for_turn(work.let_others)
                 continue
+            held = self._note_input()
+            if held is not None and not held.may_grow():
+                await self._wait_for_room(held)
             self._received(await link.receive())
 
     def _received(self, data: bytes) -> None:
@@ -275,8 +271,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._attachments.clear()
         if self._writing is not None:
             self._writing.close()
-        fields = self._fields("left", reason)
-        self._server.logger.info("%s left: %s", self.name, reason, extra=fields)
+        self._log(logging.INFO, "left", f"{self.name} left: {reason}", reason)
 
     def _is_of_peer(self, whose: object) -> bool:
         """See `Session.has`: what it reads or writes is not its own, but it is who suffers."""
@@ -286,6 +281,19 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             or (writing is not None and writing.sink is not None and whose is writing.sink)
             or any(whose is each.subscription for each in self._attachments.values())
         )
+
+    def _holding(self) -> int:
+        """See `Session._holding`."""
+        return self._frames.held_bytes
+
+    def _let_go(self) -> None:
+        """See `Session._let_go`."""
+        self._frames.let_go()
+
+    def _drop_input(self, why: str) -> None:
+        """See `Session._drop_input`."""
+        self._frames.close()
+        super()._drop_input(why)
 
     def _close(self) -> None:
         self._frames.close()
@@ -317,6 +325,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 data = b""  # it will be found again when its turn comes
             allowance -= len(data)
             self._received(data)
+            self._note_input(ahead=True)
 
     def _overtake(self, looked_at: int) -> int:
         """Handle what may overtake those before it; return how many stay, -1 to look no further."""
@@ -421,6 +430,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     def _when_let_in(self) -> None:
         if self._entrance.let_in:
+            self._known = True
             self._deadline_after = self._server.settings.idle_timeout
             self._frames.allow(self._server.settings.max_frame_size)
 

@@ -143,6 +143,17 @@ class Connection:
         collected = 0 if self._collected is None else len(self._collected)
         return collected + len(self._buffer) - self._position
 
+    @property
+    def held_bytes(self) -> int:
+        """How much is in memory of what has been received: what has been cut may be, too."""
+        return len(self._buffer) + (0 if self._collected is None else len(self._collected))
+
+    def let_go(self) -> None:
+        """Let go of input of which nothing is left to be cut."""
+        if self._position and self._position >= len(self._buffer) and self._collected is None:
+            self._buffer = b""
+            self._position = 0
+
     def receive_data(self, data: bytes) -> None:
         """Take what has been read from the peer; `next_frame` gives what is in it.
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 import trio
 
 from ...accounts import Account
 from ...dataspace import Dataspace
 from .._account_tree import AccountTree
+from .._admission import Admission
 from .._flusher import Flusher
 from .._link import Link
-from .._server import Admission, Server
+from .._server import Server
 from .._subscription_policies import SubscriptionPolicies, Treatment
 from ._entities import DataspaceEntity, Entity, Gatekeeper
 from ._session import SyndicateSession
@@ -54,9 +57,9 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
             settings.subscription_policies, Treatment(settings.stuck, settings.patience)
         )
 
-    async def handle(
+    def handle(
         self, link: Link, listener: str, *, gatekeeper: bool = False, websocket: bool = False
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Serve one accepted connection until it ends. Never raises but for `trio.Cancelled`.
 
         Args:
@@ -65,12 +68,9 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
             gatekeeper: Whether oid 0 is a gatekeeper; else it is the dataspace.
             websocket: Whether packets come in WebSocket messages.
         """
-        if self._admits(link):
-            entry = self._gatekeeper() if gatekeeper else self.entity
-            make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
-            session = self._begun(link, make)
-            if session is not None:
-                await session.run()
+        entry = self._gatekeeper() if gatekeeper else self.entity
+        make = partial(SyndicateSession, self, link, listener, entry=entry, websocket=websocket)
+        return self.serve(link, make)
 
     def _gatekeeper(self) -> Entity:
         settings = self.settings

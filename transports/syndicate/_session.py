@@ -12,6 +12,7 @@ Source: syndicate-rs, relay.rs (TunnelRelay) for what a peer's packets mean.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from time import perf_counter
@@ -261,12 +262,34 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     def _withdraw(self, reason: str) -> None:
         """See `Session._withdraw`."""
         self._retract_all()
-        self._server.logger.info(
-            "%s left: %s", self.name, reason, extra=self._fields("left", reason)
-        )
+        self._log(logging.INFO, "left", f"{self.name} left: {reason}", reason)
+
+    # -- unfinished input -----------------------------------------------------------------------
+
+    def _holding(self) -> int:
+        """See `Session._holding`."""
+        held = self._connection.held_bytes + self._messages_bytes + self._ahead_bytes
+        return held if self._websocket is None else held + self._websocket.collected_bytes
+
+    def _let_go(self) -> None:
+        """See `Session._let_go`."""
+        self._connection.let_go()
+
+    def _drop_input(self, why: str) -> None:
+        """See `Session._drop_input`; what it asserts is taken back as the connection ends."""
+        self._forget_input()
+        super()._drop_input(why)
+
+    def _forget_input(self) -> None:
+        self._connection.close()
+        self._messages.clear()
+        self._ahead.clear()
+        self._messages_bytes = self._ahead_bytes = 0
+        if self._websocket is not None:
+            self._websocket.drop()
 
     def _close(self) -> None:
-        self._connection.close()
+        self._forget_input()
 
     def _silence(self, seconds: float, allowed: float) -> str:
         return f"no packet for {seconds:.1f} s, {allowed:g} are allowed"
@@ -309,6 +332,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             except OSError:
                 data = b""  # it will be found again when its turn comes
             self._received(data)
+            self._note_input(ahead=True)
             # Nothing of its own may sit unsent while it waits.
             self._server.flusher.flush_now()
 
@@ -371,7 +395,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 self._check_layers()
                 return False
             self._last = self._server.ledger.clock()
-            self._deadline_after = self._server.settings.idle_timeout
+            if not self._known:
+                self._known = True
+                self._deadline_after = self._server.settings.idle_timeout
             self._handle(frame)
             if self._steps is not None:
                 return True

@@ -108,6 +108,11 @@ class FrameReader:
         self._held = b""
         self._message = bytearray()
 
+    def stream(self) -> None:
+        """Let go of the message that is not complete; put no message together from now on."""
+        self._message = bytearray()
+        self._max_message_size = None
+
     def receive_data(self, data: bytes, messages: list[bytes]) -> None:
         """Take what has been read; append the binary messages that are whole now.
 

@@ -151,6 +151,15 @@ class WebSocket:
         return [] if self._said else messages
 
     @property
+    def collected_bytes(self) -> int:
+        """How much of an incomplete message is held."""
+        return self._reader.collected_bytes
+
+    def drop(self) -> None:
+        """Let go of a message that is not complete, and hold nothing of what comes after it."""
+        self._reader.stream()
+
+    @property
     def close_code(self) -> int | None:
         """The code of the peer's close frame: 1005 if it had none; None as long as none came."""
         return self._reader.close_code

@@ -73,8 +73,9 @@ class Debt:
             help="NAME,key=value,...: whose account stands above those of connections, and of "
             "publications, that match user=, client=, listener= (patterns) and topic= (a filter); "
             "default: of all others. What it may do: weight=, items=, bytes=, rate=, rate_bytes=, "
-            "latency=; each of its users: users, user_items=, user_bytes=, user_rate=, "
-            "user_rate_bytes=. May be given several times, the first that matches is taken."
+            "latency=, connections=; each of its users: users, user_items=, user_bytes=, "
+            "user_rate=, user_rate_bytes=. May be given several times, the first that matches is "
+            "taken."
         ),
     ] = DEFAULTS.tenant
     throttled_after: Annotated[
@@ -163,9 +164,71 @@ class Peers:
     max_connections: Annotated[Count, Parameter(help="Connections at once.")] = (
         DEFAULTS.max_connections
     )
+    connections_per_address: Annotated[
+        OptionalCount,
+        Parameter(
+            help="Connections at once from one IPv4 address, or from one /64 of IPv6; none: eight "
+            "times as many as are free, so that there is always room for another address."
+        ),
+    ] = DEFAULTS.connections_per_address
+    connections_per_user: Annotated[
+        OptionalCount,
+        Parameter(
+            help="Connections at once of one user whose password or certificate was checked; "
+            "none: eight times as many as are free. For tenants: --tenant NAME,connections=N."
+        ),
+    ] = DEFAULTS.connections_per_user
+    connect_rate: Annotated[
+        OptionalCount,
+        Parameter(
+            help="Connections a second from one address; those above wait for up to "
+            "--connect-timeout and are then refused. none: no limit."
+        ),
+    ] = DEFAULTS.connect_rate
+    wrong_password_delay: Annotated[
+        Seconds,
+        Parameter(
+            help="Longest delay before a wrong password is answered; it grows with wrong passwords "
+            "from the same address and for the same user, and only a few are checked meanwhile. "
+            "0: no delay, and no limit. A right password is never delayed."
+        ),
+    ] = DEFAULTS.wrong_password_delay
+    tcp_keep_alive: Annotated[
+        OptionalSeconds,
+        Parameter(
+            help="Seconds after which TCP's keep-alive finds that a peer's machine has gone; none: "
+            "no keep-alive."
+        ),
+    ] = DEFAULTS.tcp_keep_alive
     max_packet_size: Annotated[Size, Parameter(help="Bytes in one packet.")] = (
         DEFAULTS.max_packet_size
     )
+    max_connect_size: Annotated[
+        Size, Parameter(help="Bytes in an MQTT client's CONNECT, its will and password included.")
+    ] = DEFAULTS.max_connect_size
+    input_limit: Annotated[
+        OptionalSize,
+        Parameter(
+            help="Bytes of unfinished input of all connections: incomplete packets, and what is "
+            "read ahead while a connection waits. Above that, the connections go first whose "
+            "address or user has most, and which make no progress; none: no limit."
+        ),
+    ] = DEFAULTS.input_limit
+    address_input_limit: Annotated[
+        OptionalSize,
+        Parameter(
+            help="The same for the connections of one address that have not logged in; none: no "
+            "limit."
+        ),
+    ] = DEFAULTS.address_input_limit
+    user_input_limit: Annotated[
+        OptionalSize,
+        Parameter(help="The same for the connections of one verified user; none: no limit."),
+    ] = DEFAULTS.user_input_limit
+    will_limit: Annotated[
+        OptionalSize,
+        Parameter(help="Bytes of memory that all MQTT clients' wills may take; none: no limit."),
+    ] = DEFAULTS.will_limit
     max_client_id: Annotated[Size, Parameter(help="Bytes in a client identifier.")] = (
         DEFAULTS.max_client_id
     )

@@ -20,7 +20,7 @@ from clearfunds.transports import AccountRate, Tenant, parse_size
 
 PATTERNS: Final = ("user", "client", "listener", "topic")
 FLAGS: Final = ("default", "users")
-COUNTS: Final = ("items", "user_items")
+COUNTS: Final = ("items", "user_items", "connections")
 SIZES: Final = ("bytes", "rate_bytes", "user_bytes", "user_rate_bytes", "kept")
 NUMBERS: Final = ("weight", "rate", "user_rate", "latency")
 KEYS: Final = (*PATTERNS, *FLAGS, *COUNTS, *SIZES, *NUMBERS)

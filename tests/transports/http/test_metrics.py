@@ -33,6 +33,8 @@ from clearfunds.dataspace.queues import (
     QueueSums,
 )
 from clearfunds.store import Store
+from clearfunds.transports._admission import Admission
+from clearfunds.transports._admission_collector import AdmissionCollector
 from clearfunds.transports.acl import Denied
 from clearfunds.transports.acl._collector import DeniedCollector
 from clearfunds.transports.http import (
@@ -275,7 +277,11 @@ async def test_every_metric_that_is_served_is_in_the_reference(tmp_path: Path) -
     counts = {"mqtt": TransportCounts(connections=3)}
     pages = Pages(
         ledger,
-        collectors=[RelayCollector(lambda: counts), DeniedCollector(Denied())],
+        collectors=[
+            RelayCollector(lambda: counts),
+            AdmissionCollector(Admission(1), int),
+            DeniedCollector(Denied()),
+        ],
         limits={"server": alice},
         kept=kept,
     )

@@ -396,7 +396,7 @@ class Machine:
     async def _settle(self) -> None:
         for _ in range(100):
             await wait_all_tasks_blocked()
-            if not self.relay.mqtt.checks.borrowed_tokens:
+            if not self.relay.mqtt.log_ins.threads.borrowed_tokens:
                 return
             await trio.sleep(0.001)
 

@@ -411,7 +411,10 @@ async def test_a_client_that_pings_is_kept() -> None:
 
 async def test_no_connect_in_time_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     """Also when something comes, but no CONNECT; its pieces are no sign of life."""
-    async with running(connect_timeout=0.5) as relay, dial(relay.port) as one:
+    async with (
+        running(connect_timeout=0.5, max_connect_size=100_000) as relay,
+        dial(relay.port) as one,
+    ):
         async with dial(relay.port) as other:
             connect = encode(Connect("n" * 60_000))
             began = trio.current_time()

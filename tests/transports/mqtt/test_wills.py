@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from clearfunds.accounts import Ledger, Quota, QuotaExceededError
 from clearfunds.transports._tenants import Peer
 from clearfunds.transports.mqtt import Properties, Will
 from clearfunds.transports.mqtt import _wills as wills_module
-from clearfunds.transports.mqtt._wills import DelayedWills, LastWill
+from clearfunds.transports.mqtt._wills import DelayedWills, LastWill, WillRoom
 
 PEER = Peer("mqtt:1", "-", "c")
 
@@ -59,3 +60,44 @@ def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wills.add("b", PEER, will(b"1"), 1.0)
     assert not wills.add("c", PEER, will(b""), 1.0)
     assert wills.nbytes == 7
+
+
+def test_all_of_them_have_a_limit_of_which_no_share_takes_all() -> None:
+    ledger = Ledger()
+    cost = will(b"").cost
+    room = WillRoom(cost * 18)
+    taken = []
+    for number in range(16):  # eight ninths
+        taken.append(room.take(will(b""), "greedy", ledger.standing_of(f"g{number}")))
+    with pytest.raises(QuotaExceededError, match="those of greedy"):
+        room.take(will(b""), "greedy", ledger.standing_of("g"))
+    other = room.take(will(b""), "other", ledger.standing_of("o"))
+    assert room.nbytes == cost * 17
+    assert (ledger.all_standing.items, ledger.all_standing.bytes) == (17, cost * 17)
+    for place in (*taken, other, other):
+        place.release()
+    assert (room.nbytes, ledger.all_standing.items, ledger.all_standing.bytes) == (0, 0, 0)
+    assert not ledger.all_standing.owners
+
+
+def test_each_is_in_the_quota_of_its_owner() -> None:
+    ledger = Ledger(quota=Quota(bytes=will(b"1234").cost))
+    room = WillRoom(None)
+    with pytest.raises(QuotaExceededError):
+        room.take(will(b"12345"), "a", ledger.standing_of("a"))
+    assert (room.nbytes, ledger.all_standing.items) == (0, 0)
+    room.take(will(b"1234"), "a", ledger.standing_of("a"))
+
+
+def test_one_that_waits_is_counted_until_its_time_has_come() -> None:
+    ledger = Ledger()
+    room = WillRoom()
+    wills = DelayedWills()
+    for client, due in (("a", 1.0), ("b", 2.0)):
+        place = room.take(will(b"x"), "share", ledger.standing_of(client))
+        assert wills.add(client, PEER, will(b"x"), due, place=place)
+    assert room.nbytes == 2 * will(b"x").cost
+    assert wills.over(1.0)
+    assert room.nbytes == will(b"x").cost
+    wills.take("b")
+    assert (room.nbytes, ledger.all_standing.items) == (0, 0)

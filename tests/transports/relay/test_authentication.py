@@ -7,7 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import trio
 
+from clearfunds.transports._admission import Refusal
+from clearfunds.transports._guesses import FREE_OF_ADDRESS
 from clearfunds.transports.acl import Acl
 from clearfunds.transports.mqtt import (
     Auth,
@@ -146,7 +149,7 @@ async def test_who_does_not_prove_it_is_refused(
         assert isinstance(answer, ConnAck)
         assert answer.return_code == Reason.BAD_USER_NAME_OR_PASSWORD
         assert await client.gone() == []
-        assert set(relay.relay.mqtt.sessions) == {"w"}
+        assert set(relay.relay.mqtt.sessions) == {"@carl/w"}
         assert relay.relay.mqtt.counters.refused == 1
         assert await watcher.silent()
         assert log_of(caplog, "closed: SCRAM-SHA-256: ")
@@ -275,3 +278,19 @@ async def test_who_has_begun_with_a_password_cannot() -> None:
         (answer,) = await client.gone()
         assert isinstance(answer, Disconnect)
         assert answer.reason == Reason.PROTOCOL_ERROR
+
+
+async def test_wrong_proofs_are_guesses_too() -> None:
+    """They are answered late, and few of them are looked at; a right one is at once."""
+    async with running(passwords=PASSWORDS, wrong_password_delay=0.5) as relay:
+        for n in range(FREE_OF_ADDRESS + 1):
+            began = trio.current_time()
+            async with dial5(relay.port) as client:
+                answer = await connect(client, password="wrong")
+                assert isinstance(answer, ConnAck)
+                assert answer.return_code == Reason.BAD_USER_NAME_OR_PASSWORD
+                assert await client.next() is None
+            assert (trio.current_time() - began >= 0.5) == (n == FREE_OF_ADDRESS)
+        assert relay.relay.mqtt.log_ins.delayed == 1
+        async with authenticated(relay):
+            assert relay.relay.admission.refused == {Refusal.PASSWORD: FREE_OF_ADDRESS + 1}

@@ -38,7 +38,7 @@ async def fan_out(count: int, qos: int) -> None:
     published = [b"%08d" % n + bytes(SIZE - 8) for n in range(4)]
     published.append(bytes(SIZE - 4) + b"last")
     async with (
-        running(limit_items=LIMIT, max_connections=count + 10, patience=120, strangers=3) as relay,
+        running(limit_items=LIMIT, max_connections=2 * count, patience=120, strangers=3) as relay,
         trio.open_nursery() as nursery,
     ):
         argv = [str(each) for each in (sys.executable, SUBSCRIBERS, relay.port, count, qos, SIZE)]

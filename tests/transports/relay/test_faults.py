@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from clearfunds.transports._strangers import FIRST
 from clearfunds.transports.mqtt import (
     SUBSCRIPTION_FAILED,
     ConnAck,
@@ -39,7 +40,10 @@ async def test_two_hundred_connections_cut_at_random_leave_nothing(seed: int) ->
         async def publish(n: int) -> None:
             async with connected(relay.port, f"pub{n}", will=Will(f"t/{n}", b"will", n % 2)) as pub:
                 if n % 3 == 0:
-                    await pub.subscribe("t/#", qos=1)
+                    await pub.send(Subscribe(9, (("t/#", 1),)))
+                    # What matches may come before the answer (section 3.8.4).
+                    while not isinstance(await pub.next(), SubAck):
+                        pass
                 packet_id = 0
                 try:
                     while True:
@@ -250,7 +254,7 @@ async def test_a_flood_of_half_open_connections_is_closed_and_bounded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
-        running(connect_timeout=2.0, max_connections=301) as relay,
+        running(connect_timeout=2.0, max_connections=301, connections_per_address=301) as relay,
         connected(relay.port, "fine") as fine,
     ):
         memory = resident()
@@ -271,8 +275,8 @@ async def test_a_flood_of_half_open_connections_is_closed_and_bounded(
         async with connected(relay.port, "new"):
             pass
     assert log_of(caplog, "no CONNECT within 2 s")
-    # One line a second, not one for each.
-    assert 1 <= len(log_of(caplog, "301 connections are open, which is the limit")) <= 5
+    # The first ones, and how many more.
+    assert 1 <= len(log_of(caplog, "301 connections are open, which is the limit")) <= FIRST + 1
 
 
 async def test_a_connection_above_the_limit_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -407,4 +411,4 @@ async def test_clients_that_send_a_byte_now_and_then_cost_nothing(
                 await fine.expect(PingResp())
             await until(lambda: len(relay.relay.mqtt.open) == 1)
         assert relay.relay.mqtt.counters.timeouts == 100
-    assert len(log_of(caplog, "no CONNECT within 1 s")) == 100
+    assert len(log_of(caplog, "closed: no CONNECT within 1 s")) == FIRST + 1

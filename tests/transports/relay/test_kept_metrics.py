@@ -168,7 +168,7 @@ async def test_sessions_that_expire_or_are_given_up_are_counted(tmp_path: Path) 
         kept.settings = attrs.evolve(kept.settings, expiry=None)
         async with broker.visit(leave=True) as client:
             await client.subscribe(broker.topic)
-        kept._give_up(kept.by_id[broker.name], "no room")
+        kept.give_up(kept.by_id[broker.name], "no room")
         seen = await scrape(relay)
         assert (seen["sessions_given_up_total",], seen["sessions", "away"]) == (1, 0)
 

@@ -31,8 +31,8 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
+from clearfunds.transports.mqtt._log_ins import CHECKS_AT_ONCE
 from clearfunds.transports.mqtt._passwords import QUICK_ITERATIONS
-from clearfunds.transports.mqtt._server import CHECKS_AT_ONCE
 from tests.programs import needs
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import (
@@ -238,7 +238,7 @@ REFUSED = {
     "wrong password": (Connect("c", username="anna", password=b"Secret"), BAD),
     "empty password": (Connect("c", username="anna", password=b""), BAD),
     "no password": (Connect("c", username="anna"), BAD),
-    "any bytes": (Connect("c", username="anna", password=b"\0\xff" * 30_000), BAD),
+    "any bytes": (Connect("c", username="anna", password=b"\0\xff" * 8_000), BAD),
     "nobody of that name": (Connect("c", username="nobody", password=b"secret"), BAD),
     "a name without letters": (Connect("c", username="", password=b"secret"), BAD),
     "what stands for no name": (Connect("c", username="-", password=b"secret"), BAD),
@@ -266,7 +266,10 @@ async def test_others_are_not(
 
 @both_ways
 async def test_with_anonymous_who_names_no_user_is_let_in(passwords: Passwords) -> None:
-    async with running(passwords=passwords, anonymous=True) as relay, AsyncExitStack() as stack:
+    async with (
+        running(passwords=passwords, anonymous=True, wrong_password_delay=0) as relay,
+        AsyncExitStack() as stack,
+    ):
         await stack.enter_async_context(connected(relay.port, "a"))
         assert relay.account("a").name == f"mqtt:{relay.port}/-/a"
         await stack.enter_async_context(
@@ -311,7 +314,7 @@ async def test_a_name_with_odd_characters_stays_within_its_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(passwords=QUICK) as relay, dial(relay.port) as client:
-        connect = Connect("a", username="\n\x1b[31m" + "x" * 60_000, password=b"y")
+        connect = Connect("a", username="\n\x1b[31m" + "x" * 15_000, password=b"y")
         assert await attempt(client, connect) == BAD
     (said,) = log_of(caplog, r"(user \n\x1b[31mxxx")
     assert len(said) < 300
@@ -323,7 +326,11 @@ async def test_a_name_with_odd_characters_stays_within_its_line(
 @both_ways
 async def test_who_is_refused_takes_over_nobodys_connection(passwords: Passwords) -> None:
     async with (
-        running(passwords=passwords, tenant=(Tenant(name="t", user=("*",), users=True),)) as relay,
+        running(
+            passwords=passwords,
+            wrong_password_delay=0,
+            tenant=(Tenant(name="t", user=("*",), users=True),),
+        ) as relay,
         connected(relay.port, "watcher", username="anna", password=b"secret") as watcher,
         connected(
             relay.port, "twin", username="bert", password=b"secret", will=Will("will", b"old")
@@ -432,8 +439,8 @@ async def test_so_many_are_checked_at_a_time_and_the_others_wait() -> None:
             for number, client in enumerate(clients):
                 connect = Connect(f"c{number}", username=f"u{number}", password=b"secret")
                 await client.stream.send_all(client.connection.send(connect))
-            checks = relay.relay.mqtt.checks
-            await until(lambda: checks.statistics().tasks_waiting == count - CHECKS_AT_ONCE)
+            turns = relay.relay.mqtt.log_ins.turns
+            await until(lambda: turns.waiting == count - CHECKS_AT_ONCE)
             await until(lambda: len(passwords.asked) == CHECKS_AT_ONCE)
             passwords.go_on.set()
             for client in clients:
@@ -523,9 +530,10 @@ async def test_the_time_to_connect_goes_on_during_a_check(
             await relay.deserted()
             assert relay.relay.mqtt.counters.timeouts == CHECKS_AT_ONCE + 1
             # Its thread is one of those that there may be until it ends; who waited for it is not.
-            checks = relay.relay.mqtt.checks
+            turns = relay.relay.mqtt.log_ins.turns
+            checks = relay.relay.mqtt.log_ins.threads
             assert checks.borrowed_tokens == CHECKS_AT_ONCE
-            assert checks.statistics().tasks_waiting == 0
+            assert turns.waiting == 0
             passwords.go_on.set()
             await until(lambda: not checks.borrowed_tokens)
             await relay.deserted()

@@ -110,7 +110,7 @@ async def test_the_connection_ends_when_its_token_does() -> None:
     ):
         await watcher.subscribe("will")
         now = relay.ledger.clock()
-        sessions = [relay.relay.mqtt.sessions[name] for name in ("w", "1", "2")]
+        sessions = [relay.relay.mqtt.sessions[f"@anna/{name}"] for name in ("w", "1", "2")]
         for session in sessions:
             session.check_deadline(now + 58)
         assert len(relay.relay.mqtt.sessions) == 3
@@ -121,16 +121,16 @@ async def test_the_connection_ends_when_its_token_does() -> None:
         assert isinstance(last, Disconnect)
         assert last.reason == Reason.MAXIMUM_CONNECT_TIME
         await watcher.expect(Publish("will", b"1"))
-        await until(lambda: set(relay.relay.mqtt.sessions) == {"w"})
+        await until(lambda: set(relay.relay.mqtt.sessions) == {"@anna/w"})
         relay.audit()
 
 
-async def test_nobody_takes_over_another_users_session() -> None:
-    taken = ConnAck(False, ConnectReturnCode.IDENTIFIER_REJECTED)
+async def test_each_user_has_identifiers_of_its_own() -> None:
     async with (
         running(tokens=TOKENS) as relay,
         connected(relay.port, "it", username="anna", password=token()),
         dial(relay.port) as client,
     ):
         connect = Connect("it", username="bert", password=token("bert"))
-        assert await attempt(client, connect) == taken
+        assert await attempt(client, connect) == ConnAck(False, 0)
+        assert set(relay.relay.mqtt.sessions) == {"@anna/it", "@bert/it"}

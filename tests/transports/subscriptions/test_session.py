@@ -342,7 +342,8 @@ async def test_an_orderly_stop_sends_what_is_on_its_way() -> None:
         put(relay, 40, 100_000)
         async with dialled(relay) as peer:
             await peer.send(Attach(name="s"), Fetch(1, 1, 41, 3 << 20))
-            await until(lambda: relay.subscription().attached)
+            (session,) = relay.server.open
+            await until(lambda: session.outlet.unsent)
             relay.server.stop()
             await peer.expect(Kind.ATTACHED)
             assert len(await peer.expect(Kind.RECORDS, 2)) > 2_900_000

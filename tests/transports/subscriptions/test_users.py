@@ -145,7 +145,8 @@ async def test_a_stranger_gets_nothing_of_a_durable_job(
     passwords: Passwords, tmp_path: Path
 ) -> None:
     """The attack: to read a job's payments, acknowledge them, and publish a transfer."""
-    async with running(listen=LISTEN, passwords=passwords, store=str(tmp_path / "s")) as relay:
+    settings: dict[str, Any] = {"passwords": passwords, "wrong_password_delay": 0}
+    async with running(listen=LISTEN, store=str(tmp_path / "s"), **settings) as relay:
         job = await attach(relay, "payments", as_user("anna"), durable=True)
         await pay(relay)
         await reaches(job, 2)

@@ -1,0 +1,163 @@
+"""Guessed passwords, and connections that leave no room for others, or no time."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.attacks.kit import (
+    SECONDS,
+    Attacker,
+    attacked,
+    connect,
+    packet,
+    relay_process,
+    string,
+    until_over,
+)
+from tests.transports.mqtt.users import user_line
+
+LET_IN = b"\x20\x02\0\0"
+FULL = b"\x20\x02\0\x03"
+WRONG = b"\x20\x02\0\x04"
+
+
+def log_in(client_id: str, user: str, password: str) -> bytes:
+    """A CONNECT with a clean session, a user name and a password."""
+    keep_alive = struct.pack(">H", 0)
+    names = string(client_id) + string(user) + string(password)
+    return packet(0x10, string("MQTT"), b"\x04\xc2", keep_alive, names)
+
+
+def password_file(folder: Path, iterations: int) -> str:
+    file = folder / "users"
+    lines = (user_line(user, b"secret", iterations) for user in ("alice", "mallory"))
+    file.write_text("\n".join(lines), "utf-8")
+    file.chmod(0o600)
+    return str(file)
+
+
+@attrs.define
+class LogIns:
+    """What became of a client that logs in again and again."""
+
+    answers: list[bytes] = attrs.field(factory=list[bytes])
+    seconds: list[float] = attrs.field(factory=list[float])
+
+
+@contextmanager
+def logging_in(port: int) -> Generator[LogIns]:
+    """Let alice log in, from the same place and with her password, for the length of a block."""
+    seen = LogIns()
+    over = threading.Event()
+
+    def again() -> None:
+        while not over.wait(0.1):
+            began = time.monotonic()
+            with Attacker(port, log_in("laptop", "alice", "secret")) as alice:
+                seen.answers.append(alice.receive(4))
+            seen.seconds.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    try:
+        time.sleep(1.0)
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("iterations", [101, 20_000], ids=["quick", "slow"])
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_guesses_are_few_and_who_knows_the_password_is_let_in(
+    tmp_path: Path, iterations: int, user: str
+) -> None:
+    answers: list[bytes] = []
+    numbers = iter(range(10_000_000))
+
+    def guess(port: int) -> None:
+        with Attacker(port, timeout=0.3) as attacker:
+            attacker.send(log_in("", user, f"guess {next(numbers)}"))
+            answers.append(attacker.receive(4))
+
+    with relay_process("--passwords", password_file(tmp_path, iterations)) as relay:
+        with logging_in(relay.port) as alice:
+            until_over(6, *[lambda: guess(relay.port)] * 8)
+        assert len(alice.answers) > 10
+        assert set(alice.answers) == {LET_IN}
+        assert max(alice.seconds) < 2, max(alice.seconds)
+        assert len(answers) > 100
+        assert set(answers) <= {WRONG, b""}
+        metrics = relay.fetch("/metrics")
+        looked_at = int(float(_value(metrics, 'refused_logins_total{cause="password"}')))
+        assert 3 <= looked_at + answers.count(b"") <= 3 + 16 + 16 + 5
+        assert float(_value(metrics, 'refused_logins_total{cause="guesses"}')) > 50
+        lines = [each for each in relay.logged().splitlines() if "password" in each]
+        assert len(lines) < 30, len(lines)
+        relay.lives()
+
+
+def _value(metrics: str, name: str) -> str:
+    (line,) = (each for each in metrics.splitlines() if each.startswith(f"clearfunds_{name} "))
+    return line.rpartition(" ")[2]
+
+
+def test_silent_connections_of_one_address_leave_room(tmp_path: Path) -> None:
+    """As many of them as there may be; others come over a Unix socket, which has no address."""
+    listen = f"mqtt+unix://{tmp_path / 'mqtt'}"
+    options = ("--max-connections", "100", "--listen", listen)
+    with relay_process(*options) as relay, ExitStack() as stack:
+        for _ in range(150):
+            stack.enter_context(Attacker(relay.port))
+        time.sleep(1)
+        for n in range(5):
+            alice = stack.enter_context(socket.socket(socket.AF_UNIX))
+            alice.settimeout(SECONDS)
+            alice.connect(str(tmp_path / "mqtt"))
+            alice.sendall(connect(f"alice {n}"))
+            assert alice.recv(4) == LET_IN
+        assert "connections, and only" in relay.logged()
+
+
+def test_who_may_have_so_many_connections_is_told(tmp_path: Path) -> None:
+    options = ("--passwords", password_file(tmp_path, 101), "--connections-per-user", "2")
+    with relay_process(*options) as relay, ExitStack() as stack:
+        for n, answer in enumerate((LET_IN, LET_IN, FULL)):
+            one = stack.enter_context(Attacker(relay.port))
+            one.send(log_in(f"m{n}", "mallory", "secret"))
+            assert one.receive(4) == answer
+        alice = stack.enter_context(Attacker(relay.port, log_in("a", "alice", "secret")))
+        assert alice.receive(4) == LET_IN
+        # One that comes back takes its own place.
+        again = stack.enter_context(Attacker(relay.port, log_in("m1", "mallory", "secret")))
+        assert again.receive(4) == LET_IN
+
+
+def test_a_burst_of_connections_is_spread_out_and_none_fails() -> None:
+    with attacked("--connect-rate", "50") as scene, ExitStack() as stack:
+        began = time.monotonic()
+        crowd = [stack.enter_context(Attacker(scene.port, connect(f"c{n}"))) for n in range(150)]
+        for each in crowd:
+            assert each.receive(4) == LET_IN
+        # The pair has taken two of the first second's worth.
+        assert 1.5 < time.monotonic() - began < 20
+    scene.survived()
+
+
+def test_connections_that_come_and_go_hardly_disturb() -> None:
+    def come(port: int) -> None:
+        with suppress(OSError), Attacker(port, connect("")) as attacker:
+            attacker.receive(4)
+
+    with attacked() as scene:
+        until_over(4, *[lambda: come(scene.port)] * 4)
+    scene.survived()

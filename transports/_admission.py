@@ -1,0 +1,181 @@
+"""How many connections there may be, in all and of one address, user or tenant."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+
+from ._addresses import address_of
+from ._connect_rate import ConnectRate
+from ._link import Link
+from ._shares import GREED, fits
+from ._strangers import StrangersLog
+
+
+class Refusal(enum.Enum):
+    """Why a peer was not let in; the names are those of the metric's label."""
+
+    ALL = "connections"
+    ADDRESS = "address"
+    RATE = "rate"
+    USER = "user"
+    TENANT = "tenant"
+    PASSWORD = "password"
+    GUESSES = "guesses"
+    CHECKS = "checks"
+    OTHER = "other"
+
+
+class Places:
+    """How many connections each of some has, of those that there may be in all.
+
+    Args:
+        most: Connections of one; None: `GREED` times what is free.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self._taken: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        """Return how many have any."""
+        return len(self._taken)
+
+    def of(self, who: str) -> int:
+        """Return how many somebody has."""
+        return self._taken[who]
+
+    def take(self, who: str) -> None:
+        """Count one more."""
+        self._taken[who] += 1
+
+    def leave(self, who: str) -> None:
+        """Count one less."""
+        self._taken[who] -= 1
+        if self._taken[who] <= 0:
+            del self._taken[who]
+
+    def fault(self, who: str, taken: int, limit: int, most: int | None = None) -> str | None:
+        """Return why somebody may have no more; None: there may be one more.
+
+        Args:
+            who: Whose it would be.
+            taken: Connections of all, without this one.
+            limit: Connections that there may be in all.
+            most: Connections that this one may have; None: as for all.
+        """
+        mine = self._taken[who]
+        most = self.most if most is None else most
+        if most is not None:
+            return None if mine < most else f"{who} has {mine} connections, which is its limit"
+        if fits(mine, taken, limit):
+            return None
+        return (
+            f"{who} has {mine} connections, and only {limit - taken} of {limit} are free: it may "
+            f"have {GREED} times as many as are free"
+        )
+
+
+class Admission:
+    """Says who may come in, over all listeners and protocols that share it.
+
+    Args:
+        limit: Connections at a time.
+        per_address: Of one address; None: a share of what is free (`Places`).
+        per_user: Of one user who has proved it; likewise.
+        rate: How fast one address may open them; None: as fast as it likes.
+
+    Attributes:
+        limit: See above.
+        addresses: How many each address has.
+        users: How many each user has.
+        tenants: How many each tenant has.
+        rate: See above.
+        strangers: What is logged about peers before they are let in.
+        refused: How many were refused, by reason.
+        delayed: Connections that have waited for their address's rate.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        per_address: int | None = None,
+        per_user: int | None = None,
+        rate: ConnectRate | None = None,
+    ) -> None:
+        self.limit = limit
+        self.addresses = Places(per_address)
+        self.users = Places(per_user)
+        self.tenants = Places()
+        self.rate = ConnectRate(None, 0.0) if rate is None else rate
+        self.strangers = StrangersLog()
+        self.refused: Counter[Refusal] = Counter()
+        self.delayed = 0
+        self._taken = 0
+
+    def __len__(self) -> int:
+        """Return how many connections there are."""
+        return self._taken
+
+    def come(self, link: Link) -> str | None:
+        """Count one more connection, until `leave`; or return why there may not be one."""
+        if self._taken >= self.limit:
+            self.refused[Refusal.ALL] += 1
+            return f"{self._taken} connections are open, which is the limit (max_connections)"
+        address = address_of(link.peer)
+        if address is not None:
+            why = self.addresses.fault(address, self._taken, self.limit)
+            if why is not None:
+                self.refused[Refusal.ADDRESS] += 1
+                return f"{why} (connections_per_address)"
+            self.addresses.take(address)
+        self._taken += 1
+        return None
+
+    def leave(self, link: Link) -> None:
+        """Count one connection less."""
+        self._taken -= 1
+        address = address_of(link.peer)
+        if address is not None:
+            self.addresses.leave(address)
+
+    def turn(self, link: Link, now: float) -> float | None:
+        """Return for how long a connection waits until it is its turn; None: it is refused."""
+        wait = self.rate.wait(address_of(link.peer), now)
+        if wait is None:
+            self.refused[Refusal.RATE] += 1
+        elif wait:
+            self.delayed += 1
+        return wait
+
+    def let_in(self, user: str | None, tenant: str | None, most: int | None) -> str | None:
+        """Count a connection as a user's and a tenant's, until `let_go`; or return why not.
+
+        Args:
+            user: The user, who has proved it; None: nobody has.
+            tenant: The tenant, if it is of one.
+            most: How many the tenant may have; None: a share of what is free.
+        """
+        others = self._taken - 1  # itself is counted among all already
+        if user is not None:
+            why = self.users.fault(user, others, self.limit)
+            if why is not None:
+                self.refused[Refusal.USER] += 1
+                return f"user {why} (connections_per_user)"
+        if tenant is not None:
+            why = self.tenants.fault(tenant, others, self.limit, most)
+            if why is not None:
+                self.refused[Refusal.TENANT] += 1
+                return f"tenant {why} (connections)"
+            self.tenants.take(tenant)
+        if user is not None:
+            self.users.take(user)
+        return None
+
+    def let_go(self, user: str | None, tenant: str | None) -> None:
+        """Count a connection as theirs no longer."""
+        if user is not None:
+            self.users.leave(user)
+        if tenant is not None:
+            self.tenants.leave(tenant)
