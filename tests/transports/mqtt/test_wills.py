@@ -66,9 +66,8 @@ def test_all_of_them_have_a_limit_of_which_no_share_takes_all() -> None:
     ledger = Ledger()
     cost = will(b"").cost
     room = WillRoom(cost * 18)
-    taken = []
-    for number in range(16):  # eight ninths
-        taken.append(room.take(will(b""), "greedy", ledger.standing_of(f"g{number}")))
+    # Eight ninths.
+    taken = [room.take(will(b""), "greedy", ledger.standing_of(f"g{n}")) for n in range(16)]
     with pytest.raises(QuotaExceededError, match="those of greedy"):
         room.take(will(b""), "greedy", ledger.standing_of("g"))
     other = room.take(will(b""), "other", ledger.standing_of("o"))
