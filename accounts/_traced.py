@@ -203,10 +203,10 @@ class FollowedTurn(Turn):
         if notes is not None and notes.trace.seconds is None:
             deliveries = self._deliveries
             recipients = through(
-                notes.trace, notes, [(to, items, nbytes) for to, _, items, nbytes in deliveries]
+                notes.trace, notes, [(to, items, nbytes) for to, _, items, nbytes, _ in deliveries]
             )
-            for number, (_, item, items, nbytes) in enumerate(deliveries):
-                deliveries[number] = recipients[number], item, items, nbytes
+            for number, (_, item, items, nbytes, payer) in enumerate(deliveries):
+                deliveries[number] = recipients[number], item, items, nbytes, payer
         return super()._hand_over()
 
     def _end(self, outcome: Outcome) -> None:

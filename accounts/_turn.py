@@ -58,7 +58,7 @@ class Turn:
     """
 
     __slots__ = (
-        "__weakref__", "_about", "_actions", "_deliveries", "_failed", "_state", "_undo",
+        "__weakref__", "_about", "_actions", "_after", "_deliveries", "_failed", "_state", "_undo",
         "account", "confirm", "input_bytes", "input_items", "max_deliveries", "opened",
     )  # fmt: skip
 
@@ -70,7 +70,9 @@ class Turn:
         self.max_deliveries = UNLIMITED
         self.confirm: Confirm | None = None
         self._actions: list[Callable[[Turn], None]] = []
-        self._deliveries: list[tuple[Recipient, Any, int, int]] = []
+        # To whom, what, its cost, and who pays if it is not the turn's account.
+        self._deliveries: list[tuple[Recipient, Any, int, int, Account | None]] = []
+        self._after: list[Callable[[], object]] | None = None
         self._undo: list[Callable[[], object]] = []
         # What holders have raised that were to take something.
         self._failed: list[Exception] | None = None
@@ -119,6 +121,8 @@ class Turn:
         finally:
             self._end(Outcome.DELIVERED)
         _make_ready(touched, self.account.ledger)
+        for each in self._after or ():
+            self.account.ledger.faults.call(None, "ending a turn", each)
         if self._failed is not None:
             raise _one_of(self._failed)
 
@@ -176,8 +180,17 @@ class Turn:
 
     # -- for actions, at the commit -------------------------------------------------------------
 
-    def deliver(self, holder: Recipient, item: Any, items: int, nbytes: int) -> None:
+    def deliver(
+        self,
+        holder: Recipient,
+        item: Any,
+        items: int,
+        nbytes: int,
+        payer: Account | None = None,
+    ) -> None:
         """Deliver to one holder, once every action has been applied. For actions, at the commit.
+
+        `payer` is who pays for it, if that is not the turn's account; it has to be open.
 
         Raises:
             SettledError: At any other time: nobody would hand it over.
@@ -185,7 +198,13 @@ class Turn:
         if self._state != "committing":
             msg = f"{self!r} is not committing; `act` or `send` is for the block itself"
             raise SettledError(msg)
-        self._deliveries.append((holder, item, items, nbytes))
+        self._deliveries.append((holder, item, items, nbytes, payer))
+
+    def afterwards(self, call: Callable[[], object]) -> None:
+        """Register what is to be called when all have theirs; not if the turn fails."""
+        if self._after is None:
+            self._after = []
+        self._after.append(call)
 
     def on_undo(self, undo: Callable[[], object]) -> None:
         """Register how to undo a change of state, if a later action fails; it must not raise."""
@@ -219,14 +238,15 @@ class Turn:
             raise BaseExceptionGroup("a failed turn could not be undone", failures)
 
     def _hand_over(self) -> Iterable[Recipient]:
-        account, now = self.account, self.opened
-        ledger = account.ledger
+        now = self.opened
+        ledger = self.account.ledger
         touched: dict[Recipient, None] = {}
         # A holder may have to send something on at once (a dead letter): a turn within this one,
         # and not for this one's publisher to hear of.
         outer, ledger.confirming = ledger.confirming, self.confirm
         try:
-            for holder, item, items, nbytes in self._deliveries:
+            for holder, item, items, nbytes, payer in self._deliveries:
+                account = payer or self.account
                 account.borrow(items, nbytes)
                 try:
                     holder.hold(account, item, items, nbytes, now)

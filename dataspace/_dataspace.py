@@ -49,6 +49,7 @@ from ._routes import (
     Routes,
     Subscription,
 )
+from ._telling import Telling
 from ._topics import TopicFilter, memory_of, shape_of
 
 if TYPE_CHECKING:
@@ -249,16 +250,15 @@ class Dataspace:
     def _route_value(self, turn: Turn, value: Any, nbytes: int | None) -> int:
         reached = 0
         whole = nbytes
+        telling: Telling | None = None
         for endpoint, shown in self._index.matching(value):
-            if endpoint.captures is not None:
-                size = measure(shown)
-            elif whole is None:
-                size = whole = measure(value)
-            else:
-                size = whole
+            if whole is None:
+                whole = measure(value)
+            if telling is None:
+                telling = Telling(turn, whole, _holder)
+            size = whole if endpoint.captures is None else measure(shown)
             for observation in endpoint.observers:
-                turn.deliver(_holder(observation), shown, 1, size)
-                reached += 1
+                reached += telling.tell(observation, shown, size)
         return reached
 
     @property
@@ -378,6 +378,7 @@ class Dataspace:
 
     def _tell(self, turn: Turn, assertion: Assertion, value: Any, change: int) -> None:
         """Tell observers that `value` has appeared (change 1) or gone (-1)."""
+        telling = Telling(turn, assertion.nbytes, _holder)
         for endpoint, shown in self._index.matching(value):
             key = assertion.key if endpoint.captures is None else identity(shown)
             # What was told of first is what is told to have gone.
@@ -393,7 +394,7 @@ class Dataspace:
                 continue  # other assertions show just the same of themselves
             size = assertion.nbytes if endpoint.captures is None else measure(shown)
             for observation in endpoint.observers:
-                turn.deliver(_holder(observation), event, 1, size)
+                telling.tell(observation, event, size)
 
     @staticmethod
     def _show(endpoint: Endpoint, key: Hashable, shown: Any, count: int) -> None:

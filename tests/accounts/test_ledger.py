@@ -168,7 +168,7 @@ class ForgetfulTurn(Turn):
     __slots__ = ()
 
     def _hand_over(self) -> list[Any]:
-        for holder, item, items, nbytes in self._deliveries:
+        for holder, item, items, nbytes, _ in self._deliveries:
             holder.hold(self.account, item, items, nbytes, self.opened)
         return []
 

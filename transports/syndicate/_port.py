@@ -209,7 +209,8 @@ class Gathering:
     ) -> None:
         """Add an event, for which `account` has been charged."""
         size = len(event) if isinstance(event, bytes) else nbytes
-        if self._events and self._size + size > MAX_TURN_BYTES:
+        # What the peer's own patterns multiply is charged to itself (`dataspace._telling`).
+        if self._events and (self._size + size > MAX_TURN_BYTES or account is not self._account):
             self.seal()
         self._account = account
         self._events.append(event)

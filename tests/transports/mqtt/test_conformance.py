@@ -74,6 +74,10 @@ class Server:
         return f"{self.base}/{rest}"
 
 
+LARGEST_CONNECT = 400_000
+"""Bytes: more than any CONNECT has. By default a relay takes fewer."""
+
+
 @pytest.fixture
 def base() -> str:
     """Return a name that nobody else uses: mosquitto is shared with other tests."""
@@ -92,14 +96,14 @@ async def server(foreign: int | None, base: str) -> AsyncGenerator[Server]:
     if foreign is not None:
         yield Server(foreign, base)
         return
-    async with running() as relay:
+    async with running(max_connect_size=LARGEST_CONNECT) as relay:
         yield Server(relay.port, base)
 
 
 @pytest.fixture
 async def relay() -> AsyncGenerator[RunningRelay]:
     """Run the relay alone."""
-    async with running() as relay:
+    async with running(max_connect_size=LARGEST_CONNECT) as relay:
         yield relay
 
 
@@ -1296,7 +1300,7 @@ async def test_4_7_3_3_a_string_may_have_65535_bytes(qos: int, base: str) -> Non
     topic = base + "é" * ((65_535 - len(base)) // 2) + "t"
     assert len(topic.encode()) == 65_535
     async with (
-        running(max_topic_length=65_535) as relay,
+        running(max_topic_length=65_535, max_connect_size=LARGEST_CONNECT) as relay,
         client(relay.port, will=Will(topic, bytes(65_535))) as pub,
         client(relay.port) as sub,
     ):

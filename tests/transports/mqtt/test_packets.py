@@ -82,7 +82,7 @@ MALFORMED_FIRST = {
     "will topic empty": ("MQTT-4.7.3-1", connect(flags=6, payload=b"\0\1c\0\0\0\0")),
     "CONNECT with flags": ("MQTT-2.2.2-1", b"\x11" + connect()[1:]),
     "CONNECT cut off before keep alive": ("section 3.1.2.10", b"\x10\x09\0\4MQTT\4\2\0"),
-    "CONNECT larger than any": ("at most 327700", b"\x10\x91\x80\x14"),
+    "CONNECT larger than any": ("more than 327700", b"\x10\x91\x80\x14"),
     "reserved type 0": ("section 2.2.1", b"\0\0"),
     "reserved type 15": ("section 2.2.1", b"\xf0\0"),
     "HTTP": ("is the peer speaking MQTT?", b"GET / HTTP/1.1\r\n"),

@@ -116,7 +116,7 @@ TLS = bytes.fromhex("1603010200010001fc0303")
         (encode(Connect("c")).replace(b"MQTT", b"MQTP"), "MQTP"),
         (b"\x10\x0e\x00\x06MQIsdp\x04\x02\x00\x00\x00\x00", "MQIsdp"),
         (b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x00\x00\x00", "MQTT 3.1"),
-        (b"\x10\xff\xff\xff\x7f", "268435460 bytes is announced"),
+        (b"\x10\xff\xff\xff\x7f", "more than 16384 bytes is announced"),
         (b"\x10\xff\xff\xff\xff\x01", "the remaining length takes more than four bytes"),
         (encode(Connect("c"))[:-1], "within a packet (14 bytes of it came)"),
         (b"\x10\x0c\x00\x04MQTT\x04\x03\x00\x00\x00\x00", "flag"),

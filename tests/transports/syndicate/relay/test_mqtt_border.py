@@ -68,6 +68,7 @@ def seen(topic: str, payload: str, qos: int = 0, retain: str = "#f") -> str:
 async def border(**settings: Any) -> AsyncGenerator[SyndicateRelay]:
     """A relay of both protocols: Syndicate, MQTT, and more if `listen` says so."""
     settings["listen"] = (TCP, MQTT, *settings.get("listen", ()))
+    settings.setdefault("max_text_size", 64 << 10)  # for `LARGE`, in hexadecimal digits
     async with relay(**settings) as served:
         yield served
         await until(lambda: not served.running.relay.mqtt.open)
