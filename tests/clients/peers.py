@@ -93,8 +93,8 @@ RUST: Final = Language(
     "rust",
     ("target/debug/five",),
     ("cargo",),
-    ("cargo", "fetch", "--locked"),
-    ("cargo", "build", "--quiet", "--locked", "--offline"),
+    ("cargo", "fetch"),
+    ("cargo", "build", "--quiet", "--offline"),
 )
 GO_311: Final = attrs.evolve(GO, name="go311")
 RUST_311: Final = attrs.evolve(RUST, run=("target/debug/three",))
