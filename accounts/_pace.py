@@ -115,8 +115,10 @@ class Paces:
                 seen = before.get((account, holder))
                 if seen is None or seen.is_fast(seen.items - items, seen.bytes - nbytes):
                     seen = _Seen(now, items, nbytes)
-                elif now - seen.since >= holder.patience:
-                    cleared = max(0, seen.items - items)
+                elif now - seen.since >= holder.patience and seen.items > items:
+                    # One that clears nothing is idle, which has a patience of its own.
+                    cleared = seen.items - items
                     found.append(Slow(holder, account, cleared, seen.items, now - seen.since))
+                    seen = _Seen(now, items, nbytes)  # another patience until the next time
                 self._places[account, holder] = seen
         return found
