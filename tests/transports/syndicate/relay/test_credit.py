@@ -229,10 +229,10 @@ async def test_what_concerns_nobody_has_credit_at_once(monkeypatch: pytest.Monke
         await peer.send(DO)
         await peer.expect(WILL)
         await peer.send(says("1"), says("2 [x]"), "[[0 <A x 1>]]")
-        await peer.expect(gives(3))
-        await peer.send(*[says('"alike"') for _ in range(50)])
         async with listening(peer) as (ear,):
-            await until(lambda: ear.credit == 50)
+            await until(lambda: ear.credit == 3)
+            await peer.send(*[says('"alike"') for _ in range(50)])
+            await until(lambda: ear.credit == 53)
 
 
 async def test_nobody_gets_credit_that_did_not_ask() -> None:
