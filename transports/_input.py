@@ -23,7 +23,6 @@ Hahne, 1998).
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ..accounts import Account, Holder, Limit, LoanedItem, Outcome
+from ._addresses import network
 from ._link import LITTLE_BYTES, READ_BYTES
 
 if TYPE_CHECKING:
@@ -94,16 +94,7 @@ def address_of(peer: str) -> str:
     """
     if "#" in peer:
         return peer.rpartition("#")[0]
-    host = peer.rpartition(":")[0]
-    try:
-        found = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, 64), strict=False))
+    return network(peer.rpartition(":")[0].strip("[]"))
 
 
 class Share:

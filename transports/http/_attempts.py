@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections import OrderedDict
 from typing import Final
 
 import trio
+
+from .._addresses import network
 
 BURST: Final = 10
 """So many times at once: a browser's tabs, or a person who tries all passwords that he has."""
@@ -48,14 +49,3 @@ class Attempts:
     def _now(self, where: str) -> float:
         left, at = self._left.get(where, (float(BURST), 0.0))
         return min(BURST, left + (trio.current_time() - at) * PER_SECOND)
-
-
-def network(address: str) -> str:
-    """Return what stands for all addresses that one subscriber has."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if found.version == 4 or found.ipv4_mapped is not None:
-        return address
-    return str(ipaddress.ip_network((found, 64), strict=False))

@@ -35,9 +35,9 @@ import attrs
 import h11
 import trio
 
+from .._addresses import network
 from ..tls import said
 from ._access import NOBODY, Access
-from ._attempts import network
 from ._looks import NO_PAGE, Look, Looks
 from ._messages import Handler, Request, Response
 from ._room import Room, Waits
