@@ -1,10 +1,15 @@
 """What the tests of attacks share: a relay as a process, and a healthy pair whose p99 is watched.
 
-    with attacked() as scene:
-        ...                                # the attack, for at least as long as it is to be judged
-    scene.survived(p99=0.05)
+    @attack
+    def test_...(seconds: float) -> None:
+        with attacked(seconds) as scene:
+            ...                            # the attack, for so many seconds
+        scene.survived()
 
-The relay and the pair run in processes of their own: what is measured is not what the test costs.
+A test of an attack is run twice: for a second in `make test`, where it must not silence the pair,
+and for a minute in `make test-long`, where the pair must hardly notice. `pytest -s` shows how it
+fared. The relay and the pair run in processes of their own: what is measured is not what the test
+costs.
 """
 
 from __future__ import annotations
@@ -26,9 +31,22 @@ from typing import Any, Self
 from urllib.request import urlopen
 
 import attrs
+import pytest
 
 SECONDS = 60
 """More than anything waited for takes on a busy machine; less than anyone waits for a hung test."""
+
+SHORT = 1.0
+"""Seconds of an attack in a test that is always run."""
+
+WHOLE = 60.0
+"""The same in one that takes minutes."""
+
+attack = pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(SHORT, id="short"), pytest.param(WHOLE, id="whole", marks=pytest.mark.long)],
+)
+"""Of a test: how long the attack lasts."""
 
 P99 = 0.05
 """Seconds: what the healthy pair's 99th percentile may be, beside any attack that lasts a minute
@@ -42,7 +60,9 @@ MORE_MEMORY = 256 << 20
 """Bytes that the relay's resident memory may grow by, during an attack."""
 
 LEFT_MEMORY = 64 << 20
-"""The same a minute after it."""
+"""The same after a rest of at most `REST` seconds, where the attack was a whole one."""
+
+REST = 60.0
 
 HEALTHY = Path(__file__).with_name("healthy.py")
 
@@ -67,7 +87,7 @@ class RelayProcess:
     def __init__(self, *options: str, listen: str = "mqtt+tcp://127.0.0.1:0") -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
         argv = [sys.executable, "-m", "clearfunds", "relay", "--listen", listen]
-        argv += ["--http", "127.0.0.1:0", *options]
+        argv += ["--http", "127.0.0.1:0", "--grace", "1", *options]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("CLEARFUNDS_")}
         self.process = subprocess.Popen(
             argv,
@@ -179,6 +199,7 @@ class Scene:
 
     relay: RelayProcess
     pair: HealthyPair
+    whole: bool
     before: int
     """Resident bytes before the attack."""
     peak: int = 0
@@ -190,8 +211,21 @@ class Scene:
     def port(self) -> int:
         return self.relay.port
 
-    def survived(self, p99: float = P99_BUSY, more_memory: int = MORE_MEMORY) -> None:
-        """See that the relay lives and its books balance, and that the pair hardly noticed."""
+    def rest(self) -> None:
+        """Wait until the relay has given its memory back; a minute at most."""
+        until = time.monotonic() + REST
+        while True:
+            self.after = resident(self.relay.pid)
+            if self.after - self.before <= LEFT_MEMORY or time.monotonic() > until:
+                return
+            time.sleep(0.5)
+
+    def survived(self, more_memory: int = MORE_MEMORY) -> None:
+        """See that the pair hardly noticed, and what became of the relay's memory."""
+        print(f"{os.environ.get('PYTEST_CURRENT_TEST')}: {self}")
+        p99 = P99 if self.whole else P99_BUSY
+        if self.whole:
+            assert self.after - self.before <= LEFT_MEMORY, f"{self.before} -> {self.after} bytes"
         assert self.fared is not None
         assert self.fared.lost == 0, self.fared
         assert self.fared.p99 is not None
@@ -215,24 +249,24 @@ def relay_process(*options: str, listen: str = "mqtt+tcp://127.0.0.1:0") -> Gene
 
 @contextmanager
 def attacked(
+    seconds: float,
     *options: str,
     listen: str = "mqtt+tcp://127.0.0.1:0",
     pair: tuple[str, ...] = (),
-    rest: float = 0.0,
     lives: bool = True,
 ) -> Generator[Scene]:
     """Run a relay with these options, and beside it a healthy pair, while the block attacks it.
 
     At the end of the block the pair is stopped, and the relay has to be alive with its books
-    balanced. `rest` seconds later its memory is looked at once more (`Scene.after`). `pair` has
-    options of `healthy.py`.
+    balanced. After a whole attack its memory is looked at once more. `pair` has options of
+    `healthy.py`.
     """
     with ExitStack() as stack:
         relay = stack.enter_context(relay_process(*options, listen=listen))
         healthy = HealthyPair(relay.port, *pair)
         stack.callback(healthy.close)
         time.sleep(0.5)
-        scene = Scene(relay, healthy, resident(relay.pid))
+        scene = Scene(relay, healthy, seconds >= WHOLE, resident(relay.pid))
         scene.peak = scene.before
         began = cpu_seconds(relay.pid)
         over = threading.Event()
@@ -254,8 +288,8 @@ def attacked(
         finally:
             over.set()
             watcher.join()
-        time.sleep(rest)
-        scene.after = resident(relay.pid)
+        if scene.whole:
+            scene.rest()
 
 
 # -- what attackers write -----------------------------------------------------------------------

@@ -6,12 +6,11 @@ import random
 from collections.abc import Callable
 from contextlib import ExitStack
 
-import pytest
-
 from tests.attacks.kit import (
     PINGREQ,
     Attacker,
     Scene,
+    attack,
     attacked,
     connect,
     publish,
@@ -20,16 +19,8 @@ from tests.attacks.kit import (
 )
 from tests.transports.syndicate.relay.peers import BIND, observe, wire
 
-SHORT = 3.0
-"""Seconds of an attack in a test that is always run."""
-
-WHOLE = 60.0
-"""The same in one that takes minutes."""
-
 LEVELS = 127
 CLIENTS = 10
-
-LENGTHS = [SHORT, pytest.param(WHOLE, marks=pytest.mark.long)]
 
 
 def deep_filters(seed: int) -> list[str]:
@@ -52,30 +43,30 @@ def warm(scene: Scene, topics: list[str]) -> None:
         say_slowly(client, [publish(topic) for topic in topics])
 
 
-@pytest.mark.parametrize("seconds", LENGTHS)
+@attack
 def test_wildcards_beside_many_topics(seconds: float) -> None:
     """A change of a subscription looked at each topic whose route is kept: 14 s for a packet."""
     topics = [f"{n}/a/a/a" for n in range(16_000)]
     packet = subscribe(*(f"+/+/+/z{n}" for n in range(1_000)))
-    with attacked() as scene:
+    with attacked(seconds) as scene:
         warm(scene, topics)
 
-        def attack() -> None:
+        def again() -> None:
             with Attacker(scene.port, connect("mallory")) as mallory:
                 mallory.let_in()
                 mallory.send(packet)
                 assert mallory.receive()
             warm(scene, topics[:1_000])
 
-        until_over(seconds, attack)
+        until_over(seconds, again)
     scene.survived()
 
 
-@pytest.mark.parametrize("seconds", LENGTHS)
+@attack
 def test_topics_whose_route_is_dear(seconds: float) -> None:
     """The paths through a trie double with each `+`: a publication took a second."""
     body = "a/" * (LEVELS - 1)
-    with attacked() as scene, ExitStack() as stack:
+    with attacked(seconds) as scene, ExitStack() as stack:
         for number in range(CLIENTS):
             client = stack.enter_context(Attacker(scene.port, connect(f"deep-{number}")))
             client.let_in().send(subscribe(*deep_filters(number)))
@@ -83,19 +74,19 @@ def test_topics_whose_route_is_dear(seconds: float) -> None:
         mallory = stack.enter_context(Attacker(scene.port, connect("mallory"))).let_in()
         count = iter(range(1 << 60))
 
-        def attack() -> None:
+        def again() -> None:
             mallory.send(publish(f"{body}x{next(count)}", qos=1))
             assert mallory.receive()
 
-        until_over(seconds, attack)
+        until_over(seconds, again)
     scene.survived()
 
 
-@pytest.mark.parametrize("seconds", LENGTHS)
+@attack
 def test_deep_topics_take_no_memory(seconds: float) -> None:
     """The routes that are kept are bounded in bytes: of 16,000 topics they took 500 MB."""
     body = "/".join("abc" for _ in range(LEVELS - 1))
-    with attacked() as scene, Attacker(scene.port, connect("mallory")) as mallory:
+    with attacked(seconds) as scene, Attacker(scene.port, connect("mallory")) as mallory:
         mallory.let_in()
         count = iter(range(1 << 60))
         until_over(
@@ -105,22 +96,22 @@ def test_deep_topics_take_no_memory(seconds: float) -> None:
     scene.survived(more_memory=64 << 20)
 
 
-@pytest.mark.parametrize("seconds", LENGTHS)
+@attack
 def test_replays_beside_many_retained(seconds: float) -> None:
     """What is retained was looked through in one step, also if nothing of it matched."""
-    with attacked() as scene:
+    with attacked(seconds) as scene:
         with Attacker(scene.port, connect("owner")) as owner:
             retained = [publish(f"{n}/b/c", b"x", retain=True) for n in range(30_000)]
             say_slowly(owner.let_in(), retained)
 
         def ask(name: str) -> Callable[[], object]:
-            def attack() -> None:
+            def again() -> None:
                 with Attacker(scene.port, connect(name)) as client:
                     client.let_in().send(subscribe("+/+/z", "+/x/#") + PINGREQ)
                     while (data := client.receive()) and not data.endswith(b"\xd0\0"):
                         pass
 
-            return attack
+            return again
 
         until_over(seconds, *(ask(f"asks-{n}") for n in range(CLIENTS)))
     scene.survived()
@@ -138,11 +129,11 @@ def shapes(seed: int) -> list[str]:
     return patterns
 
 
-@pytest.mark.parametrize("seconds", LENGTHS)
+@attack
 def test_shapes_of_patterns(seconds: float) -> None:
     """10,000 patterns for whatever cost each publication 376 ms; ten connections have 1,000 now."""
     options = ("--listen", "syndicate+tcp://127.0.0.1:0")
-    with attacked(*options, pair=("--qos", "1")) as scene, ExitStack() as stack:
+    with attacked(seconds, *options, pair=("--qos", "1")) as scene, ExitStack() as stack:
         port = int(scene.relay.listening[1].rpartition(":")[2])
         for number in range(CLIENTS):
             peer = stack.enter_context(Attacker(port))
@@ -152,10 +143,10 @@ def test_shapes_of_patterns(seconds: float) -> None:
         mallory = stack.enter_context(Attacker(scene.port, connect("mallory"))).let_in()
         count = iter(range(1 << 60))
 
-        def attack() -> None:
+        def again() -> None:
             topic = f"{'a/' * 59}x{next(count)}"
             mallory.send(publish(topic, qos=1, packet_id=1))
             assert mallory.receive()
 
-        until_over(seconds, attack)
+        until_over(seconds, again)
     scene.survived()

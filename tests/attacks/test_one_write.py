@@ -19,10 +19,7 @@ from clearfunds.transports.mqtt import (
     encode,
     encode5,
 )
-from tests.attacks.kit import attacked
-
-SECONDS = 2.0
-"""How long a short attack lasts."""
+from tests.attacks.kit import attack, attacked
 
 
 def write(port: int, version: int, client_id: str, *packets: Packet, kept: bool) -> None:
@@ -41,7 +38,7 @@ def write(port: int, version: int, client_id: str, *packets: Packet, kept: bool)
             pass
 
 
-def attack(port: int, seconds: float) -> int:
+def say_it_all(port: int, seconds: float) -> int:
     """Say it in all ways that were found, again and again; return how often."""
     write(port, 4, "keeper", Subscribe(1, (("x", 2),)), kept=True)
     until = time.monotonic() + seconds
@@ -58,18 +55,12 @@ def attack(port: int, seconds: float) -> int:
     return written
 
 
+@attack
 @pytest.mark.parametrize("options", [[], ["--flow", "credit"], ["--store"]])
-def test_whole_packets_in_one_write_end_nobody_else(options: list[str], tmp_path: Path) -> None:
+def test_whole_packets_in_one_write_end_nobody_else(
+    options: list[str], seconds: float, tmp_path: Path
+) -> None:
     given = [*options, str(tmp_path / "store")] if options == ["--store"] else options
-    with attacked(*given) as scene:
-        assert attack(scene.port, SECONDS)
+    with attacked(seconds, *given) as scene:
+        assert say_it_all(scene.port, seconds)
     scene.survived()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("options", [[], ["--flow", "credit"], ["--store"]])
-def test_whole_packets_in_one_write_for_a_minute(options: list[str], tmp_path: Path) -> None:
-    given = [*options, str(tmp_path / "store")] if options == ["--store"] else options
-    with attacked(*given, rest=60.0) as scene:
-        assert attack(scene.port, 60.0)
-    scene.survived(p99=0.05)

@@ -9,13 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.attacks.kit import P99, SECONDS, RelayProcess, attacked
-
-SHORT = 3.0
-"""Seconds of an attack in a test that is always run."""
-
-WHOLE = 60.0
-"""The same in one that takes minutes."""
+from tests.attacks.kit import SECONDS, RelayProcess, attack, attacked
 
 GET = "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -66,18 +60,10 @@ def probe_for(relay: RelayProcess, seconds: float) -> float:
     return longest
 
 
+@attack
 @pytest.mark.parametrize("kind", KINDS)
-def test_connections_to_the_pages_that_do_nothing(kind: str) -> None:
-    with attacked() as scene, visitors(scene.relay, 200, kind):
-        longest = probe_for(scene.relay, SHORT)
-    assert longest < 5
+def test_connections_to_the_pages_that_do_nothing(kind: str, seconds: float) -> None:
+    with attacked(seconds) as scene, visitors(scene.relay, 200, kind):
+        longest = probe_for(scene.relay, seconds)
+    assert longest < (1 if scene.whole else 5)
     scene.survived()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_connections_to_the_pages_that_do_nothing_for_a_minute(kind: str) -> None:
-    with attacked() as scene, visitors(scene.relay, 200, kind):
-        longest = probe_for(scene.relay, WHOLE)
-    assert longest < 1
-    scene.survived(p99=P99)

@@ -13,6 +13,7 @@ from clearfunds.range_client import NotAuthorizedError, RangeReader
 from clearfunds.transports.subscriptions._frames import Auth, Hello, Kind, encode_request
 from tests.attacks.kit import (
     MORE_MEMORY,
+    SHORT,
     Attacker,
     attacked,
     connect,
@@ -36,7 +37,7 @@ def test_an_idle_reader_of_everything_stops_nobody_for_ever() -> None:
     """It acknowledges nothing; a publisher of QoS 1 sends more than it may owe."""
     messages, together = 6_000, 100
     done: list[float] = []
-    with attacked(*RANGES, "--limit-items", "2000", "--reader-patience", "1") as scene:
+    with attacked(SHORT, *RANGES, "--limit-items", "2000", "--reader-patience", "1") as scene:
         host = "127.0.0.1"
         with (
             RangeReader(host, port_of(scene.relay.listening), "idle", filters=["#"]) as idle,

@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests.attacks.kit import (
-    P99,
     PINGREQ,
+    WHOLE,
     Attacker,
+    attack,
     attacked,
     connect,
     publish,
@@ -22,22 +23,16 @@ from tests.attacks.kit import (
     until_over,
 )
 
-SHORT = 3.0
-"""Seconds of an attack in a test that is always run."""
-
-WHOLE = 60.0
-"""The same in one that takes minutes."""
-
 DEEP = tuple(f"+/+/+/z{n}" for n in range(1_000))
 
 SMALL: dict[str, bytes] = {
-    "QoS 1": b"".join(publish("nobody/x", b"", qos=1, packet_id=n) for n in range(1, 6_001)),
-    "QoS 0 on many topics": b"".join(publish(f"t/{n % 500}") for n in range(6_000)),
-    "retained": b"".join(publish(f"r/{n % 100}", b"x", retain=True) for n in range(3_000)),
-    "pings": PINGREQ * 30_000,
-    "filters": b"".join(subscribe(f"+/z{n}") for n in range(900)),
+    "QoS 1": b"".join(publish("nobody/x", b"", qos=1, packet_id=n) for n in range(1, 2_001)),
+    "QoS 0 on many topics": b"".join(publish(f"t/{n % 500}") for n in range(2_000)),
+    "retained": b"".join(publish(f"r/{n % 100}", b"x", retain=True) for n in range(1_000)),
+    "pings": PINGREQ * 5_000,
+    "filters": b"".join(subscribe(f"+/z{n}") for n in range(300)),
     "filters in one packet": subscribe(*DEEP),
-    "to and fro": b"".join(subscribe(f"f/{n}/+") + unsubscribe(f"f/{n}/+") for n in range(900)),
+    "to and fro": b"".join(subscribe(f"f/{n}/+") + unsubscribe(f"f/{n}/+") for n in range(300)),
 }
 """What a flooding client writes again and again, in small packets."""
 
@@ -79,65 +74,62 @@ def subscribes_and_leaves(port: int, name: str, *, clean: bool = True) -> Callab
     return come_and_go
 
 
+@attack
 @pytest.mark.parametrize("kind", SMALL)
-def test_clients_that_flood_in_small_packets(kind: str) -> None:
-    with attacked() as scene, flooding(scene.port, 8, SMALL[kind]) as attacks:
-        until_over(SHORT, *attacks)
+def test_clients_that_flood_in_small_packets(kind: str, seconds: float) -> None:
+    count = 30 if seconds >= WHOLE else 8
+    with attacked(seconds) as scene, flooding(scene.port, count, SMALL[kind]) as attacks:
+        until_over(seconds, *attacks)
     scene.survived()
 
 
-def test_more_clients_that_flood_wait_for_each_other_only() -> None:
-    with attacked() as scene, flooding(scene.port, 30, SMALL["QoS 1"]) as attacks:
-        until_over(SHORT, *attacks)
-    scene.survived()
-
-
-def test_a_pair_with_qos_1_goes_on_beside_them() -> None:
+@attack
+def test_a_pair_with_qos_1_goes_on_beside_them(seconds: float) -> None:
     with (
-        attacked(pair=("--qos", "1")) as scene,
+        attacked(seconds, pair=("--qos", "1")) as scene,
         flooding(scene.port, 8, SMALL["QoS 1"]) as attacks,
     ):
-        until_over(SHORT, *attacks)
+        until_over(seconds, *attacks)
     scene.survived()
 
 
+@attack
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "kept"])
-def test_clients_with_many_filters_that_come_and_go(clean: bool) -> None:
-    with attacked() as scene:
+def test_clients_with_many_filters_that_come_and_go(clean: bool, seconds: float) -> None:
+    with attacked(seconds) as scene:
         port = scene.port
         until_over(
-            SHORT, *(subscribes_and_leaves(port, f"leaves-{n}", clean=clean) for n in range(8))
+            seconds, *(subscribes_and_leaves(port, f"leaves-{n}", clean=clean) for n in range(8))
         )
     scene.survived()
 
 
-def test_very_many_filters_in_one_packet() -> None:
+@attack
+def test_very_many_filters_in_one_packet(seconds: float) -> None:
     filters = [f"m/{n}/+/x" for n in range(15_000)]
     packet = subscribe(*filters)
-    with (
-        attacked("--max-subscriptions", "100000", "--quota-items", "100000") as scene,
-        Attacker(scene.port, connect("many")) as many,
-    ):
-        many.let_in().send(packet)
-        answer = b""
-        while len(answer) < len(filters):
-            answer += many.receive()
-        assert answer[0] == 0x90
-        assert not any(answer[-len(filters) :])  # all of them were granted
-        many.sock.close()
-        time.sleep(0.5)
-        with Attacker(scene.port, connect("many")) as again:
-            # It has nothing of its old self: neither its subscriptions nor what they count for.
-            again.let_in().send(packet)
+
+    def come_and_go() -> None:
+        """Have nothing of its old self: neither its subscriptions nor what they count for."""
+        with Attacker(scene.port, connect("many")) as many:
+            many.let_in().send(packet)
             answer = b""
             while len(answer) < len(filters):
-                answer += again.receive()
-            assert not any(answer[-len(filters) :])
+                answer += many.receive()
+            assert answer[0] == 0x90
+            assert not any(answer[-len(filters) :])  # all of them were granted
+
+    options = ("--max-subscriptions", "100000", "--quota-items", "100000")
+    with attacked(seconds, *options) as scene:
+        come_and_go()
+        time.sleep(0.5)
+        until_over(seconds, come_and_go)
     scene.survived()
 
 
-def test_very_many_clients_that_leave_at_once() -> None:
-    with attacked() as scene:
+@attack
+def test_very_many_clients_that_leave_at_once(seconds: float) -> None:
+    def come_and_go() -> None:
         clients = [
             Attacker(scene.port, connect(f"c-{n}") + subscribe(f"c/{n}", "all/+"))
             for n in range(400)
@@ -146,28 +138,11 @@ def test_very_many_clients_that_leave_at_once() -> None:
             client.let_in()
         for client in clients:
             client.sock.close()
-        time.sleep(1)
+        time.sleep(0.5)
+
+    with attacked(seconds) as scene:
+        until_over(seconds, come_and_go)
     scene.survived()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", SMALL)
-@pytest.mark.parametrize("count", [8, 30])
-def test_a_minute_of_floods(kind: str, count: int) -> None:
-    with attacked() as scene, flooding(scene.port, count, SMALL[kind]) as attacks:
-        until_over(WHOLE, *attacks)
-    scene.survived(P99)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("clean", [True, False], ids=["clean", "kept"])
-def test_a_minute_of_clients_with_many_filters(clean: bool) -> None:
-    with attacked() as scene:
-        port = scene.port
-        until_over(
-            WHOLE, *(subscribes_and_leaves(port, f"leaves-{n}", clean=clean) for n in range(8))
-        )
-    scene.survived(P99)
 
 
 CHURN: dict[str, bytes] = {
@@ -186,9 +161,10 @@ CHURN: dict[str, bytes] = {
 SYNC = b"[[0 <S #:[0 5]>]]"
 
 
+@attack
 @pytest.mark.parametrize("kind", CHURN)
-def test_a_syndicate_peer_is_answered_beside_one_that_churns(kind: str) -> None:
-    with attacked("--listen", "syndicate+tcp://127.0.0.1:0") as scene:
+def test_a_syndicate_peer_is_answered_beside_one_that_churns(kind: str, seconds: float) -> None:
+    with attacked(seconds, "--listen", "syndicate+tcp://127.0.0.1:0") as scene:
         port = int(scene.relay.listening[1].rpartition(":")[2])
         answered = 0
 
@@ -201,14 +177,15 @@ def test_a_syndicate_peer_is_answered_beside_one_that_churns(kind: str) -> None:
         with Attacker(port) as churning, Attacker(port) as other:
             reader = threading.Thread(target=_read, args=(churning,))
             reader.start()
-            until_over(SHORT, lambda: churning.sock.sendall(CHURN[kind]), ping)
+            until_over(seconds, lambda: churning.sock.sendall(CHURN[kind]), ping)
             churning.sock.shutdown(socket.SHUT_RDWR)
             reader.join()
     scene.survived()
-    assert answered >= 3  # on a machine that does nothing else some hundred
+    assert answered >= 2  # a second, on a machine that does nothing else, some hundred
 
 
-def test_a_websocket_client_that_sends_tiny_frames() -> None:
+@attack
+def test_a_websocket_client_that_sends_tiny_frames(seconds: float) -> None:
     hello = (
         b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
@@ -218,14 +195,14 @@ def test_a_websocket_client_that_sends_tiny_frames() -> None:
     frames = b"".join(b"\x82\x81\0\0\0\0" + said[n : n + 1] for n in range(len(said)))
     tiny = b"".join(b"\x82\x81\0\0\0\0" + PINGREQ[n : n + 1] for n in range(2)) * 5_000
     with (
-        attacked("--listen", "mqtt+ws://127.0.0.1:0") as scene,
+        attacked(seconds, "--listen", "mqtt+ws://127.0.0.1:0") as scene,
         Attacker(int(scene.relay.listening[1].rpartition(":")[2]), hello) as client,
     ):
         assert client.receive().startswith(b"HTTP/1.1 101 ")
         reader = threading.Thread(target=_read, args=(client,))
         reader.start()
         client.send(frames)
-        until_over(SHORT, lambda: client.sock.sendall(tiny))
+        until_over(seconds, lambda: client.sock.sendall(tiny))
         client.sock.shutdown(socket.SHUT_RDWR)
         reader.join()
     scene.survived()

@@ -3,17 +3,22 @@
 A page that says whether the relay is well has to be there when others keep connections and do
 nothing with them. So there is always room for one that comes: another is closed for it, one that
 waits for its peer. Of the address that has most; there, one that has been asked for nothing rather
-than one whose peer does not take what it asked for; and of these the one that has waited longest.
-One that the relay works for is never closed: no more are than there may be requests at a time.
+than one whose peer does not take what it asked for, once it has waited for a second; and then the
+one that has waited longest. One that the relay works for is never closed: no more are than there
+may be requests at a time.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
+
+YOUNG_SECONDS: Final = 1.0
+"""For so long it does not matter what a connection waits for: on a busy machine a peer says nothing
+for a moment after it has connected."""
 
 
 class Waits(enum.IntEnum):
@@ -77,8 +82,14 @@ class Room:
 
     def _least_missed(self) -> Guest | None:
         of = Counter(guest.address for guest in self._guests)
+        old = trio.current_time() - YOUNG_SECONDS
         waiting = [guest for guest in self._guests if guest.waits is not Waits.WORKS]
-        waiting.sort(key=lambda guest: (-of[guest.address], guest.waits, guest.since))
+
+        def order(guest: Guest) -> tuple[int, int, float]:
+            young = guest.since > old
+            return -of[guest.address], Waits.WORKS if young else guest.waits, guest.since
+
+        waiting.sort(key=order)
         for guest in waiting:
             # What it was asked for may have come while the loop was busy with something else.
             if guest.waits is Waits.SENDING or not guest.has_input():

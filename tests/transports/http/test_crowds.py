@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+import trio.testing
 
 from clearfunds.accounts import Ledger
 from clearfunds.transports.http import (
@@ -168,7 +169,10 @@ class Peer:
         return self.input
 
 
-async def test_it_is_of_the_address_with_most_then_idle_then_longest() -> None:
+async def test_it_is_of_the_address_with_most_then_idle_then_longest(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    await trio.sleep(10)
     room = Room(6)
     guests = [
         Peer("busy", "b", Waits.WORKS, 0.0),
@@ -190,6 +194,22 @@ async def test_it_is_of_the_address_with_most_then_idle_then_longest() -> None:
         assert len(room) == 6
     assert closed == ["early", "late", "sends", "other", "asks"]
     assert room.closed == 5
+
+
+async def test_for_a_moment_it_does_not_matter_that_one_has_asked_for_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    await trio.sleep(10)
+    room = Room(3)
+    now = trio.current_time()
+    guests = [
+        Peer("sends", "a", Waits.SENDING, now - 0.2),
+        Peer("has just come", "a", Waits.READING, now - 0.1),
+        Peer("sends since", "a", Waits.SENDING, now),
+    ]
+    assert all(room.enter(guest) for guest in guests)
+    assert room.enter(Peer("new", "b", Waits.WORKS, now))
+    assert [guest.name for guest in guests if guest.scope.cancel_called] == ["sends"]
 
 
 async def test_who_ends_makes_room() -> None:

@@ -32,9 +32,11 @@ async def numbers(peer: Peer, count: int) -> list[int]:
     with trio.fail_after(SECONDS):
         while len(found) < count:
             rest += await peer.stream.receive_some(1 << 18)
-            found += re.findall(rb"(\d{6})xx", rest)
-            # A number that has not come in full, or whose message goes on.
-            rest = rest[-9:].lstrip(b"0123456789") if rest.endswith(b"xx") else rest[-9:]
+            end = 0
+            for match in re.finditer(rb"(\d{6})xx", rest):
+                found.append(match[1])
+                end = match.end()
+            rest = rest[end:][-7:]  # of one that has not come in full there are seven at most
     return [int(number) for number in found]
 
 
