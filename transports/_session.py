@@ -219,8 +219,9 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
             # Not the exception itself, which would keep this session in whoever keeps log records.
             self._log(logging.WARNING, "closed", f"{self._who} closed: {reason}", reason)
             await self._say_why(exc)
-            # Where it was raised leads back here: kept, only the garbage collector could free this.
-            exc.__traceback__ = None
+            # Where it was raised, and why, leads back here: kept, only the garbage collector could
+            # free this.
+            exc.__traceback__ = exc.__context__ = exc.__cause__ = None
             await self._wait_to_leave()
         except OSError as exc:
             link.ending = Ending.LEFT

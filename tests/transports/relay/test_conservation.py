@@ -6,6 +6,7 @@ relay, or one of its connections, is cancelled one step of one task later.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import Counter
 from typing import Any, cast
@@ -18,6 +19,7 @@ from clearfunds.accounts import Account, AuditError
 from clearfunds.transports import Outlet, RelayAddresses, RelaySettings, serve_relay
 from clearfunds.transports import Relay as RealRelay
 from clearfunds.transports.mqtt import (
+    Connect,
     Disconnect,
     Packet,
     PingReq,
@@ -31,6 +33,7 @@ from clearfunds.transports.mqtt import (
     Unsubscribe,
     Will,
     encode,
+    encode5,
 )
 from tests.transports.peers import RunningRelay, connected, descriptors, running, until
 
@@ -223,10 +226,29 @@ async def test_a_client_that_is_cut_anywhere_in_what_it_says_leaves_nothing() ->
                 pass
 
 
-async def test_what_has_ended_is_not_left_to_the_garbage_collector() -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        b"",
+        b"\x10\xff\xff\x7f",  # a CONNECT of 2 MiB
+        b"\x10\x0c\0\4MQTT\4\0\0\0\0\0",  # without a client identifier, to be kept
+        encode5(Connect("c", protocol_level=5)) + b"\xd0\0",
+        encode(Connect("c")) + b"\x30\xff\xff\xff\x7f",
+        encode(Connect("c")) + b"\x36\0",
+    ],
+)
+async def test_what_has_ended_is_not_left_to_the_garbage_collector(fault: bytes) -> None:
     """Which the relay lets run seldom: what is in a cycle would stay, connection by connection."""
 
     async def come_and_go(relay: RunningRelay) -> None:
+        if fault:
+            async with await trio.open_tcp_stream("127.0.0.1", relay.port) as stream:
+                await stream.send_all(fault)
+                with contextlib.suppress(trio.BrokenResourceError):
+                    while await stream.receive_some(1 << 16):
+                        pass
+            await relay.deserted()
+            return
         async with connected(relay.port, "brief", will=Will("t/2", b"w")) as client:
             await client.subscribe("t/+", qos=1)
             await client.send(Publish("t/1", b"x", 1, packet_id=1), Publish("t/1", b"y"))
@@ -248,7 +270,15 @@ async def test_what_has_ended_is_not_left_to_the_garbage_collector() -> None:
             gc.set_debug(0)
             gc.enable()
             gc.garbage.clear()
-    for kind in ("Session", "Link", "Outlet", "Inflight", "Connection", "Account", "LoanedItem"):
+    for kind in (
+        "MqttSession",
+        "Link",
+        "Outlet",
+        "Inflight",
+        "Connection",
+        "Account",
+        "LoanedItem",
+    ):
         assert kinds[kind] == 0
     assert kinds.total() < 5 * 20  # none of the relay's own, at any rate
 
