@@ -12,6 +12,9 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
+PATTERN_CHARACTERS_MAX: Final = 200
+"""Characters of a pattern that comes from a peer: it is compared with every name."""
+
 _ESCAPED: Final = re.compile(r"\[([*?\[])\]")
 
 
@@ -20,6 +23,23 @@ def only_name(pattern: str) -> str | None:
     if re.search(r"[*?\[]", _ESCAPED.sub("", pattern)):
         return None
     return _ESCAPED.sub(r"\1", pattern)
+
+
+def of_peer(patterns: Iterable[str]) -> Patterns:
+    """Read patterns that a peer has sent; a match takes time linear in the name.
+
+    Raises:
+        ValueError: If one is too long; the message is a sentence.
+    """
+    given = list(patterns)
+    for pattern in given:
+        if len(pattern) > PATTERN_CHARACTERS_MAX:
+            msg = (
+                f"The pattern has {len(pattern)} characters; at most {PATTERN_CHARACTERS_MAX} "
+                "are allowed."
+            )
+            raise ValueError(msg)
+    return Patterns(given)
 
 
 class Patterns:

@@ -18,41 +18,39 @@ MARK: Final = (
 )
 
 INTRODUCTION: Final = """
-What the relay costs, how late it is, what it keeps in memory and whom it stops, measured on one
-machine beside the other servers that were found there. All of this page was written by one command,
-its sentences about results included: on another machine it says what is so there. (One table, of a
-backlog of full size, takes longer than that, and says which command it is of.) What was measured
-in every single pass is in [data/evidence/](data/evidence/); what it is good for is said
-[at the end](#what-to-distrust).
+The relay's CPU cost, latency, memory and backpressure, measured on one machine beside the other
+servers that were found there. One command wrote all of this page, its sentences about results
+included: on another machine they state the results there. (One table, of a backlog of full size,
+takes longer than that, and names its own command.) The figures of every single pass are in
+[data/evidence/](data/evidence/); [the end](#what-to-distrust) says how far to trust them.
 """
 
 BUSY: Final = 0.05
 """A section during which something else took more than this share of the cores is disturbed."""
 
 DISTRUST: Final = """
-**Everything is short.** A figure is the median of a few passes of a few seconds; in brackets are
-the least and the most of them. Where these are far apart the median says little. Ratios are taken
-within a pass, where both servers had the same neighbours.
+**Everything is short.** A figure is the median of a few passes of a few seconds, with minimum and
+maximum in brackets. Where these are far apart the median says little. Ratios are taken within a
+pass, where both servers had the same neighbours.
 
 **CPU time is counted in ticks of 10 ms**, for the whole server: all its threads and children, user
-and system. A difference of a per cent or two is none.
+and system. A difference of a per cent or two means nothing.
 
 **Loopback.** The sender's core does the receiver's TCP work, so that sending looks dearer than it
 would over a network. Nothing is encrypted.
 
 **One core for each server.** mosquitto, Redis and the relay could not use another; NATS and
-RabbitMQ would take more cores, and give more for it.
+RabbitMQ would use more cores, and deliver more.
 
-**Nobody was tuned**, the relay neither: each server has its own defaults, but for its port, its
-directory, and persistence, which is off where the section is not about it. One setting that
-somebody turns on for good reason can change every row of a table.
+**No server was tuned**, nor was the relay: each has its own defaults, except for its port, its
+directory, and persistence, which is off where the section is not about it. One setting, turned on
+for good reason, can change every row of a table.
 
-**The servers do not do the same.** One drops, another waits, a third cuts off: a figure of speed
-alone compares promises that are not alike. The columns about loss and about who was stopped are
-there for that.
+**The servers do not do the same.** One drops, another waits, a third cuts off: speed alone compares
+promises that are not alike. The columns about loss and backpressure are there for that.
 
-**The load generator was written by those whose server is measured.** It parses and counts all that
-it receives, and is tested against servers that cheat (tests/benchmarks/test_loadgen.py).
+**The relay's authors wrote the load generator.** It parses and counts all that it receives, and is
+tested against servers that cheat (tests/benchmarks/test_loadgen.py).
 """
 
 
@@ -227,7 +225,7 @@ def _beside(parts: Sequence[_Part], latest: Mapping[str, Any]) -> list[str]:
     ]
     return [
         "## Side by side",
-        "A row for each server; each column is from the section that has more about it.",
+        "A row for each server; each column is from the section that has the details.",
         table(["", "version", *columns], rows),
     ]
 

@@ -91,23 +91,23 @@ def render(data: dict[str, Any], full_size: Path = FULL_SIZE) -> Rendered:
     number, rate = settings["queues"], settings["rate"]
     introduction = wrapped(
         "The experiment that RabbitMQ's makers published in 2011, at a smaller size. "
-        f"{_count(number)} queues have all that is published, {settings['size']} bytes, "
-        f"{rate:,.0f} a second, for as long as it lasts: {number * rate:,.0f} messages a second to "
-        f"be queued (there 1,800). Each queue has {settings['consumers']} consumers with a "
-        "prefetch of 1 and an ack for each message. After "
-        f"{settings['steady_seconds']:g} s they go; at a backlog of {settings['backlog']:,} (there "
-        "500,000) they come back, as fast as the server lets them be. The server is "
-        "[examples/work_queue.py](../examples/work_queue.py), on disk, fsynced every 200 ms; one "
-        "run of each policy ([queues.md](queues.md#where-messages-are)): *steady* has the head of "
-        f"a queue in memory, *classic* all until there are {settings['memory'] / MIB / 2:.0f} MiB."
+        f"{_count(number)} queues each get every message published, {settings['size']} bytes, "
+        f"{rate:,.0f} a second throughout: {number * rate:,.0f} messages a second to be queued "
+        f"(there 1,800). Each queue has {settings['consumers']} consumers with a prefetch of 1 and "
+        f"an ack for each message. After {settings['steady_seconds']:g} s they leave; at a backlog "
+        f"of {settings['backlog']:,} (there 500,000) they come back, and read as fast as the "
+        "server lets them. The server is [examples/work_queue.py](../examples/work_queue.py), on "
+        "disk, fsynced every 200 ms; one run of each policy "
+        "([queues.md](queues.md#where-messages-are)): *steady* keeps the head of a queue in "
+        f"memory, *classic* everything up to {settings['memory'] / MIB / 2:.0f} MiB."
     )
     blocks = [
         introduction,
         FIGURE,
         _table(runs),
         wrapped(
-            "In 2011 the backlog drained while publishing went on, and the version that put more "
-            "on disk, and sooner, had memory flat-line earlier, drained faster, and took less CPU. "
+            "In 2011 the backlog drained while publishing went on. The version that wrote more to "
+            "disk, and sooner, had memory flat-line earlier, drained faster, and used less CPU. "
             "Here:"
         ),
         "\n".join(f"- {sentence}" for sentence in findings(runs)),

@@ -380,10 +380,10 @@ def _profile_part(profiles: list[Shares], options: list[dict[str, Any]]) -> list
     )
     text = (
         "**In the relay.** Where its CPU time goes under load (`python benchmarks/fanout.py "
-        "--profile`). Its user time is sampled from within, by a timer of that time (a sampler "
-        "from outside, which has to stop the process to look at it, sees little but system calls "
-        "in a virtual machine); a sample is put down to the innermost Python function. Bookkeeping "
-        "is all of `accounts/`, and all of what hands over and sends but the kernel's part."
+        "--profile`). A timer of its user time samples it from within (a sampler from outside, "
+        "which has to stop the process to look at it, sees little but system calls in a virtual "
+        "machine); a sample counts for the innermost Python function. Bookkeeping is all of "
+        "`accounts/`, and all code that hands over and sends, without the kernel's part."
     )
     said: list[str] = []
     for each in profiles:
@@ -429,15 +429,15 @@ def _ways_part(ways: list[Cost]) -> list[str]:
         *("loans / queues", "loans / channels", "runs / lists"),
     )
     text = (
-        "**Beside doing without.** One publisher and N consumers, tasks of one process, no "
-        "sockets: a burst of messages is published, and each consumer takes all there is "
-        "(`benchmarks/counterfactual.py`). *Loans*: a turn for each message, a mailbox for each "
-        "consumer. *Queues*: the same routes, but a plain deque for each; nothing bounds it, "
-        "nobody knows who waits for whom. *Channels*: a memory channel of Trio's for each; it is "
-        "bounded, by the number of its messages. *Runs*: loans, where a burst is one run, as the "
-        "relay has what it reads at once. *Lists*: plain queues of such runs. CPU seconds per "
-        "million deliveries. (A turn is more than accounting: what it does is done as a whole or "
-        "not at all, and that is in *loans*, too.)"
+        "**Without accounts.** One publisher and N consumers, tasks of one process, no sockets: a "
+        "burst of messages is published, and each consumer takes all there is "
+        "(`benchmarks/counterfactual.py`). *Loans*: a turn (a transaction) for each message, a "
+        "mailbox for each consumer. *Queues*: the same routes, but a plain deque for each, "
+        "unbounded, and nothing records who blocks whom. *Channels*: a Trio memory channel for "
+        "each, bounded by the number of its messages. *Runs*: loans, where a burst is one run, as "
+        "when the relay reads many messages at once. *Lists*: plain queues of such runs. CPU "
+        "seconds per million deliveries. (A turn is more than accounting: it happens as a whole or "
+        "not at all, and *loans* includes that.)"
     )
     said = _ways_said(by)
     picture = "![CPU per delivery with accounts and without](evidence-cost.svg)"
@@ -470,8 +470,8 @@ def _ways_said(by: dict[tuple[str, int, int], Cost]) -> str:
 def _operations_part(operations: list[dict[str, Any]]) -> list[str]:
     rows = [[each["name"], middle(each["ns"], ",.0f")] for each in operations]
     text = (
-        "**By operation.** Nanoseconds of CPU (`python benchmarks/micro.py`); the empty loop is in "
-        "all of them. To repay is to settle."
+        "**By operation.** Nanoseconds of CPU (`python benchmarks/micro.py`), each with the empty "
+        "loop. To repay is to settle."
     )
     return [wrapped(text), table(("operation", "ns"), rows, right=(1,))]
 
@@ -493,8 +493,8 @@ def _options_part(options: list[dict[str, Any]]) -> list[str]:
     for regime in LOADS:
         head += [f"{regime}: CPU s per M", "ratio"]
     text = (
-        "**What looks on.** The relay with what may look at its accounts, as much as it can do; "
-        "ratios are to the plain one in the same pass."
+        "**Observability.** The relay with each observer of its accounts at full use; ratios are "
+        "to the plain one in the same pass."
     )
     return [wrapped(text), table(head, rows, right=range(1, len(head)))]
 
@@ -502,7 +502,7 @@ def _options_part(options: list[dict[str, Any]]) -> list[str]:
 def _memory_part(memory: dict[str, float], idle_: dict[str, Any] | None) -> list[str]:
     rows = [
         ["an account", size_of(memory["account"])],
-        ["a loan, without what is lent", size_of(memory["loan"])],
+        ["a loan, without its payload", size_of(memory["loan"])],
         ["a delivery that joins the loan before it", size_of(memory["joined"])],
     ]
     if idle_ is not None:
@@ -512,8 +512,8 @@ def _memory_part(memory: dict[str, float], idle_: dict[str, Any] | None) -> list
             ["the same with a subscription", size_of(1024 * idle_["subscribed"])],
         ]  # fmt: skip
     text = (
-        "**In memory.** Of Python's objects by `tracemalloc`; of connections as the process's "
-        "resident memory grows (`python benchmarks/idle.py`)."
+        "**In memory.** Python's objects by `tracemalloc`; connections by the growth of the "
+        "process's resident memory (`python benchmarks/idle.py`)."
     )
     return [wrapped(text), table(("", "each"), rows, right=(1,))]
 

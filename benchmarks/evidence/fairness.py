@@ -95,17 +95,16 @@ def render(data: dict[str, Any]) -> Rendered:
     weighted = next((each for each in runs if each.what == "weights"), None)
     parts = [_introduction(runs), _table(greedy)]
     if greedy:
-        parts.append("![Each publisher's part of what was delivered](evidence-fairness.svg)")
+        parts.append("![Each publisher's part of the deliveries](evidence-fairness.svg)")
     parts += _remarks(greedy)
     if weighted is not None:
         parts.append(_weights(weighted))
     parts.append(
         wrapped(
-            "A part is of the bytes delivered while it was counted. *Delivered of due* is below "
-            "100 % also where nothing is lost, but what is kept for the subscriber gets more and "
-            "more. *p99* is from the time at which a message was due to its arrival; of "
-            "what was lost there is none. One run each: parts move by a per cent or two from run "
-            "to run."
+            "Parts are of the bytes delivered during the count. *Delivered of due* is below 100 % "
+            "also where nothing is lost but the subscriber's backlog (consumer lag) keeps growing. "
+            "*p99* is from the time at which a message was due to its arrival; lost messages have "
+            "none. One run each: parts move by a per cent or two from run to run."
         )
     )
     figures = {"fairness": lambda: _figure(greedy, weighted)} if greedy else {}
@@ -119,16 +118,16 @@ def _introduction(runs: Sequence[Found]) -> str:
         for each in runs
         if each.what == "greedy" and each.pace < pace
     ]
-    less = f" (of {listed(slower)}, and publishers want as much less)" if slower else ""
+    less = f" (of {listed(slower)}; publishers want less in proportion)" if slower else ""
     return wrapped(
         f"One subscriber reads {pace / 1e6:g} MB/s{less}, steadily, of publishers that together "
         f"want {OVER:g} times as much: {EQUALS} *equals* with a connection each and messages of "
-        f"{PAYLOAD:,} bytes; one that has {CONNECTIONS} connections (*many*), each as greedy as an "
-        f"equal's; and one whose messages are {LARGE} times as large (*large*), as often. Beside "
-        f"them an *innocent* one sends {INNOCENT_RATE:g} messages of {SMALL} bytes a second and "
-        f"wants no more. A tenth of what is read is a fair part for each but that one. "
-        "QoS 0; every server as it comes. *The relay with tenants* has a tenant for each "
-        f"publisher, who share {size_of(SERVER_LIMIT)} ([fairness.md](fairness.md)): "
+        f"{PAYLOAD:,} bytes; one with {CONNECTIONS} connections (*many*), each as greedy as an "
+        f"equal's; and one whose messages are {LARGE} times as large (*large*), at the same rate. "
+        f"Beside them an *innocent* one sends {INNOCENT_RATE:g} messages of {SMALL} bytes a second "
+        f"and wants no more. A fair part for each of the others is a tenth of the bytes read. "
+        "QoS 0; every server as it comes. *The relay with tenants* has one tenant per publisher, "
+        f"which share {size_of(SERVER_LIMIT)} ([fairness.md](fairness.md)): "
         f"`--server-limit-bytes={SERVER_LIMIT} --tenant=equal-1,client=equal-1.* ...`."
     )
 
@@ -235,8 +234,8 @@ def _weights(found: Found) -> str:
         for each in found.publishers
     ]
     text = (
-        f"Three tenants with weights, two connections each, of which each alone wants all that is "
-        f"read ({found.read / 1e6:.0f} of {found.pace / 1e6:.0f} MB/s):"
+        f"Three tenants with weights, two connections each; each alone wants everything that the "
+        f"subscriber reads ({found.read / 1e6:.0f} of {found.pace / 1e6:.0f} MB/s):"
     )
     head = ("weight", "part by weight", "part delivered", "off by")
     return f"{wrapped(text)}\n\n{table(head, rows, right=range(4))}"

@@ -136,19 +136,18 @@ def render(data: dict[str, Any]) -> Rendered:
     servers = in_order(sample.server for sample in results.samples)
     regimes = [name for name in WORDS if any(s.regime == name for s in results.samples)]
     introduction = wrapped(
-        "One publisher, N subscribers to all that it publishes, 200 bytes each, as fast as the "
-        "server lets them. *Pipelined* means writes of up to 64 KiB with many messages in "
-        "each; *random sizes* are 50 to 400 bytes; with *eight topics* each message has "
-        "another one than the message before; with *one in flight* nothing is sent before the "
-        "last message has reached all nine. *Syndicate* is the relay with that protocol, else "
-        "as N=9."
+        "One publisher, N subscribers to all its messages, 200 bytes each, as fast as the server "
+        "lets them. *Pipelined* means writes of up to 64 KiB with many messages in each; *random "
+        "sizes* are 50 to 400 bytes; with *eight topics* each message has another topic than the "
+        "one before; with *one in flight* the publisher waits until each message has reached all "
+        "nine. *Syndicate* is the relay with that protocol, otherwise as N=9."
     )
     passes = data["passes"]
     costs = wrapped(
         f"**CPU seconds of the server per million deliveries**, over {data['seconds']:g} s of "
         + (
             f"publishing: medians of {passes} passes, of {data['passes_one']} with one in flight, "
-            "the least and the most in brackets (without brackets there was one pass)."
+            "minimum and maximum in brackets (without brackets: one pass)."
             if passes > 1
             else "publishing, in one pass."
         )
@@ -159,10 +158,10 @@ def render(data: dict[str, Any]) -> Rendered:
         costs,
         _matrix(results, regimes, servers, _cpu, ".2f", spread=True),
         _against(results, regimes, servers),
-        "**Deliveries a second**, in thousands, both sides with a core of their own:",
+        "**Deliveries a second**, in thousands, with a core for each side:",
         _matrix(results, regimes, servers, _thousands, ",.0f", spread=False),
         *_remarks(results),
-        "<details><summary>All that was measured</summary>",
+        "<details><summary>All measurements</summary>",
         _details(results, regimes, servers),
         "</details>",
     ]
@@ -230,7 +229,7 @@ def _against(results: Results, regimes: list[str], servers: list[str]) -> str:
         return ""
     head = ["the relay", *(WORDS[name] for name in regimes)]
     return (
-        "**The relay's CPU as a ratio to another's**, within a pass; below 1 the relay takes less:"
+        "**The relay's CPU as a ratio to another's**, within a pass; below 1 the relay uses less:"
         f"\n\n{table(head, rows, right=range(1, len(head)))}"
     )
 
@@ -245,8 +244,8 @@ def _remarks(results: Results) -> list[str]:
         lines.append(f"**Not everything arrived** from {listed(where)}; from the others it did.")
     elif results.samples:
         lines.append(
-            f"All {deliveries / 1e6:,.0f} million deliveries that were measured arrived, none was "
-            "lost, repeated or altered."
+            f"All {deliveries / 1e6:,.0f} million measured deliveries arrived; none was lost, "
+            "repeated or altered."
         )
     full = in_order(s.server for s in results.samples if s.measurement.generator_share > 0.95)
     if full:

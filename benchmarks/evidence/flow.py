@@ -46,8 +46,8 @@ MOST_MIB: Final = LIMIT_MIB + DEFAULT_LIMIT_ITEMS * ITEM_KIB / 1024
 """What a connection may make the relay keep, by default."""
 
 SCHEMES: Final = {
-    "debt": f"who publishes waits when it owes for {DEFAULT_LIMIT_ITEMS:,} messages or 8 MiB",
-    "credit": "when one of those it sends to has no credit left for it (400, 200 more each time; "
+    "debt": f"when it owes for {DEFAULT_LIMIT_ITEMS:,} messages or 8 MiB",
+    "credit": "when one of its receivers has no credit left for it (400, 200 more each time; "
     "queues in the store 4,000, 800)",
     "nothing": "never: no limit, no patience, no alarm",
 }
@@ -222,12 +222,12 @@ def render(data: dict[str, Any]) -> Rendered:
 def _introduction(data: Mapping[str, Any]) -> str:
     schemes = "; ".join(f"*{name}*: {words}" for name, words in SCHEMES.items())
     return wrapped(
-        f"The same relay under three schemes, which say when a publisher is not read: {schemes}. "
-        "What `nothing` may take is bounded here by how fast and how long each load is, and a load "
-        f"ends when the relay has {size_of(data['most_bytes'])} more than before "
-        f"({_ended(data)}). Keeping up was measured {data['passes']} times, all schemes in turn, "
-        "the others once. [credit-flow.md](credit-flow.md) has debt and credit at full size, and "
-        "what each is."
+        "The same relay under three schemes, which decide when a publisher is not read "
+        f"(backpressure): {schemes}. Only the rate and length of each load bound the memory of "
+        f"`nothing` here, and a load ends when the relay has {size_of(data['most_bytes'])} more "
+        f"than before ({_ended(data)}). Keeping up was measured {data['passes']} times, all "
+        "schemes in turn, the others once. [credit-flow.md](credit-flow.md) explains debt and "
+        "credit, and measures them at full size."
     )
 
 
@@ -278,7 +278,7 @@ def _keep_up(data: Mapping[str, Any], found: Found) -> tuple[str, str]:
         for scheme in ("debt", "credit")
     }
     after = (
-        f"Beside `nothing`, within a pass, debt takes {_range(ratios['debt'])} times the CPU, "
+        f"Compared to `nothing`, within a pass, debt takes {_range(ratios['debt'])} times the CPU, "
         f"credit {_range(ratios['credit'])} times (fan-out {_all(fan_outs)}). "
     )
     if fan_outs and ratios["debt"][-1] > 1 + DEARER:
@@ -289,8 +289,8 @@ def _keep_up(data: Mapping[str, Any], found: Found) -> tuple[str, str]:
             "so that the publisher waits for them, and they are sent in smaller pieces. "
         )
     after += (
-        "Under `nothing` the relay keeps its books as well, only nobody waits for them: what "
-        "bookkeeping itself costs is [another section](#cost)."
+        "Under `nothing` the relay keeps its books as well, only nobody waits for them: "
+        "[another section](#cost) has the cost of bookkeeping itself."
     )
     return wrapped(before), wrapped(after)
 
@@ -303,9 +303,9 @@ def _stall(data: Mapping[str, Any], found: Found) -> tuple[str, str]:
     seconds = data["seconds"]["stall"]
     before = (
         f"**One subscriber stops reading for {seconds:g} seconds**, of as many as the fan-out "
-        f"says. {data['paced']:,} messages a second of {data['paced_bytes']} bytes; on the same "
-        "connection, and on another, a message every 10 ms to somebody innocent. Over Unix "
-        "sockets, in which the kernel keeps little:"
+        f"says. {data['paced']:,} messages a second of {data['paced_bytes']} bytes; the same "
+        "connection, and another one, also send a message every 10 ms to an innocent subscriber, "
+        "to show head-of-line blocking. Over Unix sockets, in which the kernel keeps little:"
     )
     if not found.fan_outs("stall"):
         return wrapped(before), "Not all schemes could be measured."
@@ -367,8 +367,8 @@ def _until_full(data: Mapping[str, Any], found: Found) -> str:
 def _queues(data: Mapping[str, Any], found: Found) -> tuple[str, str]:
     before = (
         "**Queues on a slow disk.** One publisher with QoS 1, as fast as it is confirmed and with "
-        "20,000 messages unconfirmed at most, into the queues of as many kept sessions whose "
-        "clients are away; what is written is on the disk after "
+        "at most 20,000 unconfirmed messages, into the queues of as many persistent sessions whose "
+        "clients are away; a write reaches the disk after "
         f"{data['fsync_interval']:g} s. The innocent ones as above; "
         f"{data['seconds']['queues']:g} s:"
     )
@@ -388,8 +388,8 @@ def _queues(data: Mapping[str, Any], found: Found) -> tuple[str, str]:
         )
     if any(found.middle("queues", s, most, "confirmed") == 0 for s in found.schemes):
         sentences.append(
-            "Where nothing was confirmed the time was too short: what had come first was still on "
-            "its way to the disk."
+            "Where nothing was confirmed the time was too short: the first messages were still on "
+            "their way to the disk."
         )
     return wrapped(before), wrapped(" ".join(sentences))
 
@@ -446,7 +446,7 @@ def _credit(found: Found) -> str:
     grows = bool(queued) and queued[-1] > 2 * queued[0]
     word = "memory that grows with the number of queues" if grows else "memory for queues"
     return (
-        f"buys the earliest word of somebody slow, for {_range(stuck, '.1f')} MiB. It costs "
+        f"buys the earliest sign of a slow consumer, for {_range(stuck, '.1f')} MiB. It costs "
         f"{_cpu(found, 'credit')} times the CPU of nothing while all keep up; "
         f"{_silences_of(found, 'credit')}; and {word}, {_range(queued, '.1f')} MiB."
     )
@@ -455,9 +455,9 @@ def _credit(found: Found) -> str:
 def _nothing(found: Found) -> str:
     stuck, queued = (_memory(found, load, "nothing") for load in ("stall", "queues"))
     return (
-        "buys that nobody is stopped for anybody else: "
-        f"{_silences_of(found, 'nothing')}. It costs memory for as long as somebody is slow: "
-        f"{_range([*stuck, *queued], '.1f')} MiB in these few seconds, and there is no end to it."
+        "buys that no slow consumer stops a publisher: "
+        f"{_silences_of(found, 'nothing')}. It costs memory for as long as a consumer is slow: "
+        f"{_range([*stuck, *queued], '.1f')} MiB in these few seconds, without bound."
     )
 
 

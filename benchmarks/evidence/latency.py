@@ -298,10 +298,9 @@ def render(data: dict[str, Any]) -> Rendered:
         wrapped(
             f"One publisher, {data['subscribers']} subscribers, {data['payload']} bytes, MQTT or "
             "the server's own protocol. Messages are due at fixed times, evenly spaced, and are "
-            "sent when they are due, whatever the server does (an open loop): the latency of a "
+            "sent when they are due, whatever the server does (an open loop). The latency of a "
             "delivery counts **from when its message was due** to when the subscriber had read "
-            "it, so that a server that stops for 50 ms has that in all the messages that were due "
-            "meanwhile."
+            "it: a server that stops for 50 ms delays all messages that were due meanwhile."
         ),
         wrapped(_most(data["most"])),
         "![How late deliveries are, by percentile](evidence-latency.svg)",
@@ -310,22 +309,21 @@ def render(data: dict[str, Any]) -> Rendered:
         blocks.append(
             wrapped(
                 f"*{label(POLLING)}* is the relay that stays awake for a millisecond after each "
-                "read, for as much of a core as the column *CPU* says: one that sleeps has to be "
-                "woken, and finds its caches empty where others have used them meanwhile."
+                "read, for as much of a core as the column *CPU* says. A process that sleeps has "
+                "to be woken, and finds its caches empty if others have used them meanwhile."
             )
         )
     for pace in paces:
         blocks += [wrapped(_heading(pace)), _table(pace), *_doubt(pace), *_remarks(pace)]
     blocks.append(
         wrapped(
-            "Microseconds; the median of the passes, with the least and the most of them in "
-            f"brackets. A pass is {data['seconds']:g} s, and the servers take turns while all are "
-            f"up; after each {data['turns']} they are started afresh. *CPU* is the share of its "
-            "core that the server used. *Late* is by how much the generator itself sent late, at "
-            "its 99th percentile: what is not far above that says little about a server. A run "
-            f"with more than {DISTURBED:g} µs of that was disturbed by the machine and done again, "
-            f"{RETRIES} times at most, whichever server it was of; "
-            "the one in which the generator was least late counts."
+            "Microseconds; the median of the passes, with minimum and maximum in brackets. A pass "
+            f"is {data['seconds']:g} s, and the servers take turns while all are up; after each "
+            f"{data['turns']} they are restarted. *CPU* is the share of its core that the server "
+            "used. *Late* is the generator's own delay in sending, at its 99th percentile: a "
+            "latency not far above it says little about a server. A run with more than "
+            f"{DISTURBED:g} µs of it was disturbed by the machine and repeated, at most {RETRIES} "
+            "times, for any server; the run with the smallest delay counts."
         )
     )
     return Rendered("\n\n".join(blocks), {"latency": lambda: figure(paces)}, claims, _beside(paces))
@@ -335,10 +333,10 @@ def _most(most: Mapping[str, float]) -> str:
     words = [f"{label(server)} {most[server]:,.0f}" for server in in_order(most)]
     slowest = min(most, key=most.__getitem__)
     return (
-        "What they take at most, pipelined, in messages a second (nine deliveries each): "
+        "The highest rates, pipelined, in messages a second (nine deliveries each): "
         f"{listed(words)}. The slowest is {label(slowest)}: all are run at half of its rate. "
-        "At such a pace most servers have one message at a time, and sleep before the next: what "
-        "counts then is how long one takes, not how many fit into a second."
+        "At such a pace most servers have one message at a time, and sleep before the next: the "
+        "time of one message counts then, not the number in a second."
     )
 
 

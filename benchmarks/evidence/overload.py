@@ -153,11 +153,11 @@ def _sentences(runs: Sequence[Run]) -> list[str]:
 
 def _of_the_relay(run: Run) -> str:
     return (
-        f"By the relay's own books never more than {size_of(run['owed'])} were owed at once, of "
-        f"{size_of(LIMIT)} that a connection may owe before it is read no more; they count a "
-        f"message once for each subscriber, while its bytes are in memory once. Beyond that up to "
-        f"{size_of(run['sockets'])} were in the kernel's sockets, which are nobody's debt: the "
-        f"kernel makes their buffers larger by itself. The books "
+        f"By the relay's own books at most {size_of(run['owed'])} were owed at once, of "
+        f"{size_of(LIMIT)} that a connection may owe before it is no longer read (its high-water "
+        f"mark). They count a message once for each subscriber, while its bytes are in memory "
+        f"once. Up to {size_of(run['sockets'])} more were in the kernel's sockets, which are "
+        f"nobody's debt: the kernel enlarges their buffers by itself. The books "
         f"{'balanced' if run['balanced'] else '**did not balance**'} in the end."
     )
 
@@ -168,7 +168,7 @@ def _told(runs: Sequence[Run]) -> str:
         for run in runs
         for line in run["log"][:1]
     ]
-    return "\n".join(["What their logs say of it, the first line of each:", "", *lines])
+    return "\n".join(["The first line of each log:", "", *lines])
 
 
 # -- the section --------------------------------------------------------------------------------
@@ -185,18 +185,17 @@ def render(data: dict[str, Any]) -> Rendered:
         f"A publisher offers {terms['rate']:,} messages a second of {size:,} bytes "
         f"({terms['rate'] * size / 1e6:.0f} MB/s) to {readers} subscribers, each of which takes "
         f"{terms['taken']:,} a second ({terms['taken'] / terms['rate']:.0%} of that) for "
-        f"{time_of(terms['push'])}; then it is silent, and they take what is left as fast as "
-        "they can. While a server does not take what is sent, its publisher waits, and afterwards "
-        f"goes on at its pace. One run each. A server that comes to {terms['cap']:,.0f} MB above "
-        "idle is killed, for the machine's sake; one that has cut off everybody is left alone a "
-        "second later."
+        f"{time_of(terms['push'])}; then it is silent, and they read the rest as fast as they can. "
+        "While a server does not read, its publisher waits, and then goes on at its pace. One run "
+        f"each. A server that reaches {terms['cap']:,.0f} MB above idle is killed, for the "
+        "machine's sake; the run ends a second after a server has cut off everybody."
     )
     words = (
-        "*Held by itself*: the most that had been published, had not been delivered, was not "
-        "dropped later, and was in none of the kernel's sockets, counted for each subscriber. *In "
-        "sockets*: the most that the kernel held, of both ends. *Publisher held back*: the share "
-        "of what was offered that the server did not read in that time, for want of room or of "
-        "time. *Delivered* and *lost*: by number, at each subscriber; "
+        "*Held by itself*: the maximum that was published, not yet delivered, not dropped later, "
+        "and in none of the kernel's sockets, counted for each subscriber. *In sockets*: the "
+        "maximum that the kernel held, of both ends. *Publisher held back*: the share of the "
+        "offered messages that the server did not read in that time, for lack of room or of time. "
+        "*Delivered* and *lost*: by number, at each subscriber; "
         f"{readers} deliveries are due for each message."
     )
     blocks = [
@@ -251,14 +250,14 @@ def _claims(relay: Run | None) -> tuple[Claim, ...]:
     owed, held, balanced = of("owed"), of("held_bytes"), of("balanced")
     return (
         Claim(
-            "overload: what the relay was owed at most, by its books, at most 1.1 x its limit of "
+            "overload: the relay's highest debt, by its books, at most 1.1 x its limit of "
             f"{size_of(LIMIT)}",
             None if owed is None else owed / LIMIT,
             1.1,
         ),
         Claim(
-            "overload: what the relay held itself, seen from outside, at most 1.5 x its limit "
-            "(with what it has read and not yet charged, and what moved while it was looked)",
+            "overload: held by the relay itself, seen from outside, at most 1.5 x its limit (with "
+            "input read and not yet charged, and bytes that moved during the look)",
             None if held is None else held / LIMIT,
             1.5,
         ),

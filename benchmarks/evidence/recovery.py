@@ -243,17 +243,16 @@ def render(data: dict[str, Any]) -> Rendered:
     introduction = wrapped(
         f"A publisher sends {data['rate']:,} messages a second of {data['payload']:,} bytes to "
         f"{data['subscribers']} subscribers, each message when it is due, whatever the server "
-        f"does. After {begins:g} s one of the subscribers stops reading, for {data['away']:g} s; "
-        f"what it misses meanwhile is {data['rate'] * data['payload'] * data['away'] / 1e6:.0f} "
-        "MB. Then it reads as fast as it can; one that was cut off connects again. *As before* is "
-        "the first moment from its return on from which, for half a second, all that becomes due "
-        "comes to it with a latency (99th percentile, from when it was due) of at most twice "
-        f"what it was before it stopped, or {SLACK:g} ms more than that: deliveries are in "
-        "order, so that what it had missed has then come, or never will. The relay is measured "
-        "as it comes (for 20 s it waits for who is stuck, and so do publishers when the "
-        "connection owes too much), and with policies that are not patient at all: *conflate* "
-        f"keeps the latest message of each of {data['topics']} topics, *spill* keeps all of them "
-        "on disk."
+        f"does. After {begins:g} s one of the subscribers stops reading, for {data['away']:g} s, "
+        f"and misses {data['rate'] * data['payload'] * data['away'] / 1e6:.0f} MB. Then it reads "
+        "as fast as it can; if it was cut off, it connects again. *As before* is the first moment "
+        "from its return on from which, for half a second, all messages that become due reach it "
+        "with at most twice the latency (99th percentile, from when they were due) of before it "
+        f"stopped, or {SLACK:g} ms more than that: deliveries are in order, so that the missed "
+        "messages have then come, or never will. The relay is measured as it comes (for 20 s it "
+        "waits for the slow consumer, and so do publishers when the connection owes too much), "
+        "and with policies without patience: *conflate* keeps the latest message of each of "
+        f"{data['topics']} topics (a last-value cache), *spill* keeps all of them on disk."
     )
     rows = [_row(run, begins, returns) for run in runs]
     head = [

@@ -98,32 +98,32 @@ def render(data: dict[str, Any]) -> Rendered:
     """Show how costs grow, and hold them to their budgets."""
     samples = [Sample(**each) for each in data["samples"]]
     growths = Growth.of(samples)
-    again = {1: "", 2: " All is done twice, each time with fresh relays."}.get(
-        data["rounds"], f" All is done {data['rounds']} times, each time with fresh relays."
+    again = {1: "", 2: " Everything is done twice, with fresh relays."}.get(
+        data["rounds"], f" Everything is done {data['rounds']} times, with fresh relays."
     )
     introduction = wrapped(
-        f"""What a delivery costs the relay, in CPU seconds per million, when there is more of
-        something. The load beside it is one publisher and nine subscribers, pipelined and with one
-        message in flight; in the last rows the subscribers themselves are what there is more of.
-        The relays of all sizes run at the same time and are given the load in turn,
-        {data["seconds"]:g} s each, so that what is compared was measured within seconds.{again}"""
+        f"""The relay's cost of a delivery, in CPU seconds per million, as one number grows. The
+        load beside it is one publisher and nine subscribers, pipelined and with one message in
+        flight; in the last rows the number of subscribers itself grows. The relays of all sizes run
+        at the same time and get the load in turn, {data["seconds"]:g} s each, so that compared
+        figures were measured within seconds.{again}"""
     )
     columns = wrapped(
-        """*Times* is how often as dear a delivery is with the most as with the fewest: the median
-        over the passes, the least and the most in brackets. *Growth* is the b of
-        cost = a * number^b, fitted to all sizes: 0 is none, and below 0 the total grows more slowly
-        than linearly with what there is more of."""
+        """*Times* is the cost of a delivery with the most over that with the fewest: the median of
+        the passes, minimum and maximum in brackets. *Growth* is the b of cost = a * number^b,
+        fitted to all sizes: 0 is none, and below 0 the total grows more slowly than linearly with
+        the number."""
     )
     head = ["", "load", "from", "to", "CPU s per M, fewest", "most", "times", "growth"]
     blocks = [
         introduction,
-        "![What a delivery costs, by how much there is of what](evidence-scaling.svg)",
+        "![What a delivery costs, over each of these numbers](evidence-scaling.svg)",
         columns,
         table(head, [_row(growth) for growth in growths], right=range(2, len(head))),
         wrapped(
-            """*Topics in turn* are all taken by one wildcard of each subscriber, and each has been
+            """One wildcard of each subscriber matches all *topics in turn*, and each topic has been
             published to before it is measured. *Publishers in debt* have each published something
-            that a subscriber, who does not read, still has."""
+            that a subscriber, which does not read, still has."""
         ),
         *_about_limits(growths),
         *_about_noise(samples),

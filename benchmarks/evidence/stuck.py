@@ -212,7 +212,7 @@ def _told(runs: Sequence[Run]) -> str:
         if run["log"] and (run["server"] in SHOWN or _server(run) != "relay")
         for line in [next((each for each in run["log"] if "WARNING" in each), run["log"][-1])]
     ]
-    return "\n".join(["What the logs say, a line of each:", "", *lines]) if lines else ""
+    return "\n".join(["One line of each log:", "", *lines]) if lines else ""
 
 
 # -- the section --------------------------------------------------------------------------------
@@ -225,18 +225,18 @@ def render(data: dict[str, Any]) -> Rendered:
     patience, rate = float(data["patience"]), float(terms["rate"])
     load = (
         f"One publisher sends {rate:,.0f} messages a second of {terms['payload']:,} bytes to "
-        f"{SUBSCRIBERS} subscribers; {time_of(terms['warm'])} later one of them reads no more, for "
-        f"good, and it is watched what the other {SUBSCRIBERS - 1} get. The publisher catches up "
-        "with nothing: while its server does not take what it sends it waits, and goes on at its "
-        "pace. So what the others lack, and did not lose, was not sent. The relay is measured as "
-        "it comes (a patience of 20 s, then the stuck one is disconnected), and with a patience "
-        f"of {time_of(patience)} under each policy. One run each. "
-        "[patience.md](patience.md) says what the policies do, and shows the same with a slower "
-        "publisher that is watched for longer, and with a subscriber that comes back."
+        f"{SUBSCRIBERS} subscribers; {time_of(terms['warm'])} later one of them stops reading for "
+        f"good, and the other {SUBSCRIBERS - 1} are watched. The publisher does not catch up: "
+        "while its server does not read, it waits, and then goes on at its pace. So messages that "
+        "the others lack, and did not lose, were not sent. The relay is measured as it comes (a "
+        "patience of 20 s, then the slow consumer is disconnected), and with a patience of "
+        f"{time_of(patience)} under each policy. One run each. [patience.md](patience.md) explains "
+        "the policies, and shows the same with a slower publisher that is watched for longer, and "
+        "with a subscriber that comes back."
     )
     words = (
-        "*The other eight got*: of what was offered, the one that got the least. *The stuck one "
-        "lost*: of all that was sent, once everything that was still to come had been read."
+        "*The other eight got*: the share of the offered messages, for the one that got the least. "
+        "*The stuck one lost*: of all that was sent, after it had read the rest."
     )
     blocks = [
         wrapped(load),

@@ -158,19 +158,19 @@ def render(data: dict[str, Any]) -> Rendered:
         f"queue in a cluster of three): messages of {settings['size']:,} bytes, one publisher, one "
         "consumer, as fast as they are let. Here against "
         "[examples/work_queue.py](../examples/work_queue.py), on disk, fsynced every 200 ms, over "
-        "loopback, both clients in one process. What is not swept is a window of 1,000, a prefetch "
-        "of 1,000 and an ack for each message. Each point is a fresh server, "
+        "loopback, both clients in one process. Settings that are not swept are a window of 1,000, "
+        "a prefetch of 1,000 and an ack for each message. Each point is a fresh server, "
         f"{settings['warm_up']:g} s of warm-up and {settings['seconds']:g} s measured, "
         f"{settings['runs']} times in a mixed order; lines and tables are medians, shades go from "
-        "the least to the most."
+        "minimum to maximum."
     )
     blocks = [
         introduction,
         FIGURE,
         *(_table(sweep) for sweep in sweeps.values()),
         wrapped(
-            "What the post says, in a sentence each, and whether it is so here, where figures that "
-            f"differ by less than {ALIKE:.0%} count as alike:"
+            "The post's findings, and whether they hold here; figures that differ by less than "
+            f"{ALIKE:.0%} count as alike:"
         ),
         table(
             ["", "the post", "here", "the same"],
@@ -223,7 +223,7 @@ def _rises(window: Sweep) -> list[str]:
         f"From {window.at(first):,.0f} to {window.at(window.best):,.0f} a second; nine tenths of "
         f"that from a window of {knee:,} on."
     )
-    post = "Throughput rises with it up to a point, and no more from there on."
+    post = "Throughput rises with the window up to a point, and no further."
     return [post, here, _word(first < knee < last)]
 
 
@@ -246,7 +246,7 @@ def _too_deep(window: Sweep) -> list[list[str]]:
         return []
     return [
         [
-            "10,000 has nothing over 1,000 but latency.",
+            "10,000 adds nothing to 1,000 but latency.",
             f"{speed:.2f} times the messages a second at {latency:.2g} times the latency (p50).",
             _word(speed <= 1 + ALIKE and latency > 1 + ALIKE),
         ]
@@ -269,7 +269,7 @@ def _one(prefetch: Sweep) -> list[list[str]]:
 
 def _enough(prefetch: Sweep) -> list[str]:
     return [
-        "From 100 on it is at the top.",
+        "From 100 on throughput is at its maximum.",
         f"Nine tenths of the best from {prefetch.knee:,} on.",
         _word(prefetch.knee <= 100),
     ]
@@ -282,7 +282,7 @@ def _deep(prefetch: Sweep) -> list[list[str]]:
         return []
     return [
         [
-            "A high one (1,000 and 10,000) costs no latency beside 100.",
+            "A high prefetch (1,000 and 10,000) has no more latency than 100.",
             f"{' and '.join(f'{ratio:.2g}' for ratio in latencies)} times the latency (p50).",
             _word(max(latencies) <= 1 + ALIKE),
         ]
@@ -323,7 +323,7 @@ def _late(acks: Sweep) -> list[list[str]]:
     as_which = "as quorum queues" if share >= 1 - ALIKE else "as mirrored queues"
     return [
         [
-            "At half of the prefetch (500) mirrored queues have fallen off, quorum queues not.",
+            "At half of the prefetch (500) mirrored queues slow down, quorum queues do not.",
             f"{share:.0%} of the best.",
             as_which,
         ]
@@ -334,9 +334,8 @@ def _remark(data: Mapping[str, Any]) -> str:
     runs = [run for point in data["points"] for run in point["runs"]]
     busiest = max(run["client_cpu"] for run in runs)
     text = (
-        "Where windows differ is in what they have to cover: the time until a confirm comes, which "
-        "is a network and two replicas in the post, and loopback here. The two clients took "
-        f"{busiest:.0%} of a core at most"
+        "Windows have to cover the time until a confirm comes, which is a network and two replicas "
+        f"in the post, and loopback here. The two clients took {busiest:.0%} of a core at most"
     )
     text += ": they were the limit somewhere." if busiest > 0.9 else ": they were not the limit."
     return text

@@ -1,1 +1,80 @@
-"""Debt-accounting flow control for pub/sub servers in Trio."""
+"""Debt-accounting flow control for pub/sub servers in Trio.
+
+Every event is a `LoanedItem`, charged to the `Account` that caused it until every subscriber has
+it. A reader awaits `account.ensure_clear_funds()` before it reads its socket, so that an account
+which owes too much is not read: backpressure, with a name on it.
+
+Begin with a `Ledger`, which has the accounts. `ledger.open("alice", limit=Limit(items=5))` is an
+`Account`; `with account.turn() as turn:` publishes to a `Dataspace`, all or nothing; a `Mailbox` is
+the simplest subscriber. Start `watch_patience(ledger)` in your nursery, so that a slow consumer is
+dealt with. `examples/quickstart.py` is all of that in 20 lines, docs/library.md the whole story.
+
+What is needed to write a server is here; the rest is in `clearfunds.accounts`, `.dataspace`,
+`.transports` (with `.transports.mqtt`, `.transports.http`), `.store`, and in `.range_client`,
+`.sink_client` and `.relay_client`, which need no Trio.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .accounts import Account as Account
+    from .accounts import AccountError as AccountError
+    from .accounts import FixedLimit as FixedLimit
+    from .accounts import Holder as Holder
+    from .accounts import LatencyLimit as LatencyLimit
+    from .accounts import Ledger as Ledger
+    from .accounts import Limit as Limit
+    from .accounts import LoanedItem as LoanedItem
+    from .accounts import LoanQueue as LoanQueue
+    from .accounts import Outcome as Outcome
+    from .accounts import RateLimit as RateLimit
+    from .accounts import StuckPolicy as StuckPolicy
+    from .accounts import Turn as Turn
+    from .accounts import watch_limits as watch_limits
+    from .accounts import watch_patience as watch_patience
+    from .dataspace import ANY as ANY
+    from .dataspace import Dataspace as Dataspace
+    from .dataspace import DataspaceError as DataspaceError
+    from .dataspace import Mailbox as Mailbox
+    from .dataspace import Publication as Publication
+    from .dataspace import TopicFilter as TopicFilter
+    from .dataspace import capture as capture
+    from .dataspace import match as match
+    from .transports import Outlet as Outlet
+    from .transports import RelaySettings as RelaySettings
+    from .transports import TransportError as TransportError
+    from .transports import serve_relay as serve_relay
+
+_HOMES = {
+    "accounts": (
+        "Account", "AccountError", "FixedLimit", "Holder", "LatencyLimit", "Ledger", "Limit",
+        "LoanQueue", "LoanedItem", "Outcome", "RateLimit", "StuckPolicy", "Turn", "watch_limits",
+        "watch_patience",
+    ),
+    "dataspace": (
+        "ANY", "Dataspace", "DataspaceError", "Mailbox", "Publication", "TopicFilter", "capture",
+        "match",
+    ),
+    "transports": ("Outlet", "RelaySettings", "TransportError", "serve_relay"),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = tuple(sorted(_HOME))
+
+
+def __getattr__(name: str) -> object:
+    # On first use: the clients for Spark's workers import this package and have no Trio.
+    home = _HOME.get(name)
+    if home is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    found: object = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

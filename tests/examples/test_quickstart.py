@@ -22,11 +22,11 @@ def test_it_says_who_waits_and_for_whom() -> None:
     # Above a limit of 5 means 6; the next six come when those have been dealt with.
     *owed, waited = ran.stdout.splitlines()
     assert owed == [
-        "alice owes for 6: 0.jpg, ...",
-        "alice owes for 6: 6.jpg, ...",
-        "alice owes for 6: 12.jpg, ...",
+        "alice owes 6 items: photos/0, ...",
+        "alice owes 6 items: photos/6, ...",
+        "alice owes 6 items: photos/12, ...",
     ]
-    seconds = re.fullmatch(r"alice waited (\d+\.\d) s for the album", waited)
+    seconds = re.fullmatch(r"album blocked alice for (\d+\.\d) s", waited)
     assert seconds is not None
     assert float(seconds[1]) >= 0.2  # twice while the album took its time
 

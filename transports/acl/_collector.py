@@ -26,7 +26,7 @@ class DeniedCollector(Collector):
         """Yield the one metric."""
         metric = CounterMetricFamily(
             "clearfunds_denied_events",
-            "What was refused because it is not allowed to who wanted it (docs/security.md).",
+            "Operations refused by authorisation (docs/security.md).",
             labels=["action"],
         )
         for field in attrs.fields(Denied):

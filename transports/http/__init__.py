@@ -8,7 +8,6 @@ from ._kept_collector import KeptCollector as KeptCollector
 from ._messages import Handler as Handler
 from ._messages import Request as Request
 from ._messages import Response as Response
-from ._name_pattern import NamePattern as NamePattern
 from ._pages import Pages as Pages
 from ._pages import serve_pages as serve_pages
 from ._relay_collector import RelayCollector as RelayCollector

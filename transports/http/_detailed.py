@@ -17,9 +17,9 @@ import attrs
 from ...accounts._account import MAX_BLAMED
 from ...accounts._waiters import REASONS
 from ...dataspace.queues import Group, Queue
+from .._patterns import Patterns, of_peer
 from ._exposition import Family, escape
 from ._holdings import BREATH_EVERY, Cell, Holdings
-from ._name_pattern import NamePattern
 from ._tenants import tenants_of
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class DetailedQuery:
 
     families: tuple[str, ...]
     """`account`, `holder`, `matrix`, `blame`, `queue`, `tenant`, each at most once."""
-    account: NamePattern | None = None
+    account: Patterns | None = None
     """Which accounts, where accounts are told of; of a queue, its own, and of a tenant."""
-    holder: NamePattern | None = None
+    holder: Patterns | None = None
     """Which holders, where holders are told of; queues are among them."""
     limit: int = SERIES_DEFAULT
     """Series at most."""
@@ -89,12 +89,11 @@ class DetailedQuery:
         if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) < 10):
             msg = f"The limit is {limit[:50]!r}; it must be a number of series."
             raise ValueError(msg)
-        account = _last(query, "account")
-        holder = _last(query, "holder")
+        account, holder = query.get("account"), query.get("holder")
         return cls(
             families=tuple(families),
-            account=None if account is None else NamePattern(account),
-            holder=None if holder is None else NamePattern(holder),
+            account=None if account is None else of_peer(account),
+            holder=None if holder is None else of_peer(holder),
             limit=SERIES_DEFAULT if limit is None else min(int(limit), SERIES_MAX),
         )
 
@@ -264,8 +263,7 @@ class _Books:
         """Whether that account was asked for."""
         return self.query.account is None or await self._matches(self.query.account, name)
 
-    async def _matches(self, pattern: NamePattern, name: str) -> bool:
-        # A pattern may take as long as its length times the name's.
+    async def _matches(self, pattern: Patterns, name: str) -> bool:
         await self.pace.breathe()
         return pattern.matches(name)
 
@@ -674,7 +672,10 @@ _QUEUE = (
             ("queue_consumers", "Consumers of the queue; none while its client is away."),
             ("queue_messages_published_total", "Messages that came into the queue."),
             ("queue_messages_delivered_total", "Deliveries from the queue."),
-            ("queue_messages_redelivered_total", "Those of what somebody may have had before."),
+            (
+                "queue_messages_redelivered_total",
+                "Deliveries that may be a repetition.",
+            ),
             ("queue_messages_acked_total", "Messages of the queue that were acknowledged."),
             ("queue_messages_expired_total", "Messages that outlived their time in the queue."),
             ("queue_messages_dropped_total", "Messages dropped from its head: it was full."),

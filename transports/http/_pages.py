@@ -56,13 +56,13 @@ class Pages:
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
     - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
       how many more there are; of bounded size and cost (see `Survey`).
-    - `/trace.json?account=REGEX&wait=SECONDS&events=N&holder=REGEX&loans=N`: what the next events
-      of some accounts cause, loan by loan, to their outcomes (see `_trace_page.py`).
+    - `/trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N`: what the next
+      events of some accounts cause, loan by loan, to their outcomes (see `_trace_page.py`).
     - `/healthz`: 200 while the loop turns.
     - `/readyz`: 200 while the relay takes connections, else 503.
 
-    The patterns are regular expressions that a whole name must match (see `NamePattern` for what
-    they may contain). No page needs the loop for more than a few milliseconds at a time.
+    Patterns are as shells have them: `*` is any text, `?` any character. No page needs the loop for
+    more than a few milliseconds at a time.
 
     Args:
         ledger: The books that are shown.

@@ -2,7 +2,7 @@
 
     /trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N
 
-- `account`: whose; a name, or a regular expression that a whole name must match (`NamePattern`).
+- `account`: a name, or a pattern as shells have them (`*` is any text, `?` any character).
   Accounts that are opened while it waits count, too, but one of that name has to be there already.
 - `wait`: for how many seconds at most (10; up to 60).
 - `events`: how many packets, or runs of packets that came together, are followed (1; up to 20).
@@ -38,10 +38,10 @@ import trio
 
 from ...accounts import Tracer
 from ...accounts._tracer import anybody
+from .._patterns import of_peer
 from .._trace_label import label_of
 from ._json import compact as _encode
 from ._messages import Request, Response
-from ._name_pattern import NamePattern
 from ._pace import Pace
 from ._survey import clipped
 from ._trace_json import trace_row
@@ -137,14 +137,9 @@ def _count(query: Mapping[str, tuple[str, ...]], name: str, default: int, most: 
 
 def _names(text: str) -> Callable[[str], bool]:
     """Return what matches a name, or all names of a pattern."""
-    # Peers choose their names: one may well look like a pattern that is none.
-    try:
-        pattern = NamePattern(text)
-    except ValueError:
-        if any(character in text for character in "()[{*|\\"):
-            raise
-        return text.__eq__
-    return lambda name: name == text or pattern.matches(name)
+    patterns = of_peer([text])
+    # Peers choose their names: one may well look like a pattern.
+    return lambda name: name == text or patterns.matches(name)
 
 
 class TracePage:

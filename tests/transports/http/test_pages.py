@@ -337,11 +337,13 @@ async def test_those_that_wait_are_told_of_first() -> None:
 
 async def test_detailed_tells_only_what_was_asked_for() -> None:
     scene = Scene()
-    seen = await samples(scene.pages, "/metrics/detailed?family=matrix&account=al.*&holder=s%2Bow")
+    seen = await samples(scene.pages, "/metrics/detailed?family=matrix&account=al*&holder=s%2Bow")
     assert set(seen) == {("truncated_series",)}
-    seen = await samples(scene.pages, "/metrics/detailed?family=matrix&account=al.*&holder=s.%2B")
+    seen = await samples(scene.pages, "/metrics/detailed?family=matrix&account=al*&holder=s*")
     assert {key[1:] for key in seen} == {("alice", "slow"), ()}
-    seen = await samples(scene.pages, "/metrics/detailed?family=account&family=holder&account=.")
+    seen = await samples(scene.pages, "/metrics/detailed?family=matrix&account=al*&account=b*")
+    assert {key[1] for key in seen if key[1:]} >= {"alice"}
+    seen = await samples(scene.pages, "/metrics/detailed?family=account&family=holder&account=?")
     assert {key[0].partition("_")[0] for key in seen} == {"holder", "truncated"}
 
 
@@ -376,9 +378,8 @@ async def test_accounts_that_owe_are_told_of_first() -> None:
         ("", "ask for some of account, holder, matrix, blame"),
         ("?family=acount", "no family 'acount'"),
         ("?family=account&acount=x", "no field 'acount'"),
-        ("?family=account&account=(", "not closed"),
         ("?family=account&account=" + "a" * 201, "201 characters"),
-        ("?family=account&holder=(%3F=a)", "no meaning"),
+        ("?family=account&holder=" + "*" * 201, "201 characters"),
         ("?family=account&limit=-1", "must be a number"),
         ("?family=account&limit=9999999999", "must be a number"),
         ("?family=account&limit=%D9%A3", "must be a number"),

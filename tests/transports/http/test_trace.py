@@ -112,7 +112,7 @@ async def test_what_is_not_over_in_time_is_told_as_it_stands() -> None:
     found: list[Any] = []
 
     async def ask() -> None:
-        found.append(await scene.ask("account=.*&wait=0.2&events=3&loans=1"))
+        found.append(await scene.ask("account=*&wait=0.2&events=3&loans=1"))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
@@ -146,7 +146,7 @@ async def test_nothing_comes_from_who_waits_and_it_says_on_whom() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.pub.ensure_clear_funds)
         await wait_all_tasks_blocked()
-        _, page = await scene.ask("account=.*pub&wait=0.01")
+        _, page = await scene.ask("account=*pub&wait=0.01")
         assert page["traces"] == []
         (wait,) = page["waits"]
         assert (wait["account"], wait["at"]) == ("mqtt:1883/-/pub", "mqtt:1883/-/pub")
@@ -162,7 +162,7 @@ async def test_only_loans_to_holders_that_are_asked_for() -> None:
     found: list[Any] = []
 
     async def ask() -> None:
-        found.append(await scene.ask("account=.*&holder=b1"))
+        found.append(await scene.ask("account=*&holder=b1"))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
@@ -181,14 +181,14 @@ async def test_only_loans_to_holders_that_are_asked_for() -> None:
         ("", "Say whose events to follow"),
         ("account=", "Say whose events to follow"),
         ("account=a&account=b", "account is given 2 times"),
-        ("account=(", r"a \( at character 1 that is not closed"),
+        ("account=" + "a" * 201, "201 characters"),
         ("account=a&wait=0", "wait is for how many seconds"),
         ("account=a&wait=61", "up to 60"),
         ("account=a&wait=soon", "wait is for how many seconds"),
         ("account=a&events=0", "events is a whole number from 1 to 20"),
         ("account=a&events=21", "events is a whole number from 1 to 20"),
         ("account=a&loans=1001", "loans is a whole number from 1 to 1000"),
-        ("account=a&holder=[", "cannot be read"),
+        ("account=a&holder=" + "*" * 201, "201 characters"),
     ],
 )
 async def test_what_cannot_be_asked_for(query: str, said: str) -> None:
@@ -238,9 +238,9 @@ async def test_so_many_at_once_and_no_more() -> None:
     scene = Scene()
     async with trio.open_nursery() as nursery:
         for _ in range(TRACERS_MAX):
-            nursery.start_soon(scene.ask, "account=.*&wait=20")
+            nursery.start_soon(scene.ask, "account=*&wait=20")
         await wait_all_tasks_blocked()
-        status, sentence = await scene.ask("account=.*")
+        status, sentence = await scene.ask("account=*")
         assert status == 503
         assert "under way already" in sentence
         nursery.cancel_scope.cancel()
@@ -249,7 +249,7 @@ async def test_so_many_at_once_and_no_more() -> None:
 
 async def test_a_body_that_is_never_asked_for_is_closed_all_the_same() -> None:
     scene = Scene()
-    response = await scene.page.trace(Request.parse("HEAD", "/trace.json?account=.*"))
+    response = await scene.page.trace(Request.parse("HEAD", "/trace.json?account=*"))
     assert scene.page.tracing == 1
     await response.body.aclose()  # type: ignore[union-attr]
     await response.body.aclose()  # type: ignore[union-attr]
@@ -270,7 +270,7 @@ async def test_with_many_accounts_the_loop_goes_on() -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count)
-        status, page = await scene.ask("account=mqtt.*client-[0-9]*&wait=0.001")
+        status, page = await scene.ask("account=mqtt*client-[0-9]*&wait=0.001")
         nursery.cancel_scope.cancel()
     assert (status, page["armed"]) == (200, 5000)
     assert turns > 10
@@ -293,7 +293,7 @@ async def test_a_client_that_goes_away_disarms() -> None:
     scene = Scene()
     async with served(scene.ledger) as (_, port):
         stream = await trio.open_tcp_stream("127.0.0.1", port)
-        await stream.send_all(b"GET /trace.json?account=.*&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream.send_all(b"GET /trace.json?account=*&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
         await until(lambda: scene.pub.tracers)
         await stream.aclose()
@@ -352,7 +352,7 @@ async def test_who_still_holds_it_is_named_and_the_books_balance() -> None:
             found: list[Any] = []
 
             async def ask() -> None:
-                request = Request.parse("GET", f"/trace.json?account=.*/pub&wait={wait}")
+                request = Request.parse("GET", f"/trace.json?account=*/pub&wait={wait}")
                 response = await page.trace(request)
                 assert not isinstance(response.body, bytes)
                 found.append(json.loads(b"".join([piece async for piece in response.body])))

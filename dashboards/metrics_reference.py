@@ -1,7 +1,7 @@
-"""`docs/metrics.md`, made of what the collectors say of themselves, so that it cannot drift::
+"""Makes `docs/metrics.md` from the collectors, so that it cannot drift::
 
-python -m clearfunds.transports.http._metrics_reference > docs/metrics.md
-python -m clearfunds.transports.http._metrics_reference --check docs/metrics.md
+python -m dashboards.metrics_reference > docs/metrics.md
+python -m dashboards.metrics_reference --check docs/metrics.md
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ...accounts import LIMIT_STATES, DebtCollector, Ledger, Outcome, StuckPolicy
-from ...accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
-from ...accounts._ledger import STATES
-from ...accounts._tops import TOP_MAX
-from ...accounts._waiters import REASONS
-from .._admission import Admission
-from .._admission_collector import AdmissionCollector
-from ..acl import Denied
-from ..acl._collector import DeniedCollector
-from ._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
-from ._kept_collector import KeptCollector
-from ._loop_lag import LAG_BUCKETS, LoopLag
-from ._pages import BuildInfo
-from ._process import ProcessFigures
-from ._relay_collector import RelayCollector
+from clearfunds.accounts import LIMIT_STATES, DebtCollector, Ledger, Outcome, StuckPolicy
+from clearfunds.accounts._histogram import AGE_BUCKETS, BYTE_BUCKETS, COUNT_BUCKETS
+from clearfunds.accounts._ledger import STATES
+from clearfunds.accounts._tops import TOP_MAX
+from clearfunds.accounts._waiters import REASONS
+from clearfunds.transports._admission import Admission
+from clearfunds.transports._admission_collector import AdmissionCollector
+from clearfunds.transports.acl import Denied
+from clearfunds.transports.acl._collector import DeniedCollector
+from clearfunds.transports.http._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
+from clearfunds.transports.http._kept_collector import KeptCollector
+from clearfunds.transports.http._loop_lag import LAG_BUCKETS, LoopLag
+from clearfunds.transports.http._pages import BuildInfo
+from clearfunds.transports.http._process import ProcessFigures
+from clearfunds.transports.http._relay_collector import RelayCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,22 +37,23 @@ if TYPE_CHECKING:
 HEAD: Final = f"""\
 # Metrics
 
-What the relay tells Prometheus. Made by `python -m clearfunds.transports.http._metrics_reference`
-of what the code says; a test fails where the two differ.
+The relay's metrics for Prometheus. `python -m dashboards.metrics_reference` makes
+this page from the code; a test fails where the two differ.
 
-*Items* are events; *bytes* are theirs. A debt always is both. All counters and histograms only
-ever rise while the relay runs, whatever becomes of the accounts and connections they tell of;
-gauges tell of now. The debts, loans and counters of one scrape were read at one instant, so that
-borrowed - repaid = debt + at rest in each of them; what takes a walk through the books (the ranks,
-the distribution of debts, the oldest loan, the rings; all queues' figures) may be some milliseconds
-older, and if the walk takes more than ten milliseconds, up to two hundred times as long as the walk
-took.
+*Items* are events (messages); *bytes* are their sizes. A debt always has both. Counters and
+histograms only rise while the relay runs, also when their accounts and connections are gone; gauges
+show the present. One scrape reads all debts, loans and counters at one instant, so that
+borrowed - repaid = debt + at rest holds in each scrape. Figures that take a walk through the books
+(the ranks, the distribution of debts, the oldest loan, the rings, all queues' figures) may be some
+milliseconds older, and if the walk takes more than ten milliseconds, up to two hundred times as
+long as the walk took.
 
-`/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has some for
-each account, holder, queue, member of a group and tenant; nothing is on it but what was asked for,
-by `?family=account,holder,matrix,blame,queue,group,tenant`, with `account=REGEX` and `holder=REGEX`
-to say whose, and never more than `limit=` series ({SERIES_DEFAULT:,} if it does not say,
-{SERIES_MAX:,} at most).
+`/metrics` has as many series for ten thousand accounts as for ten. `/metrics/detailed` has series
+for each account, holder, queue, member of a group and tenant. It shows only the families in
+`?family=account,holder,matrix,blame,queue,group,tenant`, and with `account=PATTERN` and
+`holder=PATTERN` only the names that match (as in a shell: `*` is any text, `?` any character; a
+field may be given more than once), and never more than `limit=` series ({SERIES_DEFAULT:,} by
+default, {SERIES_MAX:,} at most).
 
 Where the relay has `--http-token` or `--http-password`, Prometheus has to give one (`authorization`
 or `basic_auth` in its scrape configuration, see [security.md](security.md#the-pages)).
@@ -72,11 +73,11 @@ LABELS: Final = {
     "wrong, or was not looked at, because of earlier `guesses` or because too many `checks` were "
     "waited for; or `other` reasons.",
     "action": "What a client is not allowed: to `publish`; to `subscribe`, where it may read "
-    "nothing that matches; that its `will` is published; to be told of what was `queued` before "
-    "its rights were taken away; to keep the `connection` on which that was under way.",
+    "nothing that matches; that its `will` is published; to receive messages `queued` before its "
+    "rights were taken away; to keep the `connection` on which that was under way.",
     "account": "The name of an account, as `mqtt:1883/-/publisher`: listener, user, client.",
-    "holder": "The name of who holds: a connection's outlet, mostly called like its account; a "
-    "mailbox; `router`, which holds what is being routed; `(loose)` for what its maker still has.",
+    "holder": "The name of a holder: a connection's outlet, mostly called like its account; a "
+    "mailbox; `router`, for events that are being routed; `(loose)`, for events not handed on yet.",
     "hop": "The kind of holder: `outlet` (bytes for a connection's kernel), `inflight` (sent, to "
     "be acknowledged by the subscriber), `credited` (sent, to be credited by a Syndicate peer), "
     "`mailbox` (a consumer in the same process), `group` (of those who share a subscription), "
@@ -84,16 +85,16 @@ LABELS: Final = {
     "connection that waits).",
     "kind": "The same of one holder; of an alarm: `memory`, `disk`.",
     "member": "A member of a group that shares a subscription: the name of its account.",
-    "level": "Whose limit it is: each `connection`'s, the whole `server`'s, or that of what queues "
-    "put aside: on `disk`, or in a relay without a store in RAM (`kept`); or that of unfinished "
+    "level": "The account that has the limit: each `connection`, the whole `server`, messages that "
+    "queues keep on `disk`, or in memory in a relay without a store (`kept`), or unfinished "
     "`input`.",
     "outcome": f"Why a loan ended: {', '.join(f'`{o.label}`' for o in Outcome)}.",
     "parent": "The name of the account above, or nothing.",
-    "place": "Where it has been put: `disk`, in the store; `ram`, in a relay without one, for who "
-    "is behind, or as unfinished input.",
-    "policy": "What is done with a holder that is stuck, of those by which it stays: "
+    "place": "Where it is kept: `disk`, in the store; `ram`, in a relay without one, for a lagging "
+    "consumer, or as unfinished input.",
+    "policy": "The policy for a slow consumer that stays connected: "
     f"{', '.join(f'`{policy}`' for policy in StuckPolicy if policy.relieves)}.",
-    "rank": f"`1` for who has most, up to `{TOP_MAX}`; no series for a rank that nobody has.",
+    "rank": f"`1` for the largest, up to `{TOP_MAX}`; no series for a rank that nobody has.",
     "reason": f"Why readers wait: `{REASONS[0]}`, for their own account's debt; "
     f"`{REASONS[1]}`, for that of one above it; at either: `{REASONS[2]}`, while an alarm is up; "
     f"`{REASONS[3]}`, above its share of what the account above may owe; `{REASONS[4]}`, when more "
@@ -129,8 +130,8 @@ NOTES: Final = """\
 - `rate(clearfunds_throttled_seconds_total[1m])` is how many readers wait, on average: 1 is one
   reader that waits all the time. The seconds of waits that go on are in it.
 - `clearfunds_loan_age_seconds` counts each event when its holder is done with it, whatever the
-  outcome. Deliveries that have joined one loan are as old as the first of them. What went out at
-  once, in the read that brought it in, is of no age.
+  outcome. Deliveries that have joined one loan are as old as the first of them. Events that left in
+  the same step that read them count as 0 seconds.
 - `clearfunds_overshoot_items` has one observation for each time that an account is found above its
   limit by a reader who then waits; those who join that reader add none. What is over in bytes only
   is not in it, and the other way round.
@@ -141,14 +142,14 @@ NOTES: Final = """\
   seen by `rate` and `increase`, unless it began and ended between two scrapes.
 - Accounts above others (the server's) owe for those below them. They are neither in the
   distribution nor among the ranks; `clearfunds_top_debt_items` is of all accounts.
-- What a queue has put aside it owes for itself, and whoever published it does not any more. So it
-  is not in `clearfunds_debt_items`, the peaks, the distribution, the ranks, the accounts by state
-  or the oldest loan, but in `clearfunds_at_rest_items` alone. `/metrics/detailed` has all of it:
-  the accounts under `disk` (or `kept`) are the queues' own.
-- So it is with what is kept for a connection or a mailbox that is behind
-  (`clearfunds_holders_behind`, and [patience.md](patience.md)): it is at rest, in `ram`, on an
-  account under `behind`. For who published it has ended as `stored` when it was kept, as `dropped`
-  when it was not.
+- Messages that a queue has paged out are charged to the queue's own account, and no longer to
+  their publishers. So they are not in `clearfunds_debt_items`, the peaks, the distribution, the
+  ranks, the accounts by state or the oldest loan, but only in `clearfunds_at_rest_items`.
+  `/metrics/detailed` has all of them: the accounts under `disk` (or `kept`) are the queues' own.
+- The same goes for messages kept for a lagging connection or mailbox
+  (`clearfunds_holders_behind`, and [patience.md](patience.md)): they are at rest, in `ram`, on an
+  account under `behind`. For their publisher they have ended as `stored` if they were kept, as
+  `dropped` if not.
 - A tenant owes for its connections, so its debt is theirs in all. `_share_items` and `_share_bytes`
   are there only while the server's account is above its limit: see [fairness.md](fairness.md).
 - A relay with a journal has those of [ledger.md](ledger.md#the-journal), too.
@@ -284,7 +285,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     sys.stderr.write(
         f"{path} is not what the code says; write it anew: "
-        f"python -m clearfunds.transports.http._metrics_reference > {path}\n"
+        f"python -m dashboards.metrics_reference > {path}\n"
     )
     return 1
 
