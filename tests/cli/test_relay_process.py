@@ -371,12 +371,12 @@ def test_certificates_that_are_not_there_are_a_usage_error(
     assert message in told.err
 
 
-def test_without_files_to_read_again_sighup_ends_it(start_relay: StartRelay) -> None:
+def test_without_files_to_read_again_sighup_changes_nothing(start_relay: StartRelay) -> None:
     with heard(signal.SIGHUP):
-        relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0")
-    relay.mqtt_port()
-    relay.process.send_signal(signal.SIGHUP)
-    assert relay.wait() == -signal.SIGHUP
+        relay = start_relay("--listen", "mqtt+tcp://127.0.0.1:0", "--log-format", "json")
+    port = relay.mqtt_port()
+    assert "there is no file to read again" in hung_up(relay, "nothing_to_reload")
+    connect(port, b"abc").close()
 
 
 def test_passwords_that_are_none_are_a_usage_error(clearfunds: Clearfunds, tmp_path: Path) -> None:

@@ -251,9 +251,7 @@ async def _serve(settings: RelaySettings, beside: Beside | None) -> int:
                         stop.set()
 
         nursery.start_soon(ending)
-        reloads = _reloads(settings)
-        if reloads:  # otherwise SIGHUP ends the process, as it does any other
-            nursery.start_soon(_reload_at_sighup, reloads)
+        nursery.start_soon(_reload_at_sighup, _reloads(settings))
         try:
             addresses: RelayAddresses = await nursery.start(serving)
         except Exception as error:
@@ -298,6 +296,10 @@ def _reload_secrets(secrets: Passwords | BearerTokens) -> None:
 async def _reload_at_sighup(reloads: dict[str, Callable[[], object]]) -> None:
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
+            if not reloads:  # a relay goes on, as mosquitto does: its terminal may have gone
+                log.info(
+                    "SIGHUP: there is no file to read again", extra={"event": "nothing_to_reload"}
+                )
             for what, reload in reloads.items():
                 try:
                     reload()
