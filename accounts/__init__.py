@@ -1,8 +1,8 @@
-"""Who owes what: accounts, loans, turns, limits and the ledger. No I/O.
+"""Debt-accounting flow control: accounts, loans, turns, limits and the ledger. No I/O.
 
-Every event is on some account from the moment it is queued until its holder is done with it; what
-is sent while handling an event is charged to that event's account; readers wait for clear funds
-before they read more.
+Every event is charged to some account from the moment it is queued until its holder is done with
+it. Anything sent while handling an event is charged to that event's account. Backpressure: readers
+wait for clear funds before they read more.
 """
 
 from ._account import Account as Account

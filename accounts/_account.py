@@ -1,25 +1,24 @@
-"""An account: what one source owes.
+"""An account: the outstanding work of one source.
 
 A small state machine, for each account and its readers:
 
     open --(a reader looks, and the debt is above the limit)--> throttled
     throttled --(a repayment brings the debt to the lower mark or below)--> open
 
-Beside that there are gates that its own debt has nothing, or not all, to do with, and which readers
-heed as if it were throttled:
+There are further gates that depend only partly, or not at all, on the account's own debt. Readers
+heed them as if the account were throttled:
 
-    halted      by an alarm and until the last alarm is over (`_alarms.py`)
-    blocked     by somebody who has no credit left for it, and until the last of them has (`block`)
-    squeezed    above its share of what a shared account above it may owe (`_shares.py`)
-    rated       more has come in than may, until there are tokens again (`_rate_limit.py`)
+    halted      by an alarm, until the last alarm is over (`_alarms.py`)
+    blocked     by a holder with no credit left for it, until the last one has credit (`block`)
+    squeezed    above its share of a shared ancestor's limit (`_shares.py`)
+    rated       above its rate limit, until there are tokens again (`_rate_limit.py`)
 
-An account that is *shared* does not stop its children when it is throttled or squeezed, but
-squeezes those that are above their share; only far above what it may owe it is *full*, and
-everybody waits.
+A *shared* account that is throttled or squeezed does not stop all its children: it squeezes those
+above their share. Only far above its limit is it *full*, and everybody waits.
 
-It is looked at by those who bring work in, before they read (rule 5), not by those who borrow: a
-fan-out far above the limit is admitted, and then waited for. Readers go on when the account and all
-its ancestors are open, first come first served; who comes new stands behind those who wait
+Readers check the account before they read (rule 5); borrowing does not check it. So a fan-out far
+above the limit is admitted, and readers wait afterwards. Readers go on when the account and all its
+ancestors are open, first come first served; a new reader stands behind those that wait
 (`_waiters.py` has the rules of the line).
 
 A closed account that still owes is `closing` until it is paid off; opening its name again takes
@@ -74,24 +73,24 @@ if TYPE_CHECKING:
 
 MAX_BLAMED = 64
 """How many holders an account's statement names; the rest are summed up as `OTHERS`. As many as an
-operator reads, and a bound on what peers with ever new names can make grow."""
+operator reads, and a bound on the memory that peers with ever new names can claim."""
 
 REPAID: Final = (PLAIN, SHARE)
-"""Why readers wait when it is who repays that is to blame."""
+"""The reasons for waiting for which the repaying holder is to blame."""
 
 UNUSUAL: Final = frozenset(("throttled", "flow", "closing"))
-"""The states of accounts that a ledger keeps apart."""
+"""Account states that the ledger tracks in a separate set."""
 
 OTHERS = "(others)"
-"""Who is blamed when the statement is full."""
+"""The name blamed when the statement is full."""
 
 
 LOOSE: Final = UNLIMITED / 1e6
-"""More than that is no share of any limit."""
+"""Shares above this count as unlimited."""
 
 
 def check_weight(weight: float) -> None:
-    """See whether it can be the weight of an account.
+    """Check that `weight` can be the weight of an account.
 
     Raises:
         ValueError: If it is not above zero.
@@ -102,10 +101,10 @@ def check_weight(weight: float) -> None:
 
 
 def add_blame(blame: dict[str, float], holder: str, seconds: float) -> str:
-    """Add `seconds` to what `holder` is blamed for; the record stays bounded.
+    """Add `seconds` to the blocked time blamed on `holder`; the record stays bounded.
 
     Returns:
-        The name that it is recorded under.
+        The name under which the seconds are recorded.
     """
     if holder not in blame and len(blame) >= MAX_BLAMED:
         holder = OTHERS
@@ -116,25 +115,26 @@ def add_blame(blame: dict[str, float], holder: str, seconds: float) -> str:
 class Account:
     """A running total of unfinished work done on behalf of one source.
 
-    Made by `Ledger.open`. The amounts are for reading only; they change by `borrow` and `repay`,
-    which loans and turns call: sending goes through those.
+    Made by `Ledger.open`. Treat the amounts as read-only: loans and turns change them through
+    `borrow` and `repay`, and sending goes through loans and turns.
 
     Attributes:
-        name: What an operator knows it by.
-        parent: The account above it, or None. Its debt counts there too (rule 13).
-        ledger: The books it is in.
-        debt_items: Events unfinished on its behalf, its descendants' included.
+        name: The name that an operator sees.
+        parent: The account above it, or None. The debt counts there too (rule 13).
+        ledger: The ledger that it belongs to.
+        debt_items: Outstanding events charged to it and its descendants.
         debt_bytes: Their bytes.
         peak_items: The highest `debt_items` so far.
         peak_bytes: The highest `debt_bytes` so far.
         borrowed_items: Events ever charged to it directly.
         borrowed_bytes: Their bytes.
-        below: The accounts of which it is the parent, or None for none.
-        throttled: Whether it is above its limit and has not yet come down to its lower mark.
+        below: Its child accounts, or None for none.
+        throttled: Whether it has passed its limit (high-water mark) and not yet come down to its
+            lower mark.
         full: Whether it is shared, and so far above its limit that everybody below it waits.
-        squeezed: Whether it is above its share of what its parent may owe, and waits for it.
+        squeezed: Whether it is above its share of its parent's limit, and waits for that.
         halted: The alarms for which its readers, and its descendants', wait; empty for none.
-        blockers: Who has no credit left for them, those who have none for longest first.
+        blockers: Holders with no credit left for them, the longest without credit first.
         waits: How often a reader of this account had to wait.
     """
 
@@ -161,45 +161,44 @@ class Account:
         self.children = 0
         self.below: dict[Account, None] | None = None
         self.opens = 1
-        # Who wants to follow what its next root turns cause.
+        # Tracers that want to follow its next root turns.
         self.tracers: tuple[Tracer, ...] | None = None
         self.throttled = False
         self.full = False
         self.squeezed = False
-        # Whether it wants more than its share of its parent's limit: from when it was squeezed
-        # until it owes half as much. And whether its children have to keep to theirs: it is shared,
-        # and throttled, or wants more.
+        # `wants`: it wants more than its share of its parent's limit, from when it was squeezed
+        # until it owes half as much. `tight`: its children have to keep to their shares, because it
+        # is shared and is throttled or `wants`.
         self.wants = False
         self.tight = False
         self.rate_closed = False
         self.halted: tuple[str, ...] = ()
         self.blockers: tuple[str, ...] = ()
-        # Whether a reader has to look closer: some gate is closed or may be, or somebody stands in
-        # line.
+        # A reader has to look closer: a gate is closed or may be, or somebody stands in line.
         self.gated = False
-        # Why those wait who stand here, as an index of `REASONS`; see `why`.
+        # Why readers wait here, as an index of `REASONS`; see `why`.
         self.cause: int = PLAIN
         self._weight = 1.0
-        # If it is shared: how.
+        # Set while it is shared.
         self.shares: Shares | None = None
-        # If it has a rate limit; and which accounts of the chain have one, which is charged.
+        # Its own rate limit, and all rate limits of the chain, which input is charged to.
         self.bucket: TokenBucket | None = None
         self.rated: tuple[TokenBucket, ...] = ()
         self.sharing = False
         self.line: WaitQueue | None = None
         self.readers: list[Waiter] | None = None
-        # The ticket of its reader that was let through last and has brought nothing in since; and
-        # which task that is, for others of its readers are others.
+        # The ticket of the reader that was let through last and has brought nothing in since, and
+        # the task of that reader: the account's other readers may not use its ticket.
         self.passed = NOBODY
         self.passer = 0
         self.waits = 0
-        # Seconds of the waits' stretches that are over, by reason; None while there are none.
+        # Seconds of ended stretches of waits, by reason; None while there are none.
         self.waited: list[float] | None = None
         self.blame: dict[str, float] | None = None
         self.blame_mark = 0.0
         self.own_limit = limit
         self.mark_items, self.mark_bytes, self.low_items, self.low_bytes = limit.marks()
-        # What moves the limit; None: nothing does.
+        # Moves the limit; None: nothing does.
         self.control: LimitControl | None = None
         self.limited: tuple[Account, ...] = ()
         self._find_limited()
@@ -214,10 +213,10 @@ class Account:
 
     @property
     def limit(self) -> Limit:
-        """What its readers may owe. Setting it takes effect at once.
+        """The high-water mark of its debt. Setting it takes effect at once.
 
-        Readers that wait go on if the debt is at or below the new lower mark; those that would
-        have to wait now find out when they look next.
+        Readers that wait go on if the debt is at or below the new lower mark. Readers that would
+        have to wait now find out at their next check.
         """
         return self.own_limit
 
@@ -234,14 +233,14 @@ class Account:
     def limit_by(self, policy: LimitPolicy | None) -> None:
         """Let `policy` set the limit from now on; None: it stays where it is.
 
-        What moves with time wants `watch_limits` beside it.
+        A policy that moves with time needs `watch_limits` running beside it.
         """
         self.control = None
         if policy is not None:
             self.control = policy.control(self)
 
     def move_limit(self, limit: Limit) -> None:
-        """Set the limit, and let nobody go on for it. For a `LimitControl`, which is asked."""
+        """Set the limit, but wake no reader. For a `LimitControl`, which decides that itself."""
         if limit != self.own_limit:
             was_limited = self._is_limited()
             self._take_limit(limit)
@@ -254,8 +253,8 @@ class Account:
             self.shares.changed()
 
     def _tell_of_limit(self, was_limited: bool) -> None:
-        # Only a limit that is new, or no more, concerns the accounts below: what moves limits does
-        # so often, and there may be ten thousand of them.
+        # Accounts below are only concerned when a limit appears or disappears. Moving limits change
+        # often, and there may be ten thousand accounts below.
         if self._is_limited() != was_limited:
             self.ledger.limits_changed(self)
         if self.ledger.recorder is not None:
@@ -265,8 +264,8 @@ class Account:
         return self.mark_items < UNLIMITED or self.mark_bytes < UNLIMITED
 
     def _find_limited(self) -> None:
-        # Only accounts with a limit, or a share of one, are looked at before each read; and one
-        # that has lost it, while its line is let go: nobody overtakes.
+        # Only accounts with a limit, or a share of one, are checked before each read. An account
+        # that has lost its limit is checked until its line is gone: nobody overtakes.
         self.limited = tuple(
             a
             for a in self.chain
@@ -276,30 +275,30 @@ class Account:
         self.rated = tuple(a.bucket for a in self.chain if a.bucket is not None)
 
     def refresh_limited(self) -> None:
-        """Look again which accounts of the chain have a limit. For `Ledger.limits_changed`."""
+        """Find again the accounts of the chain that have a limit. For `Ledger.limits_changed`."""
         self._find_limited()
 
     # -- shares ---------------------------------------------------------------------------------
 
     @property
     def shared(self) -> bool:
-        """Whether its children have weighted shares of what it may owe; may be set at any time.
+        """Whether its children have weighted fair shares of its limit; may be set at any time.
 
-        While it is not shared, all below it wait when it is above its limit, until it is at its
-        lower mark. While it is, a child goes on as long as what it owes is at or below its share,
-        and one that is above waits for its own debt to fall, to a sixteenth below, and as much
-        lower as it was above, up to another. The share is at least the limit times the child's
-        `weight` over the weights of all children that owe; what others leave of theirs is for those
-        who want more. Above twice the limit everybody below waits, as without shares, so that no
-        more is owed than twice the limit and what each reader that was let through causes until it
-        looks again (rule 9: one packet's fan-out).
+        While it is not shared, everything below it waits when it is above its limit, until it is at
+        its lower mark. While it is shared, a child goes on as long as its debt is at or below its
+        share. A child above its share waits for its own debt to fall to a sixteenth below the
+        share, and lower by as much as it was above, up to another sixteenth. The share is at least
+        the limit times the child's `weight` over the weights of all children that owe; children
+        that want more get what others leave of theirs. Above twice the limit everybody below waits,
+        as without shares. So the debt never exceeds twice the limit plus what each reader that was
+        let through causes until its next check (rule 9: one packet's fan-out).
 
-        A child that is shared as well does not wait itself when it is above its share: its own
-        children have shares of that, and all of them wait at one and a half times of it. Who is
-        charged to a shared account directly has no share, and waits only when everybody does.
+        A shared child does not wait itself when it is above its share: its own children have shares
+        of that share, and all of them wait at one and a half times it. Readers of the shared
+        account itself have no share, and wait only when everybody does.
 
         Raises:
-            ValueError: When it is set for an account whose limit is moved; see `limit_by`.
+            ValueError: When it is set for an account with a moving limit; see `limit_by`.
         """
         return self.shares is not None
 
@@ -329,12 +328,10 @@ class Account:
 
     @property
     def weight(self) -> float:
-        """How large its share is, beside its siblings', if its parent is shared.
-
-        Setting it takes effect at once.
+        """Its weight among its siblings, if its parent is shared. Setting it takes effect at once.
 
         Raises:
-            ValueError: When it is set to what is not above zero.
+            ValueError: When it is set to a number that is not above zero.
         """
         return self._weight
 
@@ -345,7 +342,7 @@ class Account:
             return
         self._weight = weight
         parent = self.parent
-        # Who owes nothing is not counted, and so concerns no sibling.
+        # An account that owes nothing is not counted, and so affects no sibling.
         if parent is not None and parent.shares is not None and self in parent.shares.active:
             parent.shares.changed()
             parent._share_anew(None)
@@ -361,17 +358,17 @@ class Account:
         )
 
     def _is_above(self, times: float) -> bool:
-        """Whether it owes so many times what its children share."""
+        """Whether it owes more than `times` the debt that its children share."""
         assert self.shares is not None
         items, nbytes = self.shares.marks()
         return self.debt_items > times * items or self.debt_bytes > times * nbytes
 
     def _share_anew(self, name: str | None) -> None:
-        """Let those go on that are at their share by now; `name` is who has repaid."""
+        """Let children go on that are at their share by now; `name` is the repaying holder."""
         shares = self.shares
         if shares is None or not self.tight:
             return
-        # This is done for each repayment.
+        # Runs for each repayment.
         if shares.squeezed:
             for child in shares.due():
                 child._released(name)
@@ -405,7 +402,7 @@ class Account:
 
     def _settle_calm(self, name: str | None) -> None:
         self._settle_tight(name)
-        # Above its own limit it parts that still, which is more than its share was.
+        # Above its own limit it still shares that out, which is more than its share was.
         self._share_anew(name)
 
     def _released(self, name: str | None) -> None:
@@ -421,11 +418,11 @@ class Account:
 
     @property
     def rate(self) -> RateLimit | None:
-        """How fast input may come in, for it and all below it. Setting it takes effect at once.
+        """Rate limit of the input of it and all below it. Setting it takes effect at once.
 
-        A new rate begins with what was left of the one before, or full. What comes in is the input
-        of root turns; readers wait when there are no tokens left, and go on in their order when
-        there are some again.
+        A new token bucket begins with the tokens left in the one before, or full. The input of root
+        turns takes tokens; readers wait when none are left, and go on in their order when there are
+        some again.
         """
         return None if self.bucket is None else self.bucket.limit
 
@@ -442,12 +439,12 @@ class Account:
             if before is not None:
                 self.bucket.take_over(before, now)
         self.rate_closed = False
-        # Who waits for tokens looks again how long that takes.
+        # Readers that wait for tokens compute anew how long that takes.
         self._settle_gate()
         self.ledger.limits_changed(self)
 
     def charge_rates(self, items: int, nbytes: int) -> None:
-        """Take tokens for what has come in, here and above. For turns, where there are `rated`."""
+        """Take tokens for input, here and above. For turns, where there are `rated`."""
         now = self.ledger.clock()
         for bucket in self.rated:
             bucket.fill(now)
@@ -456,10 +453,10 @@ class Account:
     # -- alarms and credit ----------------------------------------------------------------------
 
     def halt(self, alarm: str) -> None:
-        """Let its readers and those of its descendants wait until `resume(alarm)`.
+        """Pause its readers and those of its descendants until `resume(alarm)`.
 
-        Several alarms may be up at a time: all have to be over. What is borrowed and repaid is not
-        hindered, nor are those who only look at what they are owed. Idempotent for each alarm.
+        Several alarms may be up at a time: all have to be over. Borrowing and repaying go on, as do
+        readers that check only the debt (`debt_is_clear`). Idempotent for each alarm.
         """
         if alarm in self.halted:
             return
@@ -470,7 +467,7 @@ class Account:
             self.ledger.limits_changed(self)
 
     def resume(self, alarm: str) -> None:
-        """End an alarm; with the last one, those who wait for nothing else go on, in their order.
+        """End an alarm. With the last one, readers that wait for nothing else go on, in order.
 
         Idempotent.
         """
@@ -485,9 +482,9 @@ class Account:
             self.ledger.limits_changed(self)
 
     def block(self, name: str) -> None:
-        """Let its readers and those of its descendants wait until `unblock(name)`.
+        """Pause its readers and those of its descendants until `unblock(name)`.
 
-        For another scheme than debt: `name`, a holder's, has no credit left for what they bring in,
+        For credit-based flow control: the holder called `name` has no credit left for their input,
         and is blamed for the time. Several may block at a time: all have to unblock. As for an
         alarm, nothing else is hindered. Idempotent for each name.
         """
@@ -503,9 +500,9 @@ class Account:
             self.ledger.limits_changed(self)
 
     def unblock(self, name: str) -> None:
-        """End what `block(name)` began; with the last one, those who wait go on, in their order.
+        """End `block(name)`. With the last blocker gone, readers that wait go on, in their order.
 
-        The seconds since the last such end are `name`'s. Idempotent.
+        The seconds since the last such end are blamed on `name`. Idempotent.
         """
         if name not in self.blockers:
             return
@@ -533,7 +530,7 @@ class Account:
 
     @property
     def closed(self) -> bool:
-        """Whether its readers have to wait for something, and not only for those before them."""
+        """Whether its readers have to wait for more than the readers before them in line."""
         return bool(
             self.halted
             or self.blockers
@@ -544,10 +541,10 @@ class Account:
 
     @property
     def waits_for_repayment(self) -> bool:
-        """Whether repayments are what readers that wait here wait for.
+        """Whether readers that wait here wait for repayments.
 
-        They are when it is throttled or squeezed, or memory is short. They are not for another
-        alarm, for tokens or for credit; nor where readers only stand to be woken.
+        They do when it is throttled or squeezed, or memory is short. They do not for another alarm,
+        for tokens or for credit; nor where readers only stand to be woken.
         """
         return (
             (self.throttled or self.squeezed) if self.shares is None else self.full
@@ -555,16 +552,16 @@ class Account:
 
     @property
     def waits_on_holders(self) -> bool:
-        """Whether those who hold what is owed here keep readers that stand here waiting.
+        """Whether the holders of this account's debt are blocking the readers that stand here.
 
-        For who looks at who has held others up for too long. As `waits_for_repayment`, and also
-        where readers only stand to be woken. With a disk that is full, say, or when more comes in
-        than may, they wait on nobody; with credit, on the `blockers` alone.
+        For the watch over slow consumers. True as `waits_for_repayment` is, and also where readers
+        only stand to be woken. On a full disk, say, or above the rate limit, readers wait on no
+        holder; with credit, on the `blockers` alone.
         """
         return self.waits_for_repayment or not (self.halted or self.rate_closed or self.blockers)
 
     def held_to(self) -> tuple[int, int]:
-        """Return the debt in (items, bytes) above which readers wait here, as things stand.
+        """Return the debt in (items, bytes) above which readers wait here now.
 
         Its limit; its share of its parent's while it is squeezed; twice its limit while it is full.
         """
@@ -594,23 +591,23 @@ class Account:
         return items, nbytes
 
     def why(self, reader: Account) -> int:
-        """Return why a reader of an account waits if it stands here, as an index of `REASONS`."""
+        """Return why a reader of account `reader` waits here, as an index of `REASONS`."""
         return self.cause or (0 if self is reader else 1)
 
     @property
     def alarm_name(self) -> str:
-        """What is blamed, in a holder's place, while it is halted."""
+        """The name blamed, in a holder's place, while it is halted."""
         return f"(alarm: {', '.join(sorted(self.halted))})"
 
     def debt_is_clear(self) -> bool:
         """Whether `ensure_clear_funds` would return at once if there were no alarm.
 
-        For readers that may do what publishes nothing while there is one.
+        For readers that may, during an alarm, still do things that publish nothing.
         """
         return self.is_open_wide() or self._lets_through(heed_alarms=False)
 
     def _lets_through(self, *, heed_alarms: bool) -> bool:
-        """Whether one that comes new would not have to wait, or one that was let through."""
+        """Whether a reader that comes now, or was let through before, need not wait."""
         ticket = self._ticket()
         if self.sharing:
             self._settle_shares()
@@ -626,10 +623,10 @@ class Account:
         return True
 
     def _settle_gate(self, *, cut: bool = True) -> None:
-        """Find out whether readers have to look closer, and why they wait; and wake who need not.
+        """Settle `gated` and `cause`, and wake the first reader in line if it need not wait.
 
-        After anything has changed about it; where that is what tells who is to blame, what they
-        waited for until now has been `cut` off before.
+        Call it after any gate has changed. `cut=False`: the caller has already booked the waits so
+        far, because the change itself alters who is to blame.
         """
         shut = True
         if self.halted:
@@ -641,7 +638,7 @@ class Account:
         elif self.squeezed and self.shares is None:
             cause = SHARE
         else:
-            # The first in line waits for a rate by itself.
+            # The first in line waits for the rate by itself.
             shut = False
             cause = RATE if self.rate_closed else PLAIN
         line = self.line
@@ -655,8 +652,7 @@ class Account:
             line.wake_head()
 
     def _cut_stretches(self) -> None:
-        # What those who stand here wait for changes: until now it was one thing, from now on it is
-        # another.
+        # The reason why readers wait here changes: book the time so far under the old one.
         line = self.line
         if line is None or not len(line):
             return
@@ -672,7 +668,7 @@ class Account:
             self._book_stretch(waiter, now)
 
     def _culprit(self) -> str | None:
-        """Return who is to blame while nothing is repaid, or whatever is."""
+        """Return who is to blame regardless of repayments: alarm, blocker or rate; or None."""
         if self.cause == ALARM:
             return self.alarm_name
         if self.cause == CREDIT and self.blockers:
@@ -702,15 +698,15 @@ class Account:
 
     @property
     def waiting(self) -> int:
-        """How many readers of this account wait now, here or at an ancestor."""
+        """Number of readers of this account that wait now, here or at an ancestor."""
         return len(self.readers) if self.readers else 0
 
     def room(self) -> tuple[int, int]:
         """Return (items, bytes) that may still be borrowed before its readers have to wait.
 
-        The least over the account and its ancestors, of their limits and its shares of them;
-        negative when the debt is above one, or there is an alarm, no credit or no token left.
-        Rule 9 cuts a run of events with it: `1 + room // price` of them are admitted.
+        The minimum over the limits of the account and its ancestors, and its shares of them.
+        Negative when the debt is above one of them, or there is an alarm, no credit or no token
+        left. Rule 9 cuts a run of events with it: `1 + room // price` of them are admitted.
         """
         items = nbytes = UNLIMITED
         for account in self.limited:
@@ -738,7 +734,7 @@ class Account:
             items = min(items, mark_items - account.debt_items)
             nbytes = min(nbytes, mark_bytes - account.debt_bytes)
             parent = account.parent
-            # What one that is shared may owe above its own share, those below it share.
+            # A shared account's own share is no bound here: its children have shares of it.
             if (
                 account.shares is None
                 and parent is not None
@@ -757,7 +753,7 @@ class Account:
     # -- borrowing and repaying -----------------------------------------------------------------
 
     def check_open(self) -> None:
-        """See whether something may be charged to this account.
+        """Check that something may be charged to this account.
 
         Raises:
             ClosedAccountError: If it was closed and has been paid off.
@@ -769,8 +765,7 @@ class Account:
     def borrow(self, items: int, nbytes: int) -> None:
         """Raise the debt, here and at every ancestor. Never blocks (rule 5); makes no loan.
 
-        For loans, turns and holders; what is borrowed without a loan in a holder's hands is found
-        by the next audit.
+        For loans, turns and holders. The next audit reports debt that no holder has a loan for.
 
         Raises:
             ClosedAccountError: If the account was closed and has been paid off.
@@ -795,7 +790,7 @@ class Account:
     def borrow_run(self, items: int, nbytes: int, copies: int) -> None:
         """Borrow for a whole root turn in one sum: `copies` of its input, which is repaid.
 
-        For `commit_run`, and who does the like. The peak is that of the turn done step by step: the
+        For `commit_run` and similar callers. The peak is that of the turn done step by step: the
         input and all its children (rule 3).
 
         Raises:
@@ -830,11 +825,11 @@ class Account:
             account = account.parent
 
     def pass_run(self, items: int, nbytes: int, copies: int, holder: Holder | None) -> None:
-        """Do the books of a whole root turn of which nothing is left: all copies are delivered.
+        """Book a whole root turn that leaves no debt: all copies are already delivered.
 
-        The same as `borrow_run` and the repayment of all that it borrowed, in one walk: what is
-        owed is the same afterwards. `holder` is one of those who delivered, to whom the copies'
-        ages are counted; None if there is no copy.
+        The same as `borrow_run` and the repayment of all that it borrowed, in one walk: the debt is
+        the same afterwards. `holder` is one of those that delivered; the copies' ages are counted
+        there. None if there is no copy.
 
         The account has to be open, and no leak be waiting (see `borrow_run`).
         """
@@ -877,14 +872,13 @@ class Account:
     ) -> None:
         """Lower the debt, here and at every ancestor, and let waiting readers go on.
 
-        For loans and holders. `holder` is who finished it, for the record of who was waited on;
-        `opened` is since when it was owed, for the ledger's recorder: None for what was borrowed
-        just now.
+        For loans and holders. `holder` finished the work, and is blamed for readers' waits.
+        `opened` is when the debt began, for the ledger's recorder: None for just now.
         """
         ledger = self.ledger
         ledger.repaid_items[outcome] += items
         ledger.repaid_bytes[outcome] += nbytes
-        # What a turn handled, the turn tells of.
+        # The turn itself reports its input.
         if ledger.recorder is not None and holder is not ledger.router:
             ledger.recorder.settled(self, holder, items, nbytes, outcome, opened)
         account: Account | None = self
@@ -898,10 +892,10 @@ class Account:
             account = account.parent
 
     def repay_delivered(self, ended: Collection[tuple[Holder, int, int, float]]) -> None:
-        """Repay several loans that have been delivered, in one sum, and tell the recorder of each.
+        """Repay several delivered loans in one sum, and tell the recorder of each.
 
-        For who has several at once. `ended` has the holder, items, bytes and since when, of each;
-        the first of the holders is to blame if somebody waits.
+        `ended` has (holder, items, bytes, opened) for each loan. The first holder is blamed if
+        somebody waits.
         """
         ledger = self.ledger
         if ledger.recorder is not None:
@@ -926,7 +920,7 @@ class Account:
     def _repaid_while_gated(self, holder: Holder | Gone | None, debtor: Account) -> None:
         name = "(no holder)" if holder is None else holder.name
         line = self.line
-        # While there is an alarm, that is to blame; and who blocks, or the rate.
+        # An alarm, a blocker or the rate limit is to blame while there is one, not this holder.
         if line is not None and len(line) and self.cause in REPAID:
             self._blame(name, self.ledger.clock())
         if not self.throttled:
@@ -946,7 +940,7 @@ class Account:
             self._share_anew(name)
 
     def _blame(self, name: str, now: float) -> None:
-        """Blame the stretch that ends now on `name`, for those who wait here."""
+        """Blame `name` for the stretch that ends now, for all readers that wait here."""
         line = self.line
         assert line is not None
         if self.blame is None:
@@ -976,7 +970,7 @@ class Account:
     # -- loans and turns ------------------------------------------------------------------------
 
     def lend(self, item: T, *, items: int = 1, nbytes: int | None = None) -> LoanedItem[T]:
-        """Return a loan of `item` charged to this account; until a holder takes it, it is loose."""
+        """Return a loan of `item` charged to this account, loose until a holder takes it."""
         self.passed = NOBODY
         return LoanedItem(self, item, items, measure(item) if nbytes is None else nbytes)
 
@@ -988,14 +982,14 @@ class Account:
         nbytes: int | None = None,
         confirm: Confirm | None = None,
     ) -> Turn:
-        """Return a root turn: what handling `event`, which has just come in, causes.
+        """Return a root turn: the transaction that handles `event`, which has just come in.
 
         While the turn is open this account owes for its input: `items` items and `nbytes` bytes
-        (default: what `measure(event)` says, 0 for no event), held by the ledger's `router`.
-        `confirm` hears when those to whom it sends have taken responsibility, if they need time.
+        (default: `measure(event)`, 0 for no event), held by the ledger's `router`. `confirm` hears
+        when the receiving holders have taken responsibility, if they need time.
 
         Raises:
-            ValueError: If that is not at least one item and no negative bytes (rule 1).
+            ValueError: If `items` is below 1 or `nbytes` negative (rule 1).
         """
         if nbytes is None:
             nbytes = 0 if event is None else measure(event)
@@ -1011,11 +1005,11 @@ class Account:
         return turn
 
     def caused_turn(self) -> Turn:
-        """Return a turn for what handling a loan of this account causes; for `LoanedItem.turn`."""
+        """Return a turn for the handling of a loan of this account; for `LoanedItem.turn`."""
         return Turn(self, 0, 0)
 
     def moved(self, before: Holder | None, holder: Holder, items: int) -> None:
-        """Do nothing: whose hands a loan is in makes no difference here. For `LoanedItem`."""
+        """Do nothing: the account does not track which holder has a loan. For `LoanedItem`."""
 
     def standing(self) -> Standing:
         """Return this owner's quota of standing state: assertions, retained messages (rule 16)."""
@@ -1030,8 +1024,7 @@ class Account:
     def is_open_wide(self) -> bool:
         """Whether no debt here or above is over its limit, and no gate is closed to anybody.
 
-        For who can take a shorter way then: True is the same of `funds_are_clear`, False says
-        nothing.
+        Fast check. True implies `funds_are_clear()`; False is inconclusive.
         """
         for account in self.limited:
             if (
@@ -1043,14 +1036,15 @@ class Account:
         return True
 
     async def ensure_clear_funds(self) -> None:
-        """Wait while this account, or an ancestor, is above its limit or has another gate closed.
+        """Apply backpressure: wait while a gate here or at an ancestor is closed.
 
-        For sources, before they read (rule 5).
+        For sources, before they read (rule 5). The gates are the debt limit, shares, rates, alarms
+        and credit.
 
         Returns at once, *without a checkpoint*, when the funds are clear: readers checkpoint once a
-        read anyway, and this is called more often. (It departs from Trio's habit: 0.1 us against
+        read anyway, and call this more often. (It departs from Trio's habit: 0.1 us against
         3.6 us.) Otherwise it waits until the debt is at or below the lower mark; all waiters go on,
-        in the order in which they came, each after looking again (rule 6).
+        in the order in which they came, each after checking again (rule 6).
 
         Cancellation: nothing is owed and no place in the line is kept afterwards.
 
@@ -1069,7 +1063,7 @@ class Account:
                 break
         else:
             return
-        # Whose limit is not shared stops everybody: that is known already.
+        # A throttled account that is not shared stops everybody: no need to look further.
         if (account.throttled and account.shares is None) or not self._lets_through(
             heed_alarms=True
         ):
@@ -1132,7 +1126,7 @@ class Account:
             ledger.fold(self)
 
     def _ticket(self) -> int:
-        """Return the ticket of the reader that looks, if it has one that still holds good."""
+        """Return the ticket of the calling reader, if it has one that is still valid."""
         if self.passed == NOBODY:
             return NOBODY
         try:
@@ -1144,8 +1138,8 @@ class Account:
     async def _until_woken(self, waiter: Waiter) -> None:
         line = self.line
         seconds = math.inf
-        # Nobody else comes by when there are tokens again; once for all that stand here. Where
-        # something else is closed as well, whoever opens that does.
+        # Nothing else wakes readers when there are tokens again, so the first in line uses a
+        # timeout, for all that stand here. Another closed gate wakes them when it opens.
         if self.bucket is not None and line is not None and line.waiters[0] is waiter:
             seconds = self.bucket.wait(self.ledger.clock())
         with trio.move_on_after(seconds):
@@ -1161,9 +1155,9 @@ class Account:
         return None
 
     def _is_closed_to(self, ticket: int, *, asks: bool = False, heed_alarms: bool = True) -> bool:
-        """Whether a reader that comes here with such a ticket has to wait; notes why.
+        """Whether a reader with this ticket has to wait here; throttles or squeezes the account.
 
-        If it only `asks`, it is not squeezed.
+        `asks`: only look, do not squeeze.
         """
         if self.shares is not None:
             if self.full:
@@ -1186,8 +1180,8 @@ class Account:
                 return True
         if self.bucket is not None:
             closed = self.bucket.wait(self.ledger.clock()) > 0
-            # As long as others stand behind the one that goes on, they wait for tokens: thousands
-            # need not hear of each single one.
+            # While more than one reader stands in line, the gate stays closed for the rest:
+            # thousands of readers need not be woken for each single token.
             if closed != self.rate_closed and (
                 closed or self.line is None or len(self.line.waiters) <= 1
             ):
@@ -1206,7 +1200,7 @@ class Account:
         return self.debt_items > self.mark_items or self.debt_bytes > self.mark_bytes
 
     def _settle_shares(self) -> None:
-        """Find out which accounts of the chain have to be shared now, from the highest down."""
+        """Throttle, squeeze and fill the shared accounts of the chain, from the highest down."""
         for account in reversed(self.chain):
             if account.shares is None:
                 continue
@@ -1279,8 +1273,8 @@ class Account:
         waiter.at = None
         self._book_stretch(waiter, self.ledger.clock())
         if self is not waiter.account and self.blame:
-            # What an ancestor's holders kept this reader waiting for belongs on its statement too:
-            # what has been added there since it came, but for what `line.joined` took off.
+            # The time an ancestor's holders blocked this reader belongs on its statement too: the
+            # seconds added there since it came, less those that `line.joined` took off.
             for name, seconds in self.blame.items():
                 blamed = seconds - waiter.blame_before.get(name, 0.0)
                 if blamed > 0:
@@ -1288,7 +1282,7 @@ class Account:
         self._settle_gate()
 
     def tell_stall(self, waiter: Waiter) -> None:
-        """Tell the recorder whom a reader that stands here has been kept waiting by."""
+        """Tell the recorder which culprits have blocked a reader that stands here."""
         line = self.line
         recorder = self.ledger.recorder
         if line is None or line.stalls is None or recorder is None:
@@ -1304,8 +1298,8 @@ class Account:
     def close(self) -> None:
         """Close one opening of this account; safe to call for each `Ledger.open` once.
 
-        What it owes stays owed, by this name, until it is paid off; then the account is folded
-        into the ledger's totals and forgotten.
+        Its debt stays, under this name, until it is paid off. Then the account is folded into the
+        ledger's totals and forgotten.
         """
         if self.opens <= 0:
             return
@@ -1322,7 +1316,7 @@ class Account:
 
     @contextmanager
     def kept_open(self) -> Generator[Self]:
-        """Keep this account open for the length of a block that has to pay at its end.
+        """Keep this account open during a block that charges it at its end.
 
         Raises:
             ClosedAccountError: If it was closed and has been paid off.

@@ -1,17 +1,17 @@
-"""Alarms: when memory or the disk is short, all who publish wait, whatever they owe.
+"""Alarms: when memory or the disk is short, all publishers wait, whatever they owe.
 
-As RabbitMQ's resource alarms. Each kind is a small state machine with two marks:
+They are like RabbitMQ's resource alarms. Each kind is a small state machine with two marks:
 
     quiet --(the measure reaches the mark)--> up
     up --(the measure is back at the other mark)--> quiet
 
 Rules of this file:
-1. An alarm halts one account (`Account.halt`), the one above all: its readers and those of its
-   descendants wait. Whoever is to be told what is there, acknowledges or repays, is not hindered.
+1. An alarm halts one account (`Account.halt`), the root: its readers and those of its descendants
+   wait. Deliveries, acknowledgements and repayments go on.
 2. Several may be up at a time; readers go on when the last is over.
-3. Between the marks nothing changes: an alarm that stops publishers relieves what it measures, and
-   without a distance it would be raised and cleared by each second sample.
-4. Nothing is measured here: who watches gives samples and says what time it is.
+3. Between the marks nothing changes (hysteresis): an alarm that stops publishers lowers the very
+   measure, and without a distance every second sample would raise or clear it.
+4. Nothing is measured here: the caller gives samples.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.accounts")
 
 MEMORY: Final = "memory"
-"""The alarm for memory that the process uses. What is owed is in memory, so it is among what those
-who repay can relieve: readers that wait for it wait for holders (rule 11 of the accounts)."""
+"""The alarm for memory that the process uses. Debt is in memory, so repayments relieve it: readers
+that wait for this alarm wait for holders (rule 11 of the accounts)."""
 
 DISK: Final = "disk"
 """The alarm for free space on the store's disk."""
@@ -37,17 +37,17 @@ DISK: Final = "disk"
 
 @attrs.frozen(slots=True)
 class Watermark:
-    """Past which mark an alarm goes up, and at which it is over. Where `clear` is below `mark`, it
-    is for too much of something, otherwise for too little.
+    """The marks at which an alarm goes up and is over. If `clear` is below `mark`, the alarm is for
+    too much of something, otherwise for too little.
 
     Raises:
         ValueError: If both are the same, or one is negative.
     """  # noqa: D205
 
     mark: int
-    """The measure is above it, or below it, when the alarm goes up."""
+    """The alarm goes up when the measure is above it, or below it."""
     clear: int
-    """The measure is at it, or beyond, when the alarm is over."""
+    """The alarm is over when the measure is back at it, or beyond."""
 
     def __attrs_post_init__(self) -> None:
         if self.mark < 0 or self.clear < 0:
@@ -62,11 +62,11 @@ class Watermark:
 
     @property
     def against_much(self) -> bool:
-        """Whether the alarm is for too much of what is measured."""
+        """Whether the alarm is for too high a measure."""
         return self.clear < self.mark
 
     def after(self, value: int, *, up: bool) -> bool:
-        """Whether the alarm is up when `value` has been measured, if it has been `up` or not."""
+        """Whether the alarm is up after a measure of `value`, given whether it was `up` before."""
         if self.against_much:
             return value > (self.clear if up else self.mark)
         return value < (self.clear if up else self.mark)
@@ -74,22 +74,22 @@ class Watermark:
 
 @attrs.frozen(slots=True)
 class AlarmStatistics:
-    """One alarm."""
+    """The state of one alarm."""
 
     kind: str
     """`memory` or `disk`."""
     up: bool
-    """Whether all who publish wait for it."""
+    """Whether all publishers wait for it."""
     value: int | None
-    """What was measured last, in bytes: of memory used, of disk free. None: nothing yet."""
+    """The last measure, in bytes: of memory used, of disk free. None: nothing yet."""
     mark: int
-    """Where it goes up."""
+    """The measure at which it goes up."""
     clear: int
-    """Where it is over."""
+    """The measure at which it is over."""
     raised: int
     """How often it has gone up."""
     seconds: float
-    """For how long it has been up in all, what goes on included."""
+    """Total seconds that it has been up, a current alarm included."""
 
 
 @attrs.define(slots=True)
@@ -112,13 +112,13 @@ class Alarms:
     """The alarms that halt one account.
 
     Args:
-        account: Whose readers wait, and whose descendants'.
-        watermarks: Where each alarm goes up and is over, by its kind.
+        account: The account whose readers, and its descendants' readers, wait.
+        watermarks: The marks of each alarm, by its kind.
 
     Attributes:
-        on_short: Is called with its kind for each measure while an alarm is up, and with how much
-            is beyond where it is over: makes room if it can, and says in words for the log who
-            holds what there is too much of. None: nobody does.
+        on_short: Called for each measure while an alarm is up, with the alarm's kind and the amount
+            beyond its `clear` mark. It makes room if it can, and returns words for the log about
+            the largest holders. None: nothing is called.
     """
 
     def __init__(self, account: Account, watermarks: dict[str, Watermark]) -> None:
@@ -129,14 +129,15 @@ class Alarms:
 
     @property
     def up(self) -> tuple[str, ...]:
-        """The kinds of those that are up."""
+        """The kinds of the alarms that are up."""
         return tuple(kind for kind, alarm in self._alarms.items() if alarm.up)
 
     def sample(self, kind: str, value: int) -> bool | None:
-        """Take a measure; raise the alarm of that kind, or clear it, if it is time to.
+        """Take a measure; raise or clear the alarm of that kind if it has passed a mark.
 
-        Logged at level WARNING, with the fields `event` (`alarm`), `kind`, `up`, `value`, `mark`,
-        `clear`, `waiting` (readers that wait, for whatever), and at its end `seconds`.
+        Each change is logged at level WARNING, with the fields `event` (`alarm`), `kind`, `up`,
+        `value`, `mark`, `clear`, `waiting` (readers that wait, for any reason), and at its end
+        `seconds`.
 
         Returns:
             True if it has gone up, False if it is over, None if nothing has changed.
@@ -165,7 +166,7 @@ class Alarms:
         return up
 
     def clear_all(self) -> None:
-        """End every alarm, whatever was measured: nobody watches any more."""
+        """End every alarm, whatever was measured: no more samples will come."""
         for kind, alarm in self._alarms.items():
             if alarm.up:
                 alarm.seconds += self._account.ledger.clock() - alarm.since
@@ -173,7 +174,7 @@ class Alarms:
                 self._account.resume(kind)
 
     def statistics(self) -> tuple[AlarmStatistics, ...]:
-        """Return how each of them stands."""
+        """Return the state of each alarm."""
         now = self._account.ledger.clock()
         return tuple(
             AlarmStatistics(

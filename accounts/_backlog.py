@@ -1,24 +1,24 @@
-"""What a holder keeps that is behind: a peer, or a consumer, that does not take what it is given.
+"""The backlog of a lagging consumer: a peer, or a local consumer, that does not take its messages.
 
-Theory of operation. A holder whose patience has run out is *relieved* if its policy says so, and is
-behind from then on, until it has caught up: until all that it kept has been taken. Rules of this
-file:
+Theory of operation. A holder whose patience (slow-consumer timeout) has run out is *relieved* if
+its policy says so, and is behind from then on, until it has caught up: until its whole backlog has
+been taken. Rules of this file:
 
-1. Nobody waits on a holder that is behind. Whatever it keeps is owed by an account of its own,
-   apart from what is owed by those who publish (`at_rest`), as a queue owes for what it has on
-   disk; for them it ends as `stored`, in the turn in which it came, or when the holder is relieved.
-   What it does not keep ends as `dropped`.
-2. What it keeps is bounded, by the limit of that account, and of the one above it if that has one.
-   What is caused by those who take it (`LoanedItem.turn`) is on the same account, and bounded by
+1. No reader waits on a holder that is behind. A separate account owes for its backlog, apart from
+   publishers' debt (`at_rest`), as a queue owes for its messages on disk. For the publishers these
+   loans end as `stored`, in the turn in which they came, or when the holder is relieved. Messages
+   that are not kept end as `dropped`.
+2. The backlog is bounded by the limit of that account, and of the one above it if that has one.
+   Work caused by consuming it (`LoanedItem.turn`) is charged to the same account, and bounded by
    it, too.
-3. What has been begun stays and is finished: what the kernel was offered a part of, what a consumer
-   has in hand. It changes accounts where it is (to the one above that of the holder, so that it
-   does not count against the bound).
-4. Order is kept: what is delivered is what was sent with something left out. The latest of a key
-   comes where the latest came.
-5. Nothing is lost in silence: each loss is counted, for the holder and for the ledger, and who
-   counts gaps is told where each is (`LoanQueue.missed`); the log has a line when it begins, and
-   one when it ends that says how much.
+3. Messages that have been begun stay and are finished: those partly offered to the kernel, and
+   those that a consumer has in hand. They change accounts in place (to the one above that of the
+   holder, so that they do not count against the bound).
+4. Order is kept: the delivered sequence is the sent sequence with gaps. The latest message of a key
+   comes at its own place.
+5. Nothing is lost in silence: each loss is counted, for the holder and for the ledger, and holders
+   that count gaps hear where each is (`LoanQueue.missed`). The log has a line when the spell
+   begins, and one with the amounts when it ends.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.accounts")
 
 KEEP_ITEMS: Final = 1_000
-"""As mosquitto's max_queued_messages."""
+"""Same as mosquitto's max_queued_messages."""
 
 KEEP_BYTES: Final = DEFAULT_LIMIT_BYTES
-"""As Redis's soft limit on the output of a pub/sub client."""
+"""Same as Redis's soft limit on the output of a pub/sub client."""
 
 KEEP: Final = Limit(items=KEEP_ITEMS, bytes=KEEP_BYTES)
-"""How much a holder keeps that is behind."""
+"""Default bound on the backlog of a lagging holder."""
 
 BEHIND: Final = "behind"
-"""The account above those of holders that are behind; theirs are called `behind/<holder>`. A limit
-on what all of them keep is its limit: `ledger.open(BEHIND, limit=..., at_rest="ram")`."""
+"""The parent of the accounts of lagging holders, which are called `behind/<holder>`. Its limit
+bounds all backlogs together: `ledger.open(BEHIND, limit=..., at_rest="ram")`."""
 
 Part = tuple[Any, int, int]
 """An entry of a loan, and the items and bytes that it stands for."""
@@ -69,7 +69,7 @@ _DOES: Final = {
 
 @attrs.define(slots=True)
 class Relief:
-    """What has become of what a holder could not take; the counters never fall."""
+    """Counts of messages that a holder could not take; the counters never fall."""
 
     spells: int = 0
     """How often it has been relieved."""
@@ -78,7 +78,7 @@ class Relief:
     dropped_bytes: int = 0
     """Their bytes."""
     stored_items: int = 0
-    """Events that were put aside elsewhere."""
+    """Events that were spilled."""
     stored_bytes: int = 0
     """Their bytes."""
 
@@ -93,7 +93,7 @@ class Relief:
         return self.dropped_bytes + self.stored_bytes
 
     def add(self, other: Relief) -> None:
-        """Add up."""
+        """Add the counts of `other`."""
         self.spells += other.spells
         self.dropped_items += other.dropped_items
         self.dropped_bytes += other.dropped_bytes
@@ -102,19 +102,19 @@ class Relief:
 
 
 def open_behind(holder: Holder, keep: Limit) -> tuple[Account, Account]:
-    """Open the account of a holder that is behind; return it, and the one above it.
+    """Open the account of a lagging holder; return it, and the one above it.
 
     Args:
-        holder: Whose it is.
-        keep: How much the holder keeps; see rule 2 of this file.
+        holder: The lagging holder.
+        keep: The bound on its backlog; see rule 2 of this file.
     """
     ledger = holder.ledger
-    # What all together may keep is for whoever opened it before to say.
+    # An application may have opened it before, with a limit on all backlogs.
     limit = None if BEHIND in ledger.accounts else NO_LIMIT
     above = ledger.open(BEHIND, limit=limit, at_rest="ram")
-    # Each holder's bound is its own, whatever others are called.
+    # Each holder has a bound of its own, even if several have the same name.
     name = first = f"{BEHIND}/{holder.name}"
-    # Thousands may be called the same: no number is tried that another spell has had.
+    # Thousands may have the same name: start at a number that no earlier spell has had.
     number = sum([relief.spells for relief in ledger.relief.values()])
     while name in ledger.accounts:
         number += 1
@@ -123,14 +123,14 @@ def open_behind(holder: Holder, keep: Limit) -> tuple[Account, Account]:
 
 
 class Backlog:
-    """One spell of being behind, of one `LoanQueue`.
+    """One spell of lagging, of one `LoanQueue`.
 
     Attributes:
-        policy: By what the holder was relieved.
-        account: The holder's own: it owes for what is kept.
-        above: The one above it, which owes for what had been begun.
-        since: When it began.
-        lost: What has been lost and put aside since.
+        policy: The policy by which the holder was relieved.
+        account: The holder's own account: it owes for the backlog.
+        above: The account above it, which owes for messages that had been begun.
+        since: When the spell began.
+        lost: Messages dropped and spilled since.
     """
 
     __slots__ = (
@@ -165,13 +165,13 @@ class Backlog:
         )  # fmt: skip
 
     def __del__(self) -> None:
-        # As for loans: in the middle of anything, so only append.
+        # As for loans, this may run at any point: only append.
         if not self._ended:
             self._ended = True
             self.account.ledger.abandoned.extend((self.account, self.above))
 
     def end(self, why: str) -> None:
-        """End the spell; what is still kept is the account's until it is settled."""
+        """End the spell; the account owes for remaining loans until they are settled."""
         holder, lost = self._holder, self.lost
         self._ended = True
         self.account.close()
@@ -195,13 +195,13 @@ class Backlog:
     # -- what is here when it begins ------------------------------------------------------------
 
     def take_over_begun(self) -> None:
-        """Owe for what has been begun."""
+        """Charge the loans that have been begun to `above`."""
         for loan in list(self._holder.under_way()):
             if loan.items and not self.owes_for(loan):
                 loan.transfer(self.above)
 
     def relieve(self) -> None:
-        """Take over what has been begun, and deal with the rest by the policy."""
+        """Take over the loans that have been begun, and apply the policy to the rest."""
         self.take_over_begun()
         holder = self._holder
         rest: deque[LoanedItem[list[Any]]] = deque()
@@ -214,7 +214,7 @@ class Backlog:
             self._choose(rest)
 
     def _choose(self, rest: deque[LoanedItem[list[Any]]]) -> None:
-        """Keep what the policy says of `rest`, one event in a loan; drop what is left of it."""
+        """Keep the part of `rest` that the policy keeps, one event in a loan; drop the others."""
         holder = self._holder
         conflates = self.policy is StuckPolicy.CONFLATE
         forward = self.policy is StuckPolicy.DROP_NEWEST
@@ -260,23 +260,23 @@ class Backlog:
                 continue
             parts = self._holder.apart(loan.item, loan.items, loan.bytes)
             for entry, items, nbytes in parts or [(loan.item, loan.items, loan.bytes)]:
-                # It is still its publisher's, until the other has it safe.
+                # Its publisher still owes for it, until it is safe elsewhere.
                 loan.items -= items
                 loan.bytes -= nbytes
                 self._spill(loan.account, entry, items, nbytes, loan.opened)
 
     def owes_for(self, loan: LoanedItem[Any]) -> bool:
-        """Whether nobody else does."""
+        """Whether one of the two accounts of this backlog owes for `loan`."""
         return loan.account is self.account or loan.account is self.above
 
     def _is_ours(self, loan: LoanedItem[Any]) -> bool:
-        # Others' loans only pass through; and what has been settled where it was is nobody's.
+        # Loans of other holders only pass through; a loan settled in place belongs to nobody.
         return loan.holder is self._holder and loan.items > 0
 
     def _part_of(
         self, loan: LoanedItem[list[Any]], entry: Any, items: int, nbytes: int
     ) -> LoanedItem[list[Any]]:
-        """Take one entry out of `loan`, to be kept: its publisher owes for it no more."""
+        """Take one entry out of `loan`, to keep it: its publisher no longer owes for it."""
         part = LoanedItem(
             loan.account, [entry], items, nbytes, self._holder, loan.opened, charged=True
         )
@@ -297,7 +297,7 @@ class Backlog:
         policy: StuckPolicy,
         key: Hashable,
     ) -> None:
-        """Take what has come for the holder, for which `account` has just been charged."""
+        """Take a new delivery for the holder, just charged to `account`."""
         parts = self._holder.apart([item], items, nbytes)
         if parts is None:
             self._take_one(account, item, items, nbytes, now, policy, key)
@@ -306,7 +306,7 @@ class Backlog:
                 self._take_one(account, entry, some, size, now, policy, key)
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
-        """Take a loan that was in other hands, or back."""
+        """Take a loan from another holder, or take one back."""
         holder = self._holder
         if self.owes_for(loan):
             holder.append(loan)
@@ -360,7 +360,7 @@ class Backlog:
         latest = self._latest
         latest[key] = loan
         if len(latest) > 2 * len(self._holder.queue) + 64:
-            # Of most of them, the latest has been taken.
+            # Most of these loans have been taken: forget them.
             here = set(map(id, self._holder.queue)) | {id(loan)}
             self._latest = {key: each for key, each in latest.items() if id(each) in here}
 
@@ -376,7 +376,7 @@ class Backlog:
         self._drop_at(place, StuckPolicy.CONFLATE)
 
     def _drop_first(self, policy: StuckPolicy) -> bool:
-        """Drop the oldest that has not been begun; whether there was one."""
+        """Drop the oldest loan that has not been begun; return whether there was one."""
         holder = self._holder
         queue = holder.queue
         for place in range(holder.begun, len(queue)):
@@ -405,7 +405,7 @@ class Backlog:
         )
 
     def _drop(self, loan: LoanedItem[Any], items: int, nbytes: int, policy: StuckPolicy) -> None:
-        """Drop some of a loan; that is no progress of who should have taken it."""
+        """Drop a part of a loan; that does not count as progress of the holder."""
         self._count(policy, Relief(dropped_items=items, dropped_bytes=nbytes))
         loan.items -= items
         loan.bytes -= nbytes

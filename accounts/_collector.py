@@ -1,12 +1,12 @@
 """The ledger's totals for Prometheus: as many series for ten thousand accounts as for one.
 
-Nothing is counted here. What the hot path counts in plain integers is read at each scrape, all at
-one instant, so that within a scrape borrowed - repaid = debt + at rest (rule 8). What takes a walk
-through the books (`_tops.py`) may be some milliseconds older than the rest. What queues have put
-aside is told of apart from what others owe (`Ledger.open`). Limits stand beside the values
-they bound, in metrics of their own, because sums over both would mean nothing. There is no label
-whose values a peer could choose, but for the names of the first ten of those that owe and of those
-that hold most.
+Nothing is counted here. Each scrape reads the plain integers that the hot path counts, all at one
+instant, so that within a scrape borrowed - repaid = debt + at rest (rule 8). Figures that need a
+walk of the books (`_tops.py`) may be some milliseconds older than the rest. Messages that queues
+have paged out are reported apart from publishers' debt (`Ledger.open`). Limits stand beside the
+values they bound, in separate metrics, because sums over both would mean nothing. No label has
+values that a peer could choose, except the names of the ten largest debtors and the ten largest
+holders.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class DebtCollector(Collector):
         registry.register(DebtCollector(ledger, {"server": server, "connection": Limit()}))
 
     Args:
-        ledger: The books to read.
-        limits: What bounds debt, by the level it is a limit of; an account stands for its present
-            limit. A level without a limit in some unit has no series for it.
+        ledger: The ledger to read.
+        limits: Limits on debt, by level; an account stands for its present limit. A level without a
+            limit in some unit has no series for it.
 
     Collecting takes time in proportion to the number of accounts, about 0.5 us each, of holders and
-    of loans, about 1 us each. Who has no time for the latter walks in steps (`tops_in_steps`)
-    beforehand and gives `collect` what was found: what is left takes about 0.1 us for each account.
-    It must be done in the thread of the loop that the ledger's accounts are used in.
+    of loans, about 1 us each. To avoid a pause for the latter, walk in steps (`tops_in_steps`)
+    beforehand and pass the result to `collect`: the rest takes about 0.1 us for each account. Call
+    it in the thread of the loop that the ledger's accounts are used in.
     """
 
     def __init__(self, ledger: Ledger, limits: Mapping[str, Limit | Account] | None = None) -> None:
@@ -61,7 +61,7 @@ class DebtCollector(Collector):
         """Read the ledger, once for all metrics, and yield them.
 
         Args:
-            tops: What a walk has found just now; without it, it is done here, without a pause.
+            tops: The result of a walk just now; without it, the walk is done here, in one go.
         """
         ledger = self._ledger
         if tops is None:
@@ -125,7 +125,7 @@ def _ranked(rows: tuple[tuple[str, int], ...]) -> dict[tuple[str, str], int]:
 
 def _printable(name: str) -> str:
     # Half of a surrogate pair cannot be encoded, and NUL ends the input for Prometheus's lexer: a
-    # peer's name must not cost the whole page.
+    # peer's name must not break the whole page.
     return name.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
@@ -205,7 +205,7 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
     ),
     "relieved_holders_total": (
         CounterMetricFamily,
-        "Times a holder was stuck and stayed, relieved of what it could not take.",
+        "Slow consumers that stayed connected while messages were dropped, conflated or spilled.",
         ("policy",),
     ),
     "relieved_items_total": (
@@ -236,7 +236,7 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
     ),
     "moving_limit_accounts": (
         GaugeMetricFamily,
-        "Accounts whose limits follow how fast their debts are cleared, by what the limits do.",
+        "Accounts with limits that follow the rate at which their debt is cleared, by state.",
         ("state",),
     ),
     "moving_limit_age_seconds": (
@@ -255,12 +255,12 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
     "borrowed_bytes_total": (CounterMetricFamily, "Bytes charged to accounts.", ()),
     "repaid_items_total": (
         CounterMetricFamily,
-        "Events finished or given up, by what became of them.",
+        "Events delivered or discarded, by outcome.",
         ("outcome",),
     ),
     "repaid_bytes_total": (
         CounterMetricFamily,
-        "Bytes finished or given up, by what became of them.",
+        "Bytes delivered or discarded, by outcome.",
         ("outcome",),
     ),
     "loan_age_seconds": (
@@ -304,7 +304,7 @@ _METRICS: Final[dict[str, tuple[type[Any], str, tuple[str, ...]]]] = {
         (),
     ),
 }
-"""What each metric is, what it means, and its labels if it has some."""
+"""Type, description and labels of each metric."""
 
 _Value = (
     float

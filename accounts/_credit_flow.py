@@ -1,25 +1,26 @@
-"""RabbitMQ's credit flow: one process's side of it, as a state machine.
+"""RabbitMQ's credit-based flow control: one process's side of it, as a state machine.
 
-The other scheme. Where an account counts what one source has caused, credit flow knows only
-neighbours: a process may send its neighbour so many messages, gets more credit as the neighbour has
-handled some, and passes none on while it is itself blocked. Exactly as `credit_flow.erl` has it, of
-3.5.5 as of 4.3, which has not changed in substance since 2013.
+This is the alternative to debt. An account counts all work caused by one source; credit flow knows
+only neighbours. A process may send its neighbour a number of messages, gets more credit when the
+neighbour has handled some, and grants none while it is itself blocked. Exactly like
+`credit_flow.erl` of 3.5.5 and of 4.3, which has not changed in substance since 2013.
 
 Rules of this file:
 1. Messages flow from a sender to a receiver, credit from the receiver to the sender. A process is
-   both: `credit_from[p]` is what it may still send to `p`; `credit_to[p]` is how many messages of
-   `p` it has still to acknowledge before it grants `p` more. Both ends use the same `Credit`.
-2. Who has no credit left *is blocked*, and is not hindered: credit goes negative. Only those who
-   bring work in look at `blocked`, as only sources wait (rule 5 of the accounts); those between
-   keep sending and hold back the credit that they would grant.
-3. A process becomes blocked by a peer on the edge from one credit to none, nowhere else; and is so
-   no more when a grant lifts its credit above zero.
-4. Grants are of exactly `more_after` credits, and deferred while anybody blocks the granter; the
+   both: `credit_from[p]` is the number of messages that it may still send to `p`; `credit_to[p]` is
+   how many messages of `p` it has still to acknowledge before it grants `p` more. Both ends use the
+   same `Credit`.
+2. A process with no credit left *is blocked*, but may still send: credit goes negative. Only
+   sources check `blocked`, as only sources wait (rule 5 of the accounts). Processes in between keep
+   sending and hold back the credit that they would grant.
+3. A process becomes blocked by a peer on the edge from one credit to none, nowhere else. It is
+   unblocked when a grant lifts its credit above zero.
+4. Grants are of exactly `more_after` credits, and deferred while any peer blocks the granter; the
    one deferred last goes out first.
 5. State is changed before anything is sent. An Erlang process sends without being interrupted; here
    `send` may run the peer, and its answer, before it returns.
-6. Nothing is kept of a peer that is down, but for what it is blamed for and, where it was to be
-   granted credit, a grant that will be sent to nobody.
+6. Nothing is kept of a peer that is down, except its blame and, if it was to be granted credit, a
+   deferred grant that will reach nobody.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ from ._account import add_blame
 Peer = TypeVar("Peer", bound=Hashable)
 
 STATE_CHANGE_SECONDS: Final = 1.0
-"""How long a process is reported as being in `flow` after it came to be blocked, at least: as
-credit_flow's STATE_CHANGE_INTERVAL, for channels and queues."""
+"""Least time for which a process is reported as in `flow` after it became blocked: credit_flow's
+STATE_CHANGE_INTERVAL, for channels and queues."""
 
 READER_STATE_CHANGE_SECONDS: Final = 5.0
-"""The same for a connection, as rabbit_reader has it."""
+"""The same for a connection, from rabbit_reader."""
 
 
 @attrs.frozen(slots=True)
 class Credit:
-    """How much credit a sender has to begin with, and after how much handled it is granted more.
+    """A sender's initial credit, and the size of the grants that renew it.
 
     Raises:
-        ValueError: If one is negative, or `more_after` is above `initial`: what a broker of 4.1 on
-            refuses to start with. The sender would have to wait for a grant that is due only after
-            more messages than it may send.
+        ValueError: If one is negative, or `more_after` is above `initial`; a broker since 4.1
+            refuses to start with that. The sender would have to wait for a grant that is due only
+            after more messages than it may send.
     """
 
     initial: int
     """Messages that may be sent before any has been handled. With 0 the sender is never blocked:
-    its credit does not come to the edge."""
+    its credit never crosses the edge."""
     more_after: int
-    """Messages handled after which as many credits are granted; 0 is never."""
+    """After so many handled messages as many credits are granted; 0: never."""
 
     def __attrs_post_init__(self) -> None:
         if self.initial < 0 or self.more_after < 0:
@@ -85,47 +86,47 @@ class CreditBlock:
     """A peer that blocks a process now."""
 
     peer: str
-    """What an operator knows it by."""
+    """The name that an operator sees."""
     seconds: float
-    """For how long it has so far."""
+    """Seconds that it has blocked so far."""
     credit: int
-    """What there is to send to it: 0, or less where messages were sent nonetheless."""
+    """Credit left to send to it: 0, or negative if messages were sent nonetheless."""
 
 
 @attrs.frozen(slots=True)
 class CreditFlowStatistics:
-    """How credit stands with one process. Seconds are those of the clock that it was given."""
+    """The credit of one process. Seconds are those of the clock that it was given."""
 
     name: str
     """The process."""
     blocked: bool
-    """Whether somebody blocks it now."""
+    """Whether a peer blocks it now."""
     state: str
-    """`flow` or `running`, as RabbitMQ shows it: blocked, or come to be blocked a moment ago."""
+    """`flow` (blocked, or became so just now) or `running`, as RabbitMQ shows it."""
     blockers: tuple[CreditBlock, ...]
-    """Who blocks it now, those who have for longest first."""
+    """The peers that block it now, the longest first."""
     blocks: int
-    """How often it came to be blocked, by somebody when nobody did."""
+    """How often it went from unblocked to blocked."""
     blocked_seconds: float
-    """For how long in all, by one or several at a time; what goes on included."""
+    """Total blocked seconds, by one peer or several at a time; a current block included."""
     blame: dict[str, float]
-    """For how long in all by whom; two that block at a time are both blamed. For 64 peers by name,
-    the others are summed up as `(others)`."""
+    """Total blocked seconds by peer; two that block at a time are both blamed. For 64 peers by
+    name, the others are summed up as `(others)`."""
     credit_from: dict[str, int]
-    """What may be sent to whom. Peers to which nothing has been sent yet are not in it."""
+    """Credit left by peer. Peers to which nothing has been sent yet are not in it."""
     deferred: int
-    """How many grants are held back until it is blocked no more."""
+    """Number of grants held back until it is unblocked."""
     sent: int
-    """Messages ever sent, by all that was told here."""
+    """Messages ever sent, as noted here."""
     overdrawn: int
     """How many of them were sent without credit."""
     granted: int
-    """Credit ever granted to others; what is held back is not in it."""
+    """Credit ever granted to others, without grants held back."""
 
 
 @attrs.frozen(slots=True)
 class CreditSums:
-    """What a process has done so far; totals that never fall."""
+    """Totals of one process, which never fall."""
 
     blocks: int = 0
     """As in `CreditFlowStatistics`, and so are the others."""
@@ -146,32 +147,32 @@ class CreditSums:
 
 @attrs.define(slots=True)
 class _Blocker:
-    """A peer in the list of those who block, and since when; it may be there more than once."""
+    """A blocking peer, and since when; it may be in the list of blockers more than once."""
 
     since: float
     times: int = 1
 
 
 def label(peer: Hashable) -> str:
-    """Return what an operator knows a peer by: its name, or itself."""
+    """Return the name that an operator sees for a peer: its `name`, or itself as text."""
     return str(getattr(peer, "name", peer))
 
 
 class CreditFlow(Generic[Peer]):
-    """The credit of one process: what it has, what it owes, who blocks it.
+    """The credit of one process: its own credit, the grants it owes, its blockers.
 
     Args:
-        me: Who this process is; given to `send`, so that the peer knows whose grant it is.
+        me: This process; `send` passes it on, so that the peer knows the granter.
         send: `send(to, quantity)` delivers a grant: it has `to` call `handle_bump(me, quantity)`,
-            at once or later, in the order of the calls. A peer that is gone is told nothing; it
-            must not raise for that.
+            at once or later, in the order of the calls. For a peer that is gone it does nothing,
+            and must not raise.
         clock: Returns seconds that never go back.
 
     Attributes:
-        credit_from: What may still be sent to each peer to which something has been sent.
+        credit_from: Credit left for each peer to which something has been sent.
         credit_to: How many messages of each peer are left to be acknowledged before it is granted
             more.
-        blockers: Who blocks this process, the latest first; one is there as often as it does.
+        blockers: The peers that block this process, the latest first; repeated for each block.
         deferred: The grants that are held back, the latest first.
     """
 
@@ -206,9 +207,9 @@ class CreditFlow(Generic[Peer]):
     # -- messages -------------------------------------------------------------------------------
 
     def send(self, to: Peer, credit: Credit = DEFAULT_CREDIT, n: int = 1) -> None:
-        """Note that `n` messages are sent to `to`: as many times one, in one step.
+        """Note that `n` messages are sent to `to`: the same as `n` single calls, in one step.
 
-        Each takes one of its credits, if there are any or not. The last of them makes it a blocker.
+        Each takes one credit, whether there is any or not. Taking the last makes `to` a blocker.
         """
         left = self.credit_from.get(to, credit.initial)
         self._sent += n
@@ -220,9 +221,9 @@ class CreditFlow(Generic[Peer]):
             self.block(to)
 
     def ack(self, to: Peer, credit: Credit = DEFAULT_CREDIT, n: int = 1) -> None:
-        """Note that `n` messages of `to` have been handled: as many times one.
+        """Note that `n` messages of `to` have been handled: the same as `n` single calls.
 
-        Every so many of them it is granted more. `credit` is what `to` has sent them with.
+        Every `more_after` of them it is granted more. `credit` is the `Credit` that `to` sent with.
         """
         while True:
             left = self.credit_to.get(to, credit.more_after)
@@ -238,7 +239,7 @@ class CreditFlow(Generic[Peer]):
     def handle_bump(self, peer: Peer, quantity: int) -> None:
         """Take `quantity` credits that `peer` grants.
 
-        Of a peer that was said to be down, they are all that is known of it then.
+        For a peer that was reported down, these are then its only credits.
         """
         before = self.credit_from.get(peer, 0)
         self.credit_from[peer] = before + quantity
@@ -246,9 +247,9 @@ class CreditFlow(Generic[Peer]):
             self.unblock(peer)
 
     def peer_down(self, peer: Peer) -> None:
-        """Forget a peer that is gone. It blocks no more; what is held back for it goes to nobody.
+        """Forget a peer that is gone. It blocks no more; a grant held back for it reaches nobody.
 
-        Who may be there again starts with the initial credit.
+        If it comes back, it starts with the initial credit.
         """
         self.credit_from.pop(peer, None)
         self.credit_to.pop(peer, None)
@@ -258,13 +259,13 @@ class CreditFlow(Generic[Peer]):
 
     @property
     def blocked(self) -> bool:
-        """Whether somebody blocks this process: whether, if it brings work in, it has to wait."""
+        """Whether a peer blocks this process: if it is a source, it has to wait."""
         return bool(self.blockers)
 
     def block(self, peer: Peer) -> None:
-        """Be blocked by `peer` once more, for want of credit or for a reason of the caller's own.
+        """Add a block by `peer`, for lack of credit or for a reason of the caller's own.
 
-        As quorum queues do it, which do not use credit, when they are slow.
+        Slow quorum queues do the latter; they do not use credit.
         """
         now = self._clock()
         if not self.blockers:
@@ -278,9 +279,9 @@ class CreditFlow(Generic[Peer]):
             span.times += 1
 
     def unblock(self, peer: Peer) -> None:
-        """Be blocked by `peer` once less, if at all. When nobody is left, what is deferred is sent.
+        """Remove a block by `peer`, if there is one. Without blockers, deferred grants are sent.
 
-        Also if nobody had been blocking.
+        Also if there was no blocker before.
         """
         if peer in self.blockers:
             self.blockers.remove(peer)
@@ -314,9 +315,9 @@ class CreditFlow(Generic[Peer]):
     def state(self, *, sticky: float = STATE_CHANGE_SECONDS) -> str:
         """Return `flow` or `running`, as RabbitMQ shows it.
 
-        `flow` while it is blocked, and until `sticky` seconds have gone by since it *came to be*
+        `flow` while it is blocked, and until `sticky` seconds have gone by since it *became*
         blocked: a block of half a second is shown for a whole one, one of two seconds for two. So
-        it is a smeared sample; `statistics` has what was measured.
+        it is a smeared sample; `statistics` has the measured values.
         """
         if self.blockers:
             return "flow"
@@ -324,14 +325,14 @@ class CreditFlow(Generic[Peer]):
         return "flow" if since is not None and self._clock() - since < sticky else "running"
 
     def sums(self) -> CreditSums:
-        """Return what it has done so far; costs the same however many peers there are."""
+        """Return the totals so far; costs the same however many peers there are."""
         seconds = self._blocked_seconds
         if self.blockers and self._blocked_at is not None:
             seconds += self._clock() - self._blocked_at
         return CreditSums(self._blocks, seconds, self._sent, self._overdrawn, self._granted)
 
     def statistics(self) -> CreditFlowStatistics:
-        """Return who blocks this process, since when, and for how long in all."""
+        """Return the blockers of this process, since when they block, and the totals."""
         now = self._clock()
         blame = dict(self._blame)
         blocks: list[CreditBlock] = []

@@ -1,8 +1,8 @@
-"""What can go wrong with accounts. All of it is local misuse; no peer can cause these."""
+"""Errors of accounts. All of them are local misuse; no peer can cause them."""
 
 
 class AccountError(Exception):
-    """The books were used in a way that they forbid."""
+    """Misuse of accounts, loans or turns; the base class of these errors."""
 
 
 class AuditError(AccountError):
@@ -18,11 +18,11 @@ class AuditError(AccountError):
 
 
 class ClosedAccountError(AccountError):
-    """Something was to be charged to an account that is closed."""
+    """A charge was attempted to an account that is closed."""
 
 
 class NotALoanError(AccountError, TypeError):
-    """A holder was given something that nobody owes for (rule 15)."""
+    """A holder was given something that no account owes for (rule 15)."""
 
 
 class QuotaExceededError(AccountError):
@@ -38,8 +38,8 @@ class SettledError(AccountError):
 
 
 class TooManyDeliveriesError(AccountError):
-    """The actions of one turn would cause more deliveries than they may; none has happened."""
+    """The actions of one turn would cause too many deliveries; none has happened."""
 
 
 class UnfitPolicyError(AccountError, ValueError):
-    """A holder was given a policy that it cannot be dealt with by when it is stuck (rule 11)."""
+    """A holder was given a policy for slow consumers that it does not support (rule 11)."""

@@ -1,13 +1,12 @@
-"""Faults of our own in code that belongs to one connection, met by a task that all share.
+"""Internal errors in the code of one connection, caught in a task that all connections share.
 
-One task sends to every outlet, tells every queue what is durable, holds every connection to its
-deadline. Between two connections it runs code of each: a callback, a holder's method. What that
-raises must end neither the task, which would be the end of everybody, nor the turn of whoever
-happened to publish. It ends the connection that it belongs to; it is logged with its trace, and
-counted.
+Shared tasks send to every outlet, tell every queue what is durable, hold every connection to its
+deadline. They run code of each connection: a callback, a holder's method. An exception there must
+not end the task, which would be the end of all connections, nor the turn of an uninvolved
+publisher. It ends the connection that it belongs to, is logged with its traceback, and counted.
 
-Who serves connections says how one is ended (`Faults.ends`). Where nobody does, as in a program of
-one's own without a server, such an exception is raised as any other.
+A server of connections says how to end one (`Faults.ends`). Without a server, as in your own
+program, such an exception is raised like any other.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ import trio
 logger = logging.getLogger("clearfunds.accounts")
 
 LOG_SECONDS: Final = 1.0
-"""How often at most a fault is logged that ends nobody: it may come back with each message."""
+"""Least interval between log lines of faults that end no connection: one may recur with each
+message."""
 
 PAUSE_SECONDS: Final = 1.0
-"""After so long a task that all share, and that has failed, begins anew; as systemd's RestartSec is
-set for services."""
+"""Delay before a failed shared task begins anew; like systemd's RestartSec for services."""
 
 End: TypeAlias = Callable[[object, str, Exception], bool]
-"""Given whose fault it is (a holder, a session, an account), what was being done, and the fault:
-ends the connection that this belongs to, and logs and counts that. False: it is none of its own."""
+"""Takes the owner of the fault (a holder, a session, an account), the activity, and the fault: ends
+the connection that the owner belongs to, and logs and counts that. False: not one of its own."""
 
 
 class Faults:
-    """What is done about the faults of one process.
+    """The handling of internal errors of one process.
 
     Attributes:
-        ends: Asked one after the other to end whose fault it is.
-        unowned: How many faults have ended nobody: those of a client that is away, or of a task
-            that all share. What the others have ended they have counted.
+        ends: Asked one after the other to end the connection at fault.
+        unowned: Number of faults that ended no connection: those of a client that is away, or of a
+            shared task. The `ends` count the others.
     """
 
     __slots__ = ("_logged_at", "_unlogged", "ends", "unowned")
@@ -54,15 +53,15 @@ class Faults:
         return f"<Faults: {self.unowned} ended nobody>"
 
     def note(self, whose: object, doing: str, exc: Exception) -> None:
-        """End whose fault it is. To be called where it was caught.
+        """End the connection at fault. Call it where the exception was caught.
 
         Args:
-            whose: A holder, a session, an account; None: nobody's in particular.
-            doing: What was being done, as "sending to it".
+            whose: The owner: a holder, a session, an account; None: no particular one.
+            doing: The activity, such as "sending to it".
             exc: The fault.
 
         Raises:
-            Exception: The fault itself, if there is nobody who ends connections.
+            Exception: The fault itself, if `ends` is empty.
         """
         if not self.ends:
             raise exc
@@ -93,7 +92,7 @@ class Faults:
     def call(
         self, whose: object, doing: str, function: Callable[..., object], *args: object
     ) -> None:
-        """Call a function of one connection's; see `note`."""
+        """Call a function that belongs to one connection; see `note`."""
         try:
             function(*args)
         except Exception as exc:  # noqa: BLE001 (whatever it is)
@@ -102,7 +101,7 @@ class Faults:
     async def keep_going(
         self, doing: str, run: Callable[..., Awaitable[object]], *args: object
     ) -> None:
-        """Run a task that all share until it returns; begin it anew when it has failed.
+        """Run a shared task until it returns; begin it anew when it has failed.
 
         Cancellation: as `run`'s.
         """

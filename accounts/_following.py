@@ -1,4 +1,4 @@
-"""When what is looked at now and then is looked at next."""
+"""The next moment of a periodic check."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 def following(now: float, seconds: float) -> float:
     """Return the next multiple of `seconds` after `now`, both in seconds; later than `now`.
 
-    All that goes by the same clock is looked at at the same moments then.
+    So all checks by the same clock happen at the same moments.
     """
     tick = (now // seconds + 1) * seconds
-    # Of what a float cannot say, a tenth for example, the multiple that is now may be found again.
+    # For periods that are not exact in floats, a tenth for example, `tick` may equal `now`.
     return tick if tick - now > seconds / 1000 else tick + seconds

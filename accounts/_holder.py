@@ -1,9 +1,9 @@
-"""Where loans sit: a mailbox, an outlet, a queue.
+"""Holders keep loans: a mailbox, an outlet (a connection's send buffer), a queue.
 
-A holder takes loans and nothing else (rule 15), and shows what it physically has in its hands, so
-that the audit and the matrix are computed from the things themselves and never from counters.
+A holder takes loans and nothing else (rule 15), and shows the loans that it physically has, so that
+the audit and the matrix are computed from the loans themselves and never from counters.
 
-What a holder keeps that is stuck, by its `StuckPolicy`, is in `_backlog.py`.
+`_backlog.py` has what a slow consumer keeps under its `StuckPolicy`.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ if TYPE_CHECKING:
     from ._ledger import Ledger
 
 DEFAULT_PATIENCE = 20.0
-"""Seconds. Twice NATS's write deadline (10 s), a third of Redis's soft limit (60 s)."""
+"""Slow-consumer timeout in seconds. Twice NATS's write deadline (10 s), a third of Redis's soft
+limit (60 s)."""
 
 IMPATIENT_SECONDS: Final = 0.5
-"""A holder with less patience is looked at as soon as somebody waits; others, as often as this."""
+"""A holder with less patience is checked as soon as a reader waits; others at this interval."""
 
 RELIEVES: Final = frozenset(policy for policy in StuckPolicy if policy.relieves)
-"""The policies by which a holder stays."""
+"""The policies under which a holder stays."""
 
 JOIN_BYTES = 64 << 10
-"""A loan that has grown to this many bytes is not joined any more: settling goes by whole loans,
-so this is how finely a backlog is repaid while it drains. One read's worth."""
+"""Deliveries do not join a loan that has grown to this many bytes. Whole loans are settled, so this
+is the granularity in which a backlog is repaid while it drains. One read's worth."""
 
 
 class Recipient(abc.ABC):
-    """Whom a commit delivers to: a holder, or what stands before one.
+    """The target of a delivery: a holder, or an adapter before one.
 
-    What stands before a holder has nothing in its hands between two commits: it puts what it is
-    given into a holder's, in the form in which that one has it.
+    An adapter keeps nothing between two commits: it passes each delivery to a holder, in that
+    holder's own form.
     """
 
     __slots__ = ("__weakref__",)
 
     gathers: ClassVar[bool] = False
-    """Whether it wants to be told, by `gathered`, when it has got all of one commit."""
+    """Whether `gathered` is to be called when it has all deliveries of one commit."""
 
     @property
     def run_place(self) -> object:
-        """Where a run of messages would end up, if it can be taken at all; None: it cannot.
+        """The place where a run of messages would end up; None: it cannot take runs.
 
-        Who takes a run makes of it what its observation shows of each message; two recipients that
-        end up in one place would get theirs out of order. For transports, see
-        `clearfunds.dataspace.Dataspace.route_run`.
+        A recipient that takes a run converts each message itself to the form that its
+        observation shows. Two recipients that end up in one place would get theirs out of order.
+        For transports, see `clearfunds.dataspace.Dataspace.route_run`.
         """
         return None
 
     @property
     def last_holder(self) -> Holder | None:
-        """Whose hands it is that what it is given ends up in, by the end of the commit.
+        """The holder that has its deliveries by the end of the commit, or None; for traces.
 
-        What one commit gives to recipients that have this in common may be told together. None
-        where nobody's; for traces.
+        Deliveries of one commit to recipients with the same last holder may be reported together.
         """
         return None
 
     @property
     def hears_of_its_end(self) -> bool:
-        """Whether it is told, when its observation ends, that what it was shown has gone.
+        """Whether it has to be told, when its observation ends, to forget what it was shown.
 
-        A peer's knowledge has to be taken back; a program closes its mailbox.
+        A peer's knowledge has to be retracted; a program closes its mailbox.
         """
         return False
 
@@ -83,34 +83,34 @@ class Recipient(abc.ABC):
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """Take custody of one `item`, for which `account` has just been charged.
 
-        Called by a commit, for each delivery; must not raise. If it does nevertheless, it has taken
-        nothing, and its connection ends (`Faults`); where nobody ends connections, whoever commits
-        hears of it when the others have theirs. What arrives after the holder has been closed is
-        repaid at once as `dropped`.
+        A commit calls it for each delivery. It must not raise. If it does, it counts as having
+        taken nothing, and its connection ends (`Faults`); if nothing ends connections, the commit
+        raises the exception after the other deliveries. Deliveries after the holder has been closed
+        are repaid at once as `dropped`.
         """
 
     def gathered(self) -> None:  # noqa: B027 (most have nothing to do then)
-        """One commit has delivered all that it has for this one; nobody is `ready` yet."""
+        """Note that it has all deliveries of one commit; no `ready` has been called yet."""
 
     @abc.abstractmethod
     def ready(self) -> None:
-        """Everything of one commit is in custody: wake who takes it, or send it."""
+        """Wake the consumer, or send: all deliveries of one commit are in custody."""
 
 
 class Holder(Recipient):
-    """Something that has loans in its hands.
+    """A queue, send buffer or other place that keeps loans; potentially a slow consumer.
 
     Registered with its ledger, weakly, until `Ledger.unregister`: the ledger never keeps a
-    forgotten holder alive, so that its loans are found by the garbage collector.
+    forgotten holder alive, so that the garbage collector finds its loans.
 
     Attributes:
-        owner: The account of the connection whose peer has to take what is held here, if there is
-            one; to be set by who knows it. A peer that is not read may not read either: while that
-            account's reader waits, this holder is taken to wait on it (`rings`).
-        behind: Whether it has been relieved and has not caught up since; nobody waits on it.
-        relief: What has become of what it could not take, since it was made.
-        ages: How old loans were when holders of this kind were done with them. `LoanedItem.settle`
-            counts; who repays in any other way what it has held does so itself.
+        owner: The account of the connection whose peer has to take these loans, if there is one;
+            set by code that knows it. A peer that is not read may not read either: while that
+            account's reader waits, this holder counts as waiting on it (`rings`).
+        behind: Whether it is lagging: relieved, and not caught up since. No reader waits on it.
+        relief: What became of messages it could not take, since it was made.
+        ages: Ages of loans when holders of this kind were done with them. `LoanedItem.settle`
+            counts them; a holder that repays in any other way counts them itself.
     """
 
     __slots__ = (
@@ -119,16 +119,16 @@ class Holder(Recipient):
     )  # fmt: skip
 
     kind = "holder"
-    """What sort of holder this is, for people, and for metrics: as many kinds as classes."""
+    """The sort of holder, for people and for metrics: as many kinds as classes."""
 
     takes_responsibility: ClassVar[bool] = False
-    """Whether what it has taken may be acknowledged to its publisher for that (`Confirm`)."""
+    """Whether a message may be acknowledged to its publisher once this has taken it (`Confirm`)."""
 
     policies: ClassVar[frozenset[StuckPolicy]] = frozenset(StuckPolicy) - RELIEVES
-    """By which policies holders of this class can be dealt with."""
+    """The policies for slow consumers that holders of this class support."""
 
     makes_room: ClassVar[bool] = False
-    """Whether it keeps what it has accepted when it is given up, as far as it can: a queue."""
+    """Whether it keeps accepted messages when it is given up, as far as it can: a queue."""
 
     def __init__(
         self,
@@ -151,9 +151,9 @@ class Holder(Recipient):
 
     @property
     def patience(self) -> float:
-        """Seconds without progress, while others wait for what it holds, until `policy` applies.
+        """Slow-consumer timeout: seconds without progress, while readers wait for its loans.
 
-        0: as soon as somebody waits.
+        Then `policy` applies. 0: as soon as a reader waits.
         """
         return self._patience
 
@@ -171,16 +171,16 @@ class Holder(Recipient):
         if seconds < IMPATIENT_SECONDS:
             ledger.impatient.add(self)
             if ledger.waiters and ledger.on_wait is not None:
-                ledger.on_wait()  # somebody may wait on it already
+                ledger.on_wait()  # a reader may wait on it already
         else:
             ledger.impatient.discard(self)
 
     @property
     def policy(self) -> StuckPolicy:
-        """What is done with it when its patience is over.
+        """The policy for slow consumers that applies when its patience is over.
 
-        Setting it raises UnfitPolicyError if it cannot be dealt with so; one that is behind already
-        catches up by the policy it had.
+        Setting it raises UnfitPolicyError if the holder does not support it. A holder that is
+        lagging already catches up under its previous policy.
         """
         return self._policy
 
@@ -190,7 +190,7 @@ class Holder(Recipient):
         self._policy = policy
 
     def check_policy(self, policy: StuckPolicy) -> None:
-        """See whether it could be dealt with by `policy`.
+        """Check that the holder supports `policy`.
 
         Raises:
             UnfitPolicyError: If not.
@@ -202,7 +202,6 @@ class Holder(Recipient):
 
     @property
     def last_holder(self) -> Holder | None:
-        """See `Recipient.last_holder`: its own."""
         return self
 
     @abc.abstractmethod
@@ -210,28 +209,28 @@ class Holder(Recipient):
         """Yield every loan that is physically here, each once."""
 
     def waited_for(self) -> Iterator[LoanedItem[Any]]:
-        """Yield those of its loans for which readers may wait: all, unless it knows better."""
+        """Yield its loans for which readers may wait: all, unless overridden."""
         return self.loans()
 
     @abc.abstractmethod
     def give_up(self, why: str) -> None:
-        """End with this holder by its policy: close it and write off what it held."""
+        """Close this holder by its policy, and write off its loans."""
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
-        """Let nobody wait on it any more, by its policy: it is behind until it has caught up.
+        """Stop it from blocking readers, by its policy: it is lagging until it has caught up.
 
-        For those whose policy `relieves`. `why` is a sentence for the log, `fields` more of it for
-        `extra=`. Those who waited are repaid before it returns.
+        For holders whose policy `relieves`. `why` is a sentence for the log, `fields` more of it
+        for `extra=`. The accounts that waited are repaid before it returns.
         """
         msg = f"{self.kind} {self.name} cannot be relieved"
         raise UnfitPolicyError(msg)
 
     def settled(self) -> None:
-        """Note that something held here was finished: this is progress, made now."""
+        """Note that an event held here was finished: this is progress, made now."""
         self.progressed_at = self.ledger.clock()
 
     def surplus(self) -> tuple[int, str] | None:
-        """Tell of bytes that are here and that no loan covers, as (bytes, what they are)."""
+        """Return bytes here that no loan covers, as (bytes, a description), or None."""
         return None
 
 
@@ -242,16 +241,15 @@ class LoanQueue(Holder):
     an object for each delivery costs three to seven times as much CPU. A loan that has been taken
     out of `queue` grows no more.
 
-    One that is relieved (`Holder.relieve`) keeps what its policy says, each event in a loan of its
-    own, until somebody calls `caught_up`. Who inherits names the policies that it knows how to deal
-    with (`policies`), and says what the `Backlog` has to know: `begun`, `under_way`, `apart`,
-    `key_of`, `spill`.
+    A relieved queue (`Holder.relieve`) keeps what its policy allows, each event in a separate loan,
+    until `caught_up` is called. A subclass names the policies that it supports (`policies`), and
+    defines what the `Backlog` needs: `begun`, `under_way`, `apart`, `key_of`, `spill`.
 
     Attributes:
-        queue: What is here, the oldest first.
-        closed: Set it when nothing more is to be taken; what comes then is repaid as `dropped`.
-        keep: How much it keeps while it is behind.
-        backlog: What it keeps and has lost in this spell, while it is behind.
+        queue: The loans here, the oldest first.
+        closed: Set it to take nothing more; later deliveries are repaid as `dropped`.
+        keep: How much it keeps while it is lagging.
+        backlog: The messages kept, and counts of those lost, in this spell of lagging.
     """
 
     __slots__ = ("backlog", "closed", "keep", "queue")
@@ -272,7 +270,6 @@ class LoanQueue(Holder):
         self.backlog: Backlog | None = None
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Holder.hold`."""
         queue = self.queue
         if self.closed:
             account.repay(items, nbytes, Outcome.DROPPED, self)
@@ -288,15 +285,15 @@ class LoanQueue(Holder):
                 tail.bytes += nbytes
                 return
         else:
-            # A holder that held nothing was not failing to make progress.
+            # An empty holder was not failing to make progress.
             self.progressed_at = now
         queue.append(LoanedItem(account, [item], items, nbytes, self, now, charged=True))
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
-        """Take over `loan`, whoever held it before, behind what is here already.
+        """Take over `loan` from any holder, at the end of the queue.
 
         Raises:
-            NotALoanError: If it is anything but a loan that is outstanding.
+            NotALoanError: If it is anything but an outstanding loan.
             TypeError: If its `item` is not a list, which later deliveries could join.
         """
         if not isinstance(loan, LoanedItem):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -319,13 +316,12 @@ class LoanQueue(Holder):
         self.ready()
 
     def append(self, loan: LoanedItem[list[Any]]) -> None:
-        """Put `loan` behind what is here."""
+        """Put `loan` at the end of the queue."""
         if not self.queue:
             self.progressed_at = self.ledger.clock()
         self.queue.append(loan)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """See `Holder.loans`."""
         yield from self.queue
 
     def settle_all(self, outcome: Outcome) -> None:
@@ -333,13 +329,12 @@ class LoanQueue(Holder):
         queue = self.queue
         while queue:
             loan = queue.popleft()
-            if loan.items:  # else somebody has settled it where it was
+            if loan.items:  # else it was settled while it was queued
                 loan.settle(outcome=outcome)
 
     # -- being behind ---------------------------------------------------------------------------
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
-        """See `Holder.relieve`."""
         if not self.policy.relieves:
             super().relieve(why, fields)
         if self.closed:
@@ -362,17 +357,17 @@ class LoanQueue(Holder):
         policy: StuckPolicy | None = None,
         key: Hashable = None,
     ) -> None:
-        """Take what comes while it is behind, or drop it; for `hold`.
+        """Take a delivery while it is lagging, or drop it; for `hold`.
 
-        `policy` is that of this item, by default the holder's; `key` what it is conflated by, by
-        default `key_of(item)`.
+        `policy` applies to this item (default: the holder's); `key` is its conflation key (default:
+        `key_of(item)`).
         """
         backlog = self.backlog
         assert backlog is not None
         backlog.take(account, item, items, nbytes, now, policy or backlog.policy, key)
 
     def caught_up(self, why: str = "has caught up") -> None:
-        """Note that nothing is left of what it kept, or that it has ended: it is not behind."""
+        """Note that its backlog is empty, or that it has ended: it is not lagging any more."""
         backlog, self.backlog = self.backlog, None
         self.behind = False
         self.ledger.behind.discard(self)
@@ -381,7 +376,7 @@ class LoanQueue(Holder):
 
     @property
     def begun(self) -> int:
-        """How many loans at the front of the queue have been begun and have to be finished."""
+        """Number of loans at the front of the queue that are begun and have to be finished."""
         return 0
 
     def under_way(self) -> Iterator[LoanedItem[list[Any]]]:
@@ -391,9 +386,9 @@ class LoanQueue(Holder):
                 yield loan
 
     def apart(self, entries: list[Any], items: int, nbytes: int) -> list[Part] | None:
-        """Return what `entries` of a loan stand for, one by one, in order; None: nobody can tell.
+        """Return the parts that `entries` of a loan stand for, in order; None: cannot be told.
 
-        In sum they are `items` and `nbytes`.
+        Their sums are `items` and `nbytes`.
         """
         if len(entries) != items:
             return [(entries[0], items, nbytes)] if len(entries) == 1 else None
@@ -401,11 +396,11 @@ class LoanQueue(Holder):
         return [(entry, 1, size + (n < rest)) for n, entry in enumerate(entries)]
 
     def key_of(self, entry: Any) -> Hashable:
-        """Return what an entry replaces the latest of, for `StuckPolicy.CONFLATE`."""
+        """Return the conflation key: an entry replaces the latest one with the same key."""
         return label_of(entry)
 
     def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
-        """Put elsewhere what `account` owes for, for `StuckPolicy.SPILL`; who takes it owes it."""
+        """Spill `entry`, which `account` owes for (`StuckPolicy.SPILL`); its taker then owes it."""
         msg = f"{self.kind} {self.name} has nowhere to spill to"
         raise UnfitPolicyError(msg)
 
@@ -415,8 +410,8 @@ class LoanQueue(Holder):
         before: LoanedItem[list[Any]] | None,
         gone: LoanedItem[list[Any]] | None = None,
     ) -> None:
-        """Note that what would have come next before that loan has been dropped; None: at the end.
+        """Note that `items` events just before loan `before` were dropped; None: at the end.
 
-        For who tells its consumer where there are gaps. `gone` is the loan that it was, if it was a
-        whole one that had been kept.
+        For holders that tell their consumer where there are gaps. `gone` is the dropped loan, if it
+        was a whole one that had been kept.
         """

@@ -1,14 +1,13 @@
-"""What has happened lately to those who waited, for whoever looks when it is over.
+"""Recent incidents: slow consumers and long waits, for operators that look afterwards.
 
 Rules of this file:
 
-1. It is bounded, however much happens: `KEPT` incidents with a holder that was dealt with by its
-   policy and as many without, the latest; `NAMED` names in each. Those of one sort do not push out
-   the other.
+1. It is bounded, however much happens: the latest `KEPT` incidents with a holder that was handled
+   by its policy and as many without; `NAMED` names in each. One sort does not push out the other.
 2. Nothing is written until something has gone wrong: by `watch_patience` when it gives a holder up
-   or relieves it, by `watch_slow_waits` when a wait is over that was slow. No turn comes by here.
+   or relieves it, by `watch_slow_waits` when a slow wait is over. No turn runs this code.
 3. Waits for one holder that end within `TOGETHER_SECONDS` of each other are one incident; so are
-   those that end because it was given up, or relieved.
+   waits that end because it was given up, or relieved.
 """
 
 from __future__ import annotations
@@ -28,76 +27,76 @@ KEPT: Final = 8
 NAMED: Final = 3
 
 TOGETHER_SECONDS: Final = 10.0
-"""As `STRETCH_SECONDS` of the log: a publisher that is held up again and again by the same
-subscriber is one row, and not all of them."""
+"""Same as `STRETCH_SECONDS` of the log: a publisher that the same subscriber blocks again and again
+fills one row, and not all of them."""
 
 
 @attrs.frozen(slots=True)
 class GivenUp:
-    """What became of a holder whose patience had run out."""
+    """A slow consumer that was given up."""
 
     kind: str
-    """What sort of holder it was."""
+    """Its kind of holder."""
     items: int
     """Events that were written off."""
     bytes: int
     """Their bytes."""
     debtors: tuple[str, ...]
-    """The accounts they were charged to, those with the most first."""
+    """The accounts they were charged to, the largest debt first."""
     debtors_more: int
-    """How many others there were."""
+    """Number of further accounts."""
     idle_seconds: float
-    """For how long it had made no progress while somebody waited on it."""
+    """Seconds without progress while a reader waited on it."""
     ring: int
-    """How many waited on each other in a ring that was parted by it; 0 if it was on none."""
+    """Number of members of the ring that this opened; 0 if it was on none."""
 
 
 @attrs.frozen(slots=True)
 class Relieved:
-    """What became of a holder whose patience had run out, and which stayed."""
+    """A slow consumer that was relieved, and stayed."""
 
     kind: str
-    """What sort of holder it is."""
+    """Its kind of holder."""
     policy: StuckPolicy
-    """By what it was relieved."""
+    """The policy by which it was relieved."""
     lost: Relief
-    """What has been dropped and put aside in this spell; it changes while that lasts."""
+    """Messages dropped and spilled in this spell; it changes while the spell lasts."""
     debtors: tuple[str, ...]
-    """The accounts that owed for what it held, those with the most first."""
+    """The accounts that owed for its loans, the largest debt first."""
     debtors_more: int
-    """How many others there were."""
+    """Number of further accounts."""
     idle_seconds: float
-    """For how long it had made no progress while somebody waited on it."""
+    """Seconds without progress while a reader waited on it."""
     ring: int
-    """How many waited on each other in a ring that was opened by it; 0 if it was on none."""
+    """Number of members of the ring that this opened; 0 if it was on none."""
 
 
 @attrs.define(slots=True)
 class Incident:
-    """A holder and those who waited for it."""
+    """A holder and the waits that it caused."""
 
     at: float
     """When it ended, or the last of its waits did, by the ledger's clock."""
     holder: str | None
-    """Who was waited on for the most time; None if nobody knows."""
+    """The holder with the most blocked time; None if unknown."""
     given_up: GivenUp | None = None
-    """What became of it, if it was given up."""
+    """Details, if it was given up."""
     relieved: Relieved | None = None
-    """What became of it, if it was relieved."""
+    """Details, if it was relieved."""
     waits: int = 0
-    """How many waits that were slow are over."""
+    """Number of slow waits that are over."""
     cancelled: int = 0
-    """How many of them without clear funds, as when the connection that waits has ended."""
+    """How many of them ended without clear funds, as when the waiting connection has ended."""
     seconds: float = 0.0
-    """How long the longest of them was."""
+    """Duration of the longest of them."""
     accounts: list[str] = attrs.field(factory=list[str])
-    """Whose they were, the first few."""
+    """The accounts of the waiting readers, the first few."""
     accounts_more: bool = False
     """Whether there are others."""
 
 
 class Incidents:
-    """The latest of one ledger."""
+    """The latest incidents of one ledger."""
 
     def __init__(self) -> None:
         self._given_up: deque[Incident] = deque(maxlen=KEPT)
@@ -130,7 +129,7 @@ class Incidents:
     def add_wait(
         self, account: str, holder: str | None, seconds: float, now: float, *, clear: bool
     ) -> None:
-        """Note that a wait is over which was slow, and for whom it was."""
+        """Note that a slow wait for `holder` is over."""
         incident = self._going_on(holder, now)
         if incident is None:
             incident = Incident(now, holder)

@@ -1,4 +1,4 @@
-"""What an event is about, in a word or two."""
+"""A label for an event, in a word or two."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from typing import Any
 
 
 def label_of(event: object) -> str:
-    """Return what an event is about, and nothing of what it says: its topic, else its class."""
+    """Return the topic of an event, else the name of its class; never its content."""
     topic: Any = getattr(event, "topic", None)
     return topic if isinstance(topic, str) else type(event).__name__

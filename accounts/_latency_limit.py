@@ -1,47 +1,46 @@
-"""A limit in seconds: what is owed may get so old, however fast it is cleared.
+"""A limit in seconds: it bounds the age of debt, whatever the rate of clearing.
 
-By Little's law, what is owed is as much as is cleared in the time that it is owed for. So the limit
-is the clearing rate times the target, and all that there is to do is to measure the rate of what
-holds readers up, and to move the limit when it matters.
+By Little's law, debt equals the clearing rate times the time that it is owed for. So the limit is
+the clearing rate times the target. The controller measures the rate of the consumers that block
+readers, and moves the limit when it matters.
 
-Theory of operation. What is repaid while readers do not wait says little: the eight of nine
-subscribers that take everything at once, and each publication's own input, are in it. What is
-repaid while they wait is the rest: nothing is borrowed meanwhile. So between the *closing* of the
-account's gate (a reader found it above its limit) and its *opening* (the debt is at the lower
-mark), there is
+Theory of operation. Repayments while readers do not wait say little: they include the eight of nine
+subscribers that take everything at once, and each publication's own input. Repayments while readers
+wait are the rest: nothing is borrowed meanwhile. So between the *closing* of the account's gate (a
+reader found it above its limit) and its *opening* (the debt is at the lower mark), there is
 
-    cleared = what was owed at the closing - what is owed now        in so many seconds,
+    cleared = debt at the closing - debt now        in a measured time,
 
-and sums of both, of which half is forgotten in each target that readers have waited, give the rate.
-The new limit is in force before the first reader goes on; if the debt is above its lower mark by
+and sums of both give the rate; half of them is forgotten in each target that readers have waited.
+The new limit is in force before the first reader goes on. If the debt is above its lower mark by
 then, the gate stays closed, and the measurement begins anew from there. Beside that:
 
-1. *Aim.* 7/8 of rate x target, and a bit for whoever has little: the square root of it, but not
-   more than the eighth. Several accounts that share one consumer become equal by that; with the
-   rate alone each would keep what it has, for every division of a queue is as good as any other to
-   who knows only his own rate.
-2. *Growth.* The limit doubles once in a target at the most. What looks like a fast consumer may be
-   a buffer that fills, and what has been borrowed has to be cleared, at whatever rate.
+1. *Aim.* 7/8 of rate x target, plus a bit for accounts with little: the square root of it, but not
+   more than the eighth. So accounts that share one consumer become equal. With the rate alone each
+   would keep what it has: every division of a queue looks equally good to an account that knows
+   only its own rate.
+2. *Growth.* The limit at most doubles in a target. An apparently fast consumer may be a buffer that
+   fills, and all that has been borrowed has to be cleared, at whatever rate.
 3. *Lumps.* A consumer that takes its work in lumps, further apart than 7/8 of the target, needs as
-   much to be owed as it takes at once. One that has left less than the lower mark by an eighth of
-   the limit has taken a lump: the limit is at least what was cleared.
-4. *Nothing left.* If it left nothing, it may have waited for more, and a lower limit would make
-   nothing younger, for nothing stood behind anything (CoDel: a queue that empties is a good one).
-   The limit grows, by an eighth and then by twice as much each time, as long as that is of use:
-   that is, as long as what is cleared in a second grows at least half as much. If it is not, the
-   lumps come of the limit itself, and rules 3 and 4 do not hold; if then the limit falls and what
-   is cleared with it, they do after all. What was found is held for true 8 times in a row.
-5. *Out of the way.* While nobody waits the limit says nothing about the rate, nor the rate about
-   the limit. It may grow to what is cleared in an eighth of the target, so that a fast publisher's
-   runs are not cut into many pieces; and when it has stopped nobody for 8 targets, it falls, by
-   half in each 8, to twice what is owed, so that what it once was does not hold good for ever (as
-   RFC 7661 has it for TCP's window). This alone needs `watch_limits`.
+   much debt as it takes at once. One that has left less than the lower mark, by an eighth of the
+   limit, has taken a lump: the limit is at least the amount that was cleared.
+4. *Nothing left.* If the consumer left nothing, it may have waited for more, and a lower limit
+   would make nothing younger, since no event stood behind another (CoDel: a queue that empties is a
+   good one). The limit grows, by an eighth and then by twice as much each time, as long as that is
+   of use: as long as the clearing rate grows at least half as much. If it does not, the limit
+   itself causes the lumps, and rules 3 and 4 do not hold; if then the limit and the clearing rate
+   fall together, they do after all. Each finding stands for 8 times in a row.
+5. *Out of the way.* While no reader waits the limit says nothing about the rate, nor the rate about
+   the limit. The limit may grow to the amount cleared in an eighth of the target, so that a fast
+   publisher's runs are not cut into many pieces. When it has stopped nobody for 8 targets, it
+   falls, by half in each 8, to twice the debt, so that an old value does not stay valid for ever
+   (as in RFC 7661 for TCP's window). This alone needs `watch_limits`.
 
 All of it is for items and for bytes; readers wait for the tighter one.
 
-What it cannot do: make younger what is owed already. When the clearing rate falls to a k-th at one
-blow, what was borrowed at the old rate takes k targets to be cleared, under any limit; nothing is
-borrowed until then.
+Limitation: existing debt cannot be made younger. When the clearing rate suddenly falls to a k-th,
+debt borrowed at the old rate takes k targets to clear, under any limit; nothing is borrowed until
+then.
 """
 
 from __future__ import annotations
@@ -62,26 +61,26 @@ DEFAULT_TARGET: Final = 0.05
 """Seconds: half of what people notice; some round trips within a continent."""
 
 DEFAULT_FLOOR: Final = Limit(items=10, bytes=14_600)
-"""As TCP's initial window (RFC 6928): 10 segments, 14,600 bytes."""
+"""Same as TCP's initial window (RFC 6928): 10 segments, 14,600 bytes."""
 
 PART: Final = 8
-"""An eighth of the limit, or of the rate, is what counts as little, here as in shares."""
+"""An eighth of the limit, or of the rate, counts as little, here as in shares."""
 
 IDLE_TARGETS: Final = 8
-"""For so many targets nobody has waited when a limit begins to fall; and in so many by half."""
+"""Targets without a waiting reader before a limit begins to fall; in as many it falls by half."""
 
 MAX_PRESSES: Final = 3
-"""After so many times in a row that nothing was left, a limit doubles each time."""
+"""After so many times in a row with nothing left, a limit doubles each time."""
 
 NOTICED: Final = math.log(1.1)
-"""By how much a limit has to have changed for a comparison: a tenth."""
+"""Least change of a limit for a comparison: a tenth."""
 
 HOLD: Final = 8
-"""For so many times in a row it is held for true what has been found of a limit: that a lower one
-is too low, or that a higher one is of no use."""
+"""Number of times in a row for which a finding stands: that a lower limit is too low, or that a
+higher one is of no use."""
 
 AN_INSTANT: Final = 1 / 64
-"""What comes within such a part of the target comes at once."""
+"""Repayments within this fraction of the target count as one instant."""
 
 PROBING: Final = "probing"
 TRACKING: Final = "tracking"
@@ -91,7 +90,7 @@ AT_FLOOR: Final = "floor"
 AT_CEILING: Final = "ceiling"
 
 LIMIT_STATES: Final = (PROBING, TRACKING, DRAINING, IDLE, AT_FLOOR, AT_CEILING)
-"""What a `LatencyLimit` may be doing; see there."""
+"""The states of a `LatencyLimit`; see there."""
 
 
 def _positive(_: object, __: attrs.Attribute[Any], value: float) -> None:
@@ -102,37 +101,37 @@ def _positive(_: object, __: attrs.Attribute[Any], value: float) -> None:
 
 @attrs.frozen(slots=True)
 class LatencyLimit:
-    """A limit that moves, so that what is owed is about as old as `target` when it is cleared.
+    """A limit that moves, so that debt is about as old as `target` when it is cleared.
 
     For accounts whose readers wait by themselves, not for `shared` ones. It is in one of these
-    states (`MovingLimit.state`), of which one sees:
+    states (`MovingLimit.state`):
 
-    - `probing`: what is owed clears faster than it need to. The limit doubles each target; ages are
-      below the target. Each new account begins so, at the floor.
-    - `tracking`: the limit is what is cleared in a target. Readers wait about twice a target, for
-      half of one each time; ages are between half of the target and the target.
-    - `draining`: readers have waited for longer than a target, because what was borrowed is cleared
-      more slowly than before, or not at all. The age is above the target and grows; nobody borrows.
-      The limit comes down as soon as there is something to measure.
-    - `idle`: nobody has waited for it for 8 targets. It holds up nobody, and falls slowly, to twice
-      what is owed.
+    - `probing`: debt clears faster than necessary. The limit doubles each target; ages are below
+      the target. Each new account begins so, at the floor.
+    - `tracking`: the limit is the amount cleared in a target. Readers wait about twice a target,
+      for half of one each time; ages are between half of the target and the target.
+    - `draining`: readers have waited for longer than a target, because debt is cleared more slowly
+      than before, or not at all. The age is above the target and grows; nobody borrows. The limit
+      comes down as soon as there is something to measure.
+    - `idle`: no reader has waited for it for 8 targets. It blocks nobody, and falls slowly, to
+      twice the debt.
     - `floor`: less than the floor is cleared in a target. Ages are above the target; a lower limit
       would make consumers wait for work.
     - `ceiling`: more than the ceiling is cleared in a target. Ages are below the target.
 
-    A consumer that takes longer than half of the target by itself, as an acknowledgement from far
-    away does, is not for that target: the limit then goes to the floor.
+    A consumer that by itself takes longer than half of the target, such as one that acknowledges
+    from far away, does not suit that target: the limit then goes to the floor.
 
     Raises:
         ValueError: If the target is not above zero, or the floor above the ceiling.
     """
 
     target: float = attrs.field(default=DEFAULT_TARGET, validator=_positive)
-    """How old debt may get, in seconds."""
+    """Target age of debt, in seconds."""
     floor: Limit = DEFAULT_FLOOR
-    """What may always be owed. Its lower marks do not matter."""
+    """The lowest limit. Its lower marks do not matter."""
     ceiling: Limit = attrs.field(factory=Limit)
-    """What may be owed at the most, and so the memory that it takes. Nor do these."""
+    """The highest limit, which bounds the memory. Its lower marks do not matter either."""
 
     def __attrs_post_init__(self) -> None:
         for unit, low, high in (
@@ -160,7 +159,7 @@ class LatencyLimit:
 
 @attrs.frozen(slots=True)
 class _Then:
-    """What there was in one unit when a measurement began."""
+    """The values in one unit when a measurement began."""
 
     debt: int
     borrowed: int
@@ -171,7 +170,7 @@ class _Then:
 
 @attrs.frozen(slots=True)
 class _Start:
-    """Where a measurement began."""
+    """The beginning of a measurement."""
 
     at: float
     seconds: float
@@ -181,7 +180,7 @@ class _Start:
 
 @attrs.frozen(slots=True)
 class _Starved:
-    """What was when nothing was left."""
+    """The debt and the clearing rate when nothing was left."""
 
     owed: int
     speed: float
@@ -202,9 +201,9 @@ class _Unit:
         self.aim = math.inf
         # Whether the debt was above this mark when the gate closed.
         self.over = True
-        # While readers waited; less and less of it counts.
+        # Cleared while readers waited, with exponential decay.
         self.cleared = 0.0
-        # What there was at the last tick, and how fast was cleared before it, while nobody waits.
+        # Values at the last tick, and the clearing rate before it, while no reader waits.
         self.seen_borrowed = 0
         self.seen_debt = 0
         self.speed = 0.0
@@ -218,10 +217,10 @@ class _Unit:
 
 
 class LatencyControl:
-    """What moves one account's limit by a `LatencyLimit`.
+    """The controller that moves one account's limit by a `LatencyLimit`.
 
     Attributes:
-        policy: By which.
+        policy: The `LatencyLimit`.
     """
 
     __slots__ = (
@@ -237,11 +236,11 @@ class LatencyControl:
         self._items = _Unit(policy.floor.items, policy.ceiling.items)
         self._bytes = _Unit(policy.floor.bytes, policy.ceiling.bytes)
         now = account.ledger.clock()
-        # Seconds that readers have waited; less and less of them count.
+        # Seconds that readers have waited, with exponential decay.
         self._seconds = 0.0
         # When the limit was moved last.
         self._moved = now
-        # Whether nothing was left when the gate opened, and when it had done so before; how often
+        # Set if nothing was left when the gate opened: this time, and the time before; how often
         # in a row; and whether a higher limit was of use.
         self._starved: _Starved | None = None
         self._starved_before: _Starved | None = None
@@ -252,7 +251,7 @@ class LatencyControl:
         self._opening = False
         self._closed_at = self._waited_at = self._ticked = now
         self._see()
-        # Where what is measured now began; and where the next does, if it is not the same instant.
+        # The beginning of this measurement; and of the next, if that is not the same instant.
         self._start = self._here(now)
         self._next: _Start | None = None
         account.limit = self._limit()
@@ -275,7 +274,7 @@ class LatencyControl:
         self._next = None
 
     def _learn(self) -> None:
-        """Take note of whether nothing was left, and whether a higher limit was of use."""
+        """Note whether nothing was left, and whether a higher limit was of use."""
         starved = self._starved
         if starved is None:
             self._presses = 0
@@ -310,7 +309,7 @@ class LatencyControl:
     def repaid(self) -> None:
         """See `LimitControl.repaid`: the rest of the lump that opened the gate.
 
-        What comes later is not measured: something else may have kept the readers.
+        Later repayments are not measured: something else may have kept the readers.
         """
         now = self._account.ledger.clock()
         if self._opening and self._is_same_instant(self._waited_at, now):
@@ -320,7 +319,7 @@ class LatencyControl:
         return now - then <= self._target * AN_INSTANT
 
     def _units(self) -> tuple[tuple[_Unit, int, int], tuple[_Unit, int, int]]:
-        """Return each unit with what is owed and what has been borrowed in it."""
+        """Return each unit with the debt and the amount ever borrowed in it."""
         account = self._account
         return (
             (self._items, account.debt_items, account.borrowed_items),
@@ -328,7 +327,7 @@ class LatencyControl:
         )
 
     def _here(self, now: float) -> _Start:
-        """Return where a measurement may begin."""
+        """Return the present values, as the beginning of a measurement."""
         account = self._account
         (items, debt_items, in_items), (nbytes, debt_bytes, in_bytes) = self._units()
         return _Start(
@@ -342,9 +341,9 @@ class LatencyControl:
         )
 
     def _measure(self, now: float) -> None:
-        """Take what was cleared since the measurement began, and move the limit.
+        """Measure what was cleared since the measurement began, and move the limit.
 
-        When it is called again before the next begins, as if for the first time.
+        A second call before the next measurement begins replaces the first.
         """
         start = self._start
         seconds = now - start.at
@@ -353,8 +352,8 @@ class LatencyControl:
         grown = self._growth(now - start.moved)
         self._moved = now
         units = self._units()
-        # Whether it was taken in a lump: of that by which the gate was closed, less was left than
-        # had to be.
+        # Whether it was taken in a lump: in the unit that closed the gate, clearly less was left
+        # than the lower mark.
         lump = no_mark = False
         if seconds > self._target - self._target / PART:
             for (unit, debt, _), then in zip(units, start.units, strict=True):
@@ -367,7 +366,7 @@ class LatencyControl:
             self._starved = _Starved(owed, owed / seconds)
         needed = lump and self._is_needed()
         for (unit, debt, borrowed), then in zip(units, start.units, strict=True):
-            # What is borrowed below it is not in `borrowed`.
+            # Amounts that accounts below borrowed are not in `borrowed`.
             cleared = max(0, then.debt - debt + borrowed - then.borrowed)
             unit.cleared = then.cleared * kept + cleared
             aim = math.inf
@@ -392,11 +391,11 @@ class LatencyControl:
         return math.log(now.speed / before.speed) / change > 1 / 2
 
     def _kept(self, seconds: float) -> float:
-        """Return what part of what was measured before still counts."""
+        """Return the fraction of the earlier measurements that still counts."""
         return math.exp2(-seconds / self._target)
 
     def _growth(self, seconds: float) -> float:
-        """Return how many times the limit it may be, so long after it was moved."""
+        """Return the factor by which the limit may grow, `seconds` after it was moved."""
         return math.exp2(min(max(seconds, 0.0), self._target) / self._target)
 
     def _limit(self) -> Limit:
@@ -405,7 +404,7 @@ class LatencyControl:
     # -- called now and then --------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """See `LimitControl.tick`; what it is for is said above (5)."""
+        """See `LimitControl.tick`; rule 5 above explains its purpose."""
         account = self._account
         seconds = now - self._ticked
         self._ticked = now
@@ -416,7 +415,7 @@ class LatencyControl:
             and self._items.limit <= self._items.floor
             and self._bytes.limit <= self._bytes.floor
         ):
-            # Most are quiet most of the time.
+            # Most accounts are quiet most of the time.
             self._items.speed = self._bytes.speed = 0.0
             return
         if account.throttled or seconds <= 0:
@@ -480,10 +479,10 @@ class LatencyControl:
         )
 
     def _still(self, passed: float) -> float:
-        """Return what part of the speed from before cannot be ruled out yet.
+        """Return the fraction of the earlier rate that cannot be ruled out yet.
 
-        One event may still take all of the time that has passed since. Forgetting alone would go on
-        to a rate of nothing, and an age without end, while somebody is stuck.
+        One event may still take all of the time that has passed since. Decay alone would lead to a
+        rate of zero, and an infinite age, while a consumer is stuck.
         """
         before = _speed(self._start.units[0].cleared, self._start.seconds)
         return min(1.0, 1 / (before * passed)) if before * passed > 0 else 1.0
@@ -508,5 +507,5 @@ def _speed(cleared: float, seconds: float) -> float:
 
 
 def _aim(cleared: float) -> float:
-    """Return the limit, for what is cleared in a target."""
+    """Return the limit for the amount cleared in a target."""
     return cleared - cleared / PART + min(math.sqrt(cleared), cleared / PART)

@@ -1,8 +1,8 @@
-"""Loans that nobody settled are told of in the log (rule 12): whose they were, and who had them.
+"""Log of leaked loans, which nobody settled (rule 12): their accounts and their holders.
 
-A leak is a fault of the program's, and one that leaks mostly does so with every message. So the
-first is told of at once, and then one line in `STRETCH_SECONDS` tells of those that came since; it
-names a few of them and counts all. Nothing is kept for each of them.
+A leak is a bug in the program, and a program that leaks mostly does so with every message. So the
+first leak is logged at once; then one line in `STRETCH_SECONDS` covers those since, names a few and
+counts all. Memory is bounded however many there are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_NAMED_LEAKS: Final = 5
 
 @attrs.define(slots=True)
 class Gone:
-    """What is known of a holder that may be no more."""
+    """Name and kind of a holder that may no longer exist."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Gone:
 
 @attrs.define(slots=True)
 class LeakLog:
-    """What was found leaked since the last line."""
+    """Leaks found since the last log line."""
 
     loans: int = 0
     items: int = 0
@@ -50,7 +50,7 @@ class LeakLog:
             )
 
     def tell(self, now: float) -> None:
-        """Write the line, if there is anything to tell and the last one is long enough ago."""
+        """Write the line, if there are leaks and the last line is long enough ago."""
         if not self.loans or now < self.due:
             return
         named, more = self.named, self.loans - len(self.named)

@@ -1,4 +1,4 @@
-"""The ledger: all accounts and holders of one process, and whether they agree (rules 8 and 15)."""
+"""The ledger: all accounts and holders of one process, and their audit (rules 8 and 15)."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ STATES: tuple[str, ...] = ("clear", "owing", "throttled", "closing", "flow")
 
 
 class Router(Holder):
-    """Who holds the input of turns while they are open. It is always told of, never given up."""
+    """The holder of the input of open turns. It is always reported, never given up."""
 
     kind = "router"
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """Refuse: the router routes, it keeps nothing."""
+        """Refuse: the router keeps nothing."""
         raise AssertionError
 
     def ready(self) -> None:
@@ -75,36 +75,34 @@ class Ledger:
 
     Args:
         clock: Returns seconds that never go back; `trio.current_time` for tests with a mock clock.
-        quota: How much standing state each owner may have.
+        quota: The quota of standing state of each owner.
 
     Attributes:
         accounts: Every account that is open, or still being paid off, by name.
-        at_rest: Those of them that owe for what is at rest, and where that is: `disk` or `ram`; see
-            `open`.
+        at_rest: The accounts charged for messages at rest (paged out), and where those are: `disk`
+            or `ram`; see `open`.
         holders: Every registered holder.
-        behind: Those of them that are behind: relieved of what they could not take.
-        relief: What has become of what they could not take, by policy.
+        behind: The lagging holders: their policy relieved them of messages they could not take.
+        relief: What has become of those messages, by policy.
         turns: Every open turn.
-        router: The holder of what open turns handle.
+        router: The holder of the input of open turns.
         borrowed_items: Events ever borrowed.
         borrowed_bytes: Bytes ever borrowed.
         repaid_items: Events ever repaid, indexed by `Outcome`.
         repaid_bytes: Bytes ever repaid, indexed by `Outcome`.
         leaked_loans: Loans that the garbage collector found outstanding.
-        wait_seconds: How long the waits were that have ended.
+        wait_seconds: Durations of the waits that have ended.
         overshoot_items: By how many events accounts were over their limits when a reader was first
             made to wait.
         overshoot_bytes: By how many bytes.
-        fanout_copies: How many copies were made of each message that was published; for a
-            dataspace to count.
-        loan_ages: How old, in seconds, events' loans were when they were settled, by the holder's
-            kind; see `ages_of`.
+        fanout_copies: Copies made of each published message; for a dataspace to count.
+        loan_ages: Ages of loans in seconds when they were settled, by the holder's kind; see
+            `ages_of`.
         waiters: The readers that wait now.
-        confirming: Who wants to hear that responsibility has been taken for what is being handed
-            over at this moment; for `Holder.hold`.
-        faults: What is done about faults of our own in what belongs to one connection.
-        recorder: Who is told of every settlement, publication, stall and change of a limit; None:
-            nobody is.
+        confirming: The `Confirm` that hears when responsibility is taken for the delivery being
+            handed over at this moment; for `Holder.hold`.
+        faults: The handling of internal errors that concern one connection.
+        recorder: Hears of every settlement, publication, stall and change of a limit; or None.
     """
 
     def __init__(
@@ -113,13 +111,13 @@ class Ledger:
         self.clock = clock
         self.quota = Quota() if quota is None else quota
         self.accounts: dict[str, Account] = {}
-        # Those without a parent: their debt is everybody's.
+        # Accounts without a parent: the sum of their debts is the whole debt.
         self.roots: set[Account] = set()
         self.at_rest: dict[Account, str] = {}
         self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.turns: set[Turn] = set()
         self.loose: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
-        # Those that have been relieved and have not caught up, and what came of it.
+        # Holders that are relieved and have not caught up, and totals of the messages affected.
         self.behind: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.relief = {policy: Relief() for policy in StuckPolicy if policy.relieves}
         # Appended to by finalizers, in any thread: a deque's append is atomic.
@@ -132,39 +130,38 @@ class Ledger:
         self.borrowed_bytes = 0
         self.repaid_items = [0] * len(Outcome)
         self.repaid_bytes = [0] * len(Outcome)
-        # How often readers had to wait, and for how long (the stretches that are over), by reason.
+        # How often readers had to wait, and the seconds of ended stretches of waits, by reason.
         self.waits = [0] * len(REASONS)
         self.waited = [0.0] * len(REASONS)
-        # Which alarms are watched, and whether they are up.
+        # The alarms that are watched, and whether they are up.
         self.alarms: dict[str, bool] = {}
-        # What is wrong beside the books, as sentences, by what it is wrong with: for their pages.
+        # Problems outside the books, as sentences, by subject: for the web pages.
         self.troubles: dict[str, str] = {}
         self.wait_seconds = Histogram(AGE_BUCKETS)
         self.overshoot_items = Histogram(COUNT_BUCKETS)
         self.overshoot_bytes = Histogram(BYTE_BUCKETS)
         self.fanout_copies = Histogram(COUNT_BUCKETS)
         self.loan_ages: dict[str, Histogram] = {}
-        # Owners with something standing are kept; the others are known for as long as somebody has
-        # them in hand.
+        # Owners with standing state are kept; the others only while something refers to them.
         self.standings: weakref.WeakValueDictionary[str, Standing] = weakref.WeakValueDictionary()
         self.all_standing = AllStanding()
-        # Which tasks are inside a loan's or a turn's block, and whose.
+        # The tasks inside a loan's or a turn's block, and the accounts of those blocks.
         self.inside: dict[trio.lowlevel.Task, list[Account]] = {}
         self._tickets = count()
-        # Accounts in `UNUSUAL` states: few, and so found without looking at all of them.
+        # Accounts in `UNUSUAL` states: few, and so found without a walk over all accounts.
         self.unusual: set[Account] = set()
         self.waiters: set[Waiter] = set()
-        # Whose patience is shorter than `watch_patience` looks, and what wakes it for them.
+        # Holders with less patience than the interval of `watch_patience`, and how to wake it.
         self.impatient: weakref.WeakSet[Holder] = weakref.WeakSet()
         self.on_wait: Callable[[], object] | None = None
-        # Who tells of those that wait for long, while `watch_slow_waits` runs.
+        # Logs long waits, while `watch_slow_waits` runs.
         self.slow_waits: SlowWaits | None = None
-        # What they and `watch_patience` have told of lately.
+        # Recent reports of `slow_waits` and `watch_patience`.
         self.incidents = Incidents()
-        # Who waits for accounts that are not open yet, and what is being followed.
+        # Tracers that wait for accounts not open yet, and the traces under way.
         self.tracers: list[Tracer] = []
         self.traces: list[TraceNotes] = []
-        # Of the turn that is being handed over.
+        # Belongs to the turn that is being handed over.
         self.confirming: Confirm | None = None
         self.recorder: Recorder | None = None
         self.faults = Faults()
@@ -184,15 +181,14 @@ class Ledger:
     ) -> Account:
         """Open the account called `name`, or open it once more.
 
-        A name that is still known, because it is in use or because what it caused is still being
-        paid off, gives the same account with its debt (rule 14); each opening wants its own
-        `Account.close`. A `limit` that is given replaces the account's (default: `Limit()`); so do
-        `weight` (default: 1) and `shared` (default: it is not), for which see `Account.weight` and
-        `Account.shared`.
+        A name that is still known, because it is in use or its debt is still being paid off, gives
+        the same account with its debt (rule 14). Each opening needs its own `Account.close`. A
+        given `limit` replaces the account's (default: `Limit()`); so do `weight` (default: 1, see
+        `Account.weight`) and `shared` (default: False, see `Account.shared`).
 
-        A new account that is opened with `at_rest` owes for what is put aside, and where: on `disk`
-        or in `ram`; so do those that are opened under it. That is told of apart from the debt of
-        those who publish: nobody works on it, and nobody's readers wait for it as such.
+        A new account opened with `at_rest` is charged for stored (paged out) messages, and says
+        where they are: on `disk` or in `ram`. So are accounts opened under it. Reports keep this
+        apart from publishers' debt: nobody works on it, and no reader waits for it as such.
 
         Raises:
             AccountError: If it is known under another parent.
@@ -282,7 +278,7 @@ class Ledger:
             self.fold(parent)
 
     def limits_changed(self, changed: Account) -> None:
-        """Let it and every account below know that it is to be looked at now, or not any more."""
+        """Tell `changed` and every account below that readers must check it now, or no more."""
         some = [changed]
         while some:
             account = some.pop()
@@ -290,7 +286,7 @@ class Ledger:
             some.extend(account.below or ())
 
     def standing_of(self, owner: str) -> Standing:
-        """Return the standing state of `owner`, which outlives the owner's accounts (rule 16)."""
+        """Return the standing state of `owner`; it outlives the owner's accounts (rule 16)."""
         standing = self.standings.get(owner)
         if standing is None:
             standing = self.standings[owner] = Standing(owner, self.quota, all=self.all_standing)
@@ -299,7 +295,7 @@ class Ledger:
     # -- holders --------------------------------------------------------------------------------
 
     def register(self, holder: Holder) -> None:
-        """Count what `holder` has in its hands from now on, for as long as it lives."""
+        """Count the loans that `holder` has from now on, for as long as it lives."""
         self.holders.add(holder)
 
     def unregister(self, holder: Holder) -> None:
@@ -309,7 +305,7 @@ class Ledger:
         self.holders.discard(holder)
 
     def ages_of(self, kind: str) -> Histogram:
-        """Return how old loans were when holders of that kind were done with them."""
+        """Return the ages of loans when holders of that kind were done with them."""
         ages = self.loan_ages.get(kind)
         if ages is None:
             ages = self.loan_ages[kind] = Histogram(AGE_BUCKETS)
@@ -318,7 +314,7 @@ class Ledger:
     # -- for accounts, loans and turns ----------------------------------------------------------
 
     def next_ticket(self) -> int:
-        """Draw a place in the line of those who wait."""
+        """Draw a place in the line of waiting readers."""
         return next(self._tickets)
 
     def new_event(self) -> trio.Event:
@@ -332,13 +328,13 @@ class Ledger:
             self.inside.setdefault(task, []).append(account)
 
     def leave(self, account: Account) -> None:
-        """Note that a block of a loan or turn of `account` has been left, by whichever task."""
+        """Note that a task, whichever it is, has left a block of a loan or turn of `account`."""
         inside = self.inside
         if not inside:
             return
         task = _current_task()
         if task is None or account not in inside.get(task, ()):
-            # A block inside a generator may be left by another task than has entered it.
+            # A block inside a generator may be left by another task than the one that entered it.
             task = next((other for other in inside if account in inside[other]), None)
             if task is None:
                 return
@@ -365,10 +361,10 @@ class Ledger:
                 raise SelfWaitError(msg)
 
     def drain(self) -> None:
-        """Repay what the garbage collector found outstanding, as `leaked`.
+        """Repay loans that the garbage collector found outstanding, as `leaked`.
 
-        Called by turns, by readers before they wait, by the watch over patience and by the audit.
-        Logged as an error as well, in one line for all of them and at most one in ten seconds.
+        Turns call it, readers before they wait, the watch over patience and the audit. It also logs
+        an error, one line for all loans and at most one in ten seconds.
 
         Warns:
             ResourceWarning: For each such loan, once the books are right.
@@ -387,13 +383,13 @@ class Ledger:
             )
         while self.abandoned:
             self.abandoned.popleft().close()
-        # What came too soon after a line is told of later: the watch over patience comes by.
+        # Leaks too soon after a log line are logged later, when the watch over patience drains.
         self._leak_log.tell(self.clock())
         for message in found:
             warnings.warn(message, ResourceWarning, stacklevel=3)
 
     def tell_stalls(self) -> None:
-        """Tell the recorder of the waits that go on what it has not been told of them yet."""
+        """Bring the recorder up to date about the waits that are still going on."""
         for waiter in self.waiters:
             if waiter.at is not None:
                 waiter.at.tell_stall(waiter)
@@ -410,7 +406,7 @@ class Ledger:
                 yield LOOSE, loan
 
     def matrix(self) -> list[Holding]:
-        """Return who holds whose debt, the largest first; computed from what holders hold."""
+        """Return who holds whose debt, the largest first; computed from the loans in holders."""
         now = self.clock()
         cells: dict[tuple[str, str], list[float]] = {}
         for holder, loan in self.held():
@@ -431,7 +427,7 @@ class Ledger:
         return rows
 
     def holder_statistics(self, holder: Holder) -> HolderStatistics:
-        """Return what `holder` has in its hands."""
+        """Return the figures of the loans that `holder` has."""
         now = self.clock()
         items = nbytes = loans = 0
         oldest = now
@@ -491,7 +487,7 @@ class Ledger:
             debt_bytes=sum([account.debt_bytes for account in active]),
             at_rest_items=rest_items,
             at_rest_bytes=rest_bytes,
-            # Who is above others owes what they owe.
+            # A parent owes at least what its children owe, so the roots suffice.
             top_debt_items=max([account.debt_items for account in active], default=0),
             borrowed_items=self.borrowed_items,
             borrowed_bytes=self.borrowed_bytes,
@@ -512,13 +508,12 @@ class Ledger:
     def discrepancies(self) -> tuple[str, ...]:
         """Return a sentence for everything that does not balance; empty when all does (rule 8).
 
-        Walks what every holder physically holds (rule 15), so it costs time in proportion to the
-        loans outstanding.
+        Walks the loans that every holder physically has (rule 15): linear in outstanding loans.
         """
         while True:
             self.drain()
             found = self._look()
-            # A loan that was collected while we looked was owed for and not held any more.
+            # A loan garbage-collected during the walk was still owed for, but no longer held.
             if not found or not self.leaked:
                 return found
 
@@ -572,8 +567,8 @@ class Ledger:
                 yield f"{borrowed} {unit} were borrowed and {repaid} repaid, but {debt} are owed"
 
     def audit(self) -> None:
-        """Check that the books balance: for each account, its debt is the sum of its live loans;
-        in all, what was borrowed and not repaid is what is owed.
+        """Check that the books balance: the debt of each account is the sum of its live loans, and
+        all that was borrowed less all that was repaid is the whole debt.
 
         Raises:
             AuditError: If they do not, with a sentence for each discrepancy.

@@ -1,16 +1,16 @@
-"""How much debt is too much."""
+"""Limits on debt: the high-water and low-water marks of backpressure."""
 
 from typing import Any
 
 import attrs
 
 DEFAULT_LIMIT_ITEMS = 50_000
-"""What is written at a time is the limit over the fan-out. Measured: at a fan-out of 100 a limit of
-10,000 items takes a third more CPU than this one, at 1,000 three times as much; a higher one gains
-nothing, since from 168 bytes on it is the bytes that limit."""
+"""The batch written at a time is the limit divided by the fan-out. Measured: at a fan-out of 100 a
+limit of 10,000 items takes a third more CPU than this one, at 1,000 three times as much. A higher
+one gains nothing: from 168 bytes a message, the byte limit is reached first."""
 
 DEFAULT_LIMIT_BYTES = 8 << 20
-"""8 MiB, as NATS's and Redis's per-client soft limits (8 MiB of pending output) have it."""
+"""8 MiB, like the per-client soft limits of NATS and Redis (8 MiB of pending output)."""
 
 UNLIMITED = 1 << 62
 """Stands for "no limit" in the comparisons of the hot path."""
@@ -24,12 +24,12 @@ def _positive(_: object, attribute: "attrs.Attribute[Any]", value: int | None) -
 
 @attrs.frozen(slots=True)
 class Limit:
-    """The debt above which an account's readers wait, and the lower mark at which they go on.
+    """High-water mark of an account's debt, above which its readers wait, and the lower mark.
 
-    A reader waits when the debt is *above* the limit in either unit, as upstream's
-    `SYNDICATE_CREDIT` has it (at the limit still passes), and goes on when it is *at or below*
-    the lower mark in both. The distance between the two keeps a reader from being woken for
-    each single repayment.
+    A reader waits when the debt is *above* the limit in either unit, like upstream's
+    `SYNDICATE_CREDIT` (at the limit still passes). It goes on when the debt is *at or below* the
+    lower mark in both. The distance between the two keeps readers from being woken for each
+    single repayment.
     """
 
     items: int | None = attrs.field(default=DEFAULT_LIMIT_ITEMS, validator=_positive)
@@ -60,4 +60,4 @@ class Limit:
 
 
 NO_LIMIT = Limit(items=None, bytes=None)
-"""An account whose readers never wait on its own account."""
+"""No limit: readers never wait for the account's own debt."""

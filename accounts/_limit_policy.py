@@ -1,4 +1,4 @@
-"""What sets an account's limit: nobody but its owner, or a controller that moves it."""
+"""Policies for an account's limit: fixed by its owner, or moved by a controller."""
 
 from __future__ import annotations
 
@@ -15,61 +15,62 @@ if TYPE_CHECKING:
     from ._ledger import Ledger
 
 TICK_SECONDS: Final = 0.05
-"""How often limits are looked at, where the ledger is small. What counts happens in between: a
-controller is asked at each opening of its account's gate."""
+"""Interval between ticks of controllers in a small ledger. The important decisions come in between:
+a controller is asked at each opening of its account's gate."""
 
 TICK_SHARE: Final = 0.01
-"""What part of a processor's time that may take."""
+"""The fraction of a processor's time that ticks may take."""
 
 LOOK_SECONDS: Final = 5e-6
-"""What a look at one account takes, if it is busy: with 10,000 there are 5 s between two looks."""
+"""Time for one busy account's tick: with 10,000 accounts there are 5 s between two ticks."""
 
 
 @attrs.frozen(slots=True)
 class MovingLimit:
-    """What there is to see of a limit that is moved."""
+    """The state of a moving limit."""
 
     state: str
-    """What its controller is doing; for those of a `LatencyLimit`, see there."""
+    """The state of its controller; for a `LatencyLimit`, see there."""
     target_seconds: float
-    """How old debt should get at most."""
+    """The target for the highest age of debt."""
     age_seconds: float
-    """How long it takes to clear what is owed now, as fast as was cleared of late; or for how long
-    nothing has been borrowed, if that is longer. 0.0 for no debt."""
+    """The time to clear the present debt at the recent rate; or the time since anything was
+    borrowed, if that is longer. 0.0 for no debt."""
     items_per_second: float
-    """How fast was cleared of late; 0.0 where nothing has been measured."""
+    """The recent rate of clearing; 0.0 where nothing has been measured."""
     bytes_per_second: float
     """The same in bytes."""
 
 
 class LimitControl(Protocol):
-    """What moves one account's limit.
+    """A controller that moves one account's limit.
 
     It is called in the middle of repayments: it must not raise, must not await, and must not change
-    the books but by `Account.move_limit`.
+    the books except by `Account.move_limit`.
     """
 
     def closed(self) -> None:
-        """The account is above its limit: its readers wait from now on."""
+        """Note that the account is above its limit: its readers wait from now on."""
         ...
 
     def may_open(self) -> bool:
-        """The debt is at or below the lower marks. Whether that holds for the limit as it is then.
+        """Whether the debt is still at or below the lower marks of the limit that is set now.
 
-        Here is the time to move it, before anybody goes on.
+        Called when it is at or below them. Here is the time to move the limit, before any reader
+        goes on.
         """
         ...
 
     def repaid(self) -> None:
-        """More has been repaid since the account opened, and before its readers have gone on."""
+        """Note a repayment after the account opened, and before its readers have gone on."""
         ...
 
     def tick(self, now: float) -> None:
-        """Some time has passed."""
+        """Note that some time has passed."""
         ...
 
     def statistics(self) -> MovingLimit:
-        """Return what there is to see."""
+        """Return the state of the limit."""
         ...
 
 
@@ -77,16 +78,16 @@ class LimitPolicy(Protocol):
     """A rule for the limits of accounts; see `Account.limit_by`."""
 
     def control(self, account: Account) -> LimitControl | None:
-        """Set the account's limit to what it is at first; return what moves it, if anything."""
+        """Set the account's initial limit; return the controller that moves it, if any."""
         ...
 
 
 @attrs.frozen(slots=True)
 class FixedLimit:
-    """A limit that stays as it is."""
+    """A limit that never moves."""
 
     limit: Limit = attrs.field(factory=Limit)
-    """Which."""
+    """The limit."""
 
     def control(self, account: Account) -> LimitControl | None:
         """See `LimitPolicy.control`."""
@@ -95,10 +96,10 @@ class FixedLimit:
 
 
 async def watch_limits(ledger: Ledger, *, every: float = TICK_SECONDS) -> None:
-    """Move the limits that a `LimitPolicy` has a say in, every `every` seconds, until cancelled.
+    """Move the limits that a `LimitPolicy` controls, every `every` seconds, until cancelled.
 
-    Where there are more accounts than can be looked at so often within 1 % of the time, less often:
-    by their number, not by how long it took, so that the same happens each time.
+    If there are more accounts than fit into 1 % of the time, it ticks less often. The interval
+    depends on their number, not on measured time, so that runs are reproducible.
     """
     while True:
         moved = 0

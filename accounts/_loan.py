@@ -27,21 +27,21 @@ class LoanedItem(Generic[T_co]):
                 with loan.turn() as turn:  # charged to loan.account: the ultimate cause
                     turn.publish(dataspace, answer(event))
 
-    Left normally, the block ends the loan as `delivered`; by an exception as `rejected`, by a
-    cancellation as `cancelled`. A loan that is collected while it is outstanding is repaid as
-    `leaked`, with a `ResourceWarning` (rule 12).
+    Leaving the block normally ends the loan as `delivered`; an exception ends it as `rejected`, a
+    cancellation as `cancelled`. A loan that is garbage-collected while it is outstanding is repaid
+    as `leaked`, with a `ResourceWarning` (rule 12).
 
-    It covers `items` events; where `item` is a list, they are a contiguous range of its account's
+    It covers `items` events. If `item` is a list, they are a contiguous range of its account's
     publications in order, and `settle(n)` and `split(n)` mean its first n. A list may have fewer
     entries than `items` while its entries stand for several events each (see `Holder`).
 
     Attributes:
-        account: Who owes for it: the ultimate cause, however many steps back. To be compared by
-            `==`: that of a loan which is traced is a stand-in, equal to the account.
-        item: What was lent.
+        account: The account that owes for it: the ultimate cause, however many steps back. Compare
+            it by `==`: the account of a traced loan is a stand-in, equal to the real one.
+        item: The event, or list of events, that was lent.
         items: Events not yet repaid; 0 when the loan has ended.
         bytes: Bytes not yet repaid.
-        holder: Where it is, or None while only its maker has it.
+        holder: Its holder, or None while only its maker has it.
         opened: When it was made, on the ledger's clock, in seconds.
     """
 
@@ -62,7 +62,7 @@ class LoanedItem(Generic[T_co]):
         *,
         charged: bool = False,
     ) -> None:
-        # `charged` is for the commit of a turn, which borrows for all its deliveries at once.
+        # `charged`: the commit of a turn has already borrowed for all its deliveries at once.
         self.items = 0
         if not charged:
             if not (items >= 1 and nbytes >= 0):
@@ -86,9 +86,9 @@ class LoanedItem(Generic[T_co]):
         return f"<LoanedItem of {self.account.name} at {where}: {state}>"
 
     def __del__(self) -> None:
-        # In the middle of anything, in any thread: only append; the next turn or audit drains.
+        # This may run at any point, in any thread: only append; the next turn or audit drains.
         if self.items:
-            # A holder may have a length, and be false when it is empty. It may be going, too.
+            # An empty holder may be false, hence `is None`. It may be on its way out, too.
             holder = self.holder
             gone = None if holder is None else Gone(holder.name, holder.kind)
             self.account.ledger.leaked.append(
@@ -96,7 +96,7 @@ class LoanedItem(Generic[T_co]):
             )
 
     def held_by(self, holder: Holder) -> None:
-        """Note that the loan is in the hands of `holder` from now on."""
+        """Note that `holder` has the loan from now on."""
         self.account.ledger.loose.discard(self)
         self.account.moved(self.holder, holder, self.items)
         self.holder = holder
@@ -106,13 +106,13 @@ class LoanedItem(Generic[T_co]):
     ) -> None:
         """Repay the first `n` items (None: all that is left) with `outcome`.
 
-        Bytes are repaid in proportion unless `nbytes` says how many these items were; whatever
-        rounding leaves is repaid with the last item. `item` stays as it is: who settles a part
-        knows how far it has got.
+        Bytes are repaid in proportion unless `nbytes` gives the size of these items; the rounding
+        remainder is repaid with the last item. `item` stays as it is: the caller tracks its own
+        progress.
 
         Raises:
             SettledError: If fewer than `n` items (or `nbytes` bytes) are outstanding.
-            TypeError: If `outcome` is none.
+            TypeError: If `outcome` is not an `Outcome`.
         """
         items = self.items
         if n is None:
@@ -138,16 +138,16 @@ class LoanedItem(Generic[T_co]):
         holder = self.holder
         if holder is not None:
             holder.settled()
-            # Where deliveries have joined one loan, its age is that of the first of them.
+            # The age of joined deliveries is that of the first of them.
             holder.ages.add(holder.progressed_at - self.opened, n)
         self.account.repay(n, nbytes, outcome, holder, self.opened)
 
     def split(self, n: int, nbytes: int | None = None) -> LoanedItem[list[Any]]:
-        """Take the first `n` items out, as a loan of its own; what is owed stays the same.
+        """Split off the first `n` items as a separate loan; the debt stays the same.
 
         The part has `nbytes` of the bytes (default: its share). It is loose until a holder takes
-        it (`LoanQueue.put`, `held_by`), also when this one is in a holder's hands; finishing it
-        counts as that holder's progress.
+        it (`LoanQueue.put`, `held_by`), even if this loan has a holder; finishing it counts as
+        that holder's progress.
 
         Raises:
             SettledError: If it does not cover more than `n` items, or not `nbytes` bytes.
@@ -175,15 +175,15 @@ class LoanedItem(Generic[T_co]):
         return part
 
     def transfer(self, account: Account, outcome: Outcome = Outcome.STORED) -> None:
-        """Let `account` owe for what is left of it, from now on; for its holder.
+        """Charge the outstanding rest of the loan to `account` from now on; for its holder.
 
-        For whom it was charged to so far it ends with `outcome`. What it causes is `account`'s from
-        now on, too.
+        For the previous account the loan ends with `outcome`. Work that the loan causes is charged
+        to `account` from now on, too.
 
         Raises:
             SettledError: If nothing is left.
-            TypeError: If `outcome` is none.
-            ValueError: If `account` is of another ledger.
+            TypeError: If `outcome` is not an `Outcome`.
+            ValueError: If `account` belongs to another ledger.
         """
         if outcome.__class__ is not Outcome:
             msg = f"an outcome is one of Outcome's (Outcome.STORED), not {outcome!r}"
@@ -205,7 +205,7 @@ class LoanedItem(Generic[T_co]):
         before.repay(items, nbytes, outcome, holder, opened)
 
     def turn(self) -> Turn:
-        """Return a turn of this loan's account: what it sends, the ultimate cause pays (rule 2).
+        """Return a turn of this loan's account: the ultimate cause pays for its output (rule 2).
 
         It borrows nothing for its input, which this loan covers.
         """
@@ -228,7 +228,7 @@ class LoanedItem(Generic[T_co]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Another account may owe for it by now.
+        # `transfer` may have charged it to another account by now.
         self._entered.ledger.leave(self._entered)
         if self.items:  # else it was settled in the block
             self.settle(outcome=outcome_of(exc))

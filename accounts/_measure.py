@@ -1,4 +1,4 @@
-"""How many bytes an event is charged for when nobody says."""
+"""Default size of an event in bytes, when the caller gives none."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, cast
 import attrs
 
 ATOM_BYTES = 8
-"""What a number, a truth value or anything without a length of its own is charged for."""
+"""Bytes charged for a number, a truth value or anything without a length of its own."""
 
 MAX_DEPTH = 8
-"""How deep a nested event is looked into; what lies deeper counts as one atom."""
+"""Depth to which a nested event is measured; anything deeper counts as one atom."""
 
 
 @cache
@@ -26,8 +26,7 @@ def measure(event: object, depth: int = MAX_DEPTH) -> int:
     Bytes-like objects and `str` count by length, anything else without parts counts
     `ATOM_BYTES`; tuples, lists, sets, mappings and attrs instances are the sum of their parts.
     An object with an integer attribute `nbytes` (a `memoryview`, an array, a `Batch`) is believed.
-    It is an estimate that is proportional to what the event keeps in memory, not its
-    `sys.getsizeof`.
+    It is an estimate, proportional to the memory that the event keeps, not its `sys.getsizeof`.
     """
     if isinstance(event, (bytes, str, bytearray)):
         return len(event)

@@ -27,10 +27,10 @@ class Outcome(enum.IntEnum):
     DROPPED = 5
     """Its holder was gone, or its holder's policy dropped it."""
     STORED = 6
-    """It is put aside, safely on disk or for a holder that is behind, and owed there by another
-    account."""
+    """Spilled: safely on disk, or put aside for a lagging holder, and charged to another account
+    there."""
     WRITTEN_OFF = 7
-    """Given up unfinished: its holder made no progress for longer than its patience."""
+    """Discarded: its holder, a slow consumer, made no progress for longer than its patience."""
     LEAKED = 8
     """Nobody finished it: the garbage collector found it outstanding."""
 
@@ -41,13 +41,13 @@ class Outcome(enum.IntEnum):
 
 
 def outcome_of(exc: BaseException | None) -> Outcome:
-    """Return how work ended that was left with `exc`: well, cancelled, or by an error."""
+    """Return the outcome of a block left with `exc`: delivered, cancelled or rejected."""
     if exc is None:
         return Outcome.DELIVERED
     if isinstance(exc, trio.Cancelled):
         return Outcome.CANCELLED
     if isinstance(exc, BaseExceptionGroup):
-        # Nurseries wrap what they are left with: it is a cancellation if nothing else is inside.
+        # Nurseries wrap exceptions: it is a cancellation if nothing else is inside.
         group = cast("BaseExceptionGroup[BaseException]", exc)
         if group.split(trio.Cancelled)[1] is None:
             return Outcome.CANCELLED

@@ -1,15 +1,16 @@
-"""How fast input may come in: a token bucket.
+"""Rate limit of input: a token bucket.
 
-As RFC 2697's committed bucket (section 3), with one difference: a packet is never split nor turned
-away. So whoever has any tokens left may bring in one packet more, which may take the bucket below
-zero, and waits until it is above zero again. In the long run no more comes in than the rate.
+Like RFC 2697's committed bucket (section 3), with one difference: a packet is never split nor
+turned away. So a source with any tokens left may bring in one packet more, which may take the
+bucket below zero; then it waits until the bucket is above zero again. In the long run input does
+not exceed the rate.
 
 Rules of this file:
 1. Tokens come in at the rate, up to the burst; a bucket begins full. There is one bucket for events
    and one for bytes, and both have to be above zero.
-2. It is charged with what comes in, once: the input of root turns. What that causes is debt's
-   business, and what comes in without causing anything is this one's.
-3. Nothing runs to fill it: how much has come in meanwhile is found by whoever looks.
+2. The input of root turns is charged to it, once. The work that input causes is limited by debt;
+   input that causes nothing is limited only here.
+3. No task fills it: each check computes the tokens that have come in meanwhile.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any, Final
 import attrs
 
 BURST_SECONDS: Final = 1.0
-"""How long an idle source saves up, unless told otherwise: a rate that is given by the second is
-kept in each second."""
+"""Seconds of tokens that an idle source saves up by default: a rate per second then holds in each
+second."""
 
 RATE_TICK: Final = 0.001
-"""Seconds that a reader which waits for tokens sleeps at the least: as fine as a loop's timers."""
+"""Least seconds that a reader sleeps while it waits for tokens: as fine as a loop's timers."""
 
 RATE_LIMIT: Final = "(rate limit)"
-"""What is blamed, in a holder's place, for what readers wait for tokens."""
+"""The name blamed, in a holder's place, when readers wait for tokens."""
 
 
 def _above_zero(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
@@ -38,10 +39,10 @@ def _above_zero(_: object, attribute: attrs.Attribute[Any], value: float | None)
 
 @attrs.frozen(slots=True)
 class RateLimit:
-    """How much may come in each second, and how much at once after a while without any.
+    """Rates of input per second, and the bursts allowed after idle time.
 
     Raises:
-        ValueError: If one is not above zero, or there is a burst of what has no rate.
+        ValueError: If one is not above zero, or a burst is given in a unit without a rate.
     """
 
     items_per_s: float | None = attrs.field(default=None, validator=_above_zero)
@@ -63,7 +64,7 @@ class RateLimit:
                 raise ValueError(msg)
 
     def __str__(self) -> str:
-        """Say it for people."""
+        """Return the rates as text."""
         parts: list[str] = []
         if self.items_per_s is not None:
             parts.append(f"{self.items_per_s:g} items")
@@ -73,11 +74,11 @@ class RateLimit:
 
 
 class TokenBucket:
-    """How many tokens there are. Negative: so much has come in beyond them.
+    """The tokens of one rate limit. Negative: so much input has come in beyond them.
 
     Args:
-        limit: How they come in.
-        now: By the clock of whoever looks.
+        limit: The rates and bursts.
+        now: The time, by the caller's clock.
 
     Attributes:
         limit: As given.
@@ -96,12 +97,12 @@ class TokenBucket:
         self.bytes = self._burst_bytes
 
     def take(self, items: int, nbytes: int) -> None:
-        """Charge what has come in."""
+        """Charge input."""
         self.items -= items
         self.bytes -= nbytes
 
     def fill(self, now: float) -> None:
-        """Add the tokens that have come in until now; what does not fit is lost."""
+        """Add the tokens that have come in until now; tokens above the burst are lost."""
         elapsed = now - self._at
         if elapsed > 0:
             self._at = now
@@ -112,7 +113,7 @@ class TokenBucket:
                 self.bytes = min(self._burst_bytes, self.bytes + elapsed * limit.bytes_per_s)
 
     def wait(self, now: float) -> float:
-        """Return for how many seconds nothing may come in; 0.0: it may now."""
+        """Return the seconds until input may come in; 0.0: now."""
         self.fill(now)
         if self.items > 0 and self.bytes > 0:
             return 0.0
@@ -123,13 +124,13 @@ class TokenBucket:
         )
 
     def room(self, now: float) -> tuple[float, float]:
-        """Return (items, bytes) that may come in before it is to be looked at again."""
+        """Return the (items, bytes) that may come in before the next check; (-1, -1): none."""
         return (self.items, self.bytes) if not self.wait(now) else (-1, -1)
 
     def take_over(self, before: TokenBucket, now: float) -> None:
-        """Begin with what is left in the one before: a new limit is no new burst."""
+        """Begin with the tokens left in the bucket before: a new limit is no new burst."""
         before.fill(now)
-        # Only of what has a rate: what has none is never filled, and would stay empty.
+        # Only in units with a rate: a unit without one is never filled, and would stay empty.
         if self.limit.items_per_s is not None:
             self.items = min(self.items, before.items)
         if self.limit.bytes_per_s is not None:

@@ -1,4 +1,4 @@
-"""Who is told of everything that happens in the books: a journal (`Ledger.recorder`)."""
+"""A recorder hears of every change in the books: a journal (`Ledger.recorder`)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """What a ledger tells of, as it happens.
+    """A listener for the events of a ledger.
 
     It is called in the middle of turns: it must not raise, must not await, must not change the
-    books, and should keep names and numbers only: whatever it keeps of accounts, holders and events
-    outlives them.
+    books. It should keep names and numbers only: references to accounts, holders and events would
+    keep those alive.
 
-    What is settled, with what is published and what is still outstanding, is all that was ever
-    borrowed: the input of a root turn that published or sent something is told of as published;
-    that of another, or of one that failed, as settled by the ledger's router.
+    Settled, published and outstanding events together are all that was ever borrowed. The input of
+    a root turn that published or sent something is reported as published; the input of another, or
+    of one that failed, as settled by the ledger's router.
     """
 
     def settled(
@@ -34,14 +34,14 @@ class Recorder(Protocol):
         outcome: Outcome,
         opened: float | None,
     ) -> None:
-        """A loan, or a part of one, has ended.
+        """Record that a loan, or a part of one, has ended.
 
         Args:
-            account: Who owed for it.
-            holder: Who had it in his hands, or None; of what has leaked, only its name and kind.
+            account: The account that owed for it.
+            holder: Its holder, or None; for leaked loans, only its name and kind.
             items: Events that are repaid; 0 where only bytes are.
             nbytes: Their bytes.
-            outcome: Why.
+            outcome: Why it ended.
             opened: When it was made, on the ledger's clock: where deliveries have joined one loan,
                 the first of them. None: just now.
         """
@@ -50,11 +50,11 @@ class Recorder(Protocol):
     def delivered(
         self, account: Account, ended: Collection[tuple[Holder, int, int, float]]
     ) -> None:
-        """Several loans of one account have ended as delivered: as `settled`, for each of them.
+        """Record that several loans of one account were delivered: as `settled` for each of them.
 
         Args:
-            account: Who owed for them.
-            ended: Holder, items, bytes and since when, of each.
+            account: The account that owed for them.
+            ended: (holder, items, bytes, opened) of each.
         """
         ...
 
@@ -67,11 +67,11 @@ class Recorder(Protocol):
         copies: int,
         copied_bytes: int,
     ) -> None:
-        """A root turn has been committed.
+        """Record that a root turn has been committed.
 
         Args:
-            account: Who pays.
-            about: What was published, or the first of it; else what was sent.
+            account: The account that pays.
+            about: The event that was published, or the first of several; else the item sent.
             items: Events that came in.
             nbytes: Their bytes.
             copies: Events that were handed to holders.
@@ -88,18 +88,18 @@ class Recorder(Protocol):
         ended: float,
         reason: str,
     ) -> None:
-        """A reader has been kept waiting. Told when its wait ends, and by `Ledger.tell_stalls`.
+        """Record that a reader was blocked. Called when its wait ends, and by `Ledger.tell_stalls`.
 
         Args:
-            account: Whose reader.
-            at: Whose debt had to fall: that account, or one above it.
+            account: The reader's account.
+            at: The account whose debt had to fall: that account, or one above it.
             culprit: The holder that was waited on, or the alarm.
-            seconds: For how long, in all that has not been told of.
+            seconds: Blocked seconds that were not reported yet.
             ended: When that was over, on the ledger's clock.
             reason: One of `REASONS`.
         """
         ...
 
     def limit_changed(self, account: Account) -> None:
-        """The limit of an account is another one now."""
+        """Record that the limit of an account has changed."""
         ...

@@ -1,39 +1,38 @@
-"""Weighted shares: who waits first when an account and its siblings owe too much together.
+"""Weighted fair shares: which accounts wait first when siblings together owe too much.
 
-A shared account above its limit does not stop everybody below it. What it may owe is parted among
-its children, and each of them that is above its part waits for its own debt to fall, while those
-that are below theirs go on. It is max-min fairness by weights (Bertsekas and Gallager, section
-6.5.2; Linux's `tc-htb` and cgroup `cpu.weight` share by such weights, too): nobody gets less than
-its weight's part of the limit, and what some leave over is for those who want more.
+A shared account above its limit does not stop everybody below it. Its limit is divided among its
+children. A child above its part waits for its own debt to fall, while children below theirs go on.
+This is weighted max-min fairness (Bertsekas and Gallager, section 6.5.2; Linux's `tc-htb` and
+cgroup `cpu.weight` share by such weights, too): no child gets less than its weight's part of the
+limit, and children that want more get what others leave over.
 
-Theory of operation. Everything is counted in the part of the limit that it takes, of that unit of
-which it takes more (the dominant share of Ghodsi et al., 2011). A child *needs* so much for each
-unit of its weight. The *level* is how much each may have:
+Theory of operation. Debt is counted as the fraction of the limit that it takes, in items or bytes,
+whichever fraction is larger (the dominant share of Ghodsi et al., 2011). The *need* of a child is
+that fraction for each unit of its weight. The *level* is the need that each may have:
 
     level = max(1 / W,  (1 - u) / w)
 
-where `W` is the weight of all children that owe, `w` that of those which *want* more than their
-part, and `u` what all others owe. So those who want more share what the others leave, and have at
-least their weight's part of everything, whatever others owe: a sibling that is stuck above its part
-takes nothing away from anybody else's. A child goes on while its need is at or below the level;
-above it, it wants more and is *squeezed*: it waits, until it is a sixteenth below, and as
-much besides as it was above, up to another one. It still wants more then, until it is at half of
-the level: between the two it is about to fill up its part again, and that must not look like
+where `W` is the weight of all children that owe, `w` the weight of those that *want* more than
+their part, and `u` the debt of all others. So children that want more share what the others leave,
+and have at least their weight's part of everything, whatever others owe: a sibling stuck above its
+part takes nothing away from the others. A child goes on while its need is at or below the level.
+Above it, it wants more and is *squeezed*: it waits until it is a sixteenth below the level, and
+lower by as much as it was above, up to another sixteenth. It still wants more then, until it is at
+half of the level: between the two it is about to fill its part again, and that must not look like
 something left over.
 
 Rules of this file:
-1. Nothing is kept until the account is *tight*: throttled, or itself wanting more than its part of
-   what a shared account above it may owe. Then its children are looked through once; from then on
-   each look and each repayment costs as much with ten thousand siblings as with ten,
-   but for the logarithm of how many are squeezed.
-2. Who owes is known from that look, from looks of their readers, and from repayments, all of which
-   come by here while the account is tight. Who has just begun to owe and has not looked yet is
-   missing in `W` until then; what it owes is in `u`.
-3. Of the squeezed, the one that needs least goes on first, and so the one furthest over its share
-   last. Those that one repayment lets go on do so together; each looks again.
-4. A child that is shared and squeezed stops nobody: its own children share its part, by the same
-   rules. They hear of a larger part when something of theirs is repaid, or when it is an eighth
-   larger.
+1. No state is kept until the account is *tight*: throttled, or itself wanting more than its part of
+   the limit of a shared account above it. Then its children are scanned once. From then on each
+   check and each repayment costs as much with ten thousand siblings as with ten, but for the
+   logarithm of the number of squeezed ones.
+2. The children that owe are known from that scan, from their readers' checks, and from repayments,
+   all of which come by here while the account is tight. A child that has just begun to owe and has
+   not been checked yet is missing in `W` until then; its debt is in `u`.
+3. Of the squeezed, the child with the least need goes on first, and so the one furthest over its
+   share last. Children that one repayment lets go on do so together; each checks again.
+4. A squeezed child that is shared stops nobody: its own children share its part, by the same rules.
+   They learn of a larger part when some of their debt is repaid, or when it is an eighth larger.
 """
 
 from __future__ import annotations
@@ -50,34 +49,34 @@ if TYPE_CHECKING:
     from ._account import Account
 
 RELEASE: Final = 15 / 16
-"""The part of the level at which a squeezed child goes on. Somewhat below it, so that it is not
-woken for each single repayment; and no more, so that what is owed stays above the lower mark while
-several want more (shares rule only until that is reached), and since those who come back first
-stand first at a consumer that they share: with an eighth that was up to 7 %."""
+"""The fraction of the level at which a squeezed child goes on. It is below 1, so that the child is
+not woken for each single repayment. It is not lower for two reasons. The debt has to stay above the
+lower mark while several want more, since shares apply only until that is reached. And children that
+come back first stand first at a consumer that they share: with an eighth that was up to 7 %."""
 
 HARD: Final = 2
 """How many times its limit a shared account may owe before it stops everybody below it."""
 
 HARD_INSIDE: Final = 3 / 2
-"""The same of one below a shared account. Less, or one child whose own children get stuck one after
-the other would bring the account above it to its bound, and stop its innocent siblings."""
+"""The same for an account below a shared one. Less, or a child whose own children get stuck one
+after the other would bring its parent to the hard bound, and stop its unaffected siblings."""
 
 HARD_STEP: Final = 1 / 8
-"""So many times it below that it lets them go on."""
+"""So far below the hard bound, in limits, everybody below goes on again."""
 
 OVER: Final = 1 / 16
-"""How much of what a child was above the level it has to be below besides, before it goes on: so
-much of the level at the most. As in deficit round robin, what one with large packets has had too
-much of is taken off what it gets next."""
+"""A child's excess over the level, up to this fraction of the level, lowers the point at which it
+goes on. As in deficit round robin, the excess of a child with large packets is taken off what it
+gets next."""
 
 WANTS: Final = 1 / 2
-"""The part of the level below which a child does not want more."""
+"""The fraction of the level below which a child does not want more."""
 
 RISE: Final = 9 / 8
-"""How much larger the level has to be for those to hear of it that share their part further on."""
+"""The level has to rise by this factor before children that share their part hear of it."""
 
 _ROUNDING: Final = 1 + 1e-9
-"""Who is at its share goes on: thirds of three are one, whatever floats say."""
+"""A child exactly at its share goes on: thirds of three are one, whatever floats say."""
 
 _STALE: Final = 64
 
@@ -86,27 +85,27 @@ _Entry = tuple[float, int, "Account"]
 
 @attrs.define(slots=True)
 class _Want:
-    """What a child owes that wants more than its part, as far as it has been seen."""
+    """The last seen debt of a child that wants more than its part."""
 
     items: int = 0
     bytes: int = 0
     over: float = 0.0
-    """What it needed more than the level when it was squeezed."""
+    """The excess of its need over the level when it was squeezed."""
     entry: _Entry | None = None
-    """If it is squeezed, where it stands among those."""
+    """Its entry in the heap while it is squeezed."""
 
 
 class Shares:
-    """How a shared account's limit is parted among its children while it is throttled.
+    """The division of a shared account's limit among its children while it is throttled.
 
     Attributes:
-        account: Whose limit it is.
-        active: Those that owe.
+        account: The shared account.
+        active: The children that owe.
         weight: The sum of their weights.
-        wanting: Those that want more than their part.
+        wanting: The children that want more than their part.
         squeezed: How many of them wait for it.
         parents: Those of them that share their part among children of their own.
-        calm: Those that did so, and do not want more any more; see `calmed`.
+        calm: Former `parents` that do not want more any longer; see `calmed`.
     """
 
     __slots__ = (
@@ -120,11 +119,11 @@ class Shares:
         self.weight = 0.0
         self.wanting: dict[Account, _Want] = {}
         self.squeezed = 0
-        # What those that want more owe together, and their weight.
+        # The debt of all wanting children together, and their weight.
         self._items = 0
         self._bytes = 0
         self._weight = 0.0
-        # The squeezed by what they need, the least first; and what is not true any more.
+        # The squeezed children, the least need first; and stale entries.
         self._heap: list[_Entry] = []
         self._numbers = count()
         self.parents: dict[Account, None] = {}
@@ -133,12 +132,12 @@ class Shares:
 
     @property
     def hard(self) -> float:
-        """How many times what there is to share may be owed before everybody below waits."""
+        """How many times the shared amount may be owed before everybody below waits."""
         parent = self.account.parent
         return HARD if parent is None or parent.shares is None else HARD_INSIDE
 
     def start(self) -> None:
-        """Find out who owes: the account is throttled from now on."""
+        """Find the children that owe: the account is throttled from now on."""
         self.active = {a: None for a in self.account.below or () if a.debt_items or a.debt_bytes}
         self.weight = sum([account.weight for account in self.active], 0.0)
 
@@ -163,7 +162,7 @@ class Shares:
         self._heap.clear()
 
     def marks(self) -> tuple[float, float]:
-        """Return (items, bytes) that there are to share: the limit, or its own share of one."""
+        """Return the (items, bytes) to share: the account's limit, or its own share of one."""
         account = self.account
         parent = account.parent
         if not account.wants or parent is None or parent.shares is None:
@@ -178,7 +177,7 @@ class Shares:
     # -- looking --------------------------------------------------------------------------------
 
     def share(self, child: Account) -> tuple[float, float]:
-        """Return (items, bytes) that a child may owe and go on, in units that have a limit."""
+        """Return the (items, bytes) up to which a child goes on, in units that have a limit."""
         if child not in self.active and (child.debt_items or child.debt_bytes):
             self.active[child] = None
             self.weight += child.weight
@@ -198,19 +197,19 @@ class Shares:
         return items <= share_items and nbytes <= share_bytes
 
     def goes_on_at(self, child: Account) -> tuple[int, int]:
-        """Return the (items, bytes) at or below which a squeezed child goes on, as it stands."""
+        """Return the (items, bytes) at or below which a squeezed child goes on now."""
         level = (self._level(child) * RELEASE * _ROUNDING - self.over(child)) * child.weight
         level = max(0.0, level)
         mark_items, mark_bytes = self.marks()
         return int(mark_items * level), int(mark_bytes * level)
 
     def over(self, child: Account) -> float:
-        """Return by how much a squeezed child was above the level, as far as it has to be below."""
+        """Return the excess of a squeezed child over the level, as far as it counts (`OVER`)."""
         want = self.wanting.get(child)
         return 0.0 if want is None else want.over
 
     def _level(self, child: Account | None = None) -> float:
-        """Return what each may need; as if `child` wanted more, if one is given."""
+        """Return the level; if `child` is given, as if it wanted more."""
         account = self.account
         mark_items, mark_bytes = self._divisors()
         items, nbytes, weight, all_weights = self._items, self._bytes, self._weight, self.weight
@@ -268,7 +267,7 @@ class Shares:
     def _need(self, child: Account, over: float = 0.0) -> float:
         mark_items, mark_bytes = self._divisors()
         need = max(child.debt_items / mark_items, child.debt_bytes / mark_bytes) / child.weight
-        # Who owes nothing goes on, whatever it was above.
+        # A child that owes nothing goes on, whatever its excess was.
         return need + over if need else 0.0
 
     def _queue(self, child: Account, want: _Want) -> None:
@@ -281,7 +280,7 @@ class Shares:
             heappush(heap, entry)
 
     def due(self) -> Iterator[Account]:
-        """Yield the squeezed children that go on now, which are squeezed no more."""
+        """Yield the squeezed children that go on now; they are no longer squeezed."""
         heap = self._heap
         while heap:
             child = heap[0][2]
@@ -300,15 +299,14 @@ class Shares:
             yield child
 
     def calmed(self) -> list[Account]:
-        """Return those with children that do not want more any more, once."""
+        """Return, once, children with children of their own that do not want more any longer."""
         calmed, self.calm = self.calm, []
         return calmed
 
     def told_of_more(self) -> list[Account]:
-        """Return those that have children and a larger part now, when it is worth while.
+        """Return children with children of their own, if the level has risen enough (`RISE`).
 
-        What is owed below them is looked at with each of their repayments, as it is here; this is
-        for when only others repay.
+        Repayments below such a child make it share anew anyway; this is for when only others repay.
         """
         level = self._level()
         if level <= self._told * RISE:
@@ -317,7 +315,7 @@ class Shares:
         self._told = level
         return list(self.parents)
 
-    # Sums of floats that come and go drift; that of none is known.
+    # Running sums of floats drift: the sum of none is set to 0.
 
     def _want_no_more(self, child: Account, want: _Want) -> None:
         del self.wanting[child]
@@ -334,7 +332,7 @@ class Shares:
         self.weight = self.weight - child.weight if self.active else 0.0
 
     def forget(self, child: Account) -> None:
-        """Forget a child that is no more."""
+        """Forget a child account that has been folded."""
         want = self.wanting.get(child)
         if want is not None:
             self.squeezed -= want.entry is not None

@@ -1,16 +1,16 @@
-"""A reader that waits for long is told of: who waits, on whom, for how long, for how much.
+"""Log of long waits: which reader waits, on which holders, for how long, for how much debt.
 
-Waiting is what accounts are for, so this is no warning; `watch_patience` warns when somebody is
-about to be given up for it. Rules of this file:
+Backpressure is the purpose of accounts, so this is no warning; `watch_patience` warns when a slow
+consumer is about to be given up. Rules of this file:
 
 1. A wait gets one line when it has gone on for the threshold, and one with its total when it ends.
-   One that ends before it could be looked into gets only the second.
-2. What is written is bounded, however many wait: `MAX_NAMED_WAITS` of those that begin to be slow
-   in a stretch of `STRETCH_SECONDS`, the earliest first; the rest of them are counted, in one line.
-   All of them are among the ledger's incidents (`Incidents`) when they end.
-3. Nothing is looked at until a wait reaches the threshold: waits are kept in the order in which
-   they began. Then holders and their loans are gone through once for all waits that have, in steps,
-   and so seldom that it takes no more than `SHARE_MAX` of a core.
+   One that ends before it could be examined gets only the second.
+2. The log is bounded, however many wait: it names `MAX_NAMED_WAITS` of the waits that become slow
+   in a stretch of `STRETCH_SECONDS`, the earliest first, and counts the rest in one line. All of
+   them are among the ledger's incidents (`Incidents`) when they end.
+3. Nothing is examined until a wait reaches the threshold: waits are kept in the order in which they
+   began. Then one walk over holders and their loans serves all waits that have reached it, in
+   steps, and so seldom that it takes no more than `SHARE_MAX` of a core.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.accounts")
 
 DEFAULT_SLOW_WAIT: Final = 1.0
-"""Seconds. A publisher who is held up for so long notices; PostgreSQL's `deadlock_timeout`, after
-which `log_lock_waits` tells of a wait, is as much."""
+"""Seconds. A publisher blocked for so long notices; PostgreSQL's `deadlock_timeout`, after which
+`log_lock_waits` logs a wait, is the same."""
 
 STRETCH_SECONDS: Final = 10.0
 
 MAX_NAMED_WAITS: Final = 20
-"""Waits told of in each stretch: four lines a second at most, with those of their ends."""
+"""Waits named in each stretch: four lines a second at most, with the lines for their ends."""
 
 MAX_NAMED_HOLDERS: Final = 5
-"""Holders given for each of them; the rest are counted."""
+"""Holders named for each of them; the rest are counted."""
 
 LOOK_SECONDS: Final = 0.05
-"""The least time between two looks."""
+"""Least interval between two checks."""
 
 SHARE_MAX: Final = 0.02
 
 LOANS_A_STEP: Final = 1000
-"""Loans looked at before other tasks may run: half a millisecond."""
+"""Loans examined before other tasks may run: half a millisecond."""
 
 
 @attrs.define(slots=True)
 class Held:
-    """What holders of one name have of the debt that is waited for at one account."""
+    """Debt that blocks readers at one account, in the holders of one name."""
 
     holder: str
     kind: str
@@ -70,25 +70,25 @@ class Held:
     bytes: int = 0
 
     def __str__(self) -> str:
-        # The router and loose loans are called as what they are.
+        # The router and loose loans have their kind as their name.
         kind = "" if self.holder.strip("()") == self.kind else f"{self.kind} "
         return f"{kind}{self.holder} ({self.items} items, {self.bytes} bytes)"
 
 
 class SlowWaits:
-    """The waits that go on in one ledger, and which of them were told of.
+    """The current waits in one ledger, and which of them were logged.
 
-    Its `began` and `ended` are called by the accounts.
+    The accounts call `began` and `ended`.
     """
 
     def __init__(self, ledger: Ledger, seconds: float) -> None:
         self.ledger = ledger
         self.seconds = seconds
-        # With what their accounts' statements said of holders when they began, in that order.
+        # Waits in the order in which they began, with the blame on their accounts' statements then.
         self.fresh: dict[Waiter, dict[str, float]] = {}
         self.told: dict[Waiter, dict[str, float]] = {}
         self.counted: dict[Waiter, dict[str, float]] = {}
-        # Who held most when that was looked at: one that repays nothing is on no statement.
+        # The largest holder when examined: a holder that repays nothing is on no statement.
         self.suspects: dict[Waiter, str] = {}
         self.stretch_ends = 0.0
         self.named = 0
@@ -99,7 +99,7 @@ class SlowWaits:
         self.fresh[waiter] = dict(waiter.account.blame or ())
 
     def ended(self, waiter: Waiter, now: float, *, clear: bool) -> None:
-        """Note that it does not any more: its funds are `clear`, or it was cancelled."""
+        """Note that a reader waits no longer: its funds are `clear`, or it was cancelled."""
         suspect = self.suspects.pop(waiter, None)
         named = True
         before = self.told.pop(waiter, None)
@@ -121,8 +121,8 @@ class SlowWaits:
             self._tell_end(waiter, blame, now, clear=clear)
 
     def pause(self, now: float) -> float:
-        """Return for how long there is nothing to look at."""
-        # One that begins now is slow in so many seconds.
+        """Return the seconds until the next check is due."""
+        # A wait that begins now would be slow then.
         until = now + self.seconds
         for waiter in self.fresh:
             until = min(until, waiter.since + self.seconds)
@@ -132,9 +132,9 @@ class SlowWaits:
         return max(LOOK_SECONDS, until - now)
 
     async def look(self) -> float:
-        """Tell of those that are slow by now; return the seconds of CPU time that it took.
+        """Log the waits that are slow by now; return the seconds of CPU time that it took.
 
-        Cancellation: those not told of yet are left as they are.
+        Cancellation: waits not logged yet are left as they are.
         """
         began = time.thread_time()
         away = 0.0
@@ -216,7 +216,7 @@ class SlowWaits:
             name,
             seconds,
             _what_for(at, reason),
-            # A rate has nothing to do with who holds what.
+            # For a rate limit, holders do not matter.
             "" if reason == "rate" else f": {how_much}",
             extra={
                 "event": "slow_wait",
@@ -295,7 +295,7 @@ class SlowWaits:
 
 
 def add_up(ledger: Ledger, held: dict[Account, dict[str, Held]]) -> Iterable[None]:
-    """Add up who has what of the debt of the accounts in `held`, with breaks in between."""
+    """Add up the debt of the accounts in `held` by holder, with breaks in between."""
     looked = 0
     for holder in list(ledger.holders):
         # A holder's list of loans may not change while it is walked, hence the copies.
@@ -312,7 +312,7 @@ def add_up(ledger: Ledger, held: dict[Account, dict[str, Held]]) -> Iterable[Non
             elif isinstance(part, LoanedItem):
                 amount = part.items, part.bytes
             else:
-                continue  # what is no loan is for the audit to find (rule 15)
+                continue  # the audit reports things that are no loans (rule 15)
             note(held, part.account, holder.name, holder.kind, holder.progressed_at, *amount)
     now = ledger.clock()
     for loan in list(ledger.loose):
@@ -328,7 +328,7 @@ def note(
     items: int,
     nbytes: int,
 ) -> None:
-    """Add what a holder has of a debtor's debt, for each account of `held` that owes it."""
+    """Add debt at a holder to each account of `held` that owes it: the debtor or an ancestor."""
     if not items:
         return
     for at in debtor.chain:
@@ -343,9 +343,9 @@ def note(
 
 
 def blamed(waiter: Waiter, before: dict[str, float]) -> dict[str, float]:
-    """Return the seconds of this wait by holder, those of its stretches that have ended.
+    """Return the seconds of this wait by holder, in the stretches that have ended.
 
-    `before` is what the account's statement said when it began.
+    `before` is the blame on the account's statement when the wait began.
     """
     found = dict(waiter.blame)
     _add_new(found, waiter.account.blame, before)
@@ -389,26 +389,26 @@ def _of(mark: int) -> str:
 async def watch_slow_waits(ledger: Ledger, *, seconds: float = DEFAULT_SLOW_WAIT) -> None:
     """Log every wait for clear funds that is longer than `seconds`, until cancelled.
 
-    To the logger `clearfunds.accounts`, at level INFO: one line when a wait has gone on for so
+    To the logger `clearfunds.accounts`, at level INFO: one line when a wait has gone on for that
     long, and one when it ends. Their fields (`extra=`, attributes of the record):
 
     - `event`: `slow_wait`, `slow_wait_ended`.
-    - `account`: whose reader waits; `seconds`: for how long so far, or in all.
-    - `at`: the account that owes too much: its own, or one above it. (`slow_wait`)
-    - `items`, `bytes`: what that account owes; at the end, what the reader's account does.
-    - `limit_items`, `limit_bytes`: what it may owe, its share if it waits for that. (`slow_wait`)
+    - `account`: the reader's account; `seconds`: the duration so far, or in all.
+    - `at`: the account that owes too much: the reader's own, or one above it. (`slow_wait`)
+    - `items`, `bytes`: the debt of that account; at the end, of the reader's account.
+    - `limit_items`, `limit_bytes`: its limit, or its share if it waits for that. (`slow_wait`)
     - `reason`: why it waits: `account`, `parent`, `alarm`, `share`, `rate`, `credit`. (`slow_wait`)
-    - `alarms`: those that are up there; then it waits for these. (`slow_wait`)
-    - `blockers`: who has no credit left for it; then it waits for these. (`slow_wait`)
+    - `alarms`: the alarms up there; if any, it waits for these. (`slow_wait`)
+    - `blockers`: holders with no credit left for it; if any, it waits for these. (`slow_wait`)
     - `clear`: whether it went on; false when it was cancelled. (`slow_wait_ended`)
-    - `holders`: the five that matter most, each with `holder`, `blamed_seconds` (of this wait, of
-      the stretches that a repayment ended) and `share`: of the items owed at `at`, or at the end
+    - `holders`: the five that matter most, each with `holder`, `blamed_seconds` (in the stretches
+      of this wait that a repayment ended) and `share`: of the items owed at `at`, or, at the end,
       of the seconds; before the end also `kind`, `items`, `bytes` and `idle_seconds`.
-    - `holders_more`: how many others there are.
+    - `holders_more`: the number of others.
 
-    Those that are over are among the ledger's `incidents`, by whom they were for.
+    The ledger's `incidents` keep ended waits, by the holder that was waited on.
 
-    Where more waits become slow than a log can take (20 in 10 s), the rest are counted in one line
+    If more waits become slow than a log can take (20 in 10 s), the rest are counted in one line
     (`slow_waits_unnamed`, with `waits`).
 
     Raises:

@@ -1,10 +1,10 @@
-"""Whom each reader in a line has been kept waiting by; only kept while somebody records it.
+"""Blocked time of each reader in a line, by culprit; only kept while there is a recorder.
 
-Theory of operation. A repayment is blamed on one holder, for all who stand in line: adding it up
-for each of them would cost a repayment as much as there are readers. So it is added up once, for
-the line; each reader remembers what that said when it came, and the difference is its own. Who
-comes in the middle of a stretch has not waited all of it, which is taken off when the stretch is
-blamed on somebody.
+Theory of operation. A repayment is blamed on one holder, for all readers in line. Adding it up for
+each reader would make a repayment linear in readers. So it is added up once, for the line. Each
+reader remembers the sums from when it came, and the difference is its own. A reader that comes in
+the middle of a stretch has not waited all of it; the missed part is subtracted when the stretch is
+blamed on a culprit.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ._waiters import Waiter
 
 Culprit: TypeAlias = "tuple[str, int]"
-"""A holder's name, or what is blamed in its place; and why they waited, as an index of `REASONS`:
-`PLAIN` for both at their own account and at one above."""
+"""The name of a holder, or the name blamed in its place; and the reason, as an index of
+`REASONS`: `PLAIN` both for the own account and for one above."""
 
 
 class Stalls:
-    """Whom the readers in one line wait on."""
+    """The culprits on which the readers in one line wait."""
 
     __slots__ = ("_blamed", "_late", "_told")
 
@@ -36,7 +36,7 @@ class Stalls:
             self._late[waiter] = missed
 
     def blame(self, culprit: Culprit, seconds: float) -> None:
-        """Blame the stretch that ends now on somebody."""
+        """Blame the stretch that ends now on `culprit`."""
         self._blamed[culprit] = self._blamed.get(culprit, 0.0) + seconds
         for waiter, missed in self._late.items():
             told = self._told[waiter]
@@ -44,13 +44,13 @@ class Stalls:
         self._late.clear()
 
     def cut(self) -> None:
-        """A stretch has ended that nobody is blamed for."""
+        """Note that a stretch has ended without a culprit."""
         self._late.clear()
 
     def tell(self, waiter: Waiter) -> list[tuple[Culprit, float]]:
-        """Return (culprit, seconds) for all that has not been told of a reader."""
+        """Return (culprit, seconds) of a reader, as far as not returned before."""
         told = self._told.get(waiter)
-        if told is None:  # it came when nobody recorded anything
+        if told is None:  # it came while there was no recorder
             told = self._told[waiter] = {}
         found = [
             (culprit, seconds - told.get(culprit, 0.0)) for culprit, seconds in self._blamed.items()
@@ -59,7 +59,7 @@ class Stalls:
         return [(culprit, seconds) for culprit, seconds in found if seconds > 0]
 
     def left(self, waiter: Waiter) -> None:
-        """Note that a reader stands in line no more."""
+        """Note that a reader has left the line."""
         self._late.pop(waiter, None)
         self._told.pop(waiter, None)
         if not self._told:

@@ -1,9 +1,8 @@
 """Standing state is a quota, not debt (rule 16).
 
-Retained messages and assertions stay until somebody takes them back. As debt they would throttle
-their owner for ever; uncharged they would grow without bound. So each owner has a quota of its own
-for them. It is known by the owner's name and outlives the owner's connections, as retained
-messages do.
+Retained messages and assertions stay until they are retracted. As debt they would throttle their
+owner for ever; uncharged they would grow without bound. So each owner has a quota for them. The
+quota goes by the owner's name and outlives the owner's connections, as retained messages do.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ DEFAULT_STANDING_BYTES = 64 << 20
 
 
 DEFAULT_STANDING_SHAPES = 100
-"""In how many different places one owner's filters and patterns may have their wildcards and
-constants: what is published is looked up once for each. Twice what AWS IoT Core allows of
-subscriptions a connection; most clients have less than ten."""
+"""Number of different arrangements of wildcards and constants in one owner's filters and patterns:
+each published message is looked up once for each. Twice the subscriptions that AWS IoT Core allows
+a connection; most clients have less than ten."""
 
 
 @attrs.frozen(slots=True)
 class Quota:
-    """How much standing state one owner may have."""
+    """Quota of standing state for one owner."""
 
     items: int | None = DEFAULT_STANDING_ITEMS
     """Assertions and retained messages, or None for no limit."""
@@ -42,29 +41,29 @@ class Quota:
 
 @attrs.define(slots=True, eq=False)
 class AllStanding:
-    """What all owners of one ledger have standing."""
+    """The standing state of all owners of one ledger, in figures."""
 
     items: int = 0
     bytes: int = 0
     owners: set[Standing] = attrs.field(factory=set["Standing"], repr=False)
-    """Those that have something; the ledger forgets those that have nothing."""
+    """Owners with standing state; the ledger forgets those without."""
 
 
 @attrs.define(slots=True, eq=False)
 class Standing:
-    """What one owner has standing."""
+    """The standing state of one owner, in figures."""
 
     owner: str
     quota: Quota
     items: int = 0
     bytes: int = 0
     all: AllStanding = attrs.field(factory=AllStanding, repr=False)
-    """What it is a part of."""
+    """The totals that it is a part of."""
     shapes: dict[Hashable, int] = attrs.field(factory=dict[Hashable, int], repr=False)
-    """The different shapes of its topic filters and patterns, and how many of these have each."""
+    """Counts of its topic filters and patterns by shape."""
 
     def check(self, items: int, nbytes: int) -> None:
-        """See whether `items` more and `nbytes` more are allowed.
+        """Check that `items` more and `nbytes` more are allowed.
 
         Raises:
             QuotaExceededError: If not.
@@ -84,7 +83,7 @@ class Standing:
             raise QuotaExceededError(msg)
 
     def add(self, items: int, nbytes: int) -> None:
-        """Count what has come to stand, without a check: for the undoing of a removal, too."""
+        """Count new standing state, without a check: also for undoing a removal."""
         self.items += items
         self.bytes += nbytes
         self.all.items += items
@@ -92,7 +91,7 @@ class Standing:
         self.all.owners.add(self)
 
     def release(self, items: int, nbytes: int) -> None:
-        """Count what was taken back."""
+        """Count standing state that was retracted."""
         self.items -= items
         self.bytes -= nbytes
         self.all.items -= items
@@ -100,7 +99,7 @@ class Standing:
         self._forget()
 
     def check_shape(self, shape: Hashable) -> None:
-        """See whether one more filter or pattern of this shape is allowed.
+        """Check that one more filter or pattern of this shape is allowed.
 
         Raises:
             QuotaExceededError: If it would be one shape too many.
@@ -114,12 +113,12 @@ class Standing:
             raise QuotaExceededError(msg)
 
     def add_shape(self, shape: Hashable) -> None:
-        """Count one more, without a check."""
+        """Count one more filter or pattern of this shape, without a check."""
         self.shapes[shape] = self.shapes.get(shape, 0) + 1
         self.all.owners.add(self)
 
     def release_shape(self, shape: Hashable) -> None:
-        """Count one less."""
+        """Count one filter or pattern less of this shape."""
         self.shapes[shape] -= 1
         if not self.shapes[shape]:
             del self.shapes[shape]

@@ -1,4 +1,4 @@
-"""What the books say, as values that do not change any more."""
+"""Snapshots of the books, as immutable values."""
 
 import attrs
 
@@ -10,50 +10,50 @@ class AccountStatistics:
     """The statement of one account."""
 
     name: str
-    """What an operator knows it by."""
+    """The name that an operator sees."""
     parent: str | None
     """The name of the account above it."""
     at_rest: str | None
-    """Where what it owes for is at rest: `disk` or `ram`; None: it is not."""
+    """Where its messages are at rest (paged out): `disk` or `ram`; None: they are not."""
     state: str
     """`clear` (owes nothing), `owing`, `throttled` (above its limit, or above its share of its
-    parent's), `flow` (somebody has no credit left for it) or `closing` (closed and still being paid
+    parent's), `flow` (a holder has no credit left for it) or `closing` (closed and still being paid
     off)."""
     alarms: tuple[str, ...]
     """The alarms for which its readers wait, and its descendants', whatever it owes."""
     debt_items: int
-    """Events unfinished on its behalf, its descendants' included."""
+    """Outstanding events charged to it and its descendants."""
     debt_bytes: int
-    """Bytes unfinished on its behalf, its descendants' included."""
+    """Outstanding bytes charged to it and its descendants."""
     peak_items: int
     """The highest `debt_items` so far."""
     peak_bytes: int
     """The highest `debt_bytes` so far."""
     limit_items: int | None
-    """The debt in events above which its readers wait."""
+    """The high-water mark: the debt in events above which its readers wait."""
     limit_bytes: int | None
-    """The debt in bytes above which its readers wait."""
+    """The same in bytes."""
     low_items: int | None
-    """The debt in events at or below which they go on."""
+    """The lower mark: the debt in events at or below which they go on."""
     low_bytes: int | None
-    """The debt in bytes at or below which they go on."""
+    """The same in bytes."""
     moving: MovingLimit | None
-    """What moves its limit is doing; None: nothing moves it."""
+    """State of the controller that moves its limit; None: nothing moves it."""
     weight: float
-    """How large its share is beside its siblings', if its parent is shared."""
+    """Its weight among its siblings, if its parent is shared."""
     shared: bool
     """Whether its children have shares of its limit."""
     share_items: int | None
-    """What it may owe in events while its parent is above its limit; None: there is nothing to
-    share now, or no limit in this unit."""
+    """The events it may owe while its parent is above its limit; None: there is nothing to share
+    now, or no limit in this unit."""
     share_bytes: int | None
     """The same in bytes."""
     rate_items: float | None
-    """Events that may come in each second; None: no limit."""
+    """Rate limit in events per second; None: no limit."""
     rate_bytes: float | None
-    """Bytes that may; None: no limit."""
+    """Rate limit in bytes per second; None: no limit."""
     blockers: tuple[str, ...]
-    """Who has no credit left for what its readers bring in, for longest first."""
+    """Holders with no credit left for its readers' input, the longest without credit first."""
     borrowed_items: int
     """Events ever charged to it directly."""
     borrowed_bytes: int
@@ -65,14 +65,14 @@ class AccountStatistics:
     waits: int
     """How often a reader of this account had to wait."""
     waited_seconds: float
-    """For how long in all, the waits that still go on included."""
+    """Total seconds of these waits, those still going on included."""
     waited_by_reason: dict[str, float]
-    """The same seconds by why they were waited: `account`, at this account itself; `parent`, at
-    one above it; at either, `alarm`, while there was an alarm; `share`, for its share of what the
-    account above may owe; `rate`, for more having come in than may; `credit`, for somebody's."""
+    """The same seconds by reason: `account`, at this account itself; `parent`, at one above it; at
+    either, `alarm`, during an alarm; `share`, above its share of the limit of the account above;
+    `rate`, above a rate limit; `credit`, while a holder had no credit for it."""
     blame: dict[str, float]
-    """Seconds waited by holder: each stretch of a wait counts for the holder whose repayment
-    ended it. Ended waits, and the ended stretches of those that go on."""
+    """Blocked seconds by holder: each stretch of a wait counts for the holder whose repayment
+    ended it. Ended waits, and the ended stretches of waits that go on."""
     standing_items: int
     """Assertions and retained messages it owns."""
     standing_bytes: int
@@ -81,14 +81,14 @@ class AccountStatistics:
 
 @attrs.frozen(slots=True)
 class HolderStatistics:
-    """What one holder has in its hands."""
+    """The loans of one holder, in figures."""
 
     name: str
-    """What an operator knows it by."""
+    """The name that an operator sees."""
     kind: str
     """`mailbox`, `outlet`, `router`, ..."""
     items: int
-    """Events it holds, whoever owes for them."""
+    """Events it holds, of all accounts."""
     bytes: int
     """Bytes it holds."""
     loans: int
@@ -98,11 +98,12 @@ class HolderStatistics:
     idle_seconds: float
     """Seconds since it last made progress, 0.0 when it holds none."""
     patience: float
-    """Seconds without progress, while others wait on it, after which its policy applies."""
+    """Slow-consumer timeout: seconds without progress, while readers wait on it, until its policy
+    applies."""
     policy: str
-    """What is done then: a `StuckPolicy`."""
+    """The policy for slow consumers that applies then: a `StuckPolicy`."""
     behind: bool
-    """Whether it has been relieved and has not caught up since."""
+    """Whether it is lagging: relieved, and not caught up since."""
     spells: int
     """How often it has been relieved."""
     dropped_items: int
@@ -110,19 +111,19 @@ class HolderStatistics:
     dropped_bytes: int
     """Their bytes."""
     stored_items: int
-    """Events that it could not take and that were put aside elsewhere, since it was made."""
+    """Events that it could not take and that were spilled, since it was made."""
     stored_bytes: int
     """Their bytes."""
 
 
 @attrs.frozen(slots=True)
 class Holding:
-    """One cell of the matrix: who holds how much of whose debt."""
+    """One cell of the matrix: how much of one account's debt one holder has."""
 
     account: str
-    """Whose debt."""
+    """The account that owes."""
     holder: str
-    """Who holds it."""
+    """The holder."""
     items: int
     """Events."""
     bytes: int
@@ -139,19 +140,19 @@ class LedgerStatistics:
     """
 
     accounts: dict[str, int]
-    """How many accounts are in each state of `AccountStatistics.state`, but for those at rest."""
+    """Number of accounts in each state of `AccountStatistics.state`, without those at rest."""
     holders: int
-    """How many holders are registered."""
+    """Registered holders."""
     behind: int
-    """How many of them are behind: relieved of what they could not take."""
+    """Lagging holders among them: relieved of messages that they could not take."""
     relieved: dict[str, int]
     """How often holders have been relieved, by policy."""
     relieved_items: dict[str, int]
-    """Events that they could not take, by policy: dropped, or put aside elsewhere (`spill`)."""
+    """Events that they could not take, by policy: dropped, or spilled (`spill`)."""
     relieved_bytes: dict[str, int]
     """Their bytes."""
     debt_items: int
-    """Events unfinished, over all accounts but those at rest."""
+    """Outstanding events, over all accounts but those at rest."""
     debt_bytes: int
     """Their bytes."""
     at_rest_items: dict[str, int]
@@ -173,11 +174,11 @@ class LedgerStatistics:
     waits: int
     """How often a reader had to wait."""
     waits_by_reason: dict[str, int]
-    """The same by why it had to wait at first; see `AccountStatistics.waited_by_reason`."""
+    """The same by first reason of the wait; see `AccountStatistics.waited_by_reason`."""
     waited_seconds: float
-    """For how long in all, the waits that still go on included."""
+    """Total seconds of these waits, those still going on included."""
     waited_by_reason: dict[str, float]
-    """The same seconds by why they were waited."""
+    """The same seconds by reason."""
     leaked_loans: int
     """Loans that the garbage collector found outstanding."""
     standing_items: int

@@ -1,4 +1,4 @@
-"""What is done with a holder that makes no progress while others wait on it."""
+"""Policies for slow consumers: holders that make no progress while readers wait on them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import enum
 
 
 class StuckPolicy(enum.StrEnum):
-    """What is done with a holder that makes no progress while others wait on it.
+    """Policy for a slow consumer: a holder that makes no progress while readers wait on it.
 
-    With the last four the holder stays, and is *behind* from then on until it has caught up. Nobody
-    waits on one that is behind: what it keeps is its own debt, and bounded (see `KEEP`).
+    With the last four the holder stays, and is *behind* (lagging) until it has caught up. No reader
+    waits on a lagging holder: its backlog is its own debt, and bounded (see `KEEP`).
     """
 
     WAIT = "wait"
-    """It is waited for; the log says so once for each time its patience runs out."""
+    """Wait for it; the log says so once for each time its patience runs out."""
     DISCONNECT = "disconnect"
-    """It is closed, and what it held is written off."""
+    """Close it, and write off its messages."""
     DROP_OLDEST = "drop_oldest"
-    """It keeps the latest; what is older is dropped."""
+    """Keep the latest messages; drop older ones."""
     DROP_NEWEST = "drop_newest"
-    """It keeps what it has; what comes is dropped while there is no room."""
+    """Keep the messages it has; drop new ones while there is no room."""
     CONFLATE = "conflate"
-    """It keeps the latest of each key; what that replaces is dropped."""
+    """Keep the latest message of each key (last-value cache); drop those it replaces."""
     SPILL = "spill"
-    """What it has goes elsewhere, to disk, from where it comes back in order."""
+    """Spill its messages to disk; they come back from there in order."""
 
     @property
     def relieves(self) -> bool:
-        """Whether the holder stays and those who wait go on: `Holder.relieve`."""
+        """Whether the holder stays and the readers that wait go on: `Holder.relieve`."""
         return self not in (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)

@@ -1,7 +1,7 @@
-"""Who owes most, who holds most, how old the oldest loan is: what takes a walk through the books.
+"""The largest debtors, the largest holders, the oldest loan: figures that need a walk of the books.
 
-The walk is done in steps, in which the books go on moving: each account, each holder is read at one
-instant, but not all of them together. It makes no objects to keep, but for the names of holders.
+The walk goes in steps, between which the books change: each account and each holder is read at one
+instant, but not all of them together. It keeps no objects except the names of holders.
 """
 
 from __future__ import annotations
@@ -25,44 +25,43 @@ if TYPE_CHECKING:
     from ._limit_policy import MovingLimit
 
 TOP_MAX: Final = 10
-"""Ranks told of: as many as an operator reads, and all that is ever told of names that peers
-choose."""
+"""Number of ranks: as many as an operator reads, and a bound on metrics named by peers."""
 
 STEP_ACCOUNTS: Final = 512
-"""A fifth of a millisecond."""
+"""Accounts in one step: a fifth of a millisecond."""
 
 STEP_LOANS: Final = 64
-"""Loans, or holders that have none: less than that."""
+"""Loans, or holders without loans, in one step: less than that."""
 
 
 @attrs.frozen
 class Tops:
-    """What a walk has found."""
+    """The results of a walk."""
 
     debts: Histogram
     """Debts in events of the accounts with none below them, but for those at rest."""
     debtors: tuple[tuple[str, int], ...]
-    """Those that owe most of these, and how many events, the most first."""
+    """The largest debtors among these, with their events, the most first."""
     holders: tuple[tuple[str, int], ...]
-    """Who holds most, and how many events, the most first. Holders of one name are one. What is at
-    rest does not count: nobody else owes for it."""
+    """The largest holders, with their events, the most first. Holders of one name are one. Messages
+    at rest do not count: no publisher owes for them."""
     oldest_seconds: float
     """The age of the oldest loan that is not at rest, or of the oldest open turn; 0.0 if there is
     none."""
     rings: int
-    """How many rings of readers there are that wait on each other."""
+    """Number of rings of readers that block each other (flow-control deadlocks)."""
     moving: MovingLimits
-    """Of the accounts whose limits are moved."""
+    """The accounts with moving limits."""
 
 
 @attrs.define
 class MovingLimits:
-    """What a walk has found of accounts whose limits are moved (`LatencyLimit`)."""
+    """The results of a walk for accounts with moving limits (`LatencyLimit`)."""
 
     states: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(LIMIT_STATES, 0))
-    """How many there are in each state."""
+    """Number of accounts in each state."""
     age_seconds: float = 0.0
-    """The highest of the ages of what they owe."""
+    """The highest age of their debt."""
     target_seconds: float | None = None
     """The lowest of their targets; None for no such account."""
 
@@ -75,10 +74,10 @@ class MovingLimits:
 
 
 def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
-    """Walk through the books; in between, others may go on. Returns what was found.
+    """Walk through the books; other tasks may run in between. Returns the results.
 
-    An account with others below it owes for them: it is a level, not one of those who cause debt.
-    Neither is one for what is at rest; that may be for as long as nobody wants it.
+    An account with others below it does not count: it owes for those. Nor does one for messages at
+    rest, which may lie there for as long as nobody wants them.
     """
     at_rest = ledger.at_rest
     debts = Histogram(COUNT_BUCKETS)
@@ -98,7 +97,7 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
         debt = account.debt_items
         debts.add(debt)
         if debt > 0:
-            # The number stands between two that owe the same: accounts have no order.
+            # The number breaks ties between equal debts: accounts have no order.
             if len(debtors) < TOP_MAX:
                 heappush(debtors, (debt, -number, account))
             elif debt > debtors[0][0]:
@@ -145,14 +144,14 @@ def tops_in_steps(ledger: Ledger) -> Generator[None, None, Tops]:
 
 
 def _sum(loans: Iterable[Any], now: float, at_rest: Container[Account]) -> tuple[int, float]:
-    """Return how many events they are, and when the oldest was made, at the latest `now`.
+    """Return the number of events, and when the oldest loan was made, at the latest `now`.
 
     Without those that are at rest.
     """
     items = 0
     oldest = now
     for loan in loans:
-        # What is no loan is the audit's to tell of; one may have been settled meanwhile.
+        # The audit reports things that are no loans; a loan may have been settled meanwhile.
         if isinstance(loan, LoanedItem) and loan.items and loan.account not in at_rest:
             items += loan.items
             oldest = min(oldest, loan.opened)

@@ -1,6 +1,6 @@
-"""What a trace says: one event, from its packet through its loans to their outcomes, with times.
+"""A trace: one event, from its packet through its loans to their outcomes, with times.
 
-All times are seconds since the trace began, but for `Trace.began`.
+All times are seconds since the trace began, except `Trace.began`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Settlement:
     """A loan, or a part of one, that has ended."""
 
     at: float
-    """When; where several are given as one, when the last of them was."""
+    """When; for several summed up, the time of the last."""
     items: int
     """Events."""
     bytes: int
@@ -27,70 +27,70 @@ class Settlement:
     outcome: Outcome
     """Why."""
     holder: str
-    """Who finished it."""
+    """The holder that finished it."""
     times: int = 1
-    """How many settlements this is: after `MAX_SETTLEMENTS` those of one outcome are summed up."""
+    """Number of settlements: after `MAX_SETTLEMENTS` those of one outcome are summed up."""
 
 
 @attrs.frozen(slots=True)
 class Move:
-    """A loan, or a part of one, that went into other hands."""
+    """The move of a loan, or a part of one, to another holder."""
 
     at: float
     """When."""
     holder: str
-    """Whose."""
+    """The new holder."""
     kind: str
-    """What sort of holder that is."""
+    """Its kind."""
 
 
 @attrs.frozen(slots=True)
 class StillHeld:
-    """What of a loan has not ended."""
+    """The outstanding part of a loan at one holder."""
 
     holder: str
-    """Who has it."""
+    """The holder."""
     kind: str
-    """What sort of holder that is."""
+    """Its kind."""
     items: int
     """Events."""
     idle_seconds: float | None
-    """For how long that holder had made no progress; None where that is not known."""
+    """Seconds since that holder made progress; None where that is not known."""
 
 
 @attrs.frozen(slots=True)
 class TracedLoan:
-    """What one turn gave to one holder."""
+    """The deliveries of one turn to one holder."""
 
     holder: str
-    """To whom."""
+    """The holder."""
     kind: str
-    """What sort of holder that is: `outlet`, `inflight`, `mailbox`, ..."""
+    """Its kind: `outlet`, `inflight`, `mailbox`, ..."""
     label: str
-    """What it is about, as far as that is known: a topic, a record's label."""
+    """Its topic or record label, as far as known."""
     items: int
     """Events."""
     bytes: int
-    """What was borrowed for them, framing included."""
+    """Bytes borrowed for them, framing included."""
     lent: float
     """When it was handed over."""
     ended: float | None
     """When the last of it was settled; None if something is outstanding."""
     left_items: int
-    """Events that are outstanding."""
+    """Outstanding events."""
     left_bytes: int
     """Their bytes."""
     held: tuple[StillHeld, ...]
-    """Who holds what is outstanding."""
+    """The holders of the outstanding events."""
     moves: tuple[Move, ...]
-    """How it changed hands: the latest `MAX_MOVES`."""
+    """Moves between holders: the latest `MAX_MOVES`."""
     settlements: tuple[Settlement, ...]
     """How it ended, in order."""
     turns: tuple[TracedTurn, ...]
-    """What handling it caused."""
+    """Turns caused by handling it."""
 
     def outcomes(self) -> dict[Outcome, int]:
-        """Return how many events ended how."""
+        """Return the number of events for each outcome."""
         found: dict[Outcome, int] = {}
         for each in self.settlements:
             found[each.outcome] = found.get(each.outcome, 0) + each.items
@@ -99,7 +99,7 @@ class TracedLoan:
 
 @attrs.frozen(slots=True)
 class TracedTurn:
-    """What handling something caused: the packet itself, or a loan that it had become."""
+    """A turn that handled the packet itself, or a loan that it had become."""
 
     opened: float
     """When it began; for the first of a trace, when its input was charged."""
@@ -110,36 +110,35 @@ class TracedTurn:
     bytes: int
     """Their bytes."""
     outcome: Outcome | None
-    """`delivered` where it was committed, `rejected` or `cancelled` where nothing of it was."""
+    """`delivered` if it was committed, `rejected` or `cancelled` if not."""
     labels: tuple[str, ...]
-    """What was published, as far as that is known: different topics, different labels."""
+    """Different topics or labels of published events, as far as known."""
     more_labels: int
     """How many there are beyond `MAX_LABELS`."""
     loans: tuple[TracedLoan, ...]
-    """What it gave to whom."""
+    """Its deliveries, by holder."""
 
 
 @attrs.frozen(slots=True)
 class TracedWait:
-    """A reader of the account that had to wait meanwhile."""
+    """A wait of one of the account's readers during the trace."""
 
     since: float
-    """Since when; before the trace began, where it is negative."""
+    """When it began; negative: before the trace began."""
     until: float | None
-    """Until when; None if it went on when the trace ended."""
+    """When it ended; None if it was still going on when the trace ended."""
     at: str | None
-    """Where it waits: its own account or one above it; None when it goes on."""
+    """The account where it waits: its own or one above it; None when it goes on."""
     blame: dict[str, float]
-    """Seconds by who had to finish something before it could go on, as in the account's
-    statement."""
+    """Blocked seconds by holder, as in the account's statement."""
 
 
 @attrs.frozen(slots=True)
 class TracedSum:
-    """Loans that are told of together."""
+    """Loans that are summed up."""
 
     loans: int = 0
-    """How many."""
+    """Number of loans."""
     items: int = 0
     """Their events."""
     bytes: int = 0
@@ -151,36 +150,36 @@ class Trace:
     """One event, or one run of events that came together, and everything that it caused."""
 
     account: str
-    """Who pays."""
+    """The account that pays."""
     began: float
     """When its input was charged, in seconds since 1970."""
     seconds: float
-    """For how long it was followed."""
+    """Duration of the trace."""
     complete: bool
-    """Whether everything has ended; otherwise the time was over before."""
+    """Whether everything has ended; otherwise the trace was cut short."""
     root: TracedTurn
-    """What became of the packet."""
+    """The turn that handled the packet."""
     waits: tuple[TracedWait, ...]
-    """When the account's readers had to wait meanwhile: the first `MAX_WAITS`."""
+    """Waits of the account's readers meanwhile: the first `MAX_WAITS`."""
     more_waits: int
-    """How many waits there were beyond those."""
+    """Number of waits beyond those."""
     followed: TracedSum
     """All loans that were followed, those that are shown included."""
     outcomes: dict[Outcome, int]
-    """How many of their events have ended how."""
+    """Number of their events for each outcome."""
     left_items: int
-    """How many of their events are outstanding."""
+    """Their outstanding events."""
     left_bytes: int
     """Their bytes."""
     not_shown: TracedSum
-    """Those that were followed and are not shown: the quickest ones, beyond what was asked for."""
+    """Loans that were followed and are not shown: the quickest, beyond the number asked for."""
     not_followed: TracedSum
-    """Those that were not followed: beyond the limit, or to holders that were not asked for."""
+    """Loans that were not followed: beyond the limit, or to holders that were not asked for."""
     turns_not_followed: int
     """Turns that were not followed, with all that they caused: beyond the limit."""
 
     def turns(self) -> Iterator[TracedTurn]:
-        """Yield every turn that is shown, causes before what they caused."""
+        """Yield every turn that is shown, causes before effects."""
         waiting = [self.root]
         while waiting:
             turn = waiting.pop()

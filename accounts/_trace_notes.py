@@ -1,12 +1,12 @@
-"""The notes that become a trace, while it goes on.
+"""Notes that a trace collects while it is under way.
 
 Rules of this file:
 
-1. Nothing here borrows or repays: the books are what they would be without a trace.
+1. Nothing here borrows or repays: the books are the same as without a trace.
 2. Nothing here raises, and nothing takes long: it is called in the middle of turns and flushes.
-   What takes time (`TraceNotes.told`) is for whoever wanted the trace.
-3. Everything that traffic can make grow has a limit. What is beyond it is counted.
-4. A trace that has ended is `let_go`: nothing that is still outstanding knows of it any more.
+   The slow part (`TraceNotes.told`) runs in the task that wanted the trace.
+3. Everything that traffic can make grow has a limit. Anything beyond it is counted.
+4. A trace that has ended is `let_go`: outstanding loans no longer refer to it.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
     from ._waiters import Waiter
 
 MAX_SETTLEMENTS: Final = 16
-"""Of one loan; after that, those of one outcome are summed up."""
+"""Settlements listed of one loan; after that, those of one outcome are summed up."""
 
 MAX_MOVES: Final = 8
-"""From hand to hand, of one loan: the latest."""
+"""Moves listed of one loan, between holders: the latest."""
 
 MAX_LABELS: Final = 8
-"""Of one turn."""
+"""Labels listed of one turn."""
 
 MAX_LABEL: Final = 128
 """Characters of a label."""
 
 MAX_DEPTH: Final = 64
-"""How far what is caused may be from the packet: causes of causes, each inside the other."""
+"""Most steps from the packet to an effect: causes of causes, each inside the other."""
 
 MAX_WAITS: Final = 32
-"""Of the account's readers, in one trace."""
+"""Waits of the account's readers listed in one trace."""
 
 NOBODY: Final = "(nobody)"
 
 
 class LoanNotes:
-    """What has become of what one turn gave to one holder."""
+    """Notes about the deliveries of one turn to one holder."""
 
     __slots__ = (
         "__weakref__", "bytes", "ended", "expected", "held", "holder", "idle", "items", "kind",
@@ -82,7 +82,7 @@ class LoanNotes:
         self.bytes = 0
         self.left_items = 0
         self.left_bytes = 0
-        # By the holder's name: its kind, and how many events of this it has.
+        # Holder's name -> (its kind, number of these events that it has).
         self.held: dict[str, tuple[str, int]] = {}
         self.idle: dict[str, weakref.ref[Holder]] = {}
         self.moves: list[Move] = []
@@ -91,7 +91,7 @@ class LoanNotes:
         self.stand_in: StandIn | None = None
 
     def lent_to(self, holder: Holder | None, items: int, nbytes: int, label: str) -> None:
-        """Note that the commit hands something over now."""
+        """Note that the commit hands over a delivery now."""
         now = self.trace.now()
         if not self.items:
             self.lent = now
@@ -107,7 +107,7 @@ class LoanNotes:
             self.idle[name] = weakref.ref(holder)
 
     def borrowed(self, items: int, nbytes: int) -> None:
-        """Note that more is owed for it."""
+        """Note that more was borrowed for it."""
         if self.ended is not None:
             self.ended = None
             self.trace.unfinished += 1
@@ -117,7 +117,7 @@ class LoanNotes:
         self.left_bytes += nbytes
 
     def moved(self, before: Holder | None, holder: Holder, items: int) -> None:
-        """Note that `items` of it are in the hands of `holder` from now on."""
+        """Note that `holder` has `items` of it from now on."""
         self._let_off(None if before is None else before.name, items)
         self.held[holder.name] = holder.kind, self.held.get(holder.name, ("", 0))[1] + items
         self.idle[holder.name] = weakref.ref(holder)
@@ -149,7 +149,7 @@ class LoanNotes:
                 settlements.append(Settlement(now, items, nbytes, outcome, name))
         else:
             settlements.append(Settlement(now, items, nbytes, outcome, name))
-        # In a commit others may still come.
+        # During a commit more deliveries may still come.
         if not (self.left_items or self.left_bytes or self.expected) and self.ended is None:
             self.ended = now
             self.trace.one_ended()
@@ -169,11 +169,11 @@ class LoanNotes:
                     del held[each]
 
     def seconds(self, now: float) -> float:
-        """For how long it took, or has taken by `now`."""
+        """Return the seconds that it took, or has taken by `now`."""
         return (now if self.ended is None else self.ended) - self.lent
 
     def told(self, now: float, shown: set[LoanNotes]) -> TracedLoan:
-        """Return what it has come to."""
+        """Return the notes so far, as a value."""
         clock = self.trace.account.ledger.clock()
         held: list[StillHeld] = []
         for name, (kind, items) in self.held.items():
@@ -199,7 +199,7 @@ class LoanNotes:
 
 
 class TurnNotes:
-    """What has become of one turn."""
+    """Notes about one turn."""
 
     __slots__ = (
         "by_place", "bytes", "cause", "depth", "ended", "items", "labels", "loans", "more_labels",
@@ -220,11 +220,11 @@ class TurnNotes:
         self.labels: dict[str, None] = {}
         self.more_labels = 0
         self.loans: list[LoanNotes] = []
-        # By where it is that what is handed over ends up.
+        # Notes by the place where deliveries end up.
         self.by_place: dict[int, LoanNotes] = {}
 
     def about(self, event: object) -> None:
-        """Note what was published."""
+        """Note the label of a published event."""
         self.trace.sent = True
         label = self.trace.label(event)[:MAX_LABEL]
         if label not in self.labels:
@@ -245,7 +245,7 @@ class TurnNotes:
             trace.one_ended()
 
     def told(self, now: float, shown: set[LoanNotes]) -> TracedTurn:
-        """Return what it has come to, with those of its loans that are `shown`."""
+        """Return the notes so far as a value, with those of its loans that are `shown`."""
         return TracedTurn(
             opened=self.opened,
             ended=self.ended,
@@ -277,18 +277,18 @@ class _Sum:
 
 
 class TraceNotes:
-    """One trace that goes on.
+    """Notes of one trace under way.
 
     Args:
-        account: Who pays.
+        account: The account that pays.
         opened: When its input was charged, on the ledger's clock.
         items: The events that came in.
         nbytes: Their bytes.
-        label: Names what is published.
+        label: Returns the label of a published event.
         wants: Whether loans to a holder of that name are followed.
-        max_loans: How many are followed at most; as many turns.
+        max_loans: Most loans that are followed, and most turns.
         at_end: Called with it once everything has ended.
-        is_nothing: Called with it instead if nothing was sent or published: this trace is none.
+        is_nothing: Called with it instead if nothing was sent or published: no trace then.
     """
 
     __slots__ = (
@@ -324,7 +324,7 @@ class TraceNotes:
         self.root = TurnNotes(self, None, items, nbytes, 0.0)
         self.turns = 1
         self.loans: list[LoanNotes] = []
-        # How many turns are open, and how many loans have not ended.
+        # Number of open turns plus outstanding loans.
         self.unfinished = 1
         self.not_followed = _Sum()
         self.turns_not_followed = 0
@@ -336,7 +336,7 @@ class TraceNotes:
             self.wait_began(waiter)
 
     def now(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since it began."""
         return self.account.ledger.clock() - self.start
 
     # -- what goes on ---------------------------------------------------------------------------
@@ -355,9 +355,9 @@ class TraceNotes:
     def lend(
         self, turn: TurnNotes, place: object, name: str, kind: str, items: int, nbytes: int
     ) -> LoanNotes | None:
-        """Note that a turn is going to hand something over; None if that is not followed.
+        """Note that a turn is going to make a delivery; None if that is not followed.
 
-        What goes to one `place` is one: it may be told together.
+        Deliveries to one `place` share their notes: they may be reported together.
         """
         self.sent = True
         loan = turn.by_place.get(id(place))
@@ -387,7 +387,7 @@ class TraceNotes:
         self.readers[waiter] = notes
 
     def wait_ended(self, waiter: Waiter) -> None:
-        """Note that a reader waits no more."""
+        """Note that a reader no longer waits."""
         notes = self.readers.pop(waiter, None)
         if notes is not None:
             notes.until = self.now()
@@ -417,7 +417,7 @@ class TraceNotes:
     # -- the end --------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Follow it no more; `told` says what is known by now."""
+        """Stop following; `told` returns the notes so far."""
         if self.seconds is not None:
             return
         self.seconds = self.now()
@@ -430,7 +430,7 @@ class TraceNotes:
             traces.remove(self)
 
     def let_go(self) -> None:
-        """End it, and let nothing that is outstanding know of it any more."""
+        """End it, and drop the references to it from outstanding loans."""
         self.end()
         for loan in self.loans:
             if loan.stand_in is not None:
@@ -438,7 +438,7 @@ class TraceNotes:
                 loan.stand_in = None
 
     def told(self, most: int) -> Trace:
-        """Return what it has come to, with `most` loans: what is outstanding, then the slowest."""
+        """Return the trace so far, with `most` loans: outstanding ones, then the slowest."""
         seconds = self.now() if self.seconds is None else self.seconds
         outcomes: dict[Outcome, int] = {}
         every = _Sum()
@@ -479,7 +479,7 @@ class TraceNotes:
             self.loans, key=lambda loan: (loan.ended is None, loan.seconds(seconds)), reverse=True
         )
         for loan in slowest:
-            # What it was caused by is shown, too, or it would hang in the air.
+            # Its causes are shown, too, or it would have no place in the tree.
             chain: list[LoanNotes] = []
             each: LoanNotes | None = loan
             while each is not None and each not in found:

@@ -1,12 +1,12 @@
-"""How a traced turn is told from all others: by whom its loans are charged through.
+"""Traced turns: their loans are charged through stand-ins for the account.
 
-Theory of operation. What a traced turn hands over is charged through a `StandIn` for its account,
-one for each place that it ends up at. To the books a stand-in is the account: what is borrowed and
-repaid through it is the account's own, as it says itself. But it is not the same object, so that
-nothing else joins its loan, whoever finishes the loan repays through it, whichever way that goes
-(`LoanedItem.settle`, the flusher's sums), and a turn that the loan opens is known to be caused by
-it. That is all of the accounting that a trace takes, and nothing of it is there without one: who is
-not traced pays for one look at `Account.tracers`, once a turn.
+Theory of operation. The deliveries of a traced turn are charged through a `StandIn` for its
+account, one for each place where they end up. To the books a stand-in is the account: it borrows
+and repays for the account. But it is not the same object. So no other delivery joins its loan,
+every repayment of the loan goes through it (`LoanedItem.settle`, the flusher's sums), and a turn
+that the loan opens is known to be caused by it. A trace needs no other accounting, and without a
+trace none of it exists: accounts that are not traced pay for one look at `Account.tracers`, once a
+turn.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class StandIn(Account):
-    """An account, for what one traced turn gave to one holder.
+    """A stand-in for an account, for the deliveries of one traced turn to one holder.
 
-    Everything about it is the account's, and it is equal to the account.
+    It shares all state of the account, and is equal to it.
 
     Attributes:
         real: The account.
-        notes: What is noted of the loan; None when the trace has ended.
+        notes: The notes about the loan; None when the trace has ended.
     """
 
     __slots__ = ("notes", "real")
@@ -41,7 +41,7 @@ class StandIn(Account):
     notes: LoanNotes | None
 
     def __init__(self, real: Account, notes: LoanNotes) -> None:  # pyright: ignore[reportMissingSuperCall]
-        # Not Account's: what that sets is looked up at the account itself, see below.
+        # Account's is not called: the attributes that it sets are properties here, see below.
         self.real = real
         self.notes = notes
 
@@ -52,13 +52,11 @@ class StandIn(Account):
         return hash(self.real)
 
     def borrow(self, items: int, nbytes: int) -> None:
-        """See `Account.borrow`."""
         self.real.borrow(items, nbytes)
         if self.notes is not None:
             self.notes.borrowed(items, nbytes)
 
     def borrow_run(self, items: int, nbytes: int, copies: int) -> None:
-        """See `Account.borrow_run`."""
         self.real.borrow_run(items, nbytes, copies)
 
     def repay(
@@ -69,31 +67,25 @@ class StandIn(Account):
         holder: Holder | Gone | None = None,
         opened: float | None = None,
     ) -> None:
-        """See `Account.repay`."""
         self.real.repay(items, nbytes, outcome, holder, opened)
         if self.notes is not None:
             self.notes.repaid(items, nbytes, outcome, holder)
 
     def repay_delivered(self, ended: Collection[tuple[Holder, int, int, float]]) -> None:
-        """See `Account.repay_delivered`."""
         for holder, items, nbytes, opened in ended:
             self.repay(items, nbytes, Outcome.DELIVERED, holder, opened)
 
     def caused_turn(self) -> Turn:
-        """See `Account.caused_turn`."""
         return FollowedTurn(self.real, 0, 0, self.notes)
 
     def moved(self, before: Holder | None, holder: Holder, items: int) -> None:
-        """See `Account.moved`."""
         if self.notes is not None:
             self.notes.moved(before, holder, items)
 
     async def ensure_clear_funds(self) -> None:
-        """See `Account.ensure_clear_funds`."""
         await self.real.ensure_clear_funds()
 
     def close(self) -> None:
-        """See `Account.close`."""
         self.real.close()
 
 
@@ -113,7 +105,7 @@ for _name in Account.__slots__:
 
 
 class Through(Recipient):
-    """A recipient of a traced turn: charges what it is given through a stand-in."""
+    """A recipient of a traced turn: it charges its deliveries through a stand-in."""
 
     __slots__ = ("_notes", "_recipient", "_stand_in")
 
@@ -134,12 +126,10 @@ class Through(Recipient):
         recipient.hold(self._stand_in, item, items, nbytes, now)
 
     def gathered(self) -> None:
-        """See `Recipient.gathered`."""
         if self._recipient.gathers:
             self._recipient.gathered()
 
     def ready(self) -> None:
-        """See `Recipient.ready`."""
         self._recipient.ready()
 
 
@@ -148,14 +138,14 @@ def through(
     turn: TurnNotes,
     deliveries: Iterable[tuple[Recipient, int, int]],
 ) -> list[Recipient]:
-    """Return who takes the (recipient, items, bytes) of a turn's commit in their places."""
+    """Return the recipients that replace those in (recipient, items, bytes) of a turn's commit."""
     found: list[Recipient] = []
-    # Who is given several things is told once that this was all.
+    # A recipient of several deliveries is `ready` only once.
     throughs: dict[Recipient, Through] = {}
     for recipient, items, nbytes in deliveries:
         holder = recipient.last_holder
         if holder is None:
-            # It is known by the hands that finish it, when they do.
+            # Its name becomes that of the holder that finishes it.
             notes = trace.lend(turn, recipient, type(recipient).__name__, "", items, nbytes)
         else:
             notes = trace.lend(turn, holder, holder.name, holder.kind, items, nbytes)
@@ -169,7 +159,7 @@ def through(
 
 
 class FollowedTurn(Turn):
-    """A turn that is followed, if somebody still wants to when it is entered."""
+    """A turn that is followed, if a tracer still wants it when it is entered."""
 
     __slots__ = ("_cause", "_notes")
 
@@ -193,7 +183,6 @@ class FollowedTurn(Turn):
         return self
 
     def publish(self, router: Router, event: Any, *, nbytes: int | None = None) -> None:
-        """See `Turn.publish`."""
         super().publish(router, event, nbytes=nbytes)
         if self._notes is not None:
             self._notes.about(event)
@@ -216,7 +205,7 @@ class FollowedTurn(Turn):
 
 
 def begun(account: Account, opened: float, items: int, nbytes: int) -> TraceNotes | None:
-    """Begin a trace for the first who wants one of this account; nobody may, any more."""
+    """Begin a trace for the first tracer that wants one of this account; None: none does."""
     tracers = account.tracers
     while tracers is not None:
         trace = tracers[0].begin(account, opened, items, nbytes)
@@ -229,7 +218,7 @@ def begun(account: Account, opened: float, items: int, nbytes: int) -> TraceNote
 def trace_run(
     account: Account, holders: Collection[Recipient], item: object, items: int, nbytes: int
 ) -> Collection[Recipient]:
-    """Return who takes a run in the place of `holders`; for `commit_run`."""
+    """Return the recipients that take a run in place of `holders`; for `commit_run`."""
     if account.opens <= 0:
         account.check_open()
     trace = begun(account, account.ledger.clock(), items, nbytes)
@@ -238,6 +227,6 @@ def trace_run(
     turn = trace.root
     turn.about(item)
     found = through(trace, turn, [(holder, items, nbytes) for holder in holders])
-    # Its commit is one step, in which nobody can look.
+    # Its commit is one step: no other code sees a state in between.
     turn.over(Outcome.DELIVERED)
     return found

@@ -1,8 +1,8 @@
-"""Following what an account's next event causes, to its end (`Trace`).
+"""Tracing: it follows an account's next event and everything that it causes (`Trace`).
 
-A tracer is armed for some accounts; each root turn that one of them does next is followed, until
-there have been as many as were wanted. It costs those who are not traced nothing but one look at
-`Account.tracers` for each root turn.
+A tracer is armed for some accounts. It follows each root turn that one of them does next, up to the
+wanted number. Accounts that are not traced pay only for one look at `Account.tracers` for each root
+turn.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from ._trace import Trace
 
 DEFAULT_TRACED_LOANS: Final = 5_000
-"""Loans that are followed of one event, and turns: half a kilobyte each."""
+"""Most loans, and most turns, followed for one event: half a kilobyte each."""
 
 DEFAULT_SHOWN_LOANS: Final = 100
-"""Loans that are told of one by one: more than anybody reads."""
+"""Most loans shown one by one: more than anybody reads."""
 
 STEP: Final = 256
-"""How many accounts are armed before others may go on, where they may."""
+"""Accounts armed before other tasks may run, where they may."""
 
 
 def anybody(name: str) -> bool:
@@ -51,10 +51,10 @@ class Tracer:
                 unfinished = tracer.rest()
 
     Turns that neither publish nor send anything are passed over, unless they fail. Leaving the
-    block disarms it; of what is still outstanding nothing knows of it any more.
+    block disarms it; outstanding loans then no longer refer to it.
 
     Args:
-        ledger: The books.
+        ledger: The ledger.
         matches: Whether an account of that name is followed; those opened later count, too.
         events: How many root turns are followed.
         holders: Whether loans to a holder of that name are followed.
@@ -102,7 +102,7 @@ class Tracer:
         self.close()
 
     def arming(self) -> Generator[None]:
-        """Arm it, in steps; `close` disarms it, how far ever this has come."""
+        """Arm it, in steps; `close` disarms it, however far this has come."""
         ledger = self._ledger
         ledger.tracers.append(self)
         for number, account in enumerate(list(ledger.accounts.values()), 1):
@@ -119,7 +119,7 @@ class Tracer:
                 self.armed += 1
 
     def close(self) -> None:
-        """Disarm it and follow nothing any more. Idempotent."""
+        """Disarm it and stop following. Idempotent."""
         self._wanted = 0
         ledger = self._ledger
         if self in ledger.tracers:
@@ -146,7 +146,7 @@ class Tracer:
         items: int,
         nbytes: int,
     ) -> Collection[Recipient]:
-        """Return who takes a run in the place of `holders`; for `commit_run`."""
+        """Return the recipients that take a run in place of `holders`; for `commit_run`."""
         return trace_run(account, holders, item, items, nbytes)
 
     def begin(self, account: Account, opened: float, items: int, nbytes: int) -> TraceNotes | None:
@@ -177,7 +177,7 @@ class Tracer:
         self._going.remove(notes)
         self._wanted += 1
 
-    # -- for who wants to know ------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------
 
     async def next(self) -> Trace:
         """Wait for the next event to come and for everything that it caused to end.
@@ -193,7 +193,7 @@ class Tracer:
         return self._ended.popleft().told(self._shown)
 
     def rest(self) -> tuple[Trace, ...]:
-        """Follow nothing more; return what is known of what was under way, oldest first."""
+        """Stop following; return the traces so far of events still under way, oldest first."""
         found = [*self._ended, *self._going]
         self.close()
         return tuple([notes.told(self._shown) for notes in found])

@@ -1,11 +1,11 @@
-"""A turn: what handling one event causes; committed whole or not at all (rule 4).
+"""A turn: the transaction that handles one event, committed whole or not at all (rule 4).
 
 Theory of operation. Inside its block a turn only takes notes. The commit, which does not await,
-has two phases. First every noted action is applied in order: it resolves who is concerned, and may
-change state, and says how to undo that; if one raises, what was applied is undone in reverse and
-nothing has been sent. Then, which cannot fail, every delivery is charged and handed over; only then
-is the turn's own input repaid (rule 3: children before parent, so debt never touches zero in the
-middle of a chain), and at last the holders are told.
+has two phases. First it applies every noted action in order: an action resolves the recipients, may
+change state, and registers how to undo that. If one raises, the applied ones are undone in reverse
+and nothing has been sent. The second phase cannot fail: every delivery is charged and handed over.
+Only then is the turn's own input repaid (rule 3: children before parent, so debt never touches zero
+in the middle of a chain), and at last the holders are told.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Router(Protocol):
-    """What `Turn.publish` publishes to: a dataspace."""
+    """The destination of `Turn.publish`: a dataspace."""
 
     def route(self, turn: Turn, event: Any, nbytes: int | None) -> None:
         """Call `turn.deliver` for each holder that `event` concerns. Called at the commit."""
@@ -37,24 +37,24 @@ class Router(Protocol):
 
 
 class Turn:
-    """What handling one event causes, charged to `account`. A context manager, not reusable::
+    """A transaction that handles one event, charged to `account`. A context manager, one use only::
 
         with account.turn(event) as turn:
             turn.publish(dataspace, event)
 
-    Leaving the block commits; leaving it by an exception discards everything that was noted, and
-    the turn's input is repaid as `rejected`, or `cancelled`. There should be no `await` in the
-    block: what is noted would wait for it.
+    Leaving the block commits. Leaving it by an exception discards all notes, and the turn's input
+    is repaid as `rejected`, or `cancelled`. Avoid `await` in the block: the noted actions would
+    wait for it.
 
     Attributes:
-        account: Who pays.
+        account: The account that pays.
         input_items: Events this turn handles, charged to `account` while it is open; the holder
             is the ledger's `router`. 0 where a loan covers the input.
         input_bytes: Their bytes.
         opened: When it began, on the ledger's clock.
-        max_deliveries: How many deliveries its actions may cause, but for the last of them: how
-            many observe one event is not its publisher's to say. For input that comes from peers.
-        confirm: Who is to hear when responsibility has been taken for what it sends, or None.
+        max_deliveries: Most deliveries that its actions may cause, for input from peers. The last
+            action is exempt: a publisher does not choose how many observe one event.
+        confirm: Hears when holders have taken responsibility for its deliveries, or None.
     """
 
     __slots__ = (
@@ -70,13 +70,13 @@ class Turn:
         self.max_deliveries = UNLIMITED
         self.confirm: Confirm | None = None
         self._actions: list[Callable[[Turn], None]] = []
-        # To whom, what, its cost, and who pays if it is not the turn's account.
+        # (recipient, item, items, bytes, payer if it is not the turn's account)
         self._deliveries: list[tuple[Recipient, Any, int, int, Account | None]] = []
         self._after: list[Callable[[], object]] | None = None
         self._undo: list[Callable[[], object]] = []
-        # What holders have raised that were to take something.
+        # Exceptions of holders that failed to take their deliveries.
         self._failed: list[Exception] | None = None
-        # What it publishes, the first of it; for the ledger's recorder.
+        # The first event that it publishes; for the ledger's recorder.
         self._about: object = None
         self._state = "new"
 
@@ -129,10 +129,10 @@ class Turn:
     # -- noting ---------------------------------------------------------------------------------
 
     def publish(self, router: Router, event: Any, *, nbytes: int | None = None) -> None:
-        """Note that `event` is to be published in `router`, a dataspace, at the commit.
+        """Publish `event` in `router`, a dataspace, at the commit.
 
-        It costs each holder that it reaches one item and `nbytes` bytes (default: what
-        `measure(event)` says).
+        Each holder that it reaches adds one item and `nbytes` bytes (default: `measure(event)`) to
+        the debt.
 
         Raises:
             SettledError: If the turn is not open.
@@ -148,11 +148,11 @@ class Turn:
     def send(
         self, holder: Recipient, item: Any, *, items: int = 1, nbytes: int | None = None
     ) -> None:
-        """Note that `item` goes to one `holder`, without routing.
+        """Send `item` to one `holder` at the commit, without routing.
 
         Raises:
             SettledError: If the turn is not open.
-            TypeError: If `holder` is none.
+            TypeError: If `holder` is not a holder.
             ValueError: If it would cost less than one item, or negative bytes.
         """
         if not hasattr(holder, "hold"):
@@ -167,8 +167,7 @@ class Turn:
     def act(self, action: Callable[[Turn], None]) -> None:
         """Note an action for the commit: it calls `deliver` and `on_undo` of the turn it is given.
 
-        It must not await, and must not raise after it has changed state that it did not give an
-        undo for.
+        It must not await, and must not raise after changing state without registering an undo.
 
         Raises:
             SettledError: If the turn is not open.
@@ -190,7 +189,7 @@ class Turn:
     ) -> None:
         """Deliver to one holder, once every action has been applied. For actions, at the commit.
 
-        `payer` is who pays for it, if that is not the turn's account; it has to be open.
+        `payer` pays instead of the turn's account, if given; it has to be open.
 
         Raises:
             SettledError: At any other time: nobody would hand it over.
@@ -201,13 +200,13 @@ class Turn:
         self._deliveries.append((holder, item, items, nbytes, payer))
 
     def afterwards(self, call: Callable[[], object]) -> None:
-        """Register what is to be called when all have theirs; not if the turn fails."""
+        """Register a call for after all deliveries; it is not called if the turn fails."""
         if self._after is None:
             self._after = []
         self._after.append(call)
 
     def on_undo(self, undo: Callable[[], object]) -> None:
-        """Register how to undo a change of state, if a later action fails; it must not raise."""
+        """Register the undo of a change of state, for when a later action fails. Must not raise."""
         self._undo.append(undo)
 
     # -- the commit -----------------------------------------------------------------------------
@@ -241,8 +240,8 @@ class Turn:
         now = self.opened
         ledger = self.account.ledger
         touched: dict[Recipient, None] = {}
-        # A holder may have to send something on at once (a dead letter): a turn within this one,
-        # and not for this one's publisher to hear of.
+        # A holder may have to send something on at once (a dead letter): a turn within this one.
+        # Its confirms must not reach this one's publisher.
         outer, ledger.confirming = ledger.confirming, self.confirm
         try:
             for holder, item, items, nbytes, payer in self._deliveries:
@@ -298,14 +297,14 @@ def commit_run(
 ) -> None:
     """Do a whole root turn in one step: one run of validated events, for holders already known.
 
-    The same books as ::
+    It keeps the same books as ::
 
         with account.turn(items=items, nbytes=nbytes) as turn:
             for holder in holders:
                 turn.send(holder, item, items=items, nbytes=nbytes)
 
-    but for `Holder.ready`, which is the caller's to call, once for all the runs of a read: in
-    between nobody can look, so what one turn would borrow piece by piece is borrowed at once.
+    except for `Holder.ready`, which the caller calls once for all the runs of a read. Nothing can
+    look at the books in between, so all deliveries of the turn are borrowed at once.
     """
     ledger = account.ledger
     if account.tracers is not None:
@@ -320,7 +319,7 @@ def commit_run(
 def hold_all(
     account: Account, holders: Iterable[Recipient], item: Any, items: int, nbytes: int
 ) -> None:
-    """Hand to each of `holders` what `account` has been charged for it. For `commit_run`'s like."""
+    """Hand `item`, already charged to `account`, to each holder. For callers like `commit_run`."""
     now = account.ledger.clock()
     failed: list[Exception] | None = None
     for holder in holders:
@@ -340,11 +339,11 @@ def _not_held(
     exc: Exception,
     before: list[Exception] | None,
 ) -> list[Exception] | None:
-    """Take back what was charged for a holder that has raised: it has not taken it (rule 4).
+    """Repay the charge for a holder that has raised: it has not taken the item (rule 4).
 
-    It is at fault, and not who publishes, nor the others that are to have it: they get theirs.
-    Its connection ends (`Faults`); where nobody ends connections the fault is to be raised when all
-    have theirs. Returned is what is to be raised: what there was `before`, and perhaps that.
+    The holder is at fault, not the publisher or the other recipients, which get theirs. The
+    holder's connection ends (`Faults`). If nothing ends connections, the exception is raised after
+    all other deliveries. Returns the exceptions to raise: those `before`, and perhaps this one.
     """
     account.repay(items, nbytes, Outcome.REJECTED)
     ledger = account.ledger
@@ -354,14 +353,14 @@ def _not_held(
     ledger.faults.note(last, "taking what was published", exc)
     confirm = ledger.confirming
     if confirm is not None and isinstance(last, Holder) and last.takes_responsibility:
-        # Its publisher would believe that it is there (rule 7).
+        # Otherwise the publisher would believe that the queue has it (rule 7).
         confirm.expect()
         confirm.refused(f"{last.kind} {last.name} could not take it, for an internal error")
     return before
 
 
 def _make_ready(touched: Iterable[Recipient], ledger: Ledger) -> None:
-    """Tell each that it has got all: one that raises ends its own connection."""
+    """Call `ready` of each recipient; one that raises ends its own connection."""
     left = iter(touched)
     holder: Recipient | None = None
     while True:
@@ -376,13 +375,13 @@ def _make_ready(touched: Iterable[Recipient], ledger: Ledger) -> None:
 
 
 def whose(recipient: Recipient) -> Recipient:
-    """Return the holder that a recipient stands before, as who serves connections knows it."""
+    """Return the holder behind a recipient, which is the one that connection servers know."""
     holder = recipient.last_holder  # an empty one is false
     return recipient if holder is None else holder
 
 
 def _one_of(failed: list[Exception]) -> Exception:
-    """Return what to raise for all of them."""
+    """Return one exception for all of them."""
     if len(failed) == 1:
         return failed[0]
     return ExceptionGroup("several holders could not take what was sent to them", failed)

@@ -1,26 +1,26 @@
-"""Who waits on whom, and where that goes round in a ring (rule 11).
+"""The wait-for graph, and its rings: flow-control deadlocks (rule 11).
 
-A reader waits at one account, its own or one above it, which is throttled; there it waits on every
-holder that has some of that account's debt. A holder waits on its peer. Of peers we know one thing:
-who writes to us and is not read may well not read from us either. So a holder whose `owner` has a
-waiting reader is taken to wait on that reader, as long as it makes no progress, which would prove
-the contrary. Two relays that echo each other's messages stop for ever in this way, each with its
-output stuck behind the other's, if nobody looks.
+A reader waits at one account, its own or one above it, which is throttled. There it waits on every
+holder that has some of that account's debt. A holder waits on its peer. We know one thing about
+peers: a peer that writes to us and is not read may well not read from us either. So a holder whose
+`owner` has a waiting reader counts as waiting on that reader, as long as it makes no progress,
+which would prove the contrary. Without this watch, two relays that echo each other's messages stop
+for ever in this way, each with its output stuck behind the other's.
 
 How rings are found:
 1. A reader does not wait on each of its holders but on enough of them: it goes on at the lower
-   mark. So a circle of arrows is not yet a ring. A ring is a set of waiting readers, each on the
-   way from each to each other, none of which can go on unless another of them does: whatever
-   everybody else holds may be repaid, and every one would still be above its lower mark.
-2. First everyone is set aside who could go on if all the others made progress, and then those who
-   could go on since these do, until no more can. What is left is parted into its strongly
-   connected components (Tarjan), and each is tried again by itself: it may have been waiting on
+   mark. So a circle of arrows is not yet a ring. A ring is a strongly connected set of waiting
+   readers, none of which can go on unless another of them does: even if all other holders repaid
+   everything, each reader would still be above its lower mark.
+2. First set aside every reader that could go on if all holders outside made progress, then the
+   readers that could go on because of these, until there are no more. Part the rest into its
+   strongly connected components (Tarjan), and try each again by itself: it may have been waiting on
    another.
-3. Who is squeezed waits for its own debt to fall, and for what its siblings might leave it: they
+3. A squeezed account waits for its own debt to fall, and for what its siblings might leave it: they
    wait on each other, too. When all others have repaid, those that are left share the limit above
    them (`_shares.py`), and as long as none of them goes on, none leaves its part to the rest.
-4. Linear in holders, and in the loans of those that stand still; nothing recurses. While all
-   holders make progress no loan is looked at.
+4. Linear in holders, and in the loans of those without progress; nothing recurses. While all
+   holders make progress no loan is examined.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
     from ._holder import Holder
 
 RING_SECONDS = 1.0
-"""For how long nothing may have moved before a ring is called one; a holder's patience, where that
-is less. Retransmission over a lossy line makes for pauses of half a second."""
+"""Seconds without progress before a ring counts as one; a holder's patience, if that is less.
+Retransmission over a lossy line makes for pauses of half a second."""
 
 MAX_NAMED = 20
-"""How many names a log line gives; the rest are counted."""
+"""Names in a log line; the rest are counted."""
 
 MAX_WAITED_ON = 3
-"""How many holders it gives for each of them."""
+"""Holders in a log line for each of them."""
 
 ROUNDS = 8
-"""How often what hangs together is taken apart: there are rings that wait on rings. What hangs
-together after that is named as one."""
+"""How often connected groups are taken apart: there are rings that wait on rings. A group still
+connected after that is named as one."""
 
 
 def naming(names: Iterable[str], most: int = MAX_NAMED, between: str = ", ") -> str:
@@ -68,16 +68,16 @@ def naming(names: Iterable[str], most: int = MAX_NAMED, between: str = ", ") -> 
 
 @attrs.frozen(slots=True)
 class WaitedOn:
-    """A holder, and what it has of the debt that readers wait for."""
+    """A holder, and its part of the debt that readers wait for."""
 
     holder: Holder | None
-    """Who has it; None for loans that only their maker has."""
+    """The holder; None for loans that only their maker has."""
     items: int
     """Events of that debt."""
     bytes: int
     """Their bytes."""
     idle_seconds: float
-    """For how long the holder has made no progress."""
+    """Seconds since the holder made progress."""
     owner: str | None
     """The account whose reader the holder waits on in turn, if it has one that waits."""
 
@@ -88,7 +88,7 @@ class WaitedOn:
 
     @property
     def kind(self) -> str:
-        """What sort of holder it is."""
+        """The holder's kind."""
         return "loose" if self.holder is None else self.holder.kind
 
     def sentence(self) -> str:
@@ -98,20 +98,20 @@ class WaitedOn:
 
 @attrs.frozen(slots=True)
 class Wait:
-    """Readers that wait at one account, and on whom."""
+    """Readers that wait at one account, and the holders that they wait on."""
 
     at: str
     """The account that is throttled: the readers' own, or one above theirs."""
     waiting: tuple[str, ...]
     """The accounts whose readers wait there."""
     seconds: float
-    """For how long the first of them has."""
+    """Seconds that the first of them has waited."""
     over_items: int
     """Events that have to be repaid before they go on."""
     over_bytes: int
-    """Bytes that have to be; they go on when it is none of both."""
+    """The same in bytes; they go on when both are 0."""
     on: tuple[WaitedOn, ...]
-    """Who holds what is owed there, the most first."""
+    """The holders of that account's debt, the largest first."""
 
     def sentence(self) -> str:
         """Say it for the log."""
@@ -126,12 +126,12 @@ class Ring:
     """Readers none of which can go on unless another of them does."""
 
     members: tuple[str, ...]
-    """The accounts they are of; each is the owner of a holder on which another waits, or it
+    """The accounts of these readers; each owns a holder on which another of them waits, or it
     itself."""
     waits: tuple[Wait, ...]
-    """Where they wait and on which of each other's holders, as it goes round."""
+    """Where they wait and on which of each other's holders, in the order of the ring."""
     seconds: float
-    """For how long nothing has moved in it."""
+    """Seconds without progress in it."""
 
     def sentence(self) -> str:
         """Say it for the log."""
@@ -148,7 +148,7 @@ class Ring:
 def is_held_up_by(at: Account, holder: Holder | None) -> bool:
     """Whether readers that stand at an account wait on a holder, if it has some of its debt.
 
-    For credit they do so only on those who block it.
+    For credit they wait only on the blockers.
     """
     if at.waits_for_repayment:
         return True
@@ -158,8 +158,8 @@ def is_held_up_by(at: Account, holder: Holder | None) -> bool:
 def wait_for_graph(ledger: Ledger, now: float | None = None) -> tuple[Wait, ...]:
     """Return who waits on whom at `now` (default: the ledger's clock), by name of account.
 
-    Computed from what holders physically hold (rule 15): it costs time in proportion to the loans
-    outstanding, unless nobody waits. Given by the account at which readers wait, and not for each
+    Computed from the loans that holders physically have (rule 15): linear in outstanding loans,
+    unless nobody waits. There is one entry for each account at which readers wait, and not for each
     reader: ten thousand may wait on the same ten thousand holders.
     """
     when = ledger.clock() if now is None else now
@@ -189,11 +189,11 @@ def wait_for_graph(ledger: Ledger, now: float | None = None) -> tuple[Wait, ...]
 def rings(
     ledger: Ledger, now: float | None = None, *, still: float = RING_SECONDS
 ) -> tuple[Ring, ...]:
-    """Return the rings in which nothing has moved for `still` seconds, by name of member.
+    """Return the rings without progress for `still` seconds, by name of member.
 
-    A holder whose patience is less than `still` counts when it has been idle for its patience. What
-    makes progress is on no ring, nor is a holder without an `owner`; a ring of one is an account
-    that waits on what its own peer does not take. `now` is by the ledger's clock.
+    A holder whose patience is less than `still` counts when it has been idle for its patience. A
+    holder that makes progress is on no ring, nor is one without an `owner`. A ring of one is an
+    account that waits on messages that its own peer does not take. `now` is by the ledger's clock.
     """
     return at_once(rings_in_steps(ledger, now, still=still))
 
@@ -201,10 +201,10 @@ def rings(
 def rings_in_steps(
     ledger: Ledger, now: float | None = None, *, still: float = RING_SECONDS
 ) -> Generator[None, None, tuple[Ring, ...]]:
-    """Return the `rings` there are; in between, others may go on.
+    """Return the `rings` there are; other tasks may run in between.
 
-    A ring in which anything has moved meanwhile is left out: those that are told of stood still all
-    the time. One that has closed meanwhile may be missed.
+    A ring with any progress meanwhile is left out: the returned ones stood still all the time. A
+    ring that has formed meanwhile may be missed.
     """
     graph = _Standstill(ledger, ledger.clock() if now is None else now, still)
     yield from graph.look()
@@ -222,9 +222,9 @@ def rings_in_steps(
 def count_rings_in_steps(
     ledger: Ledger, *, still: float = RING_SECONDS
 ) -> Generator[None, None, int]:
-    """Return how many `rings` there are; in between, others may go on.
+    """Return the number of `rings`; other tasks may run in between.
 
-    What moves meanwhile may be seen as a ring that is none, or not be seen.
+    With progress meanwhile, it may count a ring that is none, or miss one.
     """
     graph = _Standstill(ledger, ledger.clock(), still)
     yield from graph.look()
@@ -236,7 +236,7 @@ def count_rings_in_steps(
 # -- what both are made of ------------------------------------------------------------------------
 
 Readers = dict["Account", tuple[float, float]]
-"""Whose readers wait at an account, and since when: the first and the last of them."""
+"""Accounts whose readers wait at one account, and when the first and the last of these began."""
 
 
 def _readers(ledger: Ledger) -> Generator[None, None, dict[Account, Readers]]:
@@ -255,7 +255,7 @@ def _readers(ledger: Ledger) -> Generator[None, None, dict[Account, Readers]]:
 
 def _amounts(loans: Iterable[LoanedItem[Any]]) -> Iterator[tuple[Account, int, int]]:
     for loan in loans:
-        # What is no loan is for the audit to find; one taken out of a queue may have been settled.
+        # The audit reports things that are no loans; one taken out of a queue may be settled.
         if isinstance(loan, LoanedItem) and loan.items:  # pyright: ignore[reportUnnecessaryIsInstance]
             yield loan.account, loan.items, loan.bytes
 
@@ -265,7 +265,7 @@ def _shares(
     amounts: Iterable[tuple[Account, int, int]],
     shares: dict[Account, list[int]] | None = None,
 ) -> dict[Account, list[int]]:
-    """Sum up [items, bytes] of what is owed at each account at which somebody waits."""
+    """Sum up the debt, as [items, bytes], of each account at which readers wait."""
     shares = {} if shares is None else shares
     for debtor, items, nbytes in amounts:
         for account in debtor.chain:
@@ -347,7 +347,7 @@ class _Standstill:
             self.arrows[at] = []
         for holder, owner, seconds in idle:
             yield
-            # It is its owner's reader that holds it up, and only since that one waits.
+            # Its owner's reader blocks it, and only since that reader waits.
             still_for = min(seconds, now - since.get(owner, now))
             if owner in since and still_for >= min(still, holder.patience):
                 shares: dict[Account, list[int]] = {}
@@ -369,7 +369,7 @@ class _Standstill:
             )
 
     def rings(self) -> Generator[None, None, list[set[Account]]]:
-        """Return where the readers of each ring wait; in steps, too."""
+        """Return, for each ring, the accounts at which its readers wait; in steps, too."""
         found: list[set[Account]] = []
         groups = [set(self.arrows)]
         for _ in range(ROUNDS):
@@ -408,7 +408,7 @@ class _Standstill:
             yield beside[at]
 
     def _closed(self, group: set[Account]) -> Generator[None, None, set[Account]]:
-        """Return which of `group` stay throttled whatever is repaid by whom outside of it."""
+        """Return the members of `group` that stay throttled even if all holders outside repay."""
         kept: dict[Account, list[int]] = {}
         keeping: dict[Account, list[tuple[Account, WaitedOn]]] = {}
         for at in group:
@@ -442,7 +442,7 @@ class _Standstill:
             for number, reader in enumerate(self.readers[free.pop()], 1):
                 if not number % STEP:
                     yield
-                # It goes on, and so does its peer, which takes what is there for it.
+                # It goes on, and so does its peer, which then takes its messages.
                 for at, on in keeping.pop(reader, ()):
                     there = squeezed.get(at.parent) if at.squeezed and at.parent else None
                     if there is not None and at in left:
@@ -459,7 +459,7 @@ class _Standstill:
         return left
 
     def ring(self, group: set[Account]) -> Generator[None, None, Ring | None]:
-        """Make what people are shown; None if something has moved since the look began."""
+        """Make the report of a ring; None if there was progress since the search began."""
         arrows: dict[Account, list[_Arrow]] = {}
         for at in (yield from self._around(group)):
             yield
@@ -478,7 +478,7 @@ class _Standstill:
                 each for each in self.readers[at].items() if each[0] in owners
             )
             if not among:
-                continue  # squeezed with the others, and nobody waits on what it does not take
+                continue  # squeezed with the others, and no reader waits on its peer
             waits.append(_wait(at, dict(among), self.now, (arrow.on for arrow in on)))
             members.update(dict.fromkeys(waits[-1].waiting))
         ring = Ring(tuple(members), tuple(waits), still_for)
@@ -490,7 +490,7 @@ class _Standstill:
         return ring
 
     def forget(self) -> Generator[None]:
-        """Let go of what was found; to free that of ten thousand at once would take long, too."""
+        """Free the graph in steps; freeing that of ten thousand at once would take long, too."""
         while self.arrows:
             yield
             for _ in range(min(STEP, len(self.arrows))):
@@ -502,7 +502,7 @@ class _Standstill:
                 self.stands.popitem()
 
     def _has_moved(self, arrow: _Arrow) -> bool:
-        """Whether its holder made progress since the look began, or its owner's reader went on."""
+        """Whether its holder or its owner's reader made progress since the search began."""
         holder = arrow.on.holder
         readers = arrow.owner.readers
         return (
@@ -512,7 +512,7 @@ class _Standstill:
         )
 
     def _around(self, group: set[Account]) -> Generator[None, None, list[Account]]:
-        """Bring a ring into an order in which each waits on the next, as far as that goes."""
+        """Order a ring so that each waits on the next, as far as possible."""
         order: dict[Account, None] = {}
         for start in (yield from sorted_in_steps(group, lambda account: account.name)):
             at: Account | None = start
@@ -524,10 +524,10 @@ class _Standstill:
 
 
 def _beside(group: Iterable[Account]) -> Iterator[tuple[Account, Account]]:
-    """Yield each that waits for its share of what another has, too, with that one.
+    """Yield pairs of squeezed siblings, each of which waits for the other's share.
 
-    What one squeezed sibling would leave is for the others. In a circle, which joins all of them as
-    well as arrows from each to each would.
+    The share that one squeezed sibling would leave is for the others. The pairs form a circle,
+    which connects all siblings as well as arrows from each to each would.
     """
     first: dict[Account, Account] = {}
     last: dict[Account, Account] = {}
@@ -547,15 +547,15 @@ def _beside(group: Iterable[Account]) -> Iterator[tuple[Account, Account]]:
 class _Squeezed:
     """Children of a shared account that wait for their share: each that goes on leaves its own.
 
-    For who asks what becomes of them when everybody else has repaid. Then those that are left share
-    the limit among themselves, by their weights; and all go on when the account is at its lower
-    mark.
+    It answers which of them go on when all others have repaid. Then the children that are left
+    share the limit among themselves, by their weights; and all go on when the account is at its
+    lower mark.
     """
 
     def __init__(self, parent: Account, kept: dict[Account, list[int]]) -> None:
         self.parent = parent
         self.kept = kept
-        # What there is to share, and at what all go on: at the best, if nobody but these owes.
+        # The amount to share, and the debt at which all go on: the best case, if only these owe.
         self.mark_items, self.mark_bytes = parent.mark_items, parent.mark_bytes
         self.low_items = parent.low_items if parent.throttled else UNLIMITED
         self.low_bytes = parent.low_bytes if parent.throttled else UNLIMITED
@@ -571,7 +571,7 @@ class _Squeezed:
         self.weight = 0.0
         self.items = 0
         self.bytes = 0
-        # By what they need, the least first; and what is not true any more.
+        # The children by need, the least first; and stale entries.
         self.needs: list[tuple[float, int, Account]] = []
         self.numbers = count()
 
@@ -591,7 +591,7 @@ class _Squeezed:
         heappush(self.needs, (need, next(self.numbers), child))
 
     def repaid(self, child: Account, items: int, nbytes: int) -> None:
-        """Take off what a child would have repaid."""
+        """Take off debt that a child would have repaid."""
         self.kept[child][0] -= items
         self.kept[child][1] -= nbytes
         self.items -= items
@@ -599,7 +599,7 @@ class _Squeezed:
         self._queue(child)
 
     def go_on(self) -> Iterator[Account]:
-        """Yield those that would go on now, and are left no more."""
+        """Yield the children that would go on now, and remove them from those left."""
         while self.needs:
             need, _, child = self.needs[0]
             if self.left.get(child) != need:
@@ -611,7 +611,7 @@ class _Squeezed:
             heappop(self.needs)
             items, nbytes = self.kept[child]
             if child.throttled and child.shares is None and not _is_low(child, items, nbytes):
-                continue  # for its own limit; it is looked at again when something is repaid
+                continue  # it waits for its own limit; checked again after a repayment
             del self.left[child]
             self.weight -= child.weight
             self.items -= items
@@ -625,7 +625,7 @@ def _is_low(account: Account, items: int, nbytes: int) -> bool:
 
 def _is_clear(account: Account, kept: list[int]) -> bool:
     if not account.waits_for_repayment:
-        # It waits for credit: whoever blocks it has something of its.
+        # It waits for credit: its blockers have some of its debt.
         return not kept[0] and not kept[1]
     items, nbytes = account.goes_on_at()
     return kept[0] <= items and kept[1] <= nbytes

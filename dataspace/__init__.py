@@ -1,4 +1,4 @@
-"""Who gets what: the dataspace, patterns, topics and mailboxes. No I/O."""
+"""The dataspace, patterns, topics and mailboxes: routing of events to their recipients. No I/O."""
 
 from ._dataspace import Assertion as Assertion
 from ._dataspace import Dataspace as Dataspace

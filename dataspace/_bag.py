@@ -1,11 +1,10 @@
-"""The bag: what is asserted, each value once, with how many assertions of it stand.
+"""The bag: every asserted value once, with the number of its assertions.
 
-Python says that 1, True and 1.0 are equal, patterns tell them apart; were they one here, observers
-would hear the one appear and the other go. So values are kept by their `identity`; and what
-appeared is what goes, whichever of the equal assertions is the last.
+In Python 1, True and 1.0 are equal, but patterns tell them apart. If they were one here, observers
+would hear the one appear and the other go. So values are kept by their `identity`, and the value
+reported gone is the one that appeared, whichever of the equal assertions is the last.
 
-They are kept by kind, because a new observer is told of what stands, and its pattern says of which
-kind that must be.
+They are kept by kind: a new observer gets the values that stand, and its pattern names their kind.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ _PLAIN = frozenset({str, bytes, NoneType})
 
 
 def identity(value: object) -> Hashable:
-    """Return what is equal for equal values of equal types, all through; hashable in any case.
+    """Return a key that is the same for equal values of equal types, all through; always hashable.
 
-    An attrs instance is its class and those of its fields that it compares. What is mutable counts
-    as what it holds now: who asserts it must not change it.
+    An attrs instance is its class and those of its fields that it compares. A mutable value counts
+    as what it holds now: do not change it while it is asserted.
     """
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind is float:
-        # Bit by bit: NaN is to be found again, and -0.0 is not 0.0.
+        # Bit by bit: NaN must be found again, and -0.0 is not 0.0.
         return (kind, struct.pack(">d", value))
     if isinstance(value, Foreign):
         return value.pattern_identity()
@@ -59,9 +58,9 @@ class Entry:
     """One value that stands."""
 
     value: Any
-    """The first of the equal values that are asserted: this one was told of."""
+    """The first of the equal values that are asserted: observers were told of this one."""
     count: int = 0
-    """How many assertions of it stand."""
+    """The number of its assertions."""
 
 
 class Bag:
@@ -71,7 +70,7 @@ class Bag:
         self._by_kind: dict[Hashable, dict[Hashable, Entry]] = {}
 
     def __len__(self) -> int:
-        """Return how many distinct values stand."""
+        """Return the number of distinct values."""
         return sum(len(entries) for entries in self._by_kind.values())
 
     def __iter__(self) -> Iterator[Any]:
@@ -81,7 +80,7 @@ class Bag:
                 yield entry.value
 
     def of_kind(self, kind: Hashable) -> Iterator[tuple[Hashable, Any]]:
-        """Yield (identity, value) of what stands and is of this kind; None is for any."""
+        """Yield (identity, value) of the values of this kind; None means any kind."""
         kinds = list(self._by_kind) if kind is None else [kind]
         for each in kinds:
             for key, entry in self._by_kind.get(each, {}).items():
@@ -90,7 +89,7 @@ class Bag:
     def add(self, key: Hashable, value: Any, entry: Entry | None = None) -> Entry:
         """Count one more assertion of `value`, whose identity is `key`; return its entry.
 
-        `entry` is what `remove` returned, to undo that.
+        To undo a `remove`, `entry` is what it returned.
         """
         entries = self._by_kind.setdefault(kind_of(value), {})
         found = entries.get(key)
@@ -100,7 +99,7 @@ class Bag:
         return found
 
     def remove(self, key: Hashable, value: Any) -> Entry:
-        """Count one assertion of `value` less, which must stand; return its entry."""
+        """Count one assertion of `value` less, which must be there; return its entry."""
         kind = kind_of(value)
         entries = self._by_kind[kind]
         entry = entries[key]

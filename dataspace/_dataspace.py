@@ -1,12 +1,12 @@
-"""The dataspace: who gets what.
+"""The dataspace: routes each event to its recipients.
 
-Syndicate's semantics. Messages are routed once, to whom they concern at that moment; assertions
-are state with an owner, and a bag by value: observers see the first of equal assertions appear and
-the last go; a new observer is told what already stands, in the same turn. To observe is itself an
-assertion (`Observe`), which can be observed.
+It has Syndicate's semantics. A message is routed once, to its recipients at that moment. An
+assertion is state with an owner. Assertions are a bag by value: observers see the first of equal
+assertions appear and the last go. A new observer gets the assertions that already stand, in the
+same turn. To observe is itself an assertion (`Observe`), which can be observed.
 
 Everything happens in turns, at their commit: if the turn fails, nothing of it ever happened.
-Routing is synchronous, in the publisher's turn: there is no task and no queue of the router's own.
+Routing is synchronous, in the publisher's turn: the router has no task and no queue of its own.
 
 Source: syndicate-rs, dataspace.rs and skeleton.rs; MQTT 3.1.1 for topics and retained messages.
 """
@@ -64,7 +64,7 @@ class Assertion:
     owner: Account
     nbytes: int
     key: Hashable
-    """The value's `identity`: which assertions are one to observers."""
+    """The value's `identity`. Observers see assertions with equal keys as one."""
     standing: bool = False
     """Whether it is in the dataspace now."""
 
@@ -81,23 +81,23 @@ class Observation:
 
 
 def _holder(observation: object) -> Recipient:
-    """Return whom an observation by pattern tells: it always has somebody."""
+    """Return the holder of an observation by pattern, which always has one."""
     holder = cast("Observation", observation).holder
     assert holder is not None
     return holder
 
 
 class Run(Protocol):
-    """Several messages that concern the same holders, which know what to make of it."""
+    """Several messages for the same holders, which know how to handle the run."""
 
     @property
     def count(self) -> int:
-        """How many."""
+        """The number of messages."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """What they are charged for, all together, for each holder."""
+        """The bytes that all of them together are charged for, for each holder."""
         ...
 
 
@@ -106,18 +106,18 @@ RunT = TypeVar("RunT", bound=Run)
 
 @attrs.frozen(slots=True)
 class DataspaceStatistics:
-    """A dataspace in numbers."""
+    """Statistics of a dataspace."""
 
     assertions: int
     """Distinct values that are asserted now."""
     observations: int
     """Patterns that are observed now, topic filters not counted."""
     shapes: int
-    """Distinct shapes among them: the cost of routing a value grows with these."""
+    """Distinct shapes among them. The cost of routing a value grows with these."""
     subscriptions: int
     """Topic filters that are observed now."""
     cached_routes: int
-    """Topics whose route is known."""
+    """Topics with a cached route."""
     retained: int
     """Topics with a retained value."""
     retained_bytes: int
@@ -125,29 +125,29 @@ class DataspaceStatistics:
     published: int
     """Messages and publications ever routed."""
     deliveries: int
-    """Copies of them that were handed to holders."""
+    """Copies of them that holders got: the fan-out."""
     unrouted: int
-    """Of those published, how many concerned nobody."""
+    """Those of `published` that had no recipient."""
 
 
 class Dataspace:
-    """Routes what turns publish to the holders whom it concerns.
+    """Routes the events that turns publish to their holders.
 
     Args:
-        ledger: The books.
-        cached_routes: How many topics' routes to keep.
-        max_retained: How many topics may have a retained value.
-        max_retained_bytes: How many bytes of topics and payloads may be retained.
-        max_shapes: How many different shapes the patterns that are observed may have.
-        cached_route_bytes: How much memory the routes that are kept may take.
+        ledger: The ledger that all events are charged in.
+        cached_routes: Most topics whose routes are cached.
+        max_retained: Most topics that may have a retained value.
+        max_retained_bytes: Most bytes of topics and payloads that may be retained.
+        max_shapes: Most distinct shapes that the observed patterns may have.
+        cached_route_bytes: Most memory that cached routes may take.
         max_filter_shapes: See `max_deep_shapes` of `Routes`.
 
     Attributes:
         routes: Subscriptions to topics, for transports that route runs of publications.
         retained: The retained publications.
         published: Messages and publications ever routed.
-        deliveries: Copies handed to holders.
-        unrouted: Of those published, how many concerned nobody.
+        deliveries: Copies of them that holders got.
+        unrouted: Those of `published` that had no recipient.
         looks_into_publications: Whether some observer's pattern might match a publication.
     """
 
@@ -182,7 +182,7 @@ class Dataspace:
     # -- messages -------------------------------------------------------------------------------
 
     def route(self, turn: Turn, event: Any, nbytes: int | None = None) -> None:
-        """Route `event` to whom it concerns now; for `Turn.publish`, at its commit.
+        """Route `event` to its recipients now; for `Turn.publish`, at its commit.
 
         A `Publication` goes to subscribers of its topic, and to observers whose patterns match it
         as a value; so does each of a `Batch`. One with `retain` becomes its topic's value.
@@ -208,11 +208,11 @@ class Dataspace:
         holders: Collection[Recipient],
         commit: Callable[[Account, Collection[Recipient], RunT, int, int], None] = commit_run,
     ) -> None:
-        """Route a run of messages whose holders are known, in one step.
+        """Route a run of messages with known holders in one step.
 
-        A whole root turn, but for `Holder.ready`, which is the caller's: see
-        `clearfunds.accounts.commit_run`. For QoS 0 publications they are `Route.run`; for
-        other values see `recipients`. `commit` is who does it, with the same books.
+        It is a whole root turn, except that the caller calls `Holder.ready`: see
+        `clearfunds.accounts.commit_run`. For QoS 0 publications the holders are `Route.run`; for
+        other values see `recipients`. `commit` does the commit, with the same effect on the ledger.
         """
         count = batch.count
         commit(account, holders, batch, count, batch.nbytes)
@@ -228,7 +228,7 @@ class Dataspace:
         size = event.nbytes if nbytes is None else nbytes
         if event.retain:
             turn.on_undo(self.retained.set(event, turn.account.standing()))
-            # To those who already subscribe it is news [MQTT-3.3.1-9].
+            # Existing subscribers get it as a new message [MQTT-3.3.1-9].
             event = attrs.evolve(event, retain=False, was_retained=True)
         route = self.routes.of(event.topic)
         if event.qos:
@@ -263,11 +263,11 @@ class Dataspace:
 
     @property
     def version(self) -> int:
-        """Changes whenever a pattern's observer comes or goes."""
+        """A counter that changes whenever an observer by pattern comes or goes."""
         return self._index.version
 
     def _observers_of_runs(self, topic: str) -> tuple[Recipient, ...] | None:
-        """Return whose patterns match any publication with QoS 0 on a topic; see `Route.run`."""
+        """Return the observers by pattern of any QoS 0 publication on a topic; see `Route.run`."""
         return self.recipients(Publication(topic, b""), ("payload",))
 
     def _may_be_observed(self, topic: str) -> bool:
@@ -276,10 +276,11 @@ class Dataspace:
         )
 
     def recipients(self, value: Any, varying: Path | None = None) -> tuple[Recipient, ...] | None:
-        """Return who observes `value`, for `route_run`.
+        """Return the observers of `value`, for `route_run`.
 
-        With `varying`, who does so whatever atom of its type stands at that path; None if that
-        depends on the atom. None, too, if they cannot all take runs (`Recipient.run_place`).
+        With `varying`, return those that match whatever atom of its type stands at that path; None
+        if that depends on the atom. None, too, if they cannot all take runs
+        (`Recipient.run_place`).
         """
         endpoints = self._index.concerned(value, varying)
         if endpoints is None:
@@ -289,9 +290,9 @@ class Dataspace:
         return None if None in places or len(places) < len(found) else tuple(found)
 
     def steady_destinations(self, value: Any, varying: Path) -> Destinations | None:
-        """Return `recipients` as `Destinations`, which are the same for the same recipients.
+        """Return `recipients` as `Destinations`, which are the same object for the same recipients.
 
-        It holds until `version` changes: a transport may route a run of such values as one.
+        The result holds until `version` changes: a transport may route a run of such values as one.
         """
         holders = self.recipients(value, varying)
         return None if holders is None else self.routes.intern(holders)
@@ -312,11 +313,11 @@ class Dataspace:
     # -- assertions -----------------------------------------------------------------------------
 
     def assert_(self, turn: Turn, value: Hashable) -> Assertion:
-        """Note that `value` is to be the case from the commit of `turn` on, until it is retracted.
+        """Assert `value` from the commit of `turn` on, until it is retracted.
 
-        It stands on the quota of the turn's account (rule 16); telling the observers is charged as
-        debt. Equal values of equal types are one to observers, who see the first come and the last
-        go.
+        The assertion counts against the quota of the turn's account (rule 16); the notifications to
+        observers are charged as debt. Observers see equal values of equal types as one: they see
+        the first come and the last go.
 
         Raises:
             TypeError: If `value` is not hashable; at the commit, `QuotaExceededError`.
@@ -327,7 +328,7 @@ class Dataspace:
         return assertion
 
     def retract(self, turn: Turn, assertion: Assertion) -> None:
-        """Note that `assertion` is to go, at the commit of `turn`, which pays for telling so.
+        """Retract `assertion` at the commit of `turn`, which pays for the notifications.
 
         At the commit, NotAssertedError if it is not in the dataspace.
         """
@@ -337,7 +338,7 @@ class Dataspace:
     def asserted(self, account: Account, value: Hashable) -> Generator[Assertion]:
         """Assert `value` for as long as the block lasts; `account` pays for both ends of it.
 
-        It stays open for as long, whoever closes it meanwhile.
+        The account stays open until then, even if it is closed meanwhile.
         """
         with account.kept_open():
             with account.turn(value) as turn:
@@ -381,7 +382,7 @@ class Dataspace:
         telling = Telling(turn, assertion.nbytes, _holder)
         for endpoint, shown in self._index.matching(value):
             key = assertion.key if endpoint.captures is None else identity(shown)
-            # What was told of first is what is told to have gone.
+            # The value reported gone is the very one that was reported first.
             shown, before = endpoint.shown.get(key, (shown, 0))
             count = before + change
             self._show(endpoint, key, shown, count)
@@ -391,7 +392,7 @@ class Dataspace:
             elif change < 0 and count == 0:
                 event = Retracted(shown)
             else:
-                continue  # other assertions show just the same of themselves
+                continue  # other assertions still show the same
             size = assertion.nbytes if endpoint.captures is None else measure(shown)
             for observation in endpoint.observers:
                 telling.tell(observation, event, size)
@@ -418,33 +419,32 @@ class Dataspace:
         value: Hashable = None,
         allows: Callable[[str], bool] | None = None,
     ) -> Observation:
-        """Note that `holder` is to be told of what matches `pattern`, from the commit on.
+        """Let `holder` observe `pattern` from the commit on.
 
-        It is told of messages as they are (or the tuple of what the pattern captures of them), and
-        of assertions as `Asserted` and `Retracted`; of what already stands in the same turn, which
-        the turn's account pays for. A `TopicFilter` observes publications; retained ones come
-        first, with `retain` set, unless `replay` is false.
+        The holder gets messages as they are (or the tuple of the pattern's captures), and
+        assertions as `Asserted` and `Retracted`. It gets the assertions that already stand in the
+        same turn, and the turn's account pays for those. A `TopicFilter` observes publications;
+        retained ones come first, with `retain` set, unless `replay` is false.
 
         Args:
             turn: The turn at whose commit it begins.
             pattern: See `clearfunds.dataspace.compile_pattern`, or a `TopicFilter`.
-            holder: Whom to tell. None only with `acked`: publications of QoS 0 are for nobody then.
-                For a `TopicFilter` a `Holder`; what stands before one only with a `consumer`.
-            acked: For a `TopicFilter`: who takes publications of QoS 1 and 2 instead.
+            holder: The recipient. None only with `acked`: publications of QoS 0 then go to nobody.
+                For a `TopicFilter` a `Holder`; a recipient in front of one only with a `consumer`.
+            acked: For a `TopicFilter`: the recipient of publications of QoS 1 and 2 instead.
             granted: For a `TopicFilter`: the highest QoS that `acked` takes.
-            consumer: For a `TopicFilter`: whose subscription it is, by default the `holder`'s. Of
-                overlapping ones of one consumer, that with the highest QoS counts.
-            replay: For a `TopicFilter`: whether to tell of what is retained.
-            value: The assertion that says so to those who observe observers; `Observe(pattern)` by
-                default.
-            allows: For a `TopicFilter`: says of which topics that match it is told; see
+            consumer: For a `TopicFilter`: the owner of the subscription, by default the `holder`'s.
+                Of one consumer's overlapping subscriptions, the one with the highest QoS counts.
+            replay: For a `TopicFilter`: whether to send retained publications.
+            value: The assertion that observers of observers see; `Observe(pattern)` by default.
+            allows: For a `TopicFilter`: says which matching topics the holder may get; see
                 `Subscription`.
 
         Raises:
             PatternError: If `pattern` cannot be one; at the commit, `TooManyShapesError`, and as
                 `assert_`; `QuotaExceededError` also if its owner has too many shapes, or all have
                 (see `Routes.subscribe`).
-            TypeError: If `holder` is none.
+            TypeError: If `holder` is not a recipient of loans.
         """
         if holder is not None and not hasattr(holder, "hold"):
             msg = f"{holder!r} holds no loans; what observes is a mailbox, an outlet, or the like"
@@ -458,8 +458,8 @@ class Dataspace:
         assertion = Assertion(value, turn.account, nbytes, identity(value))
         observation = Observation(compiled, holder, assertion)
         if isinstance(compiled, TopicFilter):
-            # What stands before a holder may do so for one subscription of several: it does not
-            # tell whose they are.
+            # A recipient in front of a holder may serve one subscription of several: it does not
+            # say which consumer's it is.
             assert (
                 isinstance(holder, Holder)
                 or (holder is None and acked is not None)
@@ -475,10 +475,10 @@ class Dataspace:
         return observation
 
     def unobserve(self, turn: Turn, observation: Observation) -> None:
-        """Note that `observation` is to end at the commit of `turn`.
+        """End `observation` at the commit of `turn`.
 
-        Only a holder that wants to (`Recipient.hears_of_its_end`) is told that what it was shown
-        has gone.
+        The holder hears that the values it was shown have gone only if it wants to
+        (`Recipient.hears_of_its_end`).
 
         At the commit, NotAssertedError if it has ended already.
         """
@@ -491,8 +491,8 @@ class Dataspace:
     ) -> Generator[Observation]:
         """Let `holder` observe `pattern` for as long as the block lasts; `account` pays.
 
-        The arguments are those of `observe`. The account stays open for as long, whoever closes it
-        meanwhile.
+        The arguments are those of `observe`. The account stays open until then, even if it is
+        closed meanwhile.
         """
         with account.kept_open():
             with account.turn() as turn:
@@ -525,12 +525,12 @@ class Dataspace:
                 async for loan in mailbox:
                     ...
 
-        It is called `name` (default: as the account). What becomes of it when its consumer does not
-        keep up is this subscription's own affair: for `patience`, `policy`, `keep`, `key` and
-        `spill` see `Mailbox`; for `pattern` and `replay` see `observe`.
+        The mailbox is called `name` (default: as the account). Each subscription has its own policy
+        for a slow consumer: for `patience`, `policy`, `keep`, `key` and `spill` see `Mailbox`; for
+        `pattern` and `replay` see `observe`.
 
         Raises:
-            UnfitPolicyError: If `policy` needs what is not given; and as `observe`.
+            UnfitPolicyError: If an argument is missing that `policy` needs; and as `observe`.
         """
         mailbox = Mailbox(
             self.ledger,
@@ -575,7 +575,7 @@ class Dataspace:
         self._look_again(skeleton)
         turn.on_undo(partial(self._drop_observation, observation))
         if len(endpoint.observers) == 1:
-            # Nobody looked for this before: find what stands already.
+            # Nobody observed this before: find the assertions that already stand.
             for whole, value in self._bag.of_kind(kind_wanted(skeleton)):
                 if matches(skeleton, value):
                     shown = captured(skeleton.captures, value)
@@ -627,7 +627,7 @@ class Dataspace:
         skeleton = observation.skeleton
         assert skeleton is not None
         self._observations += 1
-        # The very same endpoint: what is undone next may be what it showed.
+        # The same endpoint object: the next undo may concern a value that it showed.
         self._index.put(skeleton, observation, endpoint)
         observation.assertion.owner.standing().add_shape(skeleton.shape)
         self._look_again(skeleton)
@@ -644,11 +644,11 @@ class Dataspace:
         return list(self._bag)
 
     def route_of(self, topic: str) -> Route:
-        """Return whom a publication on `topic` concerns now."""
+        """Return the recipients of a publication on `topic` now."""
         return self.routes.of(topic)
 
     def statistics(self) -> DataspaceStatistics:
-        """Return the dataspace in numbers."""
+        """Return the statistics of the dataspace."""
         return DataspaceStatistics(
             assertions=len(self._bag),
             observations=self._observations,

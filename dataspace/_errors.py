@@ -1,4 +1,4 @@
-"""What can go wrong with a dataspace. All of it is local misuse."""
+"""Errors of a dataspace. All of them are local misuse."""
 
 
 class DataspaceError(Exception):

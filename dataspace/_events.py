@@ -1,4 +1,4 @@
-"""What observers are told."""
+"""The events that observers receive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Asserted:
     """Something is the case from now on (or already is, to a new observer)."""
 
     value: Any
-    """The assertion, or the tuple of what the observer's pattern captures of it."""
+    """The assertion, or the tuple of the pattern's captures from it."""
 
 
 @attrs.frozen(slots=True)
@@ -36,31 +36,31 @@ class Observe:
 
 @attrs.frozen(slots=True)
 class Publication:
-    """One message on a topic, as MQTT has it."""
+    """One message on a topic, as in MQTT."""
 
     topic: str
     """The topic name: no wildcards."""
     payload: bytes
-    """Application data, never looked into unless a pattern does."""
+    """Application data. Only patterns look into it."""
     qos: int = 0
     """0 at most once, 1 at least once, 2 exactly once: as it was published."""
     retain: bool = False
     """To a dataspace: keep it as the topic's value (an empty payload removes it). To an observer:
     it is such a kept value, from before the observation."""
     properties: bytes = attrs.field(default=b"", metadata=UNSEEN)
-    """What its publisher says about the payload, as it travels in MQTT 5 (payload format, content
-    type, response topic, correlation data, user properties; section 3.3.2.3), without the length
-    in front. Handed on as it is, never looked into."""
+    """The publisher's MQTT 5 properties as they travel (payload format, content type, response
+    topic, correlation data, user properties; section 3.3.2.3), without the length in front. Handed
+    on unchanged, never looked into."""
     expires: float | None = attrs.field(default=None, metadata=UNSEEN)
-    """From when on nobody is to be sent it any more, in seconds of the wall clock (MQTT 5, message
+    """The time after which it is not sent any more, in seconds of the wall clock (MQTT 5, message
     expiry interval, section 3.3.2.3.3). None: it does not expire."""
     was_retained: bool = attrs.field(default=False, metadata=UNSEEN, eq=False)
-    """Whether it was published to be retained, also to those to whom it is news and `retain` is
-    False (MQTT 5, Retain As Published, section 3.8.3.1). It does not tell equal ones apart."""
+    """Whether it was published to be retained, also where `retain` is False because its recipient
+    already subscribed (MQTT 5, Retain As Published, section 3.8.3.1). Equality ignores it."""
 
     def __repr__(self) -> str:
         shown = [f"{self.topic!r}, payload={self.payload!r}, qos={self.qos}, retain={self.retain}"]
-        # What most do not have is not shown of them.
+        # Fields that most publications do not have are left out.
         if self.properties:
             shown.append(f"properties={self.properties!r}")
         if self.expires is not None:
@@ -71,31 +71,32 @@ class Publication:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels of its topic; patterns may look at them as at a field."""
+        """The levels of its topic. Patterns may look at them as at a field."""
         return tuple(self.topic.split("/"))
 
     @property
     def nbytes(self) -> int:
-        """What it is charged for: its topic, its payload and its properties, as they travel."""
+        """The bytes it is charged for: its topic, payload and properties, as they travel."""
         return len(self.topic.encode()) + len(self.payload) + len(self.properties)
 
     def has_expired(self, now: float) -> bool:
-        """Whether nobody is to be sent it any more at `now`, in seconds of the wall clock."""
+        """Whether it must not be sent any more at `now`, in seconds of the wall clock."""
         return self.expires is not None and self.expires <= now
 
 
 class Batch:
     """A run of publications that all go to the same holders, as the bytes in which they came.
 
-    Who takes bytes as they are takes `raw`; who looks at the publications calls `events()`.
+    A holder that can forward bytes unchanged takes `raw`; one that looks at the publications calls
+    `events()`.
 
     Attributes:
         raw: Whole frames, in order.
-        count: How many.
+        count: The number of publications.
         nbytes: `len(raw)`.
-        topic: Of the first, if it is known: "" says nothing.
-        framed: For transports that tell several observers the same in frames of their own: these,
-            by whatever tells them apart. None as long as there are none.
+        topic: The topic of the first, if it is known; "" if not.
+        framed: For transports that send several observers the same in frames of their own: these
+            frames, by whatever key tells them apart. None as long as there are none.
     """
 
     __slots__ = ("_explode", "count", "framed", "nbytes", "raw", "topic")

@@ -1,12 +1,12 @@
 """An index of patterns by shape.
 
 Theory of operation. Patterns that look at the same places share a table, keyed by the constants
-that they want to find there; below that, those that show the same captures share one `Endpoint`.
-So an event is compared once with each distinct shape, however many observers there are: what
-stands where the shape has its constants is looked up in the table, and whether all else is as it
-should be is asked of those alone that are found. What was found in the event for one shape is
-remembered for the others. Shapes are kept by the kind of the event, with those that take any
-kind apart; tables are removed when their last observer goes (upstream's never are).
+that they want there; below that, patterns with the same captures share one `Endpoint`. So an event
+is compared once with each distinct shape, however many observers there are: its atoms at the places
+of the constants are looked up in the table, and only the entries found there are checked further.
+Parts of the event that were looked up for one shape are remembered for the others. Shapes are kept
+by the kind of the event; those that take any kind are apart. Tables are removed when their last
+observer goes (upstream's never are).
 
 Source: the idea is syndicate-rs's skeleton.rs; the arrangement is our own.
 """
@@ -35,31 +35,31 @@ from ._pattern import (
 
 @attrs.define(slots=True, eq=False)
 class Endpoint:
-    """Those observers that look for the same and are shown the same."""
+    """The observers that look for the same and see the same."""
 
     captures: tuple[Path, ...] | None
     observers: dict[Any, None] = attrs.field(factory=dict[Any, None])
     """In the order in which they came."""
     shown: dict[Hashable, tuple[Any, int]] = attrs.field(factory=dict[Hashable, tuple[Any, int]])
-    """What of the assertions they have been shown, by its identity, and how many assertions show
-    just that."""
+    """The values of assertions that they have been shown, by identity, each with the number of
+    assertions that show it."""
 
 
 Constants = tuple[tuple[type, Hashable], ...]
 
 
 class _Table:
-    """Endpoints of one shape, by their constants, and then by what they show."""
+    """Endpoints of one shape, by their constants, and then by their captures."""
 
     __slots__ = ("_others", "endpoints")
 
     def __init__(self) -> None:
         self.endpoints: dict[Constants, dict[tuple[Path, ...] | None, Endpoint]] = {}
-        # By places of constants: all but those there, of those that there are.
+        # By places of constants: the constants of all patterns, without those at these places.
         self._others: dict[tuple[int, ...], set[Constants]] = {}
 
     def put(self, skeleton: Skeleton, endpoint: Endpoint) -> Endpoint:
-        """Return the endpoint of a pattern, which is `endpoint` if there is none yet."""
+        """Return the endpoint of a pattern; it is `endpoint` if there is none yet."""
         endpoints = self.endpoints.get(skeleton.constants)
         if endpoints is None:
             endpoints = self.endpoints[skeleton.constants] = {}
@@ -75,7 +75,7 @@ class _Table:
             self._others.clear()
 
     def matching(self, shape: Shape, looked: Looked) -> Collection[Endpoint]:
-        """Return the endpoints that a value concerns: by the constants, which tell most apart."""
+        """Return the endpoints that a value matches: first by constants, which exclude most."""
         endpoints = self.endpoints.get(shape.pick(looked))
         return endpoints.values() if endpoints is not None and fits(shape, looked) else ()
 
@@ -95,17 +95,17 @@ def _without(constants: Constants, places: tuple[int, ...]) -> Constants:
 
 
 DEFAULT_MAX_SHAPES = 1_000
-"""Distinct shapes of patterns. Routing a value looks at all those of its kind, at about 1 us each;
-a program's own patterns have a few dozen."""
+"""Limit on distinct shapes of patterns. Routing a value looks at all those of its kind, at about 1
+us each; a program's own patterns have a few dozen."""
 
 
 class PatternIndex:
     """Observers by pattern.
 
     Attributes:
-        max_shapes: How many distinct shapes there may be.
-        version: Changes whenever an observer comes or goes: what was found of values before may not
-            be true any more.
+        max_shapes: Most distinct shapes there may be.
+        version: Changes whenever an observer comes or goes: results of earlier look-ups may then be
+            out of date.
     """
 
     def __init__(self, max_shapes: int = DEFAULT_MAX_SHAPES) -> None:
@@ -171,7 +171,7 @@ class PatternIndex:
         return None in self._by_kind or kind in self._by_kind
 
     def matching(self, value: Any) -> Iterator[tuple[Endpoint, Any]]:
-        """Yield each endpoint that `value` concerns, with what its observers are shown of it."""
+        """Yield each endpoint that `value` concerns, with the value that its observers see."""
         for root in (kind_of(value), None):
             tables = self._by_kind.get(root)
             if tables is not None:

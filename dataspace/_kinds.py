@@ -1,9 +1,9 @@
-"""Of what kind a value is: what patterns ask of a compound, and what it is found by.
+"""Kinds of values: patterns ask for the kind of a compound, and the index finds it by that.
 
 To the dataspace a value is an atom or a compound, and a compound has a *kind* and entries: an attrs
 class's instances are of that class, all mappings are `dict`. Values of another data model (the wire
 values of a protocol) take part by deriving from `Foreign`, without being turned into Python's own:
-the dataspace asks them only for what some pattern looks at.
+the dataspace asks them only for the parts that some pattern looks at.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import NoneType
 from typing import Any, TypeAlias
 
 Kind: TypeAlias = Any
-"""A class, or whatever else a `Foreign` says; hashable."""
+"""A class, or whatever else a `Foreign` returns; hashable."""
 
 MISSING: Any = object()
-"""What stands where nothing stands."""
+"""Stands for a missing entry."""
 
 
 class Atom(abc.ABC):  # noqa: B024 (a mark: classes that cannot derive from it are registered)
-    """A value without parts that is none of Python's own: hashable, compared by `==`."""
+    """A value without parts that is not one of Python's own: hashable, compared by `==`."""
 
     __slots__ = ()
 
@@ -34,23 +34,23 @@ class Foreign(abc.ABC):
     @property
     @abc.abstractmethod
     def pattern_kind(self) -> Kind:
-        """What it is found by: `tuple`, `dict` or `frozenset` where it is like one of those."""
+        """The kind that it is found by: `tuple`, `dict` or `frozenset` where it is like one."""
 
     @abc.abstractmethod
     def pattern_entry(self, key: Any) -> Any:
-        """Return what stands at `key`, a field's or element's index or a key; or `MISSING`."""
+        """Return the value at `key`, a field's or element's index or a key; or `MISSING`."""
 
     def pattern_has(self, key: Any) -> bool:
-        """Whether something stands at `key`."""
+        """Whether there is a value at `key`."""
         return self.pattern_entry(key) is not MISSING
 
     @abc.abstractmethod
     def pattern_identity(self) -> Hashable:
-        """Return what is equal for equal values and no others; see `identity`."""
+        """Return a key that is the same for equal values and for no others; see `identity`."""
 
 
 ATOMS = (str, bytes, int, float, bool, NoneType, Atom)
-"""What a constant may be."""
+"""The types that a constant may have."""
 
 
 def kind_of(value: object) -> Kind:

@@ -34,11 +34,10 @@ logger = logging.getLogger("clearfunds.dataspace")
 
 
 def subject_of(event: Any) -> Hashable:
-    """Return what `event` is the latest of: its topic, if it has one, else its kind.
+    """Return the subject that `event` is the latest of: its topic, if it has one, else its kind.
 
-    The kind of an attrs class's instance is the class, that of a record its label. What is said of
-    an assertion (`Asserted`, `Retracted`) is about that value: these are the latest of a value, not
-    of a kind.
+    The kind of an attrs class's instance is the class, that of a record its label. The subject of
+    an `Asserted` or `Retracted` is the asserted value, not its kind.
     """
     if isinstance(event, (Asserted, Retracted)):
         return "assertion", identity(event.value)
@@ -47,7 +46,7 @@ def subject_of(event: Any) -> Hashable:
 
 
 class Mailbox(LoanQueue):
-    """Loans for one consumer: what is observed arrives here, and is owed for until it is done.
+    """A queue of loans for one consumer: each event is owed for until the consumer is done with it.
 
     ::
 
@@ -56,35 +55,36 @@ class Mailbox(LoanQueue):
                 for event in events:
                     ...
 
-    A loan that has been taken and not settled still counts as held by the mailbox. It is unbounded:
-    what bounds it is that the accounts which fill it stop reading (rule 5), and `patience`.
+    The mailbox still holds a loan that has been taken and not settled. It has no bound of its own:
+    backpressure on the accounts that fill it (rule 5) bounds it, and `patience`.
 
-    When its patience is over while others wait on it, `policy` says what becomes of it (rule 11;
-    see `StuckPolicy`, and `clearfunds.accounts.watch_patience`, which has to run). One that is
-    relieved is `behind` until its consumer has taken all that was kept: at most `keep`. Who is told
-    of assertions should not drop: what appears and what goes come in pairs.
+    A slow consumer that others wait for is handled by `policy` when its patience is over (rule 11;
+    see `StuckPolicy`, and `clearfunds.accounts.watch_patience`, which has to run). A mailbox that
+    is relieved is `behind` (lagging) until its consumer has taken all that was kept: at most
+    `keep`. An observer of assertions should not drop: `Asserted` and `Retracted` come in pairs.
 
-    Closing it (or leaving its `with` block) drops what nobody took.
+    Closing it (or leaving its `with` block) drops the loans that nobody took.
 
     Args:
-        ledger: The books.
-        name: What people know it by.
+        ledger: The ledger of its loans.
+        name: Its name in logs and reports.
         patience: Seconds without progress while others wait; 0: as soon as they do.
-        policy: What happens then.
+        policy: The policy for slow consumers, after that.
         keep: How much it keeps while it is behind.
-        key: What an event is the latest of, for `StuckPolicy.CONFLATE`: something hashable. By
-            default its topic, or its kind: see `subject_of`, which counts if this one fails.
-        spill: Where what it has no room for goes, for `StuckPolicy.SPILL`, and comes back from: a
-            durable queue with a shelf, for this mailbox alone. It should take everything for
-            `persistent`; what is not, publishers owe for until the queue pages it out. What is
-            there when the mailbox is closed stays there.
+        key: For `StuckPolicy.CONFLATE`: returns the subject that an event is the latest of,
+            something hashable. By default its topic, or its kind: see `subject_of`, which counts if
+            this one fails.
+        spill: For `StuckPolicy.SPILL`: the queue to spill to and to read back from, a durable queue
+            with a shelf, for this mailbox alone. It should take everything for `persistent`;
+            publishers owe for anything else until the queue pages it out. Messages that are there
+            when the mailbox is closed stay there.
 
     Attributes:
-        dropped: How many events are missing between the loan that was received last and the one
-            before it; 0 unless the mailbox was behind.
+        dropped: Events missing between the loan that was received last and the one before it; 0
+            unless the mailbox was behind.
 
     Raises:
-        UnfitPolicyError: If `policy` needs what is not given.
+        UnfitPolicyError: If an argument is missing that `policy` needs.
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class Mailbox(LoanQueue):
         self._lot = trio.lowlevel.ParkingLot()
         self._taken: weakref.WeakSet[LoanedItem[Any]] = weakref.WeakSet()
         self._given_up: str | None = None
-        # How many events are missing before which loans, and after the last one.
+        # The number of events missing before each loan, and after the last one.
         self._gaps: dict[LoanedItem[Any], int] = {}
         self._trailing_gap = 0
         self.dropped = 0
@@ -132,13 +132,12 @@ class Mailbox(LoanQueue):
             self._lot.unpark()
 
     def check_policy(self, policy: StuckPolicy) -> None:
-        """See `Holder.check_policy`."""
         super().check_policy(policy)
         if policy is StuckPolicy.SPILL:
             check_spill(self.name, self._spill)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """See `Holder.loans`: what waits, and what was taken and is not settled."""
+        """See `Holder.loans`: those that wait, and those taken and not settled."""
         yield from self.queue
         yield from self._in_hand()
 
@@ -147,11 +146,11 @@ class Mailbox(LoanQueue):
         return iter(()) if self.behind else self.loans()
 
     def _in_hand(self) -> list[LoanedItem[Any]]:
-        # One that was put into another holder is there now.
+        # A loan that was put into another holder is held there now.
         return [loan for loan in self._taken if loan.items and loan.holder is self]
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
-        """See `LoanQueue.put`: what was taken may be put back, or into another mailbox."""
+        """See `LoanQueue.put`: a loan that was taken may be put back, or into another mailbox."""
         super().put(loan)
         self._taken.discard(loan)
 
@@ -187,7 +186,7 @@ class Mailbox(LoanQueue):
         loan = self.queue.popleft()
         self.dropped = self._gaps.pop(loan, 0) if self._gaps else 0
         if self._trailing_gap and not self.behind:
-            # Nothing had come since.
+            # Nothing has come since.
             self.dropped, self._trailing_gap = self.dropped + self._trailing_gap, 0
         if any(isinstance(entry, Batch) for entry in loan.item):
             loan.item[:] = _explode(loan.item)
@@ -197,25 +196,24 @@ class Mailbox(LoanQueue):
             self._spilling.received(loan)
         self._see_whether_caught_up()
         if self.queue:
-            # Another consumer may have been passed over while this one was on its way.
+            # Another consumer may have been passed over while this one was being woken.
             self.ready()
         return loan
 
     # -- being behind ---------------------------------------------------------------------------
 
     def under_way(self) -> Iterator[LoanedItem[list[Any]]]:
-        """See `LoanQueue.under_way`: what has been taken."""
+        """See `LoanQueue.under_way`: the loans that have been taken."""
         yield from self._in_hand()
 
     def apart(self, entries: list[Any], items: int, nbytes: int) -> list[Part] | None:
-        """See `LoanQueue.apart`: a batch is as many as it has publications."""
+        """See `LoanQueue.apart`: a batch counts as many parts as it has publications."""
         if any(isinstance(entry, Batch) for entry in entries):
             entries = list(_explode(entries))
         return super().apart(entries, items, nbytes)
 
     def key_of(self, entry: Any) -> Hashable:
-        """See `LoanQueue.key_of`."""
-        # Asked in the middle of a commit, which cannot fail any more.
+        # Called in the middle of a commit, which cannot fail any more.
         try:
             key = self._key(entry)
             hash(key)
@@ -225,14 +223,13 @@ class Mailbox(LoanQueue):
         return key
 
     def append(self, loan: LoanedItem[list[Any]]) -> None:
-        """See `LoanQueue.append`."""
         super().append(loan)
         if self._trailing_gap and self.behind:
             self._gaps[loan], self._trailing_gap = self._trailing_gap, 0
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
-        """See `Holder.relieve`."""
-        # What is missing since it was behind before is missing before all that has come since.
+        # Events missing since the last time it was behind are missing before all that has come
+        # since.
         gap = 0
         if not self.behind:
             gap, self._trailing_gap = self._trailing_gap, 0
@@ -243,7 +240,6 @@ class Mailbox(LoanQueue):
             self._spilling.ready()
 
     def spill(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
-        """See `LoanQueue.spill`."""
         assert self._spill is not None
         if self._spilling is None:
             assert self.backlog is not None
@@ -255,7 +251,6 @@ class Mailbox(LoanQueue):
             self.caught_up()
 
     def caught_up(self, why: str = "has caught up") -> None:
-        """See `LoanQueue.caught_up`."""
         spilling, self._spilling = self._spilling, None
         if spilling is not None:
             spilling.end()
@@ -267,7 +262,6 @@ class Mailbox(LoanQueue):
         before: LoanedItem[list[Any]] | None,
         gone: LoanedItem[list[Any]] | None = None,
     ) -> None:
-        """See `LoanQueue.missed`."""
         if gone is not None:
             items += self._gaps.pop(gone, 0)
         if before is None:
@@ -294,14 +288,14 @@ class Mailbox(LoanQueue):
             raise StopAsyncIteration from None
 
     def close(self) -> None:
-        """Take nothing more: what is queued is repaid as `dropped`, consumers see the end.
+        """Take nothing more: queued loans are repaid as `dropped`, consumers see the end.
 
-        What has been taken stays with whoever took it.
+        The consumers keep the loans that they have taken.
         """
         self._close(Outcome.DROPPED)
 
     def give_up(self, why: str) -> None:
-        """See `Holder.give_up`: also writes off what was taken and is not settled."""
+        """See `Holder.give_up`: also writes off loans that were taken and are not settled."""
         self._given_up = f"mailbox {self.name} was closed: {why}"
         self._close(Outcome.WRITTEN_OFF)
         for loan in self._in_hand():

@@ -1,6 +1,6 @@
-"""Patterns: what concerns an observer, and what it wants to see of it.
+"""Patterns: which events an observer gets, and which parts of them it sees.
 
-Syndicate's pattern language, in Python's manners. A pattern is made from plain values::
+It is Syndicate's pattern language with Python values. A pattern is made from plain values::
 
     Reading                             # any instance of this attrs class, not of a subclass
     match(Reading, sensor="roof")       # with this constant in that field
@@ -9,11 +9,11 @@ Syndicate's pattern language, in Python's manners. A pattern is made from plain 
     {"kind": "alarm"}                   # a mapping with this in it
     TopicFilter("flights/+/UA")         # MQTT's wildcards
 
-Matching is *open*, as Syndicate's is: more fields, entries or keys than the pattern names do not
-matter. Constants are atoms, compared by type and value (1 is neither True nor 1.0). A pattern
-without a `capture()` shows the whole event; one with captures shows a tuple of them, depth first,
-the outer before the inner, a class's in the order of its fields, a mapping's in that of its keys
-(by type, then by value).
+Matching is *open*, as Syndicate's is: it ignores fields, entries and keys that the pattern does not
+name. Constants are atoms, compared by type and value (1 is neither True nor 1.0). A pattern without
+a `capture()` shows the whole event; one with captures shows a tuple of them, depth first, the outer
+before the inner, a class's in the order of its fields, a mapping's in that of its keys (by type,
+then by value).
 
 Source: syndicate-rs, pattern.rs and the schema dataspacePatterns.prs (discard, bind, lit, group).
 """
@@ -31,7 +31,7 @@ from ._errors import PatternError
 from ._kinds import ATOMS, MISSING, Foreign, Kind, kind_of
 
 UNSEEN: Final = {"clearfunds": "unseen"}
-"""The metadata of a field that does not stand in the pattern that an instance is taken for."""
+"""The metadata of a field that is left out when an instance is used as a pattern."""
 
 
 class Pattern:
@@ -45,7 +45,7 @@ class Pattern:
 
 @attrs.frozen(slots=True)
 class Discard(Pattern):
-    """Anything, and it is not looked at."""
+    """Anything, without looking at it."""
 
     def __repr__(self) -> str:
         return "ANY"
@@ -53,7 +53,7 @@ class Discard(Pattern):
 
 @attrs.frozen(slots=True)
 class Capture(Pattern):
-    """What `pattern` matches, shown to the observer."""
+    """Anything that `pattern` matches, shown to the observer."""
 
     pattern: Pattern
 
@@ -70,8 +70,8 @@ class Literal(Pattern):
 class Group(Pattern):
     """A compound of this kind whose entries match.
 
-    The `kind` is an attrs class, `tuple` or a named tuple's class, `dict` for any mapping, or what
-    `Foreign.pattern_kind` says. `entries` are (key, pattern): a field's name for an attrs class, an
+    The `kind` is an attrs class, `tuple` or a named tuple's class, `dict` for any mapping, or a
+    `Foreign.pattern_kind`. `entries` are (key, pattern): a field's name for an attrs class, an
     index for a tuple, a key for a mapping. An entry must be there, even where its pattern is `ANY`.
     """
 
@@ -81,10 +81,10 @@ class Group(Pattern):
 
 @attrs.frozen(slots=True)
 class CapturesOnly(Pattern):
-    """`pattern`, of which the observer is shown the captures even if there are none: then ().
+    """A pattern that always shows its captures, even if there are none: then ().
 
-    For a whole pattern; within another it is just `pattern`. (It is Syndicate's rule: a pattern
-    without captures says that something is the case, and no more.)
+    It stands around a whole pattern; within another it is just `pattern`. (It is Syndicate's rule:
+    a pattern without captures says that something is the case, and no more.)
     """
 
     pattern: Pattern
@@ -95,7 +95,7 @@ ANY = Discard()
 
 
 def capture(pattern: object = ANY) -> Capture:
-    """Show the observer what stands here, if it matches `pattern`."""
+    """Return a pattern that shows the observer the value here, if it matches `pattern`."""
     return Capture(compile_pattern(pattern))
 
 
@@ -151,14 +151,14 @@ def compile_pattern(pattern: object) -> Pattern:
 
 
 def _order_of_key(key: Hashable) -> tuple[int, Any, str]:
-    # Preserves' order of atoms; then whatever else, by what it looks like.
+    # Preserves' order of atoms; then anything else, by type name and repr.
     for rank, type_ in enumerate((bool, float, int, str, bytes)):
         if isinstance(key, type_):
             return rank, key, ""
     return 5, type(key).__name__, repr(key)
 
 
-# -- what a pattern looks at --------------------------------------------------------------------
+# -- the places of a pattern --------------------------------------------------------------------
 
 Path = tuple[Hashable, ...]
 
@@ -166,11 +166,11 @@ Path = tuple[Hashable, ...]
 _Atom = tuple[type, Hashable]
 
 _NO_ATOM: Final[_Atom] = (object, None)
-"""What stands where a constant is wanted for a compound, or nothing: equal to no constant."""
+"""Stands where a constant is wanted and there is a compound, or nothing: equals no constant."""
 
 
 class _Place:
-    """A path that is the same object wherever it is the same: found sooner than by its parts."""
+    """A path that is one object wherever it is the same: found faster than by its parts."""
 
     __slots__ = ("__weakref__", "path")
 
@@ -182,7 +182,7 @@ _places: WeakValueDictionary[Path, _Place] = WeakValueDictionary()
 
 
 def _picker(paths: tuple[Path, ...]) -> Callable[[Looked], tuple[_Atom, ...]]:
-    """Return what looks at these places, without a loop in Python."""
+    """Return a function that looks at these places, without a loop in Python."""
     places = [_places.setdefault(path, _Place(path)) for path in paths]
     if len(places) > 1:
         return itemgetter(*places)
@@ -193,25 +193,25 @@ def _picker(paths: tuple[Path, ...]) -> Callable[[Looked], tuple[_Atom, ...]]:
 
 
 _OF_TOPIC: Final = (("topic",), ("levels",))
-"""Where a publication has its topic."""
+"""The places of a publication's topic."""
 
 
 @attrs.frozen(slots=True)
 class Shape:
-    """Where a pattern looks: patterns of one shape share a table (`_index.py`)."""
+    """The places that a pattern looks at: patterns of one shape share a table (`_index.py`)."""
 
     groups: tuple[tuple[Path, Hashable, tuple[Hashable, ...]], ...]
-    """Compounds that must be there: (where, of what kind, with which entries at least)."""
+    """Compounds that must be there: (path, kind, entries that it has at least)."""
     constants: tuple[Path, ...]
-    """Where the constants stand."""
+    """The places of the constants."""
     needed: tuple[tuple[Path, Hashable, tuple[Hashable, ...], tuple[Path, ...]], ...] = attrs.field(
         init=False, eq=False, repr=False
     )
-    """The groups, each with as few entries as have to be looked for, and their paths."""
+    """The groups, each with as few entries as must be looked for, and their paths."""
     pick: Callable[[Looked], tuple[_Atom, ...]] = attrs.field(init=False, eq=False, repr=False)
-    """Returns what stands where the constants do, each with its type."""
+    """Returns the values at the places of the constants, each with its type."""
     beside_topic: tuple[int, ...] = attrs.field(init=False, eq=False, repr=False)
-    """Which of the constants are not about a topic, where the whole is a publication."""
+    """The constants that are not about a topic, where the whole is a publication."""
 
     def __attrs_post_init__(self) -> None:
         groups = ((path, kind, _needed(kind, keys)) for path, kind, keys in self.groups)
@@ -223,7 +223,7 @@ class Shape:
 
 
 def _needed(kind: Kind, keys: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-    """Return of which entries it is enough that they are there: of a sequence's, the last."""
+    """Return the entries whose presence is enough: of a sequence's, the last."""
     if kind in (dict, frozenset):
         return keys
     places = [key for key in keys if type(key) is int and key >= 0]
@@ -232,16 +232,16 @@ def _needed(kind: Kind, keys: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
 
 @attrs.frozen(slots=True)
 class Skeleton:
-    """A pattern taken apart: its shape, its constants, and what it captures."""
+    """A pattern taken apart: its shape, its constants and its captures."""
 
     shape: Shape
     constants: tuple[tuple[type, Hashable], ...]
     captures: tuple[Path, ...] | None
-    """Where the captures stand; None for "show the whole"."""
+    """The places of the captures; None for "show the whole"."""
 
 
 def take_apart(pattern: Pattern) -> Skeleton:
-    """Return what `pattern` looks at, which values it wants there, and what it shows."""
+    """Return the places that `pattern` looks at, the values it wants there, and what it shows."""
     groups: list[tuple[Path, Hashable, tuple[Hashable, ...]]] = []
     constants: list[tuple[Path, tuple[type, Hashable]]] = []
     captures: list[Path] = []
@@ -268,7 +268,7 @@ def take_apart(pattern: Pattern) -> Skeleton:
 
 
 def look_up(value: Any, path: Path) -> Any:
-    """Return what stands at `path` in `value`, or `MISSING`."""
+    """Return the value at `path` in `value`, or `MISSING`."""
     for key in path:
         value = entry(value, key)
         if value is MISSING:
@@ -291,9 +291,9 @@ def entry(value: object, key: Any) -> Any:
 
 
 class Looked(dict["_Place", _Atom]):
-    """A value, and what was found in it: many patterns look at the same places.
+    """A value, and the parts of it looked up so far: many patterns look at the same places.
 
-    As a mapping it has what stands where constants do, each with its type.
+    As a mapping it has the atoms at the places of constants, each with its type.
     """
 
     __slots__ = ("_kinds", "_parts")
@@ -304,13 +304,13 @@ class Looked(dict["_Place", _Atom]):
         self._kinds: dict[Path, Kind] = {}
 
     def __missing__(self, place: _Place) -> _Atom:
-        """Look at what has not been looked at."""
+        """Look up a place for the first time."""
         part = self.at(place.path)
         atom = self[place] = (type(part), part) if isinstance(part, ATOMS) else _NO_ATOM
         return atom
 
     def at(self, path: Path) -> Any:
-        """Return what stands at `path`, or `MISSING`."""
+        """Return the part at `path`, or `MISSING`."""
         parts = self._parts
         part = parts.get(path, parts)
         if part is parts:
@@ -319,7 +319,7 @@ class Looked(dict["_Place", _Atom]):
         return part
 
     def kind_at(self, path: Path) -> Kind:
-        """Return of what kind it is."""
+        """Return the kind of the part at `path`."""
         kind = self._kinds.get(path)
         if kind is None:
             kind = self._kinds[path] = kind_of(self.at(path))
@@ -329,7 +329,7 @@ class Looked(dict["_Place", _Atom]):
 def fits(shape: Shape, looked: Looked) -> bool:
     """Whether every compound of the shape is there, with its entries.
 
-    Of which kind the whole is has been looked at: by that shapes are kept.
+    The kind of the whole has been checked: shapes are kept by it.
     """
     for path, kind, keys, paths in shape.needed:
         if path and looked.kind_at(path) != kind:
@@ -347,5 +347,5 @@ def fits(shape: Shape, looked: Looked) -> bool:
 
 
 def captured(captures: tuple[Path, ...] | None, value: Any) -> Any:
-    """Return what an observer is shown of `value`: the whole, or a tuple of the captures."""
+    """Return the part of `value` that an observer sees: the whole, or a tuple of the captures."""
     return value if captures is None else tuple([look_up(value, path) for path in captures])

@@ -1,10 +1,10 @@
-"""Retained publications: the last value of a topic, kept for those who subscribe later.
+"""Retained publications: the last value of a topic, kept for later subscribers.
 
 Standing state: it counts against its owner's quota (rule 16), and against two limits of the store.
 
-One that has expired (`Publication.expires`; MQTT 5, section 3.3.2.3.3) is told to nobody. It goes
-when somebody looks for it, or by `RetainedStore.expire`: what can expire is in a heap, by when, and
-so is what has been replaced since. If that is most of it, the heap is made anew.
+Nobody gets a publication that has expired (`Publication.expires`; MQTT 5, section 3.3.2.3.3). It is
+removed when a look-up finds it, or by `RetainedStore.expire`. Publications that can expire are in a
+heap, by time, also those that have been replaced since. If most have been, the heap is rebuilt.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DEFAULT_MAX_RETAINED = 100_000
 """Topics with a retained value; with 200 bytes each about 100 MiB of Python objects."""
 
 DEFAULT_MAX_RETAINED_BYTES = 64 << 20
-"""Bytes of retained topics and payloads."""
+"""Limit on bytes of retained topics and payloads."""
 
 EXPIRED_AT_ONCE: Final = 1_000
-"""How many expired ones one call of `RetainedStore.expire` removes: a few milliseconds' worth."""
+"""Most expired ones that one call of `RetainedStore.expire` removes: a few milliseconds' worth."""
 
 STALE_AT_LEAST: Final = 64
-"""With so many in the heap, and most of them replaced since, it is made anew."""
+"""The heap is rebuilt when it has at least so many entries and most of them are stale."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -40,7 +40,7 @@ class _Retained:
     owner: Standing
     nbytes: int
     number: int
-    """What it is known by among those that can expire: they are let go when they are replaced."""
+    """Identifies its entry in the heap, which is stale once the value has been replaced."""
 
 
 class RetainedStore:
@@ -48,9 +48,9 @@ class RetainedStore:
 
     Attributes:
         nbytes: Bytes of all topics, payloads and properties that are kept.
-        wall: The wall clock, by which they expire.
-        on_change: Called with a topic, its value from now on or None, and whose it is, at each
-            change, those undone included: for who keeps them elsewhere too.
+        wall: The wall clock, for expiry.
+        on_change: Called at each change with a topic, its new value or None, and the owner's name;
+            also when a change is undone. For a copy that is kept elsewhere.
     """
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
@@ -60,13 +60,13 @@ class RetainedStore:
         self.on_change: Callable[[str, Publication | None, str], object] | None = None
         self.wall: Callable[[], float] = time.time
         self._topics: TopicIndex[_Retained] = TopicIndex()
-        # Those that can expire, by when; and how many of them are their topics' values still.
+        # Heap of those that can expire, by time; and how many of them are current.
         self._by_expiry: list[tuple[float, int, str]] = []
         self._expiring = 0
         self._numbers = count()
 
     def __len__(self) -> int:
-        """Return how many topics have a value, those included that have expired and are here."""
+        """Return the number of topics with a value, expired ones included while they are here."""
         return len(self._topics)
 
     def get(self, topic: str) -> Publication | None:
@@ -80,7 +80,7 @@ class RetainedStore:
         return kept.publication
 
     def matching(self, topic_filter: str) -> Iterator[Publication]:
-        """Yield what is retained on matching topics; what changes meanwhile may be told or not."""
+        """Yield the retained publications on matching topics; changes meanwhile may show or not."""
         found = self._topics.matching(topic_filter)
         yield from self._current(found) if self._expiring else (kept.publication for kept in found)
 
@@ -89,14 +89,14 @@ class RetainedStore:
         return [publication.topic for publication in self.matching(topic_filter)]
 
     def cursor(self, topic_filter: str) -> Cursor:
-        """Return what finds the matching topics in bounded steps; the store may change meanwhile.
+        """Return a cursor over matching topics, with bounded steps; the store may change meanwhile.
 
-        Each is to be looked up (`get`) when it is found: it may have expired.
+        Look each topic up (`get`) when it is found: its value may have expired.
         """
         return Cursor(self._topics, topic_filter)
 
     def _current(self, found: Iterator[_Retained]) -> Iterator[Publication]:
-        """Yield those that have not expired, and remove the others after the last."""
+        """Yield those that have not expired, and remove the others at the end."""
         now = self.wall()
         over: list[_Retained] = []
         for kept in found:
@@ -108,10 +108,10 @@ class RetainedStore:
             self._replace(kept.publication.topic, kept, None)
 
     def expire(self, now: float) -> int:
-        """Remove what has expired at `now`, in seconds of the wall clock; return how many that was.
+        """Remove values that have expired at `now`, in seconds of the wall clock; return how many.
 
-        No more than `EXPIRED_AT_ONCE` of them, the first to have expired: for who calls it again
-        and again. It costs nothing as long as nothing has.
+        It removes at most `EXPIRED_AT_ONCE` of them, the first to have expired, so call it again
+        and again. It costs nothing as long as none has expired.
         """
         heap = self._by_expiry
         removed = 0
@@ -126,11 +126,11 @@ class RetainedStore:
     def set(self, publication: Publication, owner: Standing) -> Callable[[], None]:
         """Keep `publication` as its topic's value, or remove it if its payload is empty.
 
-        Return how to undo that.
+        Return a function that undoes that.
 
         Raises:
             QuotaExceededError: If the owner's quota or a limit of the store is exceeded; the store
-                is as it was then.
+                is then unchanged.
         """
         topic = publication.topic
         old = self._topics.get(topic)
@@ -139,7 +139,7 @@ class RetainedStore:
             new = _Retained(publication, owner, publication.nbytes, next(self._numbers))
         self._check_limits(old, new, topic)
         self._replace(topic, old, new)
-        # What is there then may be nothing: it may have expired, and been met.
+        # The topic may have no value by then: it may have expired and been removed.
         return lambda: self._replace(topic, self._topics.get(topic), old)
 
     def _check_limits(self, old: _Retained | None, new: _Retained | None, topic: str) -> None:

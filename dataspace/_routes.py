@@ -1,4 +1,4 @@
-"""Who subscribes to a topic, and the cache that makes asking one dictionary look-up."""
+"""Subscriptions to topics, and the cache that makes routing one dictionary look-up."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from ..accounts import QuotaExceededError, Recipient
 from ._topics import FilterIndex, TopicFilter, shape_of
 
 DEFAULT_CACHED_ROUTES = 16_384
-"""Topics whose route is kept: 13 MB at about 800 bytes each (measured with 3 levels)."""
+"""Limit on cached routes, in topics: 13 MB at about 800 bytes each (measured with 3 levels)."""
 
 DEFAULT_CACHED_ROUTE_BYTES = 16 << 20
-"""Their memory: what as many short topics take."""
+"""Limit on their memory: that of as many short topics."""
 
 DEFAULT_MAX_DEEP_SHAPES = 1_000
-"""Places in which filters of more than `SHALLOW` levels have wildcards. A topic is looked up once
-for each, at 0.5 us; clients all over the world have a few dozen (see also `Quota.shapes`)."""
+"""Places in which filters of more than `SHALLOW` levels may have wildcards. A topic is looked up
+once for each, at 0.5 us; clients all over the world have a few dozen (see also `Quota.shapes`)."""
 
 SHALLOW: Final = 8
-"""Filters of so many levels are never too many: their wildcards can be in 767 places at the most
-that one topic matches. AWS IoT Core's topics have 8 levels."""
+"""Filters of up to so many levels are not limited: one topic can match at most 767 placements of
+their wildcards. AWS IoT Core's topics have 8 levels."""
 
 FORGET_AT_ONCE: Final = 1_024
-"""How many routes one change removes from the cache one by one; if it may concern more, all go."""
+"""Most routes that one change removes from the cache one by one; if it may concern more, all go."""
 
 FREED_AT_ONCE: Final = 32
-"""How much of what was forgotten is freed whenever a route is found."""
+"""How many forgotten entries are freed whenever a route is found."""
 
 ROUTE_BYTES: Final = 620
-"""What a route takes in the cache besides its topic and its keys (measured)."""
+"""The memory of a cached route besides its topic and its keys (measured)."""
 
 KEY_BYTES: Final = 130
-"""What a key takes in the cache besides its bytes (measured)."""
+"""The memory of a key in the cache besides its bytes (measured)."""
 
 DESTINATION_BYTES: Final = 200
-"""What `Destinations` take besides 8 bytes for each holder."""
+"""The memory of `Destinations` besides 8 bytes for each holder."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -49,19 +49,18 @@ class Subscription:
 
     filter: TopicFilter
     holder: Recipient | None
-    """Who takes what is published with QoS 0, and everything if `acked` is None: publications, and
-    runs of them (`Batch`). None: nobody does at the moment; the consumer is away."""
+    """The recipient of everything published with QoS 0, and of everything if `acked` is None:
+    publications, and runs of them (`Batch`). None: the consumer is away, and nobody takes these."""
     acked: Recipient | None = None
-    """Who takes what the consumer is to acknowledge: publications with QoS 1 or 2, if granted."""
+    """The recipient of publications that the consumer must acknowledge: QoS 1 or 2, if granted."""
     granted: int = 1
-    """The highest QoS that `acked` takes: of a consumer's overlapping filters the highest counts,
+    """The highest QoS that `acked` takes. The highest of a consumer's overlapping filters counts,
     and it takes a publication once [MQTT-3.3.5-1]."""
     consumer: object = None
-    """Whose subscription it is; by default the holder's."""
+    """The owner of the subscription; by default the holder's."""
     allows: Callable[[str], bool] | None = None
-    """Says of which of the topics it is told that match its filter; None: of all. Asked when a
-    route is found: when it would say something else than before, `Routes.forget_all` has to be
-    called."""
+    """Says whether the consumer may get a topic that matches its filter; None: all of them. Called
+    when a route is found: when its answers change, call `Routes.forget_all`."""
 
     @property
     def rank(self) -> int:
@@ -73,8 +72,8 @@ class Subscription:
 class Destinations:
     """A set of holders; two topics with the same subscribers have the very same `Destinations`.
 
-    So a run of publications may go on from one topic to the next, while it concerns the same
-    holders, with one comparison.
+    So a transport needs only one comparison to see whether a run of publications may go on from one
+    topic to the next.
     """
 
     holders: tuple[Recipient, ...] = attrs.field(on_setattr=attrs.setters.frozen)
@@ -84,18 +83,19 @@ class Destinations:
 
 @attrs.frozen(slots=True, eq=False)
 class Route:
-    """Whom a topic concerns, each holder once however many of its filters match [MQTT-3.3.5-1]."""
+    """The recipients of a topic, each once however many of its filters match [MQTT-3.3.5-1]."""
 
     topic: str
     plain: Destinations
-    """Who takes a publication with QoS 0."""
+    """Recipients of a publication with QoS 0."""
     unacked: Destinations
-    """Who takes a publication with a higher QoS as if it had QoS 0."""
+    """Recipients of a publication with a higher QoS as if it had QoS 0."""
     acked: Destinations
-    """Who takes it to be acknowledged."""
+    """Recipients that acknowledge it."""
     run: Destinations | None
-    """Who takes a run of publications with QoS 0: `plain`, and observers by pattern that can. None
-    if it depends on more than the topic who does, or if somebody takes them one by one only."""
+    """Recipients of a run of publications with QoS 0: `plain`, and observers by pattern that can
+    take runs. None if the recipients depend on more than the topic, or if one takes only single
+    ones."""
     looked_into: bool = False
     """Whether some observer's pattern might match a publication on it."""
 
@@ -114,30 +114,30 @@ class _Cached:
 
 
 class Routes:
-    """Subscriptions, and the routes of the topics lately published to.
+    """Subscriptions, and cached routes of the topics lately published to.
 
-    Theory of operation. What is cached must be right, and who finds something there does not look
-    twice, so a change of a subscription removes what it makes wrong. That must not take long,
-    whatever the filter: a filter without wildcards concerns one topic. The others concern topics
-    that begin with the same level, or the same two levels, if these are no wildcards; such topics
-    are listed together, and all of them are forgotten, or the whole cache if they are many. So each
-    change costs as much as was spent before to find what it forgets, and no more; and the clients
-    of one tenant, whose topics begin alike, do not cost others theirs.
+    Theory of operation. A cached route must be right, because a hit is not checked again. So a
+    change of a subscription removes the routes that it makes wrong, and that must be fast whatever
+    the filter. A filter without wildcards concerns one topic. Other filters concern topics that
+    begin with the same level, or the same two levels, if these are not wildcards. Such topics are
+    listed together, and a change forgets all of them, or the whole cache if they are many. So a
+    change costs no more than was spent before to find the routes that it forgets; and the clients
+    of one tenant, whose topics begin alike, do not cost others their routes.
 
     When the cache is full, by number or in bytes, the routes that were found first go.
 
     Args:
-        cached: How many routes to keep.
-        observers: Tells who else takes a run of publications on a topic; see `Route.run`. When it
-            would say something else than before, `forget_all` has to be called.
-        cached_bytes: How much memory the routes that are kept may take; at least one is kept.
-        may_be_observed: Tells whether `observers` has to be asked; see `Route.looked_into`. The
-            same goes for it.
+        cached: Most routes to keep.
+        observers: Returns further recipients of a run of publications on a topic; see `Route.run`.
+            When its answers change, call `forget_all`.
+        cached_bytes: Most memory that cached routes may take; at least one is kept.
+        may_be_observed: Says whether `observers` has to be asked; see `Route.looked_into`. When its
+            answers change, call `forget_all`.
         max_deep_shapes: In how many different places filters of more than `SHALLOW` levels may have
             their wildcards.
 
     Attributes:
-        version: Changes whenever routes may be others than before: for who keeps some.
+        version: Changes whenever routes may have changed; for callers that keep some.
 
     Raises:
         ValueError: If less than one route is to be `cached`.
@@ -160,29 +160,29 @@ class Routes:
         self._capacity = cached
         self._max_bytes = cached_bytes
         self._max_deep_shapes = max_deep_shapes
-        # How many filters have each deep shape.
+        # The number of filters with each deep shape.
         self._deep: dict[object, int] = {}
         self._observers = observers
         self._may_be_observed = may_be_observed
         self._by_topic: dict[str, _Cached] = {}
-        # The keys of one protocol's own, as bytes with a length, to spare the decoding.
+        # A protocol's own keys, as bytes with a length, to save decoding.
         self.by_key: dict[bytes, Route] = {}
         # The same topics by their first level and then their second.
         self._alike: dict[str, dict[str, set[str]]] = {}
         self.cached_bytes = 0
-        # What was forgotten all at once; to free it takes its time.
+        # Entries forgotten all at once. Freeing them takes time, so it is spread out.
         self._waste: list[dict[Any, Any]] = []
         self._interned: weakref.WeakValueDictionary[tuple[Recipient, ...], Destinations] = (
             weakref.WeakValueDictionary()
         )
 
     def __len__(self) -> int:
-        """Return how many subscriptions there are."""
+        """Return the number of subscriptions."""
         return len(self._filters)
 
     @property
     def cached(self) -> int:
-        """How many routes are cached."""
+        """The number of cached routes."""
         return len(self._by_topic)
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -303,12 +303,12 @@ class Routes:
             self.by_key = {}
             self._alike = {}
             self.cached_bytes = 0
-            # Those that come have not been counted.
+            # New destinations have not been counted.
             self._interned = weakref.WeakValueDictionary()
 
     def intern(self, holders: Iterable[Recipient]) -> Destinations:
-        """Return the `Destinations` that are these."""
-        # Sorted, so that the order in which filters were found does not tell sets apart.
+        """Return the one `Destinations` with these holders."""
+        # Sorted, so that the order in which filters were found makes no difference.
         key = tuple(sorted(holders, key=id))
         destinations = self._interned.get(key)
         if destinations is None:
@@ -346,7 +346,7 @@ class Routes:
         return cached
 
     def _free(self) -> None:
-        """Free some of what was forgotten: more than one route that is found leaves behind."""
+        """Free some forgotten entries: more than one route that is found leaves behind."""
         waste = self._waste
         for _ in range(FREED_AT_ONCE):
             if not waste:
@@ -355,7 +355,7 @@ class Routes:
                 waste.pop()
                 continue
             _, value = waste[-1].popitem()
-            if hasattr(value, "popitem"):  # to be freed piece by piece, too
+            if hasattr(value, "popitem"):  # free it piece by piece, too
                 waste.append(value)
 
     def _keep_limits(self) -> None:
@@ -379,7 +379,7 @@ class Routes:
                 del self._alike[first]
 
     def _use(self, route: Route, change: int) -> None:
-        """Count in which `Destinations` a route begins or ends to be: each costs memory once."""
+        """Count the uses of a route's `Destinations`, added or removed: each costs memory once."""
         for destinations in (route.plain, route.unacked, route.acked, route.run):
             if destinations is not None:
                 before = destinations.used
@@ -390,6 +390,6 @@ class Routes:
 
 
 def _first_levels(topic: str) -> tuple[str, str]:
-    """Return the first two levels of a topic; of one that has no second, "" for that."""
+    """Return the first two levels of a topic; "" for the second if it has none."""
     first, _, rest = topic.partition("/")
     return first, rest.partition("/")[0]

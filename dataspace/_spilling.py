@@ -1,9 +1,9 @@
-"""What a mailbox that is behind has put into a queue, and how it comes back (`StuckPolicy.SPILL`).
+"""Messages that a lagging mailbox has spilled to a queue, and their return (`StuckPolicy.SPILL`).
 
-The queue is another holder, with a disk. What comes goes there in the turn in which it comes; who
-published owes until it is on disk, and nobody waits for the consumer. It comes back in order, a
-window of it at a time, as the consumer makes room; the queue erases what has been received. When
-all has come back, the mailbox has caught up.
+The queue is another holder, with a disk. New messages go there in the turn in which they come;
+their publisher owes until they are on disk, and nobody waits for the consumer. They come back in
+order, a window of them at a time, as the consumer makes room; the queue erases those that have been
+received. When all have come back, the mailbox has caught up.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from .queues import Consumer, Delivery, Queue
 
 SPILL_WINDOW: Final = 64
-"""How many messages of a queue stand in the mailbox to be received: enough for a read from disk to
-serve several."""
+"""How many messages of a queue stand in the mailbox to be received: enough for one read from disk
+to serve several."""
 
 
 class Spilling:
-    """One spell of it; made when the mailbox is relieved."""
+    """One spell of spilling; made when the mailbox is relieved."""
 
     __slots__ = ("_account", "_consumer", "_copies", "_mailbox", "_queue")
 
@@ -32,15 +32,15 @@ class Spilling:
         self._queue = queue
         self._account = account
         self._consumer: Consumer | None = None
-        # What stands in the mailbox, and is still in the queue.
+        # Messages that stand in the mailbox and are still in the queue.
         self._copies: dict[LoanedItem[Any], Delivery] = {}
 
     def put(self, account: Account, entry: Any, items: int, nbytes: int, now: float) -> None:
-        """Give to the queue what `account` owes for; it owes until the queue has it on disk."""
+        """Put a message of `account` into the queue; it owes until the queue has it on disk."""
         self._queue.hold(account, entry, items, nbytes, now)
 
     def ready(self) -> None:
-        """Let the queue do what it has to, after a commit; and have some of it back."""
+        """Let the queue finish its work after a commit, and read some messages back."""
         self._queue.ready()
         if self._consumer is None and not self._queue.deleted:
             self._consumer = self._queue.consume(
@@ -59,18 +59,18 @@ class Spilling:
         self._mailbox.ready()
 
     def received(self, loan: LoanedItem[Any]) -> None:
-        """Note that the consumer has this one: the queue needs it no more."""
+        """Note that the consumer has received this one: the queue needs it no more."""
         delivery = self._copies.pop(loan, None)
         if delivery is not None and delivery.channel.is_outstanding(delivery.tag):
             delivery.ack()
 
     @property
     def is_over(self) -> bool:
-        """Whether all of it has come back."""
+        """Whether all messages have come back."""
         return not self._copies and not len(self._queue)
 
     def _ended(self, why: str) -> None:
-        # The queue has all of it back, and gives it to whoever consumes next; unless it is no more.
+        # The queue has all of them back, and gives them to its next consumer, unless it is deleted.
         self._consumer = None
         if not self._queue.deleted:
             self._take_back()
@@ -83,7 +83,7 @@ class Spilling:
             loan.settle(outcome=Outcome.CANCELLED)
 
     def end(self) -> None:
-        """Consume no more; what has not been received is the queue's."""
+        """Consume no more; messages that have not been received stay in the queue."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.on_cancelled = consumer.on_channel_closed = None
@@ -92,7 +92,7 @@ class Spilling:
 
 
 def check_spill(name: str, queue: Queue | None) -> None:
-    """See whether a mailbox called `name` could put into `queue` what it has no room for.
+    """Check that a mailbox called `name` can spill to `queue`.
 
     Raises:
         UnfitPolicyError: If not.

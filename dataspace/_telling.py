@@ -1,12 +1,12 @@
-"""Who pays for telling observers: the publisher for what it said, an observer for its own patterns.
+"""The cost of notifying observers: the publisher pays for its event, an observer for its patterns.
 
-What a pattern captures may be much more than the event: forty times the payload, say, for a
-thousand observers of one connection. To have that is the observer's choice, so what its patterns
-multiply is on its own account, as the replay to a new observer is (rules 2 and 16). Otherwise
-strangers could make a publication of anybody's as dear as they like.
+The captures of a pattern may be much larger than the event: forty times the payload, say, for a
+thousand observers of one connection. That is the observer's choice, so the surplus that its
+patterns make is charged to its own account, as the replay to a new observer is (rules 2 and 16).
+Otherwise strangers could make anybody's publication as expensive as they like.
 
-An observer that may not owe so much gets no more of the event, and is given up: it is told so, and
-its publisher waits for nothing.
+An observer that may not owe so much gets no more of the event, and is given up with a reason: its
+publisher waits for nothing.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.dataspace")
 
 PAID_BY_PUBLISHER: Final = 8
-"""How many times the cost of an event its publisher pays for telling one holder of it: enough for
-all that programs write by hand."""
+"""How many times the cost of an event its publisher pays for each holder: enough for all patterns
+that programs write by hand."""
 
 LEAST_BYTES: Final = 256
-"""What an event costs at least in that: small ones have room for what is said about them."""
+"""The least cost of an event for this limit: small ones have room for their captures."""
 
 ITEM_BYTES: Final = 64
-"""What each copy costs in it besides."""
+"""The extra cost of each copy for this limit."""
 
 
 class Telling:
     """Tells observers of one event, within one turn.
 
     Args:
-        turn: Whose account pays, but for what observers multiply.
-        nbytes: What the event costs.
-        holder_of: Returns whom an observation tells.
+        turn: The turn whose account pays, except for the surplus that observers cause.
+        nbytes: The cost of the event.
+        holder_of: Returns the holder of an observation.
     """
 
     __slots__ = ("_allowed", "_holder_of", "_rooms", "_told", "_turn")
@@ -51,8 +51,8 @@ class Telling:
         self._turn = turn
         self._holder_of = holder_of
         self._allowed = PAID_BY_PUBLISHER * max(nbytes, LEAST_BYTES)
-        # What each holder was told on the publisher's account; and by the account of its observer,
-        # what it may still owe itself, None if it has had too much.
+        # Bytes each holder got on the publisher's account; and by account of the observer, the debt
+        # that it may still take on itself, None if it has had too much.
         self._told: dict[Recipient, int] = {}
         self._rooms: dict[Account, tuple[int, int] | None] = {}
 

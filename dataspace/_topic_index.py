@@ -1,10 +1,10 @@
 """Values by topic, for retained publications: which topics does this filter match?
 
 Theory of operation. Topics are in a dictionary, and in order of their levels in a sorted list. All
-topics that begin with the same levels stand together there, so a filter is followed by leaps: at
-the first topic that does not match it is known before which place no other can, and one search
-leads there. What has been followed so far is a place in the order, which says nothing of what is
-there: so a `Cursor` goes on wherever it was, whatever comes and goes meanwhile.
+topics that begin with the same levels stand together there, so a filter can leap: the first topic
+that does not match shows before which place no other can, and one search leads there. The progress
+is a place in the order, which does not depend on the topics there: so a `Cursor` goes on from its
+place, whatever comes and goes meanwhile.
 
 In a trie a topic of 128 levels takes 55 KiB (measured); here it takes its text twice.
 
@@ -21,17 +21,17 @@ from typing import Any, Final, Generic, TypeVar
 V = TypeVar("V")
 
 PIECE: Final = 512
-"""Keys in one piece of a sorted list, up to twice as many: to move those takes less than 1 us."""
+"""Keys in one piece of a sorted list, up to twice as many: moving those takes less than 1 us."""
 
 _BETWEEN: Final = "\0"
-"""What stands between levels in a key, below all characters, so that `a/b` comes before `a-b`."""
+"""Separates levels in a key; below all characters, so that `a/b` comes before `a-b`."""
 
 _AFTER: Final = "\1"
-"""Before this, and not before the key itself, are all keys that begin with a key's levels."""
+"""All keys that begin with a key's levels are before this, and not before the key itself."""
 
 
 def _key(topic: str) -> str:
-    """Return what a topic is sorted by. `\\0` and `\\1` may stand in topics of a program's own."""
+    """Return the sort key of a topic. `\\0` and `\\1` may stand in topics of your own program."""
     return topic.replace("\1", "\1\2").replace("\0", "\1\1").replace("/", _BETWEEN)
 
 
@@ -47,7 +47,7 @@ class _SortedKeys:
 
     def __init__(self) -> None:
         self._pieces: list[list[str]] = []
-        # Of each piece.
+        # The last key of each piece.
         self._last: list[str] = []
 
     def add(self, key: str) -> None:
@@ -93,7 +93,7 @@ class TopicIndex(Generic[V]):
         self._keys = _SortedKeys()
 
     def __len__(self) -> int:
-        """Return how many topics have a value."""
+        """Return the number of topics with a value."""
         return len(self._values)
 
     def get(self, topic: str) -> V | None:
@@ -114,7 +114,7 @@ class TopicIndex(Generic[V]):
         return value
 
     def matching(self, topic_filter: str) -> Iterator[V]:
-        """Yield the values of all topics that match; what changes meanwhile may be among them."""
+        """Yield the values of all topics that match; changes meanwhile may show or not."""
         cursor = Cursor(self, topic_filter)
         while not cursor.at_end:
             topic = cursor.step()
@@ -127,7 +127,7 @@ class TopicIndex(Generic[V]):
 
 
 class Cursor:
-    """How far a filter has been followed through the topics of an index, in bounded steps.
+    """The progress of a filter through the topics of an index, in bounded steps.
 
     The index may change between steps. Each topic that has a value all the time is found once, and
     none is found twice; one that comes or goes meanwhile may be found or not.
@@ -137,7 +137,7 @@ class Cursor:
         topic_filter: A well-formed topic filter.
 
     Attributes:
-        at_end: Whether there is nothing more to be found.
+        at_end: Whether the search is over.
     """
 
     __slots__ = ("_index", "_place", "_wanted", "at_end")
@@ -151,8 +151,8 @@ class Cursor:
     def step(self) -> str | None:
         """Look at one topic, and return it if it matches.
 
-        It takes time by the number of its levels, and by the logarithm of how many topics there
-        are.
+        The time grows with the number of its levels, and with the logarithm of the number of
+        topics.
         """
         key = self._index.first_from(self._place)
         if key is None:
@@ -170,7 +170,7 @@ class Cursor:
             if want == "#":
                 return self._found(key)  # and the parent level: `a/#` matches `a` (4.7.1.2)
             if at == len(levels):
-                # It is too short; those that begin like it follow.
+                # It is too short; topics that begin like it follow.
                 self._place = key + _BETWEEN
                 return None
             if want not in ("+", levels[at]):
@@ -186,7 +186,7 @@ class Cursor:
         return _topic(key)
 
     def _leap(self, levels: list[str], at: int) -> None:
-        """Go on where the level `at`, which is not what is wanted, could be it."""
+        """Go on where the level `at`, which does not match, could match."""
         want = self._wanted[at]
         if levels[at] < want:
             self._place = _BETWEEN.join((*levels[:at], want))

@@ -1,14 +1,14 @@
 """Topic filters, MQTT's wildcards: `+` for one level, `#` for all that follow.
 
-They have an index of their own, because open patterns can say neither `+`'s arity nor `#`.
+They have an index of their own, because open patterns can express neither `+`'s arity nor `#`.
 Source: MQTT 3.1.1, section 4.7.
 
-Theory of operation. A filter without wildcards is found by its text. Of the others, those that have
-their wildcards in the same places share a table, keyed by the levels in between: a topic is looked
-up once in the table of each such `FilterShape` that topics with its number of levels can match. So
-the cost of finding does not depend on how many filters there are, and it cannot multiply as it does
-in a trie, where each level with a `+` doubles the paths: at most one filter of a shape matches. A
-filter is one entry of a table, however many levels it has, where a trie has a node for each.
+Theory of operation. A filter without wildcards is found by its text. Other filters share a table if
+they have their wildcards in the same places; the table is keyed by the levels in between. A topic
+is looked up once in the table of each such `FilterShape` that topics with its number of levels can
+match. So the cost of a look-up does not depend on the number of filters. It cannot multiply as in a
+trie, where each level with a `+` doubles the paths: at most one filter of a shape matches. A filter
+is one entry of a table, however many levels it has; a trie has a node for each.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ V = TypeVar("V")
 
 
 LONG_TOPIC: Final = 256
-"""Longer topics are looked up each time in what is kept by topic and counted by number alone, so
-that this is bounded in bytes, too. AWS IoT Core's topics have at most 256 bytes."""
+"""Caches that are keyed by topic and bounded only by number do not keep longer topics, so that they
+are bounded in bytes, too. AWS IoT Core's topics have at most 256 bytes."""
 
 
 def _check_filter(_: object, __: object, text: str) -> None:
@@ -45,7 +45,7 @@ def _check_filter(_: object, __: object, text: str) -> None:
 
 @attrs.frozen(slots=True)
 class TopicFilter:
-    """Publications whose topic matches, MQTT's wildcards allowed.
+    """Publications whose topic matches, with MQTT's wildcards.
 
     Raises:
         PatternError: If it is not well formed.
@@ -72,18 +72,18 @@ def topic_matches(topic_filter: str, topic: str) -> bool:
 
 
 class FilterShape(NamedTuple):
-    """Where a filter has its wildcards; see `shape_of`."""
+    """The places of a filter's wildcards; see `shape_of`."""
 
     depth: int
     """Levels, without the `#`."""
     rest: bool
     """Whether a `#` follows them."""
     literals: tuple[int, ...]
-    """Which of the levels are no `+`."""
+    """The levels that are not `+`."""
 
 
 def shape_of(topic_filter: str) -> FilterShape | None:
-    """Return where a well-formed filter has its wildcards; None if it has none."""
+    """Return the places of a well-formed filter's wildcards; None if it has none."""
     if "+" not in topic_filter and "#" not in topic_filter:
         return None
     levels = topic_filter.split("/")
@@ -95,23 +95,23 @@ def shape_of(topic_filter: str) -> FilterShape | None:
 
 
 LEVEL_BYTES: Final = 64
-"""What one level of a filter with wildcards takes in an index (measured: 62 with short levels)."""
+"""The memory of one level of a filter with wildcards (measured: 62 with short levels)."""
 
 
 def memory_of(topic_filter: str) -> int:
-    """Return what a filter takes in an index besides what each takes: its levels, one by one."""
+    """Return the memory of a filter in an index beyond the fixed part: that of its levels."""
     if "+" not in topic_filter and "#" not in topic_filter:
         return 0
     return LEVEL_BYTES * (topic_filter.count("/") + 1)
 
 
 _Table: TypeAlias = tuple[Callable[[Any], Hashable], dict[Hashable, dict[V, None]], bool]
-"""Filters of one shape: what picks their literal levels, values by these, whether the first is `+`
-or `#`."""
+"""Filters of one shape: the picker of their literal levels, values by these, and whether the first
+level is `+` or `#`."""
 
 
 def _picker(shape: FilterShape) -> Callable[[Any], Hashable]:
-    """Return what picks the literal levels out of a tuple of levels, without a loop in Python."""
+    """Return a function that picks the literal levels out of a tuple, without a loop in Python."""
     literals: tuple[Any, ...] = shape.literals
     if literals == tuple(range(len(literals))):
         literals = (slice(len(literals)),)
@@ -124,10 +124,10 @@ class FilterIndex(Generic[V]):
     def __init__(self) -> None:
         self._count = 0
         self._exact: dict[str, dict[V, None]] = {}
-        # By depth; of filters that end with `#` apart.
+        # By depth; filters that end with `#` are apart.
         self._whole: dict[int, dict[FilterShape, _Table[V]]] = {}
         self._rest: dict[int, dict[FilterShape, _Table[V]]] = {}
-        # Those that topics with so many levels can match, until there are others.
+        # Tables that topics with so many levels can match, until there are others.
         self._by_depth: dict[int, list[_Table[V]]] = {}
 
     def __len__(self) -> int:
@@ -173,9 +173,10 @@ class FilterIndex(Generic[V]):
         self._count -= 1
 
     def matching(self, topic: str) -> list[V]:
-        """Return the values under every filter that matches `topic`; a value under several filters
-        is there for each.
-        """  # noqa: D205
+        """Return the values under every filter that matches `topic`.
+
+        A value under several filters is there for each.
+        """
         found = list(self._exact.get(topic, ()))
         if self._whole or self._rest:
             levels = tuple(topic.split("/"))
@@ -190,7 +191,7 @@ class FilterIndex(Generic[V]):
         return found
 
     def _tables(self, depth: int) -> list[_Table[V]]:
-        """Return those of the shapes that topics with this many levels can match."""
+        """Return the tables whose shapes topics with this many levels can match."""
         tables = list(self._whole.get(depth, {}).values())
         for before, of_rest in self._rest.items():
             if before <= depth:  # `a/#` matches `a` (4.7.1.2)

@@ -1,4 +1,4 @@
-"""How bytes move: listeners, outlets, the relay, and one folder for each wire protocol."""
+"""Transports: listeners, outlets, the relay, and one folder for each wire protocol."""
 
 from ._account_limits import AccountLimit as AccountLimit
 from ._account_limits import AccountLimits as AccountLimits

@@ -1,4 +1,4 @@
-"""Limits and rates of some connections' accounts that are not those of all others."""
+"""Limits and rates for the accounts of some connections, by pattern."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class AccountLimit:
     """The limit of the accounts that a pattern matches."""
 
     pattern: str = attrs.field(validator=_not_empty)
-    """For an account's whole name, as `mqtt:1883/press/ticker`, or for what its client calls itself
-    (MQTT) or comes from (Syndicate). `*` is any text, `/` included, `?` any character, `[ab]` one
+    """For an account's whole name, as `mqtt:1883/press/ticker`, or for the client identifier (MQTT)
+    or the peer's address (Syndicate). `*` is any text, `/` included, `?` any character, `[ab]` one
     of some; `[*]` is an asterisk."""
     items: int | None = attrs.field(validator=_no_less_than_one)
     """Events it may owe, or None for no limit."""
     bytes: int | Literal["default"] | None = attrs.field(
         default="default", validator=_no_less_than_one
     )
-    """Bytes it may owe, or None for no limit; `default`: as many as all others."""
+    """Bytes it may owe, or None for no limit; `default`: as many as other accounts."""
 
 
 class AccountLimits:
-    """Whose limit is which: the first pattern that matches says.
+    """Limits by account: the first pattern that matches counts.
 
     Args:
         rules: The patterns, the most important first.
@@ -74,18 +74,18 @@ class AccountLimits:
         return f"<AccountLimits: {len(self._rules)} patterns>"
 
     def names(self, *names: str) -> bool:
-        """Whether a pattern matches an account that has these names."""
+        """Whether a pattern matches an account with these names."""
         return self._rules.of(*names) is not None
 
     def of(self, *names: str) -> Limit:
-        """Return the limit of an account that has these names."""
+        """Return the limit of an account with these names."""
         found = self._rules.of(*names)
         return self._others if found is None else found
 
 
 @attrs.frozen(slots=True)
 class AccountRate:
-    """How fast the accounts that a pattern matches may publish; see `AccountLimit`."""
+    """The rate limit for publishing of the accounts that a pattern matches; see `AccountLimit`."""
 
     pattern: str = attrs.field(validator=_not_empty)
     """As `AccountLimit.pattern`."""

@@ -4,14 +4,14 @@
         tenant/press                    a tenant; with a limit, a weight, a rate of its own
             tenant/press/newsroom       one of its users, if its users have accounts
                 mqtt:1883/newsroom/a    a connection
-        mqtt:1883/-/b                   a connection of no tenant's
+        mqtt:1883/-/b                   a connection without a tenant
 
-Levels of which nothing is configured are not there. The server's account, the tenants' and the
-users' share what they may owe among those below them (`Ledger.open(shared=True)`).
+Levels without configuration are left out. The server's account, the tenants' and the users' share
+their limits fairly among the accounts below them (`Ledger.open(shared=True)`).
 
-A connection has an account for each tenant that pays for something it does: one for the tenant it
-belongs to, called by the connection's name, and one for each other tenant that has publications of
-it by topic, with `@TENANT` behind the name, opened when the first such publication comes.
+A connection has an account for each tenant that pays for something it does. One is for the tenant
+that it belongs to, with the connection's name. There is one more for each other tenant whose topics
+it publishes to, with `@TENANT` behind the name, opened when the first such publication comes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from ._patterns import FirstMatch
 from ._tenants import NO_USER, Membership, Peer, Tenant, TenantRules, as_part
 
 TENANT_PREFIX = "tenant/"
-"""With a tenant's name behind it: its account's; and with `/USER` behind that, a user's of it."""
+"""The prefix of a tenant's account, before its name; `/USER` behind that is one of its users."""
 
 NOBODY = Membership(None)
-"""Where there are no tenants, everybody is of none."""
+"""The membership of every peer where there are no tenants."""
 
 
 class AccountTree:
-    """Opens the accounts of connections where they belong.
+    """Opens the accounts of connections at their places in the tree.
 
     Args:
         server: The account above all of them.
         tenants: The operator's entries.
-        rates: How fast connections may publish, by the names of their accounts.
-        latency: How old the debt of a connection may get, in seconds, if its tenant says nothing
-            else: then its limit is moved (`LatencyLimit`). None: it stays as it is.
-        fixed: The limits of some accounts, by their names; those are not moved.
+        rates: Rate limits of connections, by the names of their accounts.
+        latency: Target age for the debt of a connection, in seconds, unless its tenant has another:
+            its limit then adapts (`LatencyLimit`). None: it stays as it is.
+        fixed: Limits of some accounts, by their names; these do not adapt.
 
     Attributes:
         server: See above.
@@ -62,7 +62,7 @@ class AccountTree:
         self.rules = TenantRules(tenants)
         self._rates = FirstMatch((rate.pattern, (rate.items, rate.bytes)) for rate in rates)
         self.tenants: dict[str, Account] = {}
-        # Of users with something that outlives their connections.
+        # Accounts of users with something that outlives their connections.
         self._users: dict[str, Account] = {}
         for tenant in self.rules.tenants.values():
             account = server.ledger.open(
@@ -81,19 +81,19 @@ class AccountTree:
 
     @property
     def moves_limits(self) -> bool:
-        """Whether some limits are moved: then `watch_limits` has to run."""
+        """Whether some limits adapt: then `watch_limits` has to run."""
         tenants = self.rules.tenants.values()
         return self._latency is not None or any(each.latency is not None for each in tenants)
 
     def of(self, peer: Peer) -> Membership:
-        """Return whose a peer is, and whose its publications are."""
+        """Return the membership of a peer and of its publications."""
         return self.rules.of(peer) if self.tenants else NOBODY
 
     def parent_of(self, peer: Peer) -> Account:
-        """Return the account above one that is there whether its user is connected or not.
+        """Return the parent of an account that exists whether its user is connected or not.
 
-        A writer's of batches is, and that of what is kept in RAM for a reader of ranges. By which
-        listener somebody came is not known of them. The user's own account, where there is one,
+        Such accounts are those of writers of batches, and those for messages kept in RAM for a
+        reader of ranges. Their listeners are not known. The user's own account, where there is one,
         stays open until `close_all`.
         """
         tenant = self.of(peer).tenant
@@ -109,17 +109,18 @@ class AccountTree:
     def open(
         self, peer: Peer, tenant: Tenant | None, limit: Limit | None = None, *, own: bool = True
     ) -> Account:
-        """Open the account of a connection for what `tenant` pays for, or else no tenant.
+        """Open the account of a connection for the things that `tenant`, or no tenant, pays for.
 
-        Known by name: who comes back finds its debt waiting (rule 14). What is owed stays with the
-        tenant under whom it was caused: where the account of that name is known under another one,
-        because two peers' names look alike, this one gets the tenant's name behind its own.
+        Accounts are known by name: a client that comes back finds its debt waiting (rule 14). Debt
+        stays with the tenant under which it was caused: where the account of that name is known
+        under another one, because two peers' names look alike, this one gets the tenant's name
+        behind its own.
 
         Args:
-            peer: Whose connection it is.
-            tenant: Who pays.
-            limit: What the connection may owe, or what it may owe at the most where the limit is
-                moved; None: as it is, or the usual.
+            peer: The owner of the connection.
+            tenant: The tenant that pays.
+            limit: The connection's limit, or its upper bound where the limit adapts; None: as it
+                is, or the usual.
             own: Whether it is for the tenant that the peer belongs to.
         """
         ledger = self.server.ledger
@@ -129,10 +130,11 @@ class AccountTree:
         while (known := ledger.accounts.get(name)) is not None and known.parent != above:
             name = f"{name}@{label}"
         if known is not None and known.control is not None:
-            limit = None  # it is being moved
+            limit = None  # it adapts
         account = ledger.open(name, limit=limit, parent=above)
         if account.rate is None and len(self._rates):
-            # Not anew for who comes back: it would have a second's worth at once each time.
+            # Not anew for a client that comes back: it would have a second's worth at once each
+            # time.
             rate = self._rates.of(name, peer.name, peer.client)
             if rate is not None:
                 account.rate = rate_limit(*rate)
@@ -150,7 +152,7 @@ class AccountTree:
         return account
 
     def close(self, account: Account) -> None:
-        """Close what `open` has opened, and what it has opened above that."""
+        """Close an account from `open`, and the accounts above that it opened."""
         above = account.parent
         account.close()
         if above is not None and above.parent in self._levels:
@@ -186,7 +188,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 def rate_limit(items: float | None, nbytes: float | None) -> RateLimit | None:
-    """Return a rate of so much a second; None if there is none in either unit."""
+    """Return a rate limit a second; None if there is none in either unit."""
     if items is None and nbytes is None:
         return None
     return RateLimit(items_per_s=items, bytes_per_s=nbytes)

@@ -1,4 +1,4 @@
-"""How many connections there may be, in all and of one address, user or tenant."""
+"""Limits on connections, in all and of one address, user or tenant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._strangers import StrangersLog
 
 
 class Refusal(enum.Enum):
-    """Why a peer was not let in; the names are those of the metric's label."""
+    """The reason why a peer was not let in; the names are those of the metric's label."""
 
     ALL = "connections"
     ADDRESS = "address"
@@ -27,10 +27,10 @@ class Refusal(enum.Enum):
 
 
 class Places:
-    """How many connections each of some has, of those that there may be in all.
+    """Connections of each address, user or tenant, and its share of the limit.
 
     Args:
-        most: Connections of one; None: `GREED` times what is free.
+        most: Most connections of one; None: `GREED` times the free ones.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -38,11 +38,11 @@ class Places:
         self._taken: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """Return how many have any."""
+        """Return the number of those with any connection."""
         return len(self._taken)
 
     def of(self, who: str) -> int:
-        """Return how many somebody has."""
+        """Return the connections of one."""
         return self._taken[who]
 
     def take(self, who: str) -> None:
@@ -56,13 +56,13 @@ class Places:
             del self._taken[who]
 
     def fault(self, who: str, taken: int, limit: int, most: int | None = None) -> str | None:
-        """Return why somebody may have no more; None: there may be one more.
+        """Return why one may have no more; None: there may be one more.
 
         Args:
-            who: Whose it would be.
+            who: The owner of the next one.
             taken: Connections of all, without this one.
-            limit: Connections that there may be in all.
-            most: Connections that this one may have; None: as for all.
+            limit: Most connections in all.
+            most: Most connections of this owner; None: as for all.
         """
         mine = self._taken[who]
         most = self.most if most is None else most
@@ -77,22 +77,22 @@ class Places:
 
 
 class Admission:
-    """Says who may come in, over all listeners and protocols that share it.
+    """Connection limits of all listeners and protocols that share it.
 
     Args:
         limit: Connections at a time.
-        per_address: Of one address; None: a share of what is free (`Places`).
-        per_user: Of one user who has proved it; likewise.
-        rate: How fast one address may open them; None: as fast as it likes.
+        per_address: Of one address; None: a share of the free ones (`Places`).
+        per_user: Of one verified user; likewise.
+        rate: Connections a second that one address may open; None: any number.
 
     Attributes:
         limit: See above.
-        addresses: How many each address has.
-        users: How many each user has.
-        tenants: How many each tenant has.
+        addresses: Connections of each address.
+        users: Connections of each user.
+        tenants: Connections of each tenant.
         rate: See above.
-        strangers: What is logged about peers before they are let in.
-        refused: How many were refused, by reason.
+        strangers: The log of peers that are not let in yet.
+        refused: Refused connections, by reason.
         delayed: Connections that have waited for their address's rate.
     """
 
@@ -115,7 +115,7 @@ class Admission:
         self._taken = 0
 
     def __len__(self) -> int:
-        """Return how many connections there are."""
+        """Return the number of connections."""
         return self._taken
 
     def come(self, link: Link) -> str | None:
@@ -141,7 +141,7 @@ class Admission:
             self.addresses.leave(address)
 
     def turn(self, link: Link, now: float) -> float | None:
-        """Return for how long a connection waits until it is its turn; None: it is refused."""
+        """Return how long a connection waits for its turn; None: it is refused."""
         wait = self.rate.wait(address_of(link.peer), now)
         if wait is None:
             self.refused[Refusal.RATE] += 1
@@ -153,9 +153,9 @@ class Admission:
         """Count a connection as a user's and a tenant's, until `let_go`; or return why not.
 
         Args:
-            user: The user, who has proved it; None: nobody has.
-            tenant: The tenant, if it is of one.
-            most: How many the tenant may have; None: a share of what is free.
+            user: The verified user; None: there is none.
+            tenant: The tenant, if there is one.
+            most: Most connections of the tenant; None: a share of the free ones.
         """
         others = self._taken - 1  # itself is counted among all already
         if user is not None:

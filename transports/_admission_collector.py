@@ -1,4 +1,4 @@
-"""What was refused and delayed at the door, for Prometheus."""
+"""Metrics of refused and delayed connections, for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class AdmissionCollector(Collector):
     """Serves the counts as `clearfunds_refused_logins_total{cause="address"}`.
 
     Args:
-        admission: Says who may come in.
-        delayed: Returns how many wrong passwords were answered late.
+        admission: The connection limits.
+        delayed: Returns the number of wrong passwords that were answered late.
     """
 
     def __init__(self, admission: Admission, delayed: Callable[[], int]) -> None:

@@ -1,8 +1,8 @@
-"""Watches memory and the disk, and raises alarms: all who publish wait until there is room again.
+"""Resource alarms for memory and disk: all publishers wait until there is room again.
 
-As RabbitMQ's resource alarms, with its defaults. What an alarm does is said in `accounts`; here it
-is measured: the memory that this process has in RAM, against what it may have; and what is free on
-the disk of the store.
+As RabbitMQ's resource alarms, with its defaults. `accounts` has the effect of an alarm; here are
+the measurements: resident memory of this process against its limit, and free space on the store's
+disk.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ DEFAULT_MEMORY_SHARE: Final = 0.6
 """As RabbitMQ's vm_memory_high_watermark."""
 
 DEFAULT_DISK_FREE: Final = 50_000_000
-"""Bytes: as RabbitMQ's disk_free_limit. Little: a store that writes fast fills more than that in a
-second, so who can afford it says more."""
+"""Bytes: as RabbitMQ's disk_free_limit. Little: a fast store writes more than that in a second, so
+raise it if you can afford to."""
 
 CLEAR_SHARE: Final = 0.05
-"""How far beyond its mark a measure has to be for the alarm to be over. RabbitMQ has no such
-distance; a twentieth is more than a measure moves by itself from one second to the next."""
+"""Distance beyond its mark at which an alarm is over. RabbitMQ has no such distance; a twentieth is
+more than a measure moves by itself from one second to the next."""
 
 SAMPLE_SECONDS: Final = 1.0
-"""How often it is measured: some megabytes can be written or read in between, and the marks leave
-room for that."""
+"""The interval of measurements: some megabytes can be written or read in between, and the marks
+leave room for that."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class AlarmSettings:
-    """When alarms go up."""
+    """Thresholds of the alarms."""
 
     memory: float | int | None = DEFAULT_MEMORY_SHARE
-    """Memory of this process: up to 1.0, a share of what it may have; above, bytes; None: it is not
+    """Memory of this process: up to 1.0, a share of its limit; above, bytes; None: it is not
     watched."""
     disk_free: int | None = DEFAULT_DISK_FREE
     """Bytes free on the store's disk; None: it is not watched."""
     seconds: float = SAMPLE_SECONDS
-    """How often it is measured."""
+    """The interval of measurements."""
 
     def __attrs_post_init__(self) -> None:
         if self.memory is not None and self.memory <= 0:
@@ -65,20 +65,20 @@ class AlarmSettings:
             raise ValueError(msg)
 
     def memory_mark(self, limit: int) -> int | None:
-        """Return how many bytes may be in use, of the `limit` that there are at most."""
+        """Return the threshold in bytes, given the `limit` of the process."""
         if self.memory is None:
             return None
         return int(self.memory * limit) if self.memory <= 1.0 else int(self.memory)
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many bytes of RAM this process may have.
+    """Return the bytes of RAM that this process may have.
 
-    What the machine has, or less if a control group that it is in (version 1 or 2, or one above)
-    allows less.
+    This is the machine's memory, or less if a control group that it is in (version 1 or 2, or one
+    above) allows less.
 
     Raises:
-        OSError: If /proc does not say what the machine has.
+        OSError: If /proc does not tell the machine's memory.
     """
     limit = _total(proc)
     for line in _lines(proc / "self/cgroup"):
@@ -91,8 +91,8 @@ def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
             if controllers
             else (cgroups, "memory.max")
         )
-        # Seen from inside a container the path may be that outside, which is not there; then its
-        # own group is what is mounted.
+        # Inside a container the path may be that outside, which is not there; then its own group is
+        # mounted.
         group = base / path.strip("/")
         for each in (group, *group.parents):
             for text in _lines(each / name):
@@ -122,14 +122,14 @@ def disk_free(directory: str | os.PathLike[str]) -> int:
     """Return the bytes that are free for this process on the disk of `directory`. May block.
 
     Raises:
-        OSError: If the disk does not say.
+        OSError: If the disk does not tell.
     """
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
 
 def watermarks(settings: AlarmSettings, limit: int, *, disk: bool) -> dict[str, Watermark]:
-    """Return where the alarms go up and are over, of a process that may have `limit` bytes."""
+    """Return the thresholds at which alarms begin and end, for a process with `limit` bytes."""
     marks: dict[str, Watermark] = {}
     memory = settings.memory_mark(limit)
     if memory is not None:
@@ -153,27 +153,27 @@ async def watch_alarms(
 ) -> None:
     """Measure memory and the disk once a second, and halt `account` while either is short.
 
-    To be started in a nursery: `await nursery.start(watch_alarms, server, settings, directory)`
-    returns the alarms; the first measures are taken at once.
+    Start it in a nursery: `await nursery.start(watch_alarms, server, settings, directory)` returns
+    the alarms; the first measures are taken at once.
 
     Args:
-        account: The one above all: its readers wait, and those of its descendants.
-        settings: When.
-        directory: Where the store is; None: the disk is not watched.
-        used: Measures the memory that is resident.
+        account: The top account: its readers wait, and those of its descendants.
+        settings: The thresholds.
+        directory: The directory of the store; None: the disk is not watched.
+        used: Measures resident memory.
         trim: Gives free memory back, before an alarm goes up and while it is up; called in a
             thread. None: nothing does.
-        limit: Says how much there may be; asked once.
-        free: Measures what is free; called in a thread, since a disk may not answer.
+        limit: Returns the memory limit; called once.
+        free: Measures free disk space; called in a thread, since a disk may not answer.
         task_status: For `nursery.start`.
 
-    What cannot be measured is logged, once until it can be again, and the alarm stays as it is. A
+    A measurement that fails is logged, once until it works again, and the alarm stays as it is. A
     disk that does not answer is waited for; memory is measured nonetheless.
 
     Cancellation: the alarms are over then. A thread that waits for the disk is left to itself.
 
     Raises:
-        OSError: If it cannot be found out how much memory there may be.
+        OSError: If the memory limit cannot be found out.
     """
     settings = AlarmSettings() if settings is None else settings
     marks = watermarks(settings, limit(), disk=directory is not None)
@@ -191,7 +191,7 @@ async def watch_alarms(
                 if kind in marks:
                     nursery.start_soon(_watch, alarms, kind, settings.seconds, measure)
             task_status.started(alarms)
-            # There may be nothing to watch; who started it decides when it ends, not that.
+            # There may be nothing to watch; even so this ends only when its starter ends it.
             nursery.start_soon(trio.sleep_forever)
     finally:
         alarms.clear_all()

@@ -1,4 +1,4 @@
-"""What the clients of a relay may publish and read, as its settings say."""
+"""Permissions of a relay's clients to publish and read, from its settings."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _BELIEVED: Final = (
 
 
 def has_users(settings: RelaySettings) -> bool:
-    """Whether clients have to prove who they are: by a password, or by a certificate."""
+    """Whether clients have to authenticate: by a password, or by a certificate."""
     tls = settings.tls
     by_certificate = tls is not None and tls.context.verify_mode is ssl.CERT_REQUIRED
     return settings.passwords is not None or settings.tokens is not None or by_certificate
 
 
 def authority_of(settings: RelaySettings, tenants: TenantRules) -> Authority:
-    """Return what a relay with these settings decides by."""
+    """Return the authority of a relay with these settings."""
     users = has_users(settings)
     default: AclDefault | None = settings.acl_default
     if default is None and settings.acl is None and not users:
@@ -50,7 +50,7 @@ def authority_of(settings: RelaySettings, tenants: TenantRules) -> Authority:
 
 
 def check_acl(settings: RelaySettings, urls: Sequence[ListenURL]) -> None:
-    """Raise ListenError for what cannot be kept to, before anything is open."""
+    """Raise ListenError for rules that cannot be enforced, before anything is open."""
     default = settings.acl_default
     if default == "deny" and settings.acl is None:
         msg = "with --acl-default deny and no list nobody may do anything; give one (--acl FILE)"
@@ -74,7 +74,7 @@ def check_acl(settings: RelaySettings, urls: Sequence[ListenURL]) -> None:
 
 
 def say_what_is_allowed(settings: RelaySettings, authority: Authority) -> None:
-    """Log what holds where no rule does; and warn of what may not be meant."""
+    """Log the default for topics without a rule; and warn of rules that may not be meant."""
     users = has_users(settings)
     fields = {"event": "authorisation", "default": authority.default}
     if settings.acl is not None and not users:

@@ -1,6 +1,6 @@
-"""Secrets of which one opens the pages: a file of tokens [RFC 6750].
+"""Bearer tokens for the pages: a file of secrets [RFC 6750].
 
-A token a line. Empty lines are passed over, and lines that begin with `#`. There may be several, so
+One token a line. Empty lines and lines that begin with `#` are skipped. There may be several, so
 that a new one can be handed out before the old one is taken away.
 """
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 LEAST_CHARACTERS: Final = 16
-"""Of a token: whoever can try all of them could as well try all keys of 96 bits."""
+"""Of a token: trying all of them is as hard as trying all keys of 96 bits."""
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""What may stand behind `Bearer` [RFC 6750 section 2.1]."""
+"""The token behind `Bearer` [RFC 6750 section 2.1]."""
 
 
 class TokenFileError(ValueError):
@@ -25,10 +25,10 @@ class TokenFileError(ValueError):
 
 
 class BearerTokens:
-    """Tokens, as in a file; made by `from_file` or from texts. May be used by several threads.
+    """Tokens, as in a file; made by `from_file` or from texts. Safe in several threads.
 
     Attributes:
-        file: Where they are from; None: from texts.
+        file: The file that they are from; None: from texts.
     """
 
     __slots__ = ("_digests", "file")
@@ -60,14 +60,14 @@ class BearerTokens:
         """Read the file again, if they come from one.
 
         Raises:
-            OSError: It cannot be read; the tokens are those of before.
+            OSError: It cannot be read; the old tokens stay.
             TokenFileError: It has something else in it; likewise.
         """
         if self.file is not None:
             self._digests = _digests(_read(self.file))
 
     def check(self, token: bytes) -> bool:
-        """Return whether a token is one of these; it takes as long whichever it is, or if none."""
+        """Return whether a token is one of these; the time does not depend on which, if any."""
         seen = hashlib.sha256(token).digest()
         found = False
         for digest in self._digests:

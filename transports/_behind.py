@@ -1,11 +1,11 @@
-"""A connection that is behind: what becomes of what it does not take.
+"""The backlog of a lagging connection: messages that it does not take.
 
 Rules of this file, beyond those of every `Backlog`:
-1. What the kernel has been offered a part of goes out whole.
-2. Messages that may be dropped are dealt with as their topics say (`Treatments`). Everything else,
-   and what is to be waited for, stays on the account it is on, in order.
-3. It is looked at by the chunk, as it came, where it can be: what is kept is one loan, or hundreds
-   of messages would cost as much as they do when each is alone.
+1. A packet that the kernel has been offered a part of goes out whole.
+2. The policy of its topic applies to a message that may be dropped (`Treatments`). Everything else,
+   and messages whose policy is to wait, stay on their account, in order.
+3. Chunks are handled whole, as they came, where possible: they are kept as one loan, or hundreds of
+   messages would cost as much as each alone.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from ._subscription_policies import Treatment, Treatments
 
 DEFAULT_BEHIND_LIMIT: Final = 256 << 20
-"""Bytes that are kept for all connections that are behind: as much as all may owe."""
+"""Bytes that are kept for all lagging connections: as much as all may owe."""
 
 SHORT: Final = Room(1, 1)
-"""What is kept where all together keep as much as they may: the last, or the first."""
+"""Kept when all together keep as much as they may: the last message, or the first."""
 
 OWN_PART: Final = 8
-"""Whose unread answers are an eighth of what all below one account may owe is in the way of those
-who wait there."""
+"""A peer whose own unread answers exceed this part (an eighth) of an ancestor's limit counts as
+blocking that ancestor."""
 
 STAYS: Final = (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)
-"""What is to be dealt with so stays where it is."""
+"""Policies under which messages stay on their account."""
 
 
 @attrs.frozen(slots=True, eq=False)
 class Dealing:
-    """What is done about one connection that is stuck."""
+    """The policies for one slow consumer."""
 
     treatments: Treatments
-    """With which messages what."""
+    """The policy for each message."""
     framing: Framing
-    """Knows messages from everything else."""
+    """Tells messages from everything else."""
     open_spool: OpenSpool | None = None
-    """Where messages are put aside (`StuckPolicy.SPILL`)."""
+    """Opens the place to spill messages to (`StuckPolicy.SPILL`)."""
     limit: int | None = None
-    """How many bytes all that are behind may keep together."""
+    """Most bytes that all lagging connections may keep together."""
 
     @property
     def kept(self) -> StuckPolicy:
-        """What is done with what may not be dropped: where anything else is, it is put aside."""
+        """The policy for undroppable packets: spill (else disconnect) where others are relieved."""
         policies = self.treatments.policies
         if not any(policy.relieves for policy in policies):
             return self.treatments.default.policy
@@ -63,16 +63,16 @@ class Dealing:
 
     @property
     def kept_patience(self) -> float:
-        """After how long that is done."""
+        """The patience before that."""
         relieving = [each.patience for each in self.treatments.every if each.policy.relieves]
         return min(relieving, default=self.treatments.default.patience)
 
 
 class OutletBacklog(Backlog):
-    """One spell of being behind, of one outlet.
+    """One spell of lagging, of one outlet.
 
     Attributes:
-        aside: Loans that nothing is to be done about, which follow what is being sent.
+        aside: Loans that stay as they are, behind the bytes that are being sent.
     """
 
     __slots__ = (
@@ -90,12 +90,12 @@ class OutletBacklog(Backlog):
         self._outlet = outlet
         self._dealing = dealing
         self.aside: deque[LoanedItem[list[Any]]] = deque()
-        # What is to be done with messages there, as far as somebody has asked.
+        # The treatments of messages there, as far as somebody has asked.
         self._found: Found | None = None
         keep = outlet.keep.marks()
         self._room = Room(keep[0], keep[1])
         self._kept = KeptMessages(dealing.framing, self._room)
-        # What is kept, as one loan of the backlog's account.
+        # Messages that are kept, as one loan of the backlog's account.
         self._loan: LoanedItem[list[Any]] | None = None
         self._spool: Spool | None = None
         self._more: trio.Event | None = None
@@ -104,7 +104,7 @@ class OutletBacklog(Backlog):
         return f"<OutletBacklog of {self._outlet.name}: {len(self)} kept>"
 
     def __len__(self) -> int:
-        """Return how many messages it keeps."""
+        """Return the number of messages that it keeps."""
         return len(self._kept) + (0 if self._spool is None else len(self._spool))
 
     def __bool__(self) -> bool:
@@ -118,7 +118,6 @@ class OutletBacklog(Backlog):
     # -- when it begins -------------------------------------------------------------------------
 
     def relieve(self) -> None:
-        """See `Backlog.relieve`."""
         self.take_over_begun()
         outlet = self._outlet
         queue = outlet.queue
@@ -129,7 +128,7 @@ class OutletBacklog(Backlog):
             self.put(loan)
 
     def put(self, loan: LoanedItem[list[Any]]) -> None:
-        """See `Backlog.put`; what the outlet only forwards stays as it is."""
+        """See `Backlog.put`; loans that the outlet only forwards stay as they are."""
         if loan.holder is not self._outlet:
             self.aside.append(loan)
             self._wake()
@@ -150,10 +149,10 @@ class OutletBacklog(Backlog):
             self.hold(loan.account, chunk, some, size, loan.opened)
 
     def undroppable(self) -> bool:
-        """Whether others wait for something that it can do nothing about by its policy.
+        """Whether others wait for something that its policy cannot move.
 
-        What its own peer has caused, as answers, is that one's own affair, unless others wait at an
-        account above, and it is much of what may be owed there (`OWN_PART`).
+        The debt that its own peer has caused, such as answers, is the peer's own affair, unless
+        others wait at an account above, and it is a large part of the limit there (`OWN_PART`).
         """
         outlet = self._outlet
         owner = outlet.owner
@@ -177,10 +176,10 @@ class OutletBacklog(Backlog):
             for place in owner.chain[1:]
         )
 
-    # -- what comes -----------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------
 
     def hold(self, account: Account, chunk: bytes, items: int, nbytes: int, opened: float) -> None:
-        """Deal with whole packets, for which `account` has been charged."""
+        """Handle whole packets, for which `account` has been charged."""
         dealing = self._dealing
         if not dealing.framing.may_drop(chunk):
             self._put_aside(account, chunk, items, nbytes, opened)
@@ -198,7 +197,7 @@ class OutletBacklog(Backlog):
             self._deal(policy, account, chunk[start:end], some, size, opened)
 
     def _sorted(self, chunk: bytes) -> Iterator[tuple[StuckPolicy, int, int, int]]:
-        """Yield the longest stretches that one policy is for: it, from where to where, how many."""
+        """Yield the longest stretches with one policy: policy, start, end, number of messages."""
         treatments = self._dealing.treatments
         policy: StuckPolicy | None = None
         first = last = count = 0
@@ -245,7 +244,7 @@ class OutletBacklog(Backlog):
             self._count_dropped(policy, items, nbytes)
             account.repay(items, nbytes, Outcome.DROPPED, outlet, opened)
             return
-        # What is kept is owed here before it is repaid there.
+        # Kept messages are charged here before they are repaid there.
         self.account.borrow(items, size)
         loan = self._loan
         if loan is None:
@@ -287,7 +286,7 @@ class OutletBacklog(Backlog):
         loan.bytes -= nbytes
         if not loan.items:
             self._loan = None
-        # It is as old as what comes next: what it began with may be long gone.
+        # It takes the age of the next message: its first one may be long gone.
         opened = self._kept.opened
         if opened is not None:
             loan.opened = opened
@@ -306,7 +305,7 @@ class OutletBacklog(Backlog):
         return open_spool(self._outlet, self._wake, self._outlet.give_up)
 
     def write(self) -> None:
-        """Hand to the disk what is to be there: after a commit."""
+        """Write spilled messages to the disk: after a commit."""
         if self._spool is not None:
             self._spool.write()
 
@@ -314,10 +313,10 @@ class OutletBacklog(Backlog):
         if self._more is not None:
             self._more.set()
 
-    # -- what goes ------------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------------
 
     def refill(self, nbytes: int) -> bool:
-        """Give the outlet what it is to send next, about `nbytes`; whether there is anything."""
+        """Give the outlet its next bytes to send, about `nbytes`; return whether there are any."""
         outlet = self._outlet
         queue = outlet.queue
         size = 0
@@ -354,7 +353,7 @@ class OutletBacklog(Backlog):
     # -- looking, and the end -------------------------------------------------------------------
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """Yield what is here, of the outlet's own."""
+        """Yield the loans here, of the outlet's own."""
         for loan in self.aside:
             if loan.holder is self._outlet:
                 yield loan
@@ -364,18 +363,18 @@ class OutletBacklog(Backlog):
             yield from self._spool.loans()
 
     def surplus(self) -> int:
-        """Tell of bytes that are kept and that no loan covers."""
+        """Return the bytes that are kept and that no loan covers."""
         covered = 0 if self._loan is None else self._loan.bytes
         return max(0, self._kept.nbytes - covered)
 
     def treatments_aside(self) -> set[Treatment]:
-        """Return what is to be done with messages that wait here to be sent."""
+        """Return the treatments of messages that wait here to be sent."""
         if self._found is None:
             self._found = Found()
         return self._found.look(self._dealing, self.aside, self._outlet)
 
     def settle_all(self, outcome: Outcome) -> None:
-        """Repay all that is here with `outcome`."""
+        """Repay everything here with `outcome`."""
         while self.aside:
             loan = self.aside.popleft()
             if loan.holder is self._outlet:
@@ -392,30 +391,29 @@ class OutletBacklog(Backlog):
             spool.close(outcome)
 
     def end(self, why: str) -> None:
-        """See `Backlog.end`."""
         self._close_spool()
         super().end(why)
 
 
 class Found:
-    """What is to be done with the messages in a line of loans that only grows at its end.
+    """Treatments of the messages in a line of loans that only grows at its end.
 
-    Each chunk is looked at once, however often somebody asks: 8 MiB of short messages are a tenth
-    of a second, and who is stuck is asked about several times at each look. Once something has been
-    taken off the front of the line, this is of no use any more.
+    Each chunk is scanned once, however often somebody asks: 8 MiB of short messages are a tenth of
+    a second, and each check of a slow consumer asks several times. Once something has been taken
+    off the front of the line, the result is of no use any more.
     """
 
     __slots__ = ("_chunks", "_loans", "_treatments")
 
     def __init__(self) -> None:
         self._treatments: set[Treatment] = set()
-        # How many loans have been looked at, and how many chunks of the last of them.
+        # How many loans have been scanned, and how many chunks of the last of them.
         self._loans = self._chunks = 0
 
     def look(
         self, dealing: Dealing, loans: Iterable[LoanedItem[Any]], outlet: Outlet
     ) -> set[Treatment]:
-        """Look at what has come since; return all that was found."""
+        """Scan new chunks; return all treatments found."""
         found = self._treatments
         if len(found) == len(dealing.treatments.every):
             return found
@@ -435,7 +433,7 @@ class Found:
 def treatments_of(
     dealing: Dealing, loans: Iterable[LoanedItem[Any]], outlet: Outlet
 ) -> set[Treatment]:
-    """Return what is to be done with the messages in some loans of an outlet."""
+    """Return the treatments of the messages in some loans of an outlet."""
     return Found().look(dealing, loans, outlet)
 
 

@@ -1,4 +1,4 @@
-"""What runs beside a relay and looks at its books, as a journal does."""
+"""Companions of a relay that look at its ledger, such as a journal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 from ..accounts import Ledger
 
 Beside: TypeAlias = Callable[[Ledger], AbstractAsyncContextManager[Collector | None]]
-"""Given the books before anybody can connect, it is entered; left when every connection has ended
-and what was owed is settled. It may have metrics, which the relay's pages show, or None."""
+"""Called with the ledger and entered before anybody can connect; left when every connection has
+ended and all debt is settled. It may have metrics, which the relay's pages show, or None."""
 
 
 @asynccontextmanager

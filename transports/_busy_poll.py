@@ -1,4 +1,4 @@
-"""Staying awake for a moment after something has come: latency, bought with CPU time.
+"""Busy polling for a moment after each read: latency, bought with CPU time.
 
 A loop that sleeps in the kernel takes time to wake up: in a virtual machine, whose idle core has
 been given back, 40 us of the 80 that a message to nine subscribers took (measured, 1,500 a second).
@@ -6,7 +6,7 @@ Others use the core meanwhile, and the next message finds its caches empty. So f
 each read the loop goes round without sleeping, as the kernel does for sockets with
 `net.core.busy_poll`, and a hypervisor with `halt_poll_ns`.
 
-It costs what it takes: all of a core while messages come closer together than that.
+The cost is all of a core while messages come closer together than that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BusyPoll:
         self._touched = trio.Event()
 
     def touch(self) -> None:
-        """Stay awake from now on for as long as that."""
+        """Stay awake for so long from now on."""
         self._until = trio.current_time() + self.seconds
         self._touched.set()
 
@@ -53,12 +53,12 @@ class BusyPoll:
                 await self._touched.wait()
 
     def link(self, sock: Connected, peer: str) -> Link:
-        """Return a link for an accepted connection, of which each read is a touch."""
+        """Return a link for an accepted connection whose reads are touches."""
         return _TouchingLink(sock, peer, self)
 
 
 class _TouchingLink(Link):
-    """A link that tells when something has come."""
+    """A link whose reads are touches."""
 
     __slots__ = ("_busy",)
 
@@ -67,7 +67,6 @@ class _TouchingLink(Link):
         self._busy = busy
 
     async def receive(self) -> bytes:
-        """See `Link.receive`."""
         data = await super().receive()
         self._busy.touch()
         return data

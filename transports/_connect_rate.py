@@ -1,4 +1,4 @@
-"""How fast one address may open connections."""
+"""The rate at which one address may open connections."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ connects costs the relay 0.2 ms of CPU time, with TLS 0.7."""
 @attrs.define(slots=True)
 class _Bucket:
     due: float = float("-inf")
-    """When all connections so far would have come at the rate."""
+    """The time at which all connections so far would have come at the rate."""
 
 
 class ConnectRate:
-    """Says how long the next connection of an address waits.
+    """Returns how long the next connection of an address waits.
 
     A token bucket for each address that holds a second's worth, kept as one time: the generic cell
     rate algorithm (ITU-T I.371). Connections above the rate are not refused: each has a place in
-    a line of its address's own, as long as its turn comes within `longest`.
+    its address's line, as long as its turn comes within `longest`.
 
     Args:
-        rate: Connections a second; None: as many as come.
+        rate: Connections a second; None: any number.
         longest: Seconds that a connection may wait.
         remembered: Addresses that are remembered; one that is not has a full bucket.
     """
@@ -38,11 +38,11 @@ class ConnectRate:
         self._buckets: Lately[str, _Bucket] = Lately(_Bucket, remembered)
 
     def __len__(self) -> int:
-        """Return how many addresses are remembered."""
+        """Return the number of remembered addresses."""
         return len(self._buckets)
 
     def wait(self, address: str | None, now: float) -> float | None:
-        """Return how many seconds the next connection waits; None: too long, it is refused.
+        """Return the seconds that the next connection waits; None: too long, it is refused.
 
         A connection that is refused takes no place in the line.
         """

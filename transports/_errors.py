@@ -1,7 +1,7 @@
 """The errors of the transports.
 
-Rule: whatever bytes a peer sends, nothing but `RemoteProtocolError` comes of parsing them. A
-session catches that one type, closes that one connection and goes on serving the others.
+Rule: whatever bytes a peer sends, parsing them raises nothing but `RemoteProtocolError`. A session
+catches that one type, closes that one connection and goes on serving the others.
 """
 
 
@@ -10,7 +10,7 @@ class TransportError(Exception):
 
 
 class ProtocolError(TransportError):
-    """Somebody broke the rules of a wire protocol; see the two subclasses for who."""
+    """A violation of a wire protocol; the two subclasses say which side's."""
 
 
 class LocalProtocolError(ProtocolError):

@@ -1,4 +1,4 @@
-"""Turns at something of which there is little, fair by whose they are."""
+"""Turns at a scarce resource, fair by owner."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Final
 import trio
 
 QUEUE: Final = 4_096
-"""Turns that one may wait for at a time; as many connections as wait to be accepted."""
+"""Most turns that one owner may wait for; as many connections as wait to be accepted."""
 
 
 class QueueFullError(Exception):
-    """Somebody waits for too many turns already."""
+    """An owner waits for too many turns already."""
 
 
 class FairTurns:
-    """So many may have a turn at a time; the others wait, one of each after the other.
+    """Limits turns at a time; the others wait, one of each owner after the other.
 
-    Those that come first have every other turn, as long as there are any: the others go on, too.
+    Owners that come first have every other turn, as long as there are any: the others go on, too.
 
     Args:
         at_once: Turns at a time.
-        queue: Turns that one may wait for.
+        queue: Turns that one owner may wait for.
 
     Attributes:
         at_once: See above.
@@ -33,7 +33,7 @@ class FairTurns:
         self.at_once = at_once
         self.queue = queue
         self._taken = 0
-        # By whether they come first: by whose they are, in the order of their next turns.
+        # By whether they come first: by owner, in the order of their next turns.
         self._waiting: tuple[OrderedDict[object, deque[trio.Event]], ...] = (
             OrderedDict(),
             OrderedDict(),
@@ -42,16 +42,16 @@ class FairTurns:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of those that wait."""
         return sum(len(line) for lines in self._waiting for line in lines.values())
 
     async def take(self, whose: object, *, first: bool = False) -> None:
-        """Wait for a turn, which lasts until `leave`. A checkpoint if it has to be waited for.
+        """Wait for a turn, which lasts until `leave`. A checkpoint if there is none at once.
 
         Cancellation: the place is given up; a turn that has come is passed on.
 
         Raises:
-            QueueFullError: It waits for too many already.
+            QueueFullError: The owner waits for too many already.
         """
         if self._taken < self.at_once:
             self._taken += 1
@@ -74,7 +74,7 @@ class FairTurns:
             raise
 
     def leave(self) -> None:
-        """End a turn; it goes to who is next."""
+        """End a turn; it goes to the next in line."""
         self._next = not self._next
         for lines in (self._waiting[not self._next], self._waiting[self._next]):
             if lines:

@@ -1,4 +1,4 @@
-"""How two topic filters stand to each other: MQTT's wildcards on both sides (section 4.7)."""
+"""Relations of two topic filters: MQTT's wildcards on both sides (section 4.7)."""
 
 
 def overlap(first: str, second: str) -> bool:

@@ -1,10 +1,10 @@
-"""Who sends: the reader, at the end of its read.
+"""Sending by the reader, at the end of its read.
 
-What a read causes is first handed to every outlet that it reaches; then each outlet sends once,
-without blocking, straight from the reader's task. A task of an outlet's own exists only while its
+The events of a read are first handed to every outlet that they reach; then each outlet sends once,
+without blocking, straight from the reader's task. An outlet has a task of its own only while its
 connection is blocked. Measured against a writer task for each connection: 0.093 instead of 0.169
-CPU seconds per million deliveries pipelined, 8.7 instead of 20 with one message in flight.
-(What is handed over last in a read need not wait for the others: see `_at_once.py`.)
+CPU seconds per million deliveries pipelined, 8.7 instead of 20 with one message in flight. (The
+last run of a read need not wait for the others: see `_at_once.py`.)
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Flusher:
 
     Attributes:
         dirty: Outlets with something unsent, in the order in which they got it.
-        corks: How many blocks of `corked` are being run.
-        nursery: Where blocked outlets' tasks live: never in a publisher's, which ends before them.
-        scheduler: Who tells connections when it is their turn to work.
+        corks: The number of `corked` blocks that are running.
+        nursery: The nursery of blocked outlets' tasks: never a publisher's, which ends before them.
+        scheduler: Tells connections when it is their turn to work.
     """
 
     __slots__ = ("corks", "dirty", "nursery", "scheduler")
@@ -63,14 +63,14 @@ class Flusher:
             self.corks -= 1
 
     def ready(self) -> None:
-        """A turn has been committed: send, unless a reader has more to hand over first."""
+        """Send after a committed turn, unless a reader has more to hand over first."""
         if not self.corks:
             self.flush_now()
 
     def flush_now(self) -> None:
-        """Send what can be sent to every outlet that has something, without giving others a turn.
+        """Send to every outlet that has something, without giving others a turn.
 
-        Never raises: what goes wrong with an outlet's connection ends that connection.
+        Never raises: an error of an outlet's connection ends that connection.
         """
         while self.dirty:
             dirty = self.dirty
@@ -84,12 +84,13 @@ class Flusher:
                 _flush(dirty[start : start + OUTLETS_A_STEP], clock() - began)
 
     async def flush(self, work: Work | None = None) -> None:
-        """Send what can be sent; not a checkpoint, unless there are very many outlets.
+        """Send to every outlet that has something; a checkpoint only with very many outlets.
 
         Args:
-            work: What has begun and this is a part of; others have their turn in between.
+            work: The running work that this is a part of; others have their turn in between.
 
-        Cancellation: everything has been sent or is waiting for its connection afterwards, too.
+        Cancellation: even then everything has been sent or is waiting for its connection
+        afterwards.
         """
         if len(self.dirty) <= OUTLETS_A_STEP:
             self.flush_now()
@@ -111,9 +112,9 @@ class Flusher:
 def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
     """Send once to each outlet, and repay what went out at once, in one sum for each account.
 
-    Nobody can look in between, and most of what one flush sends is owed by one account: a fan-out.
-    What goes out at once is as old as its outlet had to wait for its turn, in seconds: it takes no
-    clock to know that it is nothing where there are few outlets.
+    Nothing can observe the ledger in between, and most of one flush is owed by one account: a
+    fan-out. Bytes that go out at once are as old as the wait of their outlet for its turn, in
+    seconds: where there are few outlets that is nothing, without asking a clock.
     """
     if outlets[0].ledger.recorder is not None:
         _flush_and_tell(outlets, waited)
@@ -153,7 +154,7 @@ def _flush(outlets: list[Outlet], waited: float = 0.0) -> None:
 
 
 def _flush_others(failed: Outlet, exc: Exception, left: Iterator[Outlet], waited: float) -> None:
-    """End the connection of an outlet that has raised, and send to those behind it all the same."""
+    """End the connection of an outlet that has raised; send to those behind it all the same."""
     others = list(left)
     try:
         failed.ledger.faults.note(failed, SENDING, exc)
@@ -163,9 +164,10 @@ def _flush_others(failed: Outlet, exc: Exception, left: Iterator[Outlet], waited
 
 
 def _flush_and_tell(outlets: list[Outlet], waited: float) -> None:
-    """Do the same, for who records each loan."""
+    """Do the same for a recorder, which records each loan."""
     if len(outlets) == 1:
-        # A message to one subscriber is a flush of its own: as much again is spared without lists.
+        # A message to one subscriber is a flush of its own: doing without lists saves as much
+        # again.
         outlet = outlets[0]
         try:
             loan = outlet.flush()

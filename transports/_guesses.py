@@ -1,15 +1,16 @@
-"""Wrong passwords are answered later and later, and few of them at a time.
+"""Password guessing: wrong passwords are answered later and later, and few of them at a time.
 
 A password that is right is never delayed. One that is wrong is answered after 2, 4, 8, then 15 s
-(Dovecot's authentication penalty), by how often its address was wrong lately, or, with more
-patience, its user at all addresses. Only some answers may be due at a time, for one address and for
-one user: while they are, further attempts are refused without a look at the password. So whoever
-opens many connections at once makes no more guesses than somebody who waits for each answer.
+(Dovecot's authentication penalty). The delay depends on how often its address was wrong lately, or,
+with more patience, its user at all addresses. Only some answers may be due at a time, for one
+address and for one user: while they are, further attempts are refused without a look at the
+password. So a client that opens many connections at once makes no more guesses than one that waits
+for each answer.
 
-That would lock out a user whom others try. Therefore an attempt from where the user was right
-lately (the same address, user and client identifier) is looked at all the same, until it was wrong
-a few times itself. OWASP's "Slow Down Online Guessing Attacks with Device Cookies" does that with a
-cookie, which MQTT has not.
+That would lock out a user whose password others guess. Therefore an attempt from where the user was
+right lately (the same address, user and client identifier) is looked at all the same, until it was
+wrong a few times itself. OWASP's "Slow Down Online Guessing Attacks with Device Cookies" does that
+with a cookie, which MQTT has not.
 
 All sans-I/O: times are passed in.
 """
@@ -47,7 +48,7 @@ class _Wrongs:
     count: int = 0
     last: float = float("-inf")
     due: deque[float] = attrs.field(factory=deque[float])
-    """When answers are due, that are delayed."""
+    """The times at which delayed answers are due."""
 
     def forgive(self, now: float) -> None:
         while self.due and self.due[0] <= now:
@@ -75,11 +76,11 @@ class Attempt:
 
 
 class Guesses:
-    """Says which attempts are looked at, and when those that were wrong are answered.
+    """Decides which attempts are checked, and when wrong ones are answered.
 
     Args:
         longest: The longest delay of an answer, in seconds; 0: none is delayed, and every attempt
-            is looked at.
+            is checked.
         remembered: Addresses, users, and log-ins that were right, that are remembered, of each.
     """
 
@@ -90,7 +91,7 @@ class Guesses:
         self._right: Lately[Attempt, _Wrongs] = Lately(_Wrongs, remembered)
 
     def __len__(self) -> int:
-        """Return how much is remembered."""
+        """Return the number of remembered entries."""
         return len(self._addresses) + len(self._users) + len(self._right)
 
     def trusts(self, attempt: Attempt) -> bool:
@@ -99,7 +100,7 @@ class Guesses:
         return known is not None and known.count <= FREE_OF_ADDRESS
 
     def looks_at(self, attempt: Attempt, now: float) -> bool:
-        """Whether the password of an attempt is to be looked at; else it is refused at once."""
+        """Whether the password of an attempt is checked; else it is refused at once."""
         if not self.longest or self.trusts(attempt):
             return True
         return all(
@@ -109,13 +110,13 @@ class Guesses:
     def right(self, attempt: Attempt) -> None:
         """Note that a password was right.
 
-        What its address was wrong about before stays: who has a password of his own must not be
-        able to guess other users' in between.
+        Earlier wrong guesses of its address still count: somebody with a password of his own must
+        not be able to guess other users' in between.
         """
         self._right.of(attempt).count = 0
 
     def wrong(self, attempt: Attempt, now: float) -> float:
-        """Note that a password was wrong; return how many seconds later that is to be said."""
+        """Note that a password was wrong; return the delay of the answer in seconds."""
         known = self._right.get(attempt)
         if known is not None:
             known.add(now)
@@ -125,13 +126,13 @@ class Guesses:
         delay = min(self.longest, max(wrongs.delay(free) for wrongs, free, _ in about))
         if delay:
             for wrongs, _, most in about:
-                # In order of time, but for few: what is due later is also looked at later.
+                # In order of time, except for few: an answer due later is also removed later.
                 if len(wrongs.due) < most:
                     wrongs.due.append(max(now + delay, wrongs.due[-1] if wrongs.due else 0.0))
         return delay
 
     def _known(self, attempt: Attempt, now: float, *, make: bool) -> list[tuple[_Wrongs, int, int]]:
-        """Return what is known of an address and a user, how much is free, and how many due."""
+        """Return the records of an address and a user, how many are free, and how many due."""
         about: list[tuple[_Wrongs, int, int]] = []
         user = self._users.of(attempt.user) if make else self._users.get(attempt.user)
         if user is not None:

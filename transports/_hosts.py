@@ -1,8 +1,8 @@
-"""By which names a browser may know this machine.
+"""Host names by which a browser may know this machine.
 
-A page on the Web may have its own name point to an address of ours (DNS rebinding). That name is
-then what the browser says in `Host` and `Origin`. It cannot be an address, nor this machine's own
-name: whoever made the page has no say in where those lead.
+A page on the Web may have its own name point to an address of ours (DNS rebinding). The browser
+then sends that name in `Host` and `Origin`. An attacker's name cannot be an address, nor this
+machine's own name: the author of the page has no say in where those lead.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def host_of(given: str) -> str | None:
 
 
 def is_own(host: str, names: Collection[str] = ()) -> bool:
-    """Whether nobody else can have chosen a host: an address, localhost, or one of our names.
+    """Whether no attacker can have chosen a host: an address, localhost, or one of our names.
 
     Args:
-        host: As `host_of` has it.
-        names: Those that were given; the one that the machine has itself is always one.
+        host: As from `host_of`.
+        names: The configured names; the machine's own is always one.
     """
     return host in names or host in ("localhost", socket.gethostname().lower()) or is_address(host)
 

@@ -1,21 +1,22 @@
-"""Unfinished input: what peers have sent that cannot be handled yet, in one book.
+"""Unfinished input in one book: bytes of peers that cannot be handled yet.
 
 A connection holds input while a packet of it is not complete, while it waits for funds and is
-looked ahead at, and while it waits for its turn. Above `FREE_BYTES` it is a loan on the account of
-its share: the address that it comes from before it has logged in, and then its user, or again the
-address where users are not verified. All shares are below one account, `input`, which owes for what
-is in RAM (`Ledger.at_rest`), so the audit, the metrics and the pages show it as they show `kept`.
+looked ahead at, and while it waits for its turn. Above `FREE_BYTES` the input is a loan on the
+account of its share: the address that it comes from before it has logged in, and then its user, or
+again the address where users are not verified. All shares are below one account, `input`, which
+owes for bytes in RAM (`Ledger.at_rest`), so the audit, the metrics and the pages show it as they
+show `kept`.
 
 Rules of this file:
 1. Nothing of a packet that is not complete has been accepted, so its connection can be cut without
-   loss (rule 7). One that is looked ahead at is never cut for that: it is not read on.
-2. When there is too much of it, the share that has most goes first, and of that the connection that
+   loss (rule 7). A connection that is looked ahead at is never cut for that: it is not read on.
+2. When there is too much input, the share that has most goes first, and in it the connection that
    has made no progress for the longest. A share that has less than that one never pays for it.
-3. Within one share a connection that has just made progress is not cut for another one: that one
-   is not read on, until one of them is done, or has made no progress for a while. Where all wait
-   so, the largest goes.
-4. What is looked ahead at is at most half of all, and each connection may have as much of it as is
-   free: all have the same, and something is left for the next.
+3. Within one share a connection that has just made progress is not cut for another one: that one is
+   not read on, until one of them is done, or has made no progress for a while. Where all wait so,
+   the largest goes.
+4. Input that is looked ahead at is at most half of all, and each connection may have as much of it
+   as is free: all have the same, and something is left for the next.
 
 Source: max-min fairness; for 4., the dynamic thresholds of shared-memory switches (Choudhury and
 Hahne, 1998).
@@ -42,11 +43,11 @@ INPUT_ACCOUNT: Final = "input"
 """The account above those of all shares."""
 
 FREE_BYTES: Final = 4 << 10
-"""What a connection may hold without a loan: most never hold more, and a read costs them one
+"""Bytes that a connection may hold without a loan: most never hold more, and a read costs them one
 comparison. With 10,000 connections it is 40 MB."""
 
 AHEAD_FLOOR: Final = 16 << 10
-"""What a connection that waits may hold in any case, so that what it acknowledges gets through
+"""Bytes that a connection that waits may hold in any case, so that its acknowledgements get through
 when the budget is used up: 4,000 acknowledgements. With 10,000 connections it is 160 MB. Where an
 acknowledgement is behind more than that, patience ends the wait (rule 11)."""
 
@@ -57,27 +58,27 @@ DEFAULT_ADDRESS_INPUT_LIMIT: Final = 4 << 20
 """Before login: two hundred CONNECTs of the largest size at a time."""
 
 DEFAULT_USER_INPUT_LIMIT: Final = 32 << 20
-"""Half of all: no user alone uses up what there is."""
+"""Half of all: no user alone uses up all input."""
 
 PROGRESS_BYTES: Final = 1 << 10
 """Fewer bytes than that are no progress: a byte a second would hold a place for ever."""
 
 STALL_SECONDS: Final = 0.5
-"""Without progress for so long, a connection may be cut for another one of the same share."""
+"""A connection without progress for so long may be cut for another one of the same share."""
 
 PAUSE_SECONDS: Final = 0.05
-"""How often a connection that is not read on looks whether there is room."""
+"""The interval at which a connection that is not read on checks whether there is room."""
 
 PAUSED_SECONDS: Final = 10.0
-"""For so long a connection is not read on for want of room; then it is cut itself."""
+"""A connection may be paused so long for want of room; then it is cut itself."""
 
 LOG_SECONDS: Final = 1.0
-"""How often at most the log tells of connections that were cut."""
+"""The least interval between log lines about connections that were cut."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class InputLimits:
-    """How much unfinished input there may be, in bytes; None is no limit."""
+    """Limits on unfinished input, in bytes; None is no limit."""
 
     total: int | None = DEFAULT_INPUT_LIMIT
     """Of all connections."""
@@ -88,7 +89,7 @@ class InputLimits:
 
 
 def address_of(peer: str) -> str:
-    """Return the address that a peer's share is known by: of IPv6, the /64 that one site has.
+    """Return the address that names a peer's share: of IPv6, the /64 that one site has.
 
     `peer` is an address and a port (`127.0.0.1:1883`), or a path and a number (`/run/s#7`).
     """
@@ -101,9 +102,9 @@ class Share:
     """The input of one address, or of one user.
 
     Attributes:
-        name: What it is called.
-        limit: How many bytes it may have, or None.
-        account: Who owes for it.
+        name: Its name.
+        limit: Most bytes it may have, or None.
+        account: The account that owes for it.
         order: Its connections that wait for their peers, the one first that has made no progress
             for longest.
         paused: Those that wait for room.
@@ -121,7 +122,7 @@ class Share:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has more than it may have."""
+        """Whether it is above its limit."""
         return self.limit is not None and self.account.debt_bytes > self.limit
 
     def stalled(self, but: HeldInput | None = None) -> HeldInput | None:
@@ -135,11 +136,11 @@ class Share:
 
 
 class HeldInput(Holder):
-    """The unfinished input of one connection: one loan, whose bytes follow what is held.
+    """The unfinished input of one connection: one loan, whose bytes follow the input held.
 
     Attributes:
-        share: Whose it is.
-        moved_at: When it has made progress last.
+        share: Its share.
+        moved_at: The time of its last progress.
     """
 
     __slots__ = ("_book", "_cut", "_loan", "_mark", "_measure", "_whose", "moved_at", "share")
@@ -172,11 +173,11 @@ class HeldInput(Holder):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes are charged."""
+        """The bytes that are charged."""
         return 0 if self._loan is None else self._loan.bytes
 
     def note(self, nbytes: int, *, ahead: bool = False) -> None:
-        """Charge what is held now; `ahead`: the connection waits for something of this side's."""
+        """Charge the input held now; `ahead`: the connection waits for this side."""
         loan = self._loan
         account = self.share.account
         if loan is None:
@@ -204,7 +205,7 @@ class HeldInput(Holder):
             order[self] = None
 
     def may_grow(self) -> bool:
-        """Whether the connection may be read on; it can be cut from now on, whichever it is."""
+        """Return whether to read on; from now on the connection can be cut in either case."""
         share = self.share
         if not self._book.make_room(self):
             share.order.pop(self, None)
@@ -228,7 +229,6 @@ class HeldInput(Holder):
         """See `Holder.ready`."""
 
     def loans(self) -> Iterator[LoanedItem[None]]:
-        """See `Holder.loans`."""
         if self._loan is not None:
             yield self._loan
 
@@ -238,12 +238,12 @@ class HeldInput(Holder):
         return (surplus, "bytes of input") if surplus > 0 else None
 
     def give_up(self, why: str) -> None:
-        """See `Holder.give_up`: cut the connection; what it has sent is dropped at once."""
+        """See `Holder.give_up`: cut the connection; its input is dropped at once."""
         self.ledger.faults.call(self._whose, "cutting it", self._cut, why)
         self.close(Outcome.WRITTEN_OFF)
 
     def close(self, outcome: Outcome = Outcome.DELIVERED) -> None:
-        """Note that nothing is held any more that counts. Idempotent."""
+        """End the loan: nothing is held any more that counts. Idempotent."""
         share = self.share
         self._wait_for_nobody()
         loan, self._loan = self._loan, None
@@ -261,14 +261,14 @@ class InputBook:
     """All unfinished input of one relay.
 
     Args:
-        ledger: Where it is charged.
-        limits: How much there may be.
+        ledger: The ledger that it is charged in.
+        limits: The limits on it.
 
     Attributes:
-        read_bytes: The most that a connection reads at once: little while half of it is used up, as
-            thousands of them may read at the same moment.
+        read_bytes: Most bytes that a connection reads at once: little while half of the limit is
+            used up, as thousands of them may read at the same moment.
         shares: Those that have any, by name.
-        cut: How many connections have been cut for it.
+        cut: The number of connections that have been cut for it.
     """
 
     def __init__(self, ledger: Ledger, limits: InputLimits | None = None) -> None:
@@ -278,7 +278,7 @@ class InputBook:
         self.shares: dict[str, Share] = {}
         self.cut = 0
         self._account: Account | None = None
-        # What is looked ahead at, by connection, and in all.
+        # Bytes that are looked ahead at, by connection, and in all.
         self._ahead: dict[HeldInput, int] = {}
         self._ahead_bytes = 0
         self._logged = -LOG_SECONDS
@@ -289,7 +289,7 @@ class InputBook:
 
     @property
     def nbytes(self) -> int:
-        """How much there is."""
+        """The bytes of all of it."""
         return 0 if self._account is None else self._account.debt_bytes
 
     def before_login(self, peer: str) -> tuple[str, int | None]:
@@ -301,7 +301,7 @@ class InputBook:
         return f"{INPUT_ACCOUNT}/user/{user}", self.limits.user
 
     def of_address(self, peer: str) -> tuple[str, int | None]:
-        """Return name and limit of a peer's share where nobody knows who it is.
+        """Return name and limit of the share of a peer whose user is unknown.
 
         All of a site's clients may come from one address, so that the total alone bounds it.
         """
@@ -322,9 +322,9 @@ class InputBook:
         Args:
             name: See `before_login`, `of_user`, `of_address`.
             limit: Likewise.
-            peer: What the connection is known by.
-            whose: Whose fault it is if `cut` fails; see `Faults`.
-            measure: Says how much is held.
+            peer: The connection's name.
+            whose: The party at fault if `cut` fails; see `Faults`.
+            measure: Returns the bytes held.
             cut: Ends the connection for the reason given, and drops its input at once.
         """
         share = self.shares.get(name)
@@ -339,7 +339,7 @@ class InputBook:
         return HeldInput(self, share, peer, whose, measure=measure, cut=cut)
 
     def close_share(self, share: Share) -> None:
-        """Forget a share of which nothing is left."""
+        """Forget an empty share."""
         del self.shares[share.name]
         share.account.close()
         if not self.shares:
@@ -348,7 +348,7 @@ class InputBook:
                 account.close()
 
     def note_change(self, held: HeldInput, ahead: int) -> None:
-        """Note that `held` has changed, and how much of it is looked ahead at."""
+        """Note that `held` has changed, and how many bytes of it are looked ahead at."""
         before = self._ahead.pop(held, 0)
         if ahead:
             self._ahead[held] = ahead
@@ -358,14 +358,14 @@ class InputBook:
         self.read_bytes = LITTLE_BYTES if tight else READ_BYTES
 
     def stretch(self, most: int) -> int:
-        """Return how much a connection that waits may be looked ahead at, of `most` bytes."""
+        """Return how many of `most` bytes a waiting connection may be looked ahead at."""
         total = self.limits.total
         if total is None:
             return most
         return min(most, max(AHEAD_FLOOR, total // 2 - self._ahead_bytes))
 
     def make_room(self, held: HeldInput) -> bool:
-        """See that there is room for more input of `held`; False if it has to wait.
+        """Make room for more input of `held`; False if it has to wait.
 
         Cuts connections for it, as the rules of this file say.
         """
@@ -385,13 +385,13 @@ class InputBook:
         return True
 
     def _of_same(self, held: HeldInput) -> HeldInput | None:
-        """Return whom of the same share to cut for `held`, if anybody."""
+        """Return the connection of the same share to cut for `held`, if any."""
         share = held.share
         latest = self.ledger.clock() - STALL_SECONDS
         victim = share.stalled(held)
         if victim is not None and victim.moved_at <= latest:
             return victim
-        # Where all wait for room, none would ever be done.
+        # Where all wait for room, none would ever finish.
         if victim is None and held.moved_at <= latest:
             victim = share.largest(held)
             if victim is not None and victim.nbytes >= held.nbytes:
@@ -432,7 +432,7 @@ class InputBook:
                 self.cut_for(held, f"a packet made no progress for {patience:g} s")
 
     def relieve(self, nbytes: int) -> int:
-        """Cut those that hold most until `nbytes` less are held, or nobody can be; return how much.
+        """Cut the largest until `nbytes` are released, or none is left to cut; return the bytes.
 
         For the alarm of memory.
         """
@@ -448,6 +448,6 @@ class InputBook:
         return before - self.nbytes
 
     def _heaviest(self) -> Share | None:
-        """Return the share that has most, of those of which a connection can be cut."""
+        """Return the share that has most, among those with a connection to cut."""
         some = (share for share in self.shares.values() if share.order or share.paused)
         return max(some, key=lambda share: share.account.debt_bytes, default=None)

@@ -1,4 +1,4 @@
-"""What a relay keeps: sessions, queues and retained publications; on disk, or else in RAM."""
+"""Storage of a relay: sessions, queues and retained publications; on disk, or else in RAM."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from .subscriptions._sink_disk import PREFIX as SINK_PREFIX
 logger = logging.getLogger("clearfunds.relay")
 
 DISK_ACCOUNT = "disk"
-"""The account above those of all queues, for what is at rest on disk. Apart from `server`: what is
-on disk does not count for what may be in RAM."""
+"""The account above those of all queues, for messages at rest on disk. Apart from `server`: bytes
+on disk do not count against the limit for RAM."""
 
 RAM_ACCOUNT = "kept"
-"""The same in a relay without a store: what is at rest in RAM."""
+"""The same in a relay without a store: for messages at rest in RAM."""
 
 
 @asynccontextmanager
 async def open_keeping(
     settings: KeepingSettings, flusher: Flusher
 ) -> AsyncGenerator[Shelves | RamShelves]:
-    """Open what a relay keeps things in, for as long as the block lasts.
+    """Open the storage of a relay for as long as the block lasts.
 
     Raises:
         StoreError: If the store cannot be opened.
@@ -63,7 +63,7 @@ def keep_sessions(
     *,
     queue: Callable[..., SessionQueue] = SessionQueue,
 ) -> None:
-    """Let `mqtt` keep what its clients ask for, and take up what is there already.
+    """Let `mqtt` keep persistent sessions, and restore those that are there already.
 
     `queue` makes the queue of a session.
     """
@@ -105,7 +105,7 @@ def keep_sessions(
 
 
 def _clock(noted: bytes | None) -> PassedTime:
-    """Return the clock by which what is kept expires; it goes on from where it was noted."""
+    """Return the clock for expiry in the store; it goes on from where it was noted."""
     if noted is None:
         return PassedTime()
     try:
@@ -120,7 +120,7 @@ def _clock(noted: bytes | None) -> PassedTime:
 
 
 def _note_trouble(ledger: Ledger, sentence: str | None) -> None:
-    """Let the pages tell of what is wrong with the store."""
+    """Show trouble with the store on the pages."""
     if sentence is None:
         ledger.troubles.pop("store", None)
     else:
@@ -136,7 +136,7 @@ def _at_rest(ledger: Ledger, keeping: Shelves | RamShelves, settings: KeepingSet
 
 
 def _paging(server: Account, settings: KeepingSettings) -> BackingFactory:
-    """Return the policy by which queues page; see `KeepingSettings.paging`.
+    """Return the paging policy of queues; see `KeepingSettings.paging`.
 
     `server` is the account that alarms halt.
     """
@@ -171,10 +171,11 @@ def subscription_server(
     make: Callable[..., RangeSubscription] = RangeSubscription,
     certificates: bool = False,
 ) -> SubscriptionServer:
-    """Make the side of a relay that readers of ranges connect to; see `transports.subscriptions`.
+    """Make the server for readers of ranges; see `transports.subscriptions`.
 
-    With a store, what durable subscriptions have there is taken up. `make` makes a subscription.
-    Users are those of MQTT, with their passwords; `certificates`: or who certificates say.
+    With a store, the state of durable subscriptions there is restored. `make` makes a subscription.
+    Users are those of MQTT, with their passwords; with `certificates`, those that certificates
+    name.
     """
     common: ServerSettings = mqtt.settings
     store = keeping.store if isinstance(keeping, Shelves) else None

@@ -1,9 +1,9 @@
-"""What a connection that is behind keeps of what it has not taken, by each policy that drops.
+"""Messages that a lagging connection keeps, by each policy that drops.
 
 Rules of this file:
-1. What is kept is bounded in messages and in bytes; but one frame is kept whatever its size.
-2. It comes out in the order in which it came; of one topic always, whatever the policy.
-3. Nothing here owes: what is put in and what is dropped is told as numbers, to who does.
+1. The kept messages are bounded in number and in bytes; but one frame is kept whatever its size.
+2. They come out in the order in which they came; of one topic always, whatever the policy.
+3. Nothing here owes: additions and drops are returned as numbers, to the owner of the debt.
 
 Frames are whole packets of one protocol, several to a chunk: `Framing` knows where they begin.
 """
@@ -19,25 +19,25 @@ import attrs
 from ..accounts import StuckPolicy
 
 Frame = tuple[bytes | None, int, int, int]
-"""A frame: its key (None: it has none), where it begins and ends, and how many messages it is.
-Equal keys are one topic."""
+"""A frame: its key (None: it has none), its start and end, and its number of messages. Equal keys
+are one topic."""
 
 
 class Framing(Protocol):
-    """What is known of one protocol's packets."""
+    """The frame structure of one protocol's packets."""
 
     def may_drop(self, chunk: bytes) -> bool:
         """Whether a chunk is messages, which may be dropped, and nothing else."""
         ...
 
     def frames(self, chunk: bytes, start: int = 0) -> Iterator[Frame]:
-        """Yield each frame from `start` on; only of what `may_drop`."""
+        """Yield each frame from `start` on; only for chunks that `may_drop`."""
         ...
 
 
 @attrs.frozen(slots=True)
 class Room:
-    """How much may be kept."""
+    """A limit on kept messages."""
 
     items: int
     nbytes: int
@@ -45,7 +45,7 @@ class Room:
 
 @attrs.define(slots=True)
 class Size:
-    """How much something is."""
+    """A size in messages and bytes."""
 
     items: int = 0
     nbytes: int = 0
@@ -62,9 +62,9 @@ class _Chunk:
     data: bytes
     items: int
     opened: float
-    """When it was published."""
+    """The time of its publication."""
     start: int = 0
-    """Where what is left of it begins: it is not copied for each message that it loses."""
+    """The start of the rest: the chunk is not copied for each message that it loses."""
 
     @property
     def nbytes(self) -> int:
@@ -72,16 +72,16 @@ class _Chunk:
 
 
 class Kept(Protocol):
-    """What is kept by one policy."""
+    """Messages that are kept by one policy."""
 
     size: Size
 
     def add(
         self, number: int, chunk: bytes, items: int, opened: float, room: Room
     ) -> tuple[int, int]:
-        """Keep what there is room for; return the (items, bytes) that are dropped for it.
+        """Keep as much as there is room for; return the (items, bytes) that are dropped for it.
 
-        `number` is the chunk's place among all of them, `opened` when it was published.
+        `number` is the chunk's place among all of them, `opened` the time of its publication.
         """
         ...
 
@@ -90,11 +90,11 @@ class Kept(Protocol):
         ...
 
     def first(self) -> tuple[int, float] | None:
-        """Return the number of the first chunk, and when it was published; None: there is none."""
+        """Return the number and the publication time of the first chunk; None: there is none."""
         ...
 
     def take(self) -> tuple[bytes, int]:
-        """Take out the first chunk; return it and how many messages it is."""
+        """Take out the first chunk; return it and its number of messages."""
         ...
 
 
@@ -131,19 +131,17 @@ class NewestKept(_Line):
     def add(
         self, number: int, chunk: bytes, items: int, opened: float, room: Room
     ) -> tuple[int, int]:
-        """See `Kept.add`."""
         self._append(number, chunk, items, opened)
         return self.shrink(room)
 
     def shrink(self, room: Room) -> tuple[int, int]:
-        """See `Kept.shrink`."""
         dropped = Size()
         size, chunks = self.size, self._chunks
         while chunks and (size.items > room.items or size.nbytes > room.nbytes):
             head = chunks[0]
             rest = size.items - head.items
             if rest and (rest >= room.items or size.nbytes - head.nbytes >= room.nbytes):
-                # Without all of it there is still as much as there may be.
+                # Without all of it the limit is still reached.
                 dropped.add(head.items, head.nbytes)
                 size.add(-head.items, -head.nbytes)
                 chunks.popleft()
@@ -180,7 +178,6 @@ class OldestKept(_Line):
     def add(
         self, number: int, chunk: bytes, items: int, opened: float, room: Room
     ) -> tuple[int, int]:
-        """See `Kept.add`."""
         size = self.size
         kept, nbytes = self._fitting(chunk, items, room, size)
         if kept:
@@ -188,7 +185,7 @@ class OldestKept(_Line):
         return items - kept, len(chunk) - nbytes
 
     def _fitting(self, chunk: bytes, items: int, room: Room, size: Size) -> tuple[int, int]:
-        """Return how many of the first messages of a chunk there is room for, and their bytes."""
+        """Return how many of a chunk's first messages there is room for, and their bytes."""
         if size.items + items <= room.items and size.nbytes + len(chunk) <= room.nbytes:
             return items, len(chunk)
         kept = nbytes = 0
@@ -204,7 +201,6 @@ class OldestKept(_Line):
         return kept, nbytes
 
     def shrink(self, room: Room) -> tuple[int, int]:
-        """See `Kept.shrink`."""
         dropped = Size()
         size, chunks = self.size, self._chunks
         while chunks and (size.items > room.items or size.nbytes > room.nbytes):
@@ -221,7 +217,7 @@ class OldestKept(_Line):
 class LatestKept:
     """The latest message on each topic (`StuckPolicy.CONFLATE`).
 
-    Where there are more topics than there is room for, that which has had nothing new for longest
+    Where there are more topics than there is room for, the topic without a new message for longest
     is dropped.
     """
 
@@ -279,13 +275,13 @@ KEEPS: dict[StuckPolicy, type[NewestKept | OldestKept | LatestKept]] = {
     StuckPolicy.DROP_NEWEST: OldestKept,
     StuckPolicy.CONFLATE: LatestKept,
 }
-"""What keeps how, by policy."""
+"""The way of keeping, by policy."""
 
 
 class KeptMessages:
-    """What one connection keeps, by all policies that drop.
+    """Messages that one connection keeps, by all policies that drop.
 
-    Each keeps as much as there is `room` for.
+    Each policy keeps as much as there is `room` for.
     """
 
     __slots__ = ("_framing", "_kept", "_number", "room")
@@ -297,7 +293,7 @@ class KeptMessages:
         self._number = 0
 
     def __len__(self) -> int:
-        """Return how many messages are here."""
+        """Return the number of messages."""
         return sum([kept.size.items for kept in self._kept.values()])
 
     @property
@@ -317,9 +313,9 @@ class KeptMessages:
     def add(
         self, policy: StuckPolicy, chunk: bytes, items: int, opened: float = 0.0
     ) -> tuple[int, int]:
-        """Keep what the policy keeps; return the (items, bytes) that are dropped.
+        """Keep a chunk by the policy; return the (items, bytes) that are dropped.
 
-        `opened` is when it was published.
+        `opened` is the time of its publication.
         """
         kept = self._kept.get(policy)
         if kept is None:
@@ -329,7 +325,7 @@ class KeptMessages:
 
     @property
     def opened(self) -> float | None:
-        """When what comes out next was published; None: there is nothing."""
+        """The publication time of the next chunk; None: there is none."""
         first = self._first()
         found = None if first is None else first.first()
         return None if found is None else found[1]
@@ -344,7 +340,7 @@ class KeptMessages:
         return first
 
     def take(self, nbytes: int) -> tuple[list[bytes], int]:
-        """Take out what comes first, about `nbytes` of it; return it and how many messages."""
+        """Take out the first messages, about `nbytes`; return them and their number."""
         chunks: list[bytes] = []
         items = size = 0
         while size < nbytes:

@@ -1,4 +1,4 @@
-"""A bounded memory of what was seen lately."""
+"""A bounded memory of recent keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lately(Generic[K, V]):
     Args:
         make: Makes the value of a key that is new.
         most: Keys that are remembered.
-        forget: Called with what is forgotten.
+        forget: Called with a forgotten value.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Lately(Generic[K, V]):
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many keys are remembered."""
+        """Return the number of remembered keys."""
         return len(self._values)
 
     def __contains__(self, key: object) -> bool:

@@ -1,4 +1,4 @@
-"""What a connection's bytes go through: a socket, or a layer on top of one that looks like it."""
+"""Layers that a connection's bytes pass: a socket, or a layer on top of one that looks like it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Connected(Protocol):
-    """As much of a connected, non-blocking `socket.socket` as connections here make use of."""
+    """The parts of a connected, non-blocking `socket.socket` that connections here use."""
 
     @property
     def family(self) -> int:
@@ -41,10 +41,10 @@ class Connected(Protocol):
 
 
 class Layer:
-    """A `Connected` on top of another; what a kind of layer does not do itself, that one does.
+    """A `Connected` on top of another; it passes on what a kind of layer does not do itself.
 
     Args:
-        below: Taken over, and of no use to anybody else.
+        below: The one below, taken over: do not use it any more.
     """
 
     __slots__ = ("_below",)
@@ -79,5 +79,5 @@ class Layer:
 
 
 def would_block() -> BlockingIOError:
-    """Make what a socket raises that would block."""
+    """Make the exception of a socket call that would block."""
     return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from .tls import TlsSocket
 
 READ_BYTES = 64 << 10
-"""The most that one read takes; four times as much gained nothing."""
+"""Most bytes of one read; four times as much gained nothing."""
 
 LITTLE_BYTES = 4 << 10
-"""The most that one read takes where it is dear to take apart: many frames of a few bytes."""
+"""Most bytes of one read where parsing is expensive: many frames of a few bytes."""
 
 
 class Ending(enum.Enum):
-    """Why a connection ends, for who can tell its peer."""
+    """The reason why a connection ends, for protocols that can tell their peer."""
 
     LEFT = "the peer has left"
     STOPS = "this side stops"
@@ -44,20 +44,19 @@ class Link:
     """One accepted connection.
 
     Attributes:
-        sock: The socket, or what is on top of it; non-blocking.
-        peer: The other side's address, for people.
+        sock: The socket, or a layer on top of it; non-blocking.
+        peer: The other side's address, for logs.
         scope: Cancelling it ends the connection's task; see `cut`.
         why: Why the connection was cut from this side, or None.
-        ending: What sort of an end it comes to, as things stand.
-        fault: How the peer broke what its bytes are wrapped in, if they are in anything; nothing
-            more is received then.
-        secure: What encrypts it; None: nothing does. To be set before it is opened.
+        ending: The kind of end it comes to, as things stand.
+        fault: The peer's error in a layer below the protocol, if there is a layer; nothing more is
+            received then.
+        secure: Encrypts it; None: it is not encrypted. To be set before it is opened.
         opened: Whether anything can be received or sent; see `open`.
-        read_bytes: The most that one read takes; see `took_apart`.
-        work: Whose CPU time it takes to take apart what is received; None: nobody counts it.
-        user: Who the peer is, by its certificate, once it is open; None: it has shown none.
-        book: Says how much may be read at once while there is much unfinished input; None: nobody
-            does.
+        read_bytes: Most bytes of one read; see `took_apart`.
+        work: Charged with the CPU time of parsing received bytes; None: nobody counts it.
+        user: The peer's name from its certificate, once it is open; None: it has shown none.
+        book: Limits single reads while there is much unfinished input; None: nothing does.
     """
 
     __slots__ = (
@@ -66,7 +65,7 @@ class Link:
     )  # fmt: skip
 
     says_goodbye: ClassVar[bool] = False
-    """Whether a connection's end is something that both sides say, below what they speak."""
+    """Whether both sides announce a connection's end, in a layer below the protocol."""
 
     def __init__(self, sock: Connected, peer: str) -> None:
         self.sock = sock
@@ -90,13 +89,13 @@ class Link:
         return f"<Link to {self.peer}>"
 
     async def open(self) -> None:
-        """Do what comes before anything can be received or sent: TLS's handshake, if there is any.
+        """Do the handshake that comes before receiving or sending: TLS's, if there is any.
 
         Cancellation: the connection is of no use any more.
 
         Raises:
             RemoteProtocolError: There is no agreement; the peer has been told.
-            OSError: As the socket has it.
+            OSError: From the socket.
         """
         if self.secure is not None:
             await self._shake_hands(self.secure)
@@ -109,7 +108,7 @@ class Link:
             raise RemoteProtocolError(f"the TLS handshake failed: {said(exc)}") from exc
         try:
             certificate = secure.peer_certificate
-        except ValueError as exc:  # its names are in no encoding that there is
+        except ValueError as exc:  # its names are not in any encoding
             raise RemoteProtocolError(f"the client's certificate cannot be read: {exc}") from exc
         if certificate is not None:
             self.user = common_name(certificate)
@@ -117,19 +116,19 @@ class Link:
                 raise RemoteProtocolError("the client's certificate has no common name")
 
     async def receive(self) -> bytes:
-        """Read what there is, at most `READ_BYTES`; b"" at the end of the stream. A checkpoint.
+        """Read available bytes, at most `READ_BYTES`; b"" at the end of the stream. A checkpoint.
 
         Cancellation: nothing is lost, the next call reads on. It waits before it reads, and never
         between that and returning: a reader that looks ahead is cancelled and goes on later.
 
-        Where TLS fails that is the end, too; `fault` says why.
+        A failure of TLS ends the stream, too; `fault` says why.
 
         Raises:
-            OSError: As the socket has it.
+            OSError: From the socket.
         """
         sock = self.sock
         if self._maybe_more:
-            # After a full read there is likely more: reading at once spares an epoll round.
+            # After a full read there is likely more: reading at once saves an epoll round.
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_readable(self._fd)
@@ -151,7 +150,7 @@ class Link:
                 return data
 
     def took_apart(self, seconds: float) -> None:
-        """Note how long it took to take apart what was received last: less is read then."""
+        """Note how long it took to parse the last read: slow parsing makes reads smaller."""
         if self.work is not None:
             self.work.charge(seconds)
         if seconds > SLICE_SECONDS:
@@ -166,12 +165,12 @@ class Link:
             self.scope.cancel()
 
     async def say_goodbye(self) -> None:
-        """Say to the peer that this is the end, and why (`ending`, `why`); hear it say so, too.
+        """Announce the end and its reason to the peer (`ending`, `why`), and wait for its answer.
 
-        For links whose `says_goodbye` is set. The caller says for how long at most.
+        For links whose `says_goodbye` is set. The caller limits the time.
 
         Raises:
-            OSError: As the socket has it.
+            OSError: From the socket.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where connections come in: TCP, TLS, Unix and WebSocket listeners by URL."""
+"""TCP, TLS, Unix and WebSocket listeners by URL."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ ACCEPTS_A_STEP = 64
 """How many connections are accepted before other tasks may run."""
 
 ACCEPT_PAUSE_SECONDS = 0.1
-"""The pause when there is no descriptor left to accept with, as `trio.serve_listeners` has it."""
+"""The pause when there is no descriptor left to accept with, as in `trio.serve_listeners`."""
 
 UNSENT_BYTES = 16 << 10
-"""What the kernel may keep of a slow peer's that it cannot send yet, where little is to lie there:
-what web servers have set for HTTP/2 (net.ipv4.tcp_notsent_lowat)."""
+"""Unsent bytes that the kernel may keep for a slow peer, where little should lie there: the value
+that web servers have set for HTTP/2 (net.ipv4.tcp_notsent_lowat)."""
 
 TRANSPORTS = ("tcp", "tls", "unix", "ws", "wss")
-"""What a listener accepts on; to the listener all but `unix` are TCP: handshakes are the link's, or
-the session's."""
+"""The transports of listeners. To the listener all but `unix` are TCP: handshakes are the link's,
+or the session's."""
 
 WEBSOCKET_PROTOCOLS = ("mqtt", "syndicate")
-"""What can be spoken over WebSocket. Readers of ranges are no browsers: theirs is not."""
+"""The protocols that can be spoken over WebSocket. Readers of ranges are no browsers: theirs
+cannot."""
 
 GATEKEEPER_PROTOCOLS = ("syndicate",)
 """The protocols whose URLs may end in `?gatekeeper`."""
@@ -59,9 +60,10 @@ class ListenURLError(TransportError, ValueError):
 
 @attrs.frozen(slots=True)
 class ListenURL:
-    """`protocol+tcp://host:port`, with tls, ws or wss for tcp, or `protocol+unix:///path`, apart.
+    """A parsed `protocol+tcp://host:port`, with tls, ws or wss for tcp, or `protocol+unix:///path`.
 
-    `?gatekeeper` at the end of it: who connects meets a gatekeeper, and with a sturdyref passes it.
+    `?gatekeeper` at its end: a peer that connects meets a gatekeeper, and passes it with a
+    sturdyref.
     """
 
     protocol: str
@@ -73,7 +75,7 @@ class ListenURL:
 
     @property
     def is_websocket(self) -> bool:
-        """Whether what is spoken is in the messages of a WebSocket."""
+        """Whether the protocol is spoken over WebSocket."""
         return self.transport in ("ws", "wss")
 
     @property
@@ -83,11 +85,11 @@ class ListenURL:
 
     @classmethod
     def parse(cls, url: str, protocols: tuple[str, ...]) -> ListenURL:
-        """Take a URL apart.
+        """Parse a URL.
 
         Raises:
             ListenURLError: If it is not one of these protocols over a transport that it can be
-                spoken over, or has more to it than is known here.
+                spoken over, or has unknown parts.
         """
         try:
             parts = urlsplit(url)
@@ -157,7 +159,7 @@ class Listener:
     """One open listening socket; a context manager that closes it.
 
     Attributes:
-        url: Where it listens, with the real port.
+        url: The URL, with the real port.
         sock: The socket; non-blocking.
     """
 
@@ -182,7 +184,7 @@ class Listener:
     def keep_little_unsent(self) -> None:
         """Let the kernel take no more for a peer than it can send, and `UNSENT_BYTES`.
 
-        What it has taken counts as finished, however long it lies there: of each peer that is slow
+        Bytes that it has taken count as finished, however long they lie there: for each slow peer
         hundreds of KiB by default, and as much again at once when a third of that has gone. For
         connections over TCP that are accepted from now on; where the system cannot do it, nothing
         happens.
@@ -191,11 +193,11 @@ class Listener:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
     def keep_alive(self, seconds: float) -> None:
-        """Let the kernel find peers whose machines have gone without a word.
+        """Let the kernel detect peers whose machines have silently gone (TCP keep-alive).
 
-        For connections over TCP that are accepted from now on, where the system can do it: after
-        half of the time without a byte the peer is asked for a sign of life, three times, and after
-        all of it the connection breaks.
+        For connections over TCP that are accepted from now on, where the system can do it. After
+        half of the time without a byte the kernel probes the peer three times; after all of it the
+        connection breaks.
         """
         if self.url.transport == "unix":
             return
@@ -210,7 +212,7 @@ class Listener:
     async def serve(self, handler: Callable[[Link], Awaitable[object]]) -> None:
         """Accept until it is closed; run `handler(link)` in a task for each connection.
 
-        The tasks live in a nursery of this call's own, and so end with it. What a handler raises
+        The tasks live in a nursery of this call, and so end with it. An exception from a handler
         ends this call: handlers deal with their peers' faults, and close the link.
         """
         async with trio.open_nursery() as nursery:
@@ -226,7 +228,7 @@ class Listener:
 
         `make_link` makes the link of an accepted socket and its peer's address.
 
-        Cancelling this stops accepting and leaves the connections be.
+        Cancelling this stops accepting; the connections go on.
         """
         # A connection and the closing may be found in one look of the loop, in either order.
         while self.sock.fileno() >= 0:
@@ -252,7 +254,7 @@ class Listener:
                             },
                         )
                         await trio.sleep(ACCEPT_PAUSE_SECONDS)
-                    break  # anything else concerns only the connection that has gone already
+                    break  # any other error concerns only the connection that has gone already
                 if self.url.transport != "unix":
                     peer = f"{address[0]}:{address[1]}"
                 else:

@@ -1,10 +1,10 @@
-"""How much memory this process uses, and giving back what it uses no more.
+"""Memory use of this process, and returning freed memory.
 
-The alarm is about resident memory: that is what the machine has too little of. But glibc keeps
-much of what has been freed, 40 to 60 % of a peak, and an alarm that measured just that would last
-until a restart. So before an alarm goes up, and while it is up, what is free is given back
-(`malloc_trim`): what is resident after that is in use. Where there is no `malloc_trim` (musl), its
-allocator gives memory back by itself.
+The alarm is about resident memory, because the machine has too little of that. But glibc keeps much
+of freed memory, 40 to 60 % of a peak, and an alarm that measured just that would last until a
+restart. So before an alarm goes up, and while it is up, free memory is given back (`malloc_trim`):
+memory that is resident after that is in use. Where there is no `malloc_trim` (musl), its allocator
+gives memory back by itself.
 
 Source: glibc, malloc_trim(3) and mallopt(3). Redis (`MEMORY PURGE`) and MariaDB do the same.
 """
@@ -20,12 +20,12 @@ from typing import Final
 import trio
 
 TRIM_SECONDS: Final = 5.0
-"""How often at most memory is given back: a GB of free memory takes some 50 ms of a core, in a
-thread beside the loop."""
+"""The least interval between trims: a GB of free memory takes some 50 ms of a core, in a thread
+beside the loop."""
 
 MMAP_THRESHOLD: Final = 128 << 10
 """Bytes from which on each object has pages of its own, which go back when it does. It is glibc's
-own to begin with; but glibc raises it to 32 MiB as larger objects are freed, unless it is set."""
+own initial value; but glibc raises it to 32 MiB as larger objects are freed, unless it is set."""
 
 _M_MMAP_THRESHOLD: Final = -3
 _M_TRIM_THRESHOLD: Final = -1
@@ -64,12 +64,12 @@ def let_go_of_large() -> None:
 
 
 class MemoryInUse:
-    """Measures resident memory; what is free is given back where that decides about an alarm.
+    """Measures resident memory; gives free memory back where that decides about an alarm.
 
     Args:
         enough: At so many bytes, or below, nothing needs to be given back.
-        used: Measures what is resident.
-        trim: Gives back what is free; called in a thread. None: nothing does.
+        used: Measures resident memory.
+        trim: Gives free memory back; called in a thread. None: nothing does.
         clock: Seconds.
     """
 
@@ -88,7 +88,7 @@ class MemoryInUse:
         self._trimmed_at = -TRIM_SECONDS
 
     async def measure(self) -> int:
-        """Return how many bytes are in use.
+        """Return the bytes in use.
 
         Cancellation: the thread ends on its own.
 

@@ -1,8 +1,8 @@
-"""Who holds memory when it is short, and who of them can be made to let go of it.
+"""Holders of memory when it is short, and cutting those that can release some.
 
-An alarm of memory stops those who publish, so that what is owed can be dealt with. Where debt does
-not explain what is in use, stopping them helps nobody: then connections with unfinished input are
-cut, those that hold most first (`InputBook.relieve`).
+A memory alarm stops publishers, so that debt can be worked off. Where debt does not explain the
+memory in use, stopping them helps nobody: then connections with unfinished input are cut, those
+that hold most first (`InputBook.relieve`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from ._input import InputBook
 
 RELIEF_SECONDS: Final = 5.0
-"""How often connections are cut for an alarm: what they let go of shows only when free memory has
-been given back to the system."""
+"""The least interval between cuts for an alarm: the memory that they release shows only when free
+memory has been given back to the system."""
 
 
 class MemoryHolders:
-    """Looks who holds memory, when `Alarms` finds too much of it in use.
+    """Finds the holders of memory when `Alarms` measures too much in use.
 
     Args:
-        ledger: The books.
+        ledger: The ledger of all debt.
         book: The unfinished input of all connections.
     """
 
@@ -34,7 +34,7 @@ class MemoryHolders:
         self._relieved_at = -RELIEF_SECONDS
 
     def short(self, kind: str, excess: int) -> str:
-        """Make room if `excess` bytes are more than debt explains; return who holds memory.
+        """Make room if debt does not explain `excess` bytes; return a sentence on the holders.
 
         For `Alarms.on_short`.
         """
@@ -49,7 +49,7 @@ class MemoryHolders:
         return sentence
 
     def sentence(self) -> str:
-        """Say how many bytes are in which book."""
+        """Return a sentence with the bytes of each kind."""
         totals = self._ledger.statistics()
         held = self._book.nbytes
         at_rest = totals.at_rest_bytes.get("ram", 0) - held

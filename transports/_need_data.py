@@ -1,4 +1,4 @@
-"""What the protocols' cores return when their input holds no further whole packet."""
+"""The result of the protocols' cores when their input holds no further whole packet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NeedData(enum.Enum):
         return "NEED_DATA"
 
 
-#: What is returned when the input holds no further whole packet.
+#: The result when the input holds no further whole packet.
 NEED_DATA: Final = NeedData.NEED_DATA
 
 NeedDataType: TypeAlias = Literal[NeedData.NEED_DATA]

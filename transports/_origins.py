@@ -1,7 +1,7 @@
-"""Origins: whose web pages may connect over WebSocket [RFC 6454], [RFC 6455 section 10.2].
+"""Origins of web pages that may connect over WebSocket [RFC 6454], [RFC 6455 section 10.2].
 
 A browser lets any page connect to anything that it can reach itself, this machine's own relay too,
-and says in `Origin` whose page it is. Clients that are no browsers send none.
+and sends the page's origin in `Origin`. Clients that are no browsers send none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _ORIGIN: Final = re.compile(
 """As browsers write them [RFC 6454 section 6.2]: names that are not ASCII in punycode."""
 
 _USUAL_PORTS: Final = {"http": "80", "https": "443"}
-"""Browsers leave them out."""
+"""Default ports, which browsers leave out."""
 
 
 ANY_ORIGIN: Final = "*"
-"""Stands for all of them."""
+"""Stands for all origins."""
 
 
 def origins_of(given: Iterable[str]) -> tuple[str, ...]:
@@ -50,9 +50,9 @@ def may_connect(origin: str, host: str | None, origins: Collection[str]) -> bool
     """Whether pages of an origin may connect.
 
     Args:
-        origin: As the browser says it; `null` for pages that have none, as from files.
-        host: By what name the browser knows the relay, with its port; None: it does not say.
-        origins: Whose pages may; none: those of the same host, by whatever port.
+        origin: As the browser sends it; `null` for pages that have none, as from files.
+        host: The name and port by which the browser knows the relay; None: it does not say.
+        origins: The allowed origins; none: those of the same host, by whatever port.
     """
     if origins:
         return ANY_ORIGIN in origins or origin.lower() in origins

@@ -1,6 +1,6 @@
-"""The SDK's exporter as the standard environment variables have it, for this process alone.
+"""The SDK's exporter, configured by the standard environment variables, for this process alone.
 
-It can be imported where OpenTelemetry is not installed: then it says what to install.
+It can be imported where OpenTelemetry is not installed: then its error says what to install.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INSTALL: Final = 'pip install "clearfunds[otel]" opentelemetry-sdk opentelemetry-exporter-otlp'
 
 SHUTDOWN_SECONDS: Final = 3.0
-"""For the last spans to leave, at the end."""
+"""Time for the last spans to leave, at the end."""
 
 _OTLP: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
@@ -34,10 +34,10 @@ class OtelError(TransportError):
 async def open_provider(version: str = "") -> AsyncGenerator[Tracer]:
     """Make a tracer whose spans are exported as the environment says, for the length of a block.
 
-    `OTEL_TRACES_EXPORTER` (`otlp` unless it says otherwise; `console`, `none`, or what else is
-    installed), `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_PROTOCOL` (`http/protobuf`, or
-    `grpc`), `OTEL_SERVICE_NAME` and so on mean what the SDK says that they mean. The provider is
-    the block's own: the process's global one is neither used nor set.
+    `OTEL_TRACES_EXPORTER` (`otlp` by default; `console`, `none`, or any other that is installed),
+    `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_PROTOCOL` (`http/protobuf`, or `grpc`),
+    `OTEL_SERVICE_NAME` and so on mean the same as for the SDK. The provider is the block's own: the
+    process's global one is neither used nor set.
 
     Leaving the block lets the last spans go out, for at most `SHUTDOWN_SECONDS`; spans are sent
     from a thread of the SDK's, never from the loop.
@@ -54,7 +54,7 @@ async def open_provider(version: str = "") -> AsyncGenerator[Tracer]:
 
 
 def check_exporter() -> None:
-    """See whether `open_provider` could make one.
+    """Check that `open_provider` could make one.
 
     Raises:
         OtelError: If not.
@@ -81,14 +81,14 @@ def _provider() -> Any:
 
 
 def _says(name: str) -> bool:
-    """Whether the environment gives that attribute of the resource."""
+    """Whether the environment sets that attribute of the resource."""
     return bool(os.environ.get("OTEL_SERVICE_NAME")) or f"{name}=" in os.environ.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
 
 
 def _exporters() -> list[Any]:
-    """Return what loads the class of each exporter that the environment names."""
+    """Return the loaders of the exporter classes that the environment names."""
     found: list[Any] = []
     names = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     for name in dict.fromkeys(each.strip() for each in names.split(",")):

@@ -1,4 +1,4 @@
-"""The way out to one connection: a holder of loans that are bytes, repaid as the kernel takes them.
+"""The outlet of one connection: a holder of loans that are bytes, repaid as the kernel takes them.
 
 Rules of this file:
 1. A loan is repaid when the kernel has taken its last byte (at most once: rule 7), in order.
@@ -6,8 +6,8 @@ Rules of this file:
    publisher that happened to be sending.
 3. However the connection ends, everything held here is settled.
 4. One send is capped: a backlog goes out piece by piece, with other tasks in between.
-5. While it is behind (`_behind.py`) only what is being sent is in `queue`: `hold` need not ask
-   whether it is where it joins a loan.
+5. While it is behind (`_behind.py`) `queue` has only the bytes that are being sent: so `hold` can
+   join a loan there without asking whether it is behind.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ from ._subscription_policies import Treatment
 logger = logging.getLogger("clearfunds.transports")
 
 SEND_BYTES = 256 << 10
-"""The most that one send is given. Without a cap, releasing a backlog of 1 GB froze a relay for
-3 seconds; 256 KiB are half a millisecond."""
+"""Most bytes of one send. Without a cap, releasing a backlog of 1 GB froze a relay for 3 seconds;
+256 KiB are half a millisecond."""
 
 FRAMING_BYTES = 16
-"""What framing an event may add to what it is charged for; MQTT adds 9 at the most."""
+"""Bytes that framing may add to an event's charged size; MQTT adds 9 at the most."""
 
 
 def as_bytes(item: bytes) -> bytes:
-    """Frame what is bytes already."""
+    """Return an item that is bytes already."""
     return item
 
 
 class Outlet(LoanQueue):
-    """The way out to one connection.
+    """The send buffer of one connection.
 
-    What it holds are loans of bytes. A `Batch` goes out as its raw bytes; anything else is framed
-    by `frame`.
+    It holds loans of bytes. A `Batch` goes out as its raw bytes; anything else is framed by
+    `frame`.
 
     Args:
-        ledger: The books.
-        flusher: Who sends.
-        sock: A connected, non-blocking socket. Closing it is its owner's business, after `close`.
-        name: What an operator knows the connection by.
+        ledger: The ledger of its loans.
+        flusher: Calls `flush`.
+        sock: A connected, non-blocking socket. Its owner closes it, after `close`.
+        name: The connection's name for operators.
         frame: Makes bytes of an event that is not a `Batch`; must not raise.
         on_broken: Called with a sentence when the connection must end: the socket failed, or the
             outlet was given up (rule 11).
 
     Attributes:
         sock: The socket.
-        diverted: Whether it is closed or behind: what comes is not simply queued.
-        framing_bytes: What framing may add to each event, beyond what it is charged for.
-        on_flowing: Called when it is not blocked any more, nor behind; to be set by who needs to
-            know.
-        spare: A settled loan of this outlet's own, used again for the next: it spares the making
-            and the freeing of one for each delivery, 3 % of all CPU with one message in flight.
+        diverted: Whether it is closed or behind: new events are not simply queued.
+        framing_bytes: Bytes that framing may add to each event's charged size.
+        on_flowing: Called when it is not blocked any more, nor behind; does nothing unless it is
+            set.
+        spare: A settled loan of this outlet's own, used again for the next: it saves making and
+            freeing one for each delivery, 3 % of all CPU with one message in flight.
     """
 
     __slots__ = (
@@ -104,19 +104,19 @@ class Outlet(LoanQueue):
         self._frame = frame
         self._on_broken = on_broken
         self.on_flowing: Callable[[], object] = nothing
-        # What was only forwarded, and not begun, when it was closed.
+        # Loans that were only forwarded, and not begun, when it was closed.
         self._never_begun: tuple[LoanedItem[list[Any]], ...] = ()
         self.spare: LoanedItem[list[Any]] | None = None
         self._dirty = False
         self._blocked = False
         self.diverted = False
         self._behind: OutletBacklog | None = None
-        # What is to be done with the messages that the last, incomplete send is of.
+        # The treatments of the messages in the last, incomplete send.
         self._begun: set[Treatment] = set()
-        # The same of those after it, as far as somebody has asked.
+        # The same for those after it, as far as somebody has asked.
         self._unbegun: Found | None = None
         self._scope: trio.CancelScope | None = None
-        # What the last, incomplete send left over, and how many loans at the front it belongs to.
+        # The rest of the last, incomplete send, and the number of loans at the front in it.
         self._rest: memoryview | None = None
         self._sending = 0
 
@@ -129,13 +129,13 @@ class Outlet(LoanQueue):
         """Whether the connection takes nothing at the moment."""
         return self._blocked
 
-    # -- what is done when it is stuck ----------------------------------------------------------
+    # -- policies for a slow consumer -----------------------------------------------------------
 
     def deal_by(self, dealing: Dealing) -> None:
-        """Let it be dealt with so from now on; it can be, by what `dealing` brings.
+        """Use these policies from now on, including those that `dealing` makes possible.
 
         Raises:
-            UnfitPolicyError: If something is to be put aside, and there is nowhere to.
+            UnfitPolicyError: If something is to be spilled, and there is no place for it.
         """
         treatments = dealing.treatments
         if dealing.open_spool is None and StuckPolicy.SPILL in treatments.policies:
@@ -147,20 +147,19 @@ class Outlet(LoanQueue):
 
     @property
     def dealing(self) -> Dealing | None:
-        """What is done when it is stuck, if `deal_by` has said so."""
+        """The policies for it as a slow consumer, if `deal_by` has set them."""
         return self._dealing
 
     def check_policy(self, policy: StuckPolicy) -> None:
-        """See `Holder.check_policy`."""
         dealing = self._dealing
         if dealing is None or policy not in dealing.treatments.policies:
             super().check_policy(policy)
 
     @property
     def policy(self) -> StuckPolicy:
-        """See `Holder.policy`; where it depends on the topic, it goes by what is here now.
+        """See `Holder.policy`; where it depends on the topic, the messages here decide.
 
-        Of what is here that is done first of which the patience is over first; to wait comes last.
+        The policy whose patience is over first comes first; to wait comes last.
         """
         due = self._due()
         return self._policy if due is None else due.policy
@@ -172,8 +171,8 @@ class Outlet(LoanQueue):
 
     @property
     def patience(self) -> float:
-        """See `Holder.patience`; that of what is done next, where it depends on the topic."""
-        # There is no need to look closer at who has just taken something.
+        """See `Holder.patience`; that of the next policy, where it depends on the topic."""
+        # A holder that has just made progress needs no closer look.
         if self.ledger.clock() - self.progressed_at < self._patience:
             return self._patience
         due = self._due()
@@ -184,19 +183,20 @@ class Outlet(LoanQueue):
         self.set_patience(seconds)
 
     def _due(self) -> Treatment | None:
-        """Return what is done next; None: what is done with everything."""
+        """Return the treatment that is due next; None: one treatment is for everything."""
         dealing = self._dealing
         if dealing is None or dealing.treatments.only is not None:
             return None
         if self._behind is None:
             if self._unbegun is None or not self._blocked:
-                # What is not blocked may go out whole, and leave nothing of what was looked at.
+                # An outlet that is not blocked may send all, and nothing of an earlier scan is
+                # left.
                 self._unbegun = Found()
             found = self._begun.union(
                 self._unbegun.look(dealing, islice(self.queue, self._sending, None), self)
             )
         else:
-            # Of what is waited for still, some may be under way.
+            # Some of the messages that are still waited for may be under way.
             found = self._behind.treatments_aside().union(self._begun)
             found = {each for each in found if each.policy in STAYS}
         if not found:
@@ -214,15 +214,14 @@ class Outlet(LoanQueue):
         )
 
     def relieve(self, why: str, fields: Mapping[str, object] | None = None) -> None:
-        """See `Holder.relieve`."""
         dealing = self._dealing
         if dealing is None or not self.policy.relieves:
             super().relieve(why, fields)
             return
         if self.closed or not self._blocked:
-            return  # what is not blocked is to be sent in a moment
+            return  # an unblocked outlet sends in a moment
         if self._behind is not None:
-            # It has said already that it is: somebody waits all the same.
+            # It has reported that it is behind already: somebody waits all the same.
             if self._behind.undroppable():
                 logger.warning(
                     "%s, and may not be dropped; it is disconnected", why, extra=dict(fields or {})
@@ -234,19 +233,17 @@ class Outlet(LoanQueue):
         self.diverted = self.behind = True
         self.ledger.behind.add(self)
         backlog.relieve()
-        # To be rid of something is no progress of its peer's.
+        # Moving messages away is no progress of its peer's.
         self.progressed_at = progressed_at
         backlog.write()
 
     def caught_up(self, why: str = "has caught up") -> None:
-        """See `LoanQueue.caught_up`."""
         self._behind = None
         self.diverted = self.closed
         super().caught_up(why)
 
     @property
     def begun(self) -> int:
-        """See `LoanQueue.begun`."""
         return self._sending
 
     @property
@@ -255,7 +252,7 @@ class Outlet(LoanQueue):
         return bool(self.queue) or self._behind is not None
 
     def soon(self) -> None:
-        """Note that it has something to do at the next flush."""
+        """Mark it for the next flush."""
         if not self._dirty:
             self._dirty = True
             self._flusher.dirty.append(self)
@@ -273,10 +270,10 @@ class Outlet(LoanQueue):
         else:
             chunk = self._frame(item)
             if chunk.__class__ is not bytes:
-                # It would be found when it is sent: by whoever happens to send then.
+                # It would be found when it is sent: by whatever task happens to send then.
                 chunk = self._bytes_of(chunk)
         queue = self.queue
-        # What is being sent is not joined: it is repaid as it stands.
+        # Loans that are being sent are not joined: they are repaid as they stand.
         if len(queue) > self._sending:
             tail = queue[-1]
             if tail.account is account and tail.bytes < JOIN_BYTES and tail.holder is self:
@@ -315,15 +312,14 @@ class Outlet(LoanQueue):
             raise TypeError(msg) from None
 
     def turn_away(self, account: Account, items: int, nbytes: int, why: Outcome) -> None:
-        """Repay what was for this outlet, and what stands before it has not passed on."""
+        """Repay events for this outlet that the recipient in front of it has not passed on."""
         account.repay(items, nbytes, why, self)
 
     def ready(self) -> None:
-        """See `Holder.ready`."""
         self._flusher.ready()
 
     def send_now(self) -> None:
-        """Send what waits for the next flush at once: for who has much more to hand over."""
+        """Send now what waits for the next flush: for a caller that has much more to hand over."""
         self._flusher.flush_now()
 
     def forward(self, loan: LoanedItem[list[Any]]) -> None:
@@ -344,9 +340,9 @@ class Outlet(LoanQueue):
             self._flusher.dirty.append(self)
 
     def withdraw(self, holder: Holder) -> list[LoanedItem[list[Any]]]:
-        """Send nothing of the loans of another holder's that nothing has been sent of; return them.
+        """Send none of another holder's loans that are not begun; return them.
 
-        While it is behind there are none: what has been put aside for later is sent later.
+        While it is behind there are none: loans that are kept for later are sent later.
         """
         if self._behind is not None:
             return []
@@ -361,7 +357,7 @@ class Outlet(LoanQueue):
     def unbegun(self) -> Iterator[LoanedItem[list[Any]]]:
         """Yield the loans of which the kernel has been offered nothing yet, in order.
 
-        A peer cannot have dealt with what is in them, whatever it says. Of an outlet that is closed
+        A peer cannot have processed their contents, whatever it says. Of an outlet that is closed
         they are those that others hold, and that it will not send.
         """
         if self.closed:
@@ -370,16 +366,14 @@ class Outlet(LoanQueue):
         return unbegun if self._behind is None else chain(unbegun, self._behind.aside)
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """See `Holder.loans`."""
         for loan in self.queue:
-            # What is no loan is for the audit to find.
+            # Leave objects that are not loans to the audit.
             if not isinstance(loan, LoanedItem) or loan.holder is self:  # pyright: ignore[reportUnnecessaryIsInstance]
                 yield loan
         if self._behind is not None:
             yield from self._behind.loans()
 
     def surplus(self) -> tuple[int, str] | None:
-        """See `Holder.surplus`."""
         if self._rest is not None and not self.queue:
             return len(self._rest), "unsent bytes"
         uncovered = 0 if self._behind is None else self._behind.surplus()
@@ -409,9 +403,9 @@ class Outlet(LoanQueue):
         on_broken(why)
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """Send nothing more; what is held is settled with `outcome`. Idempotent.
+        """Send nothing more; loans held here are settled with `outcome`. Idempotent.
 
-        The kernel may still deliver what it has taken.
+        The kernel may still deliver bytes that it has taken.
         """
         if self.closed:
             return
@@ -432,10 +426,10 @@ class Outlet(LoanQueue):
     # -- sending --------------------------------------------------------------------------------
 
     def flush(self) -> LoanedItem[list[Any]] | None:
-        """Send what the kernel takes now; if it does not take all, a task sees to the rest.
+        """Send what the kernel takes now; if it does not take all, a task sends the rest.
 
         For `Flusher`. Returns a loan that was all there was and went out at once: it is no longer
-        held here, it is the caller's to repay, and to be given back as `spare`.
+        held here, and the caller repays it and gives it back as `spare`.
         """
         self._dirty = False
         queue = self.queue
@@ -472,7 +466,7 @@ class Outlet(LoanQueue):
     def hold_rest(self, account: Account, batch: Batch, items: int, sent: int) -> None:
         """Hold a loan of which the kernel has taken `sent` bytes already, as the first there is.
 
-        For who has found that nothing is queued, and has sent by itself (`_at_once.py`).
+        For a caller that has found nothing queued, and has sent by itself (`_at_once.py`).
         """
         raw = batch.raw
         self.hold(account, batch, items, len(raw), self.ledger.clock())
@@ -480,7 +474,7 @@ class Outlet(LoanQueue):
             self._keep_rest(self.queue[0], raw, sent)
 
     def _keep_rest(self, loan: LoanedItem[list[Any]], data: bytes, sent: int) -> None:
-        """Keep what the kernel has not taken of the only loan here, for a task to send."""
+        """Keep the unsent rest of the only loan here, for a task to send."""
         self._note_begun((loan,))
         # Copied once, so that a small rest does not keep a large read alive.
         rest = data[sent:] if sent else data
@@ -504,7 +498,8 @@ class Outlet(LoanQueue):
         now = self.progressed_at = self.ledger.clock()
         for loan in islice(self.queue, self._sending):
             if loan.holder is not None:
-                # Who waits for an acknowledgement is no idler while the bytes still leave.
+                # A holder that waits for an acknowledgement is not idle while the bytes still
+                # leave.
                 loan.holder.progressed_at = now
         if sent < len(rest):
             self._rest = rest[sent:]
@@ -525,7 +520,7 @@ class Outlet(LoanQueue):
         chunks: list[bytes] = []
         size = taken = 0
         for loan in self.queue:
-            # While it is behind, all that is here is to be sent next.
+            # While it is behind, all that is here goes next.
             if taken and size + loan.bytes > SEND_BYTES and self._behind is None:
                 break
             taken += 1
@@ -537,7 +532,7 @@ class Outlet(LoanQueue):
         return self._rest
 
     def _note_begun(self, loans: Iterable[LoanedItem[Any]]) -> None:
-        """Remember what is to be done with messages that will not be told apart any more."""
+        """Remember the treatments of messages that cannot be told apart any more."""
         dealing = self._dealing
         if dealing is not None and dealing.treatments.only is None:
             self._begun = treatments_of(dealing, loans, self)
@@ -565,7 +560,7 @@ class Outlet(LoanQueue):
         self.ledger.faults.call(self, SENDING, self.on_flowing)
 
     async def _refilled(self) -> bool:
-        """Take out what is to be sent next, of what was kept; False: look again whether it is."""
+        """Take the next bytes to send from the backlog; False: call again if there is a backlog."""
         backlog = self._behind
         assert backlog is not None
         if backlog.refill(SEND_BYTES):

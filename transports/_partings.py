@@ -1,12 +1,12 @@
-"""What connections leave to be taken back: subscriptions, assertions, in steps.
+"""Stepwise removal of an ended connection's subscriptions and assertions.
 
-A peer may stand for a hundred thousand things, and thousands of peers may leave at once. A
-connection ends in one step all the same; the rest of what it stands for is taken back after that,
-with others in between, on its own account (rule 2), which stays open until then: so the books and
-the audit cover it. It is done when it is the connection's turn, as if it was still there.
+A peer may have a hundred thousand of them, and thousands of peers may leave at once. A connection
+ends in one step all the same. The rest is taken back after that, with others in between, on its own
+account (rule 2), which stays open until then: so the ledger and the audit cover it. Each step is
+done when it is the connection's turn, as if it was still there.
 
-What is told meanwhile to something that has ended is dropped by that, and repaid at once. Who comes
-back under the same name waits until nothing is left of who it was (`of`).
+An ended holder drops events that it gets meanwhile, and they are repaid at once. A client that
+comes back under the same name waits until nothing of its former connection is left (`of`).
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ if TYPE_CHECKING:
 Steps: TypeAlias = Iterator[Callable[[], object]]
 
 AT_ONCE: Final = 32
-"""What is taken back in the step in which a connection ends: about a millisecond's worth. Most
-connections stand for less."""
+"""Steps done when a connection ends: about a millisecond's worth. Most connections need fewer."""
 
 
 @attrs.frozen(eq=False)
 class _Rest:
-    """What is left of one connection."""
+    """The remaining steps of one connection."""
 
     name: str
     steps: Steps
     stack: ExitStack = attrs.field(factory=ExitStack)
-    """What comes after it."""
+    """Callbacks for the end."""
 
 
 class Partings:
-    """Those connections that have ended, of which something is still to be taken back.
+    """Ended connections with something still to be taken back.
 
     Args:
-        flusher: Who sends what the others are told; its nursery outlives the connections.
-        failed: Is told who has left and what went wrong; the rest is taken back all the same.
+        flusher: Sends the notifications to others; its nursery outlives the connections.
+        failed: Called with the name and the error; the rest is taken back all the same.
     """
 
     __slots__ = ("_failed", "_flusher", "_rests", "_under_way")
@@ -56,31 +55,31 @@ class Partings:
     def __init__(self, flusher: Flusher, failed: Callable[[str, Exception], object]) -> None:
         self._flusher = flusher
         self._failed = failed
-        # By name: how many of that name, and what is set when the last is done.
+        # By name: the number with that name, and the event that is set when the last is done.
         self._under_way: dict[str, tuple[int, trio.Event]] = {}
-        # What is left to be done, in the order in which they left.
+        # The remaining work, in the order in which they left.
         self._rests: dict[_Rest, None] = {}
 
     def __len__(self) -> int:
-        """Return how many names something is still to be taken back for."""
+        """Return the number of names with something still to be taken back."""
         return len(self._under_way)
 
     def of(self, name: str) -> trio.Event | None:
-        """Return what is set when nothing is left under a name; None if nothing is now."""
+        """Return the event that is set when nothing is left under a name; None if nothing is."""
         under_way = self._under_way.get(name)
         return None if under_way is None else under_way[1]
 
     def take_back(
         self, name: str, account: Account, work: Work, steps: Steps, at_once: int = AT_ONCE
     ) -> None:
-        """Take back what `steps` do: some of it now, and the rest when it is the turn of `work`.
+        """Run `steps`: some of them now, and the rest when it is the turn of `work`.
 
         Args:
-            name: Who has left.
-            account: Who pays; it is open.
-            work: Whose CPU time it takes.
+            name: The name of the ended connection.
+            account: The account that pays; it is open.
+            work: Charged with the CPU time.
             steps: Each is short, and takes something back in turns of its own.
-            at_once: How many of them are done now.
+            at_once: The number of them to do now.
         """
         self._go_on(name, steps, at_once)
         rest = next(steps, None)
@@ -96,7 +95,7 @@ class Partings:
         self._flusher.nursery.start_soon(self._run, parting, work)
 
     def finish(self) -> None:
-        """Take back at once all that is left: nothing but that goes on any more."""
+        """Do all remaining steps at once: nothing else goes on any more."""
         while self._rests:
             self._finish(next(iter(self._rests)))
 
@@ -106,7 +105,7 @@ class Partings:
                 pass
 
     def _go_on(self, name: str, steps: Steps, most: int) -> bool:
-        """Do some steps; whether that was all."""
+        """Do some steps; return whether that was all."""
         for _ in range(most):
             step = next(steps, None)
             if step is None:

@@ -1,8 +1,9 @@
-"""Calendar time that only passes: what expires is counted in seconds that have gone by.
+"""Calendar time that only passes: expiry is counted in seconds that have gone by.
 
 The wall clock may be set at any time. A machine without a battery for its clock boots at the date
 of its firmware, and is set right by NTP a minute later: by the wall clock, every session and every
-message that expires would be over then. So a relay asks the wall clock once, and counts from there.
+message that expires would be over then. So a relay reads the wall clock once, and counts from
+there.
 
 From one run to the next the count goes on where it was noted:
 
@@ -10,8 +11,8 @@ From one run to the next the count goes on where it was noted:
     later, by the wall clock   by as much as that is later than when it was last believed
     earlier                    not at all: the clock is wrong, and nobody knows how long it was off
 
-The wall clock is believed while it is not behind what it has said before. Sleeping counts: it is
-CLOCK_BOOTTIME that is read, where there is one.
+The wall clock is believed while it is not behind what it has said before. Sleeping counts: the
+clock is CLOCK_BOOTTIME, where there is one.
 
 Source: systemd-timesyncd keeps a noted time in the same way, so that a clock never runs backwards
 over a boot.
@@ -38,7 +39,7 @@ def since_boot() -> int:
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:
-    """Return what names this boot of the machine; "" where nothing does."""
+    """Return an identifier of this boot of the machine; "" if there is none."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -47,22 +48,22 @@ def boot_id(proc: Path = Path("/proc")) -> str:
 
 @attrs.frozen(slots=True)
 class Noted:
-    """What is written down of a `PassedTime`; nanoseconds."""
+    """The saved state of a `PassedTime`; nanoseconds."""
 
     now: int
-    """What it said."""
+    """Its time."""
     wall: int
-    """What the wall clock said when it was last believed."""
+    """The wall clock when it was last believed."""
     at: int
-    """What it said itself then."""
+    """Its own time then."""
     boot: str
-    """Which boot of the machine that was; "": unknown."""
+    """The boot of the machine; "": unknown."""
     since_boot: int
-    """How long the machine had been up."""
+    """The time for which the machine had been up."""
 
     @classmethod
     def of(cls, value: bytes) -> Self:
-        """Read it.
+        """Decode it.
 
         Raises:
             ValueError: If it is none.
@@ -78,7 +79,7 @@ class Noted:
         return found
 
     def encode(self) -> bytes:
-        """Return it as bytes."""
+        """Encode it as bytes."""
         return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()
 
 
@@ -86,10 +87,10 @@ class PassedTime:
     """A clock: call it for the seconds since 1970, as far as it knows them.
 
     Args:
-        noted: What was written down of it in the run before; None: nothing was.
+        noted: The saved state of the run before; None: there is none.
         wall: The wall clock, in nanoseconds since 1970.
         passed: How long the machine has been up, in nanoseconds.
-        boot: Which boot this is; "": unknown.
+        boot: This boot; "": unknown.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class PassedTime:
         self._boot = boot_id() if boot is None else boot
         up, calendar = passed(), wall()
         now = calendar
-        # When the wall clock was last believed, and what this one said then.
+        # The time when the wall clock was last believed, and this clock's time then.
         self._believed = (calendar, calendar)
         if noted is not None:
             now = noted.now
@@ -125,13 +126,13 @@ class PassedTime:
         return self._passed() + self._offset
 
     def not_before(self, seconds: float) -> None:
-        """Let it say at least this from now on: something has been seen that was written then."""
+        """Let it return at least this from now on: something written then has been seen."""
         behind = int(seconds * SECOND) - self.ns()
         if behind > 0:
             self._offset += behind
 
     def note(self) -> Noted:
-        """Return what to write down of it, for the next run."""
+        """Return the state to save for the next run."""
         calendar, now = self._wall(), self.ns()
         if calendar >= self._believed[0]:
             self._believed = (calendar, now)

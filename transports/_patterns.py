@@ -26,7 +26,7 @@ def only_name(pattern: str) -> str | None:
 
 
 def of_peer(patterns: Iterable[str]) -> Patterns:
-    """Read patterns that a peer has sent; a match takes time linear in the name.
+    """Compile patterns that a peer has sent; a match takes time linear in the name.
 
     Raises:
         ValueError: If one is too long; the message is a sentence.
@@ -91,7 +91,7 @@ class FirstMatch(Generic[T]):
         return len(self._exact) + len(self._globs)
 
     def of(self, *names: str) -> T | None:
-        """Return the value for who has these names; None if no pattern matches any of them."""
+        """Return the value for these names; None if no pattern matches any of them."""
         first: tuple[int, T] | None = None
         for name in names:
             found = self._exact.get(name)

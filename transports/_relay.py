@@ -109,7 +109,7 @@ logger = logging.getLogger("clearfunds.relay")
 PROTOCOLS = ("mqtt", "syndicate", "subscribe")
 
 _EXTRA: Final = ("h11", "preserves", "wsproto")
-"""What Syndicate and WebSocket need; only the [relay] extra brings it."""
+"""Packages that Syndicate and WebSocket need; only the [relay] extra brings them."""
 
 MQTT_SUBPROTOCOL: Final = "mqtt"
 """[MQTT-6.0.0-4]."""
@@ -118,7 +118,7 @@ SERVER_ACCOUNT = "server"
 """The account above all connections' accounts."""
 
 DEFAULT_SERVER_LIMIT_BYTES = 256 << 20
-"""What all connections may owe together: 32 that are at their own limit."""
+"""Bytes that all connections may owe together: 32 that are at their own limit."""
 
 _MQTT = MqttSettings()
 _TOPICS = TopicLimits()
@@ -342,7 +342,7 @@ class RelaySettings(KeepingSettings):
 
 @attrs.frozen
 class RelayAddresses:
-    """Where a relay can be reached."""
+    """The addresses of a relay."""
 
     listening: tuple[str, ...]
     """The URLs of its listeners, with the real ports."""
@@ -352,30 +352,30 @@ class RelayAddresses:
 
 @attrs.frozen
 class RelayReport:
-    """How a relay ended."""
+    """The end of a relay."""
 
     unflushed: tuple[str, ...]
-    """A sentence for each connection that did not get, or acknowledge, what it was owed."""
+    """A sentence for each connection that did not get, or acknowledge, everything it was owed."""
 
 
 class Relay:
-    """One relay; made by `serve_relay`, and what its pages show.
+    """One relay; made by `serve_relay`, and shown by its pages.
 
     Attributes:
-        ledger: The books.
-        tree: Where the accounts of its clients are.
-        admission: Says who may come in.
-        authority: What its clients may publish and read.
-        dataspace: Where its clients meet.
-        keeping: What it keeps sessions in.
+        ledger: The ledger of all debt.
+        tree: The tree of its clients' accounts.
+        admission: Connection limits.
+        authority: Permissions of its clients to publish and read.
+        dataspace: The dataspace in which its clients meet.
+        keeping: The storage of persistent sessions.
         mqtt: Its MQTT side.
         syndicate: Its Syndicate side; None if nothing listens for that.
         readers: Its side for readers of ranges; None if nothing listens for them, and none has a
-            durable subscription, which takes what is published whether it can be read or not.
-        credit: Who waits for whose credit; None where nobody does.
-        input: What its peers have sent that cannot be handled yet.
-        busy_poll: What keeps the loop awake; None: nothing does.
-        pages: What it shows over HTTP, if it does.
+            durable subscription, which takes publications whether they can be read or not.
+        credit: The credit between connections and holders; None without credit flow.
+        input: The book of its peers' unfinished input.
+        busy_poll: Keeps the loop awake; None: nothing does.
+        pages: Its pages over HTTP, if it has any.
     """
 
     def __init__(
@@ -500,7 +500,7 @@ class Relay:
         self.authority.on_change = self._rules_changed
         self.busy_poll = BusyPoll(settings.busy_poll) if settings.busy_poll > 0 else None
         self.pages: Pages | None = None
-        # The metrics of what runs beside it.
+        # The metrics of its companion (`beside`).
         self.collectors: list[Collector] = []
 
     def _rules_changed(self) -> None:
@@ -510,24 +510,24 @@ class Relay:
 
     @property
     def sides(self) -> list[Server[Any, Any]]:
-        """The protocols' sides that there are."""
+        """The sides of all protocols that are served."""
         sides: tuple[Server[Any, Any] | None, ...] = (self.mqtt, self.syndicate, self.readers)
         return [side for side in sides if side is not None]
 
     @property
     def unflushed(self) -> list[str]:
-        """A sentence for each connection that ended, while stopping, before it had its due."""
+        """A sentence for each connection that ended, while stopping, before everything was sent."""
         unflushed = [sentence for side in self.sides for sentence in side.unflushed]
         if self.readers is not None:
             unflushed += self.readers.writing.unpublished()
         return sorted(unflushed)
 
     def counts(self) -> dict[str, TransportCounts]:
-        """Return what the sessions of each protocol have seen, for metrics.
+        """Return the counts of each protocol's sessions, for metrics.
 
-        What is delivered, and what concerns nobody, is known of the dataspace as a whole: a message
-        may reach peers of either protocol. That is counted once, with MQTT; and so are faults of
-        the relay's own that have ended no connection.
+        Deliveries, and messages without recipients, are known for the dataspace as a whole only: a
+        message may reach peers of either protocol. They are counted once, with MQTT; and so are
+        faults of the relay's own that have ended no connection.
         """
         from .http import TransportCounts
 
@@ -552,7 +552,7 @@ class Relay:
 
     @property
     def internal_errors(self) -> int:
-        """How many faults of its own it has met."""
+        """The number of the relay's own faults."""
         ended = sum(side.counters.internal_errors for side in self.sides)
         return ended + self.ledger.faults.unowned
 
@@ -580,7 +580,7 @@ class Relay:
     def _plain_link_maker(self, listener: Listener) -> Callable[[Connected, str], Link]:
         busy = self.busy_poll
         if listener.url.protocol == "mqtt" and listener.url.is_websocket:
-            # Imported here: it needs what only the [relay] extra brings.
+            # Imported here: only the [relay] extra brings its dependencies.
             from .websocket import WebSocketLink
 
             return partial(
@@ -607,11 +607,11 @@ class Relay:
         )
 
     def hearing(self) -> AbstractContextManager[None]:
-        """Let those who wait for credit hear of what is repaid, for the length of a block."""
+        """Notify connections that wait for credit of repayments, for the length of a block."""
         return nullcontext() if self.credit is None else hearing(self.credit)
 
     def close(self) -> None:
-        """End what is kept in this process, when every connection has ended."""
+        """Release the state in this process, when every connection has ended."""
         for side in self.sides:
             side.partings.finish()
         if self.readers is not None:
@@ -668,7 +668,7 @@ def _syndicate_server(
     settings: RelaySettings,
     admission: Admission,
 ) -> SyndicateServer:
-    # Imported here: it needs what only the [relay] extra brings.
+    # Imported here: only the [relay] extra brings its dependencies.
     from .syndicate._server import SyndicateServer
     from .syndicate._settings import SyndicateSettings
 
@@ -711,7 +711,10 @@ def _urls(settings: RelaySettings) -> list[ListenURL]:
 
 
 def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
-    """Raise ListenURLError or ListenError for what cannot be served, before anything is open."""
+    """Raise ListenURLError or ListenError for settings that cannot be served.
+
+    It runs before anything is open.
+    """
     if not urls and settings.http is None:
         raise ListenURLError("there is nothing to listen on; give at least one URL to listen on")
     for url in urls:
@@ -741,7 +744,7 @@ def _check(urls: Sequence[ListenURL], settings: RelaySettings) -> None:
 
 
 def _check_extra(what: str, module: str) -> None:
-    """See whether there is what a module needs that only the [relay] extra brings.
+    """Check that the packages are installed that a module needs from the [relay] extra.
 
     Raises:
         ListenError: If not.
@@ -765,7 +768,7 @@ def _moves_limits(settings: RelaySettings) -> bool:
 
 
 def _check_flow(settings: RelaySettings) -> None:
-    """Raise ListenError for limits that would be none."""
+    """Raise ListenError for limits that would have no effect."""
     if settings.flow == "debt":
         return
     given = ["--account-limit"] if settings.account_limit else []
@@ -812,11 +815,11 @@ async def serve_relay(
     """Run a relay until `stop` is set, or until cancelled.
 
     Args:
-        settings: What it is to be like.
+        settings: The settings of the relay.
         task_status: Told of the addresses once every listener is open.
-        stop: Ends it in an orderly way: nothing more is accepted or read, what is owed is sent
-            within `settings.grace` seconds, and then every connection is closed.
-        beside: What is to run beside it: a journal.
+        stop: Ends it in an orderly way: it accepts and reads nothing more, sends everything owed
+            within `settings.grace` seconds, and then closes every connection.
+        beside: A companion that runs beside it: a journal.
 
     Cancellation: ends it at once; every connection is closed, and nothing is owed afterwards.
 
@@ -862,7 +865,7 @@ async def _run(
     async with trio.open_nursery() as background:
 
         def keep_going(doing: str, run: Callable[..., Awaitable[object]], *args: object) -> None:
-            # What looks at all connections must not end with one of them, and take all along.
+            # A task that serves all connections must not end with one of them, and take all along.
             background.start_soon(relay.ledger.faults.keep_going, doing, run, *args)
 
         for side in relay.sides:
@@ -922,7 +925,7 @@ async def _run(
 
 
 async def _export_spans(ledger: Ledger, every: float) -> None:
-    # Imported here: it needs what only the [otel] extra brings.
+    # Imported here: only the [otel] extra brings its dependencies.
     from .otel import sample_traces
 
     async with open_provider() as tracer:

@@ -1,4 +1,4 @@
-"""The pages of a relay: where they are, who may look at them, and what they show."""
+"""The pages of a relay: their address, access to them, and their contents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PagesAddress:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Take an address apart; an IPv6 host stands in brackets.
+        """Parse an address; an IPv6 host stands in brackets.
 
         Raises:
             ListenURLError: It is not one.
@@ -52,7 +52,7 @@ class PagesAddress:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Take `host:port` apart; an IPv6 host stands in brackets.
+    """Parse `host:port`; an IPv6 host stands in brackets.
 
     Raises:
         ListenURLError: If it is not that.
@@ -67,7 +67,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def check_pages(settings: RelaySettings) -> None:
-    """See that pages can be served as is wanted, before anything is open.
+    """Check that pages can be served with these settings, before anything is open.
 
     Raises:
         ListenURLError: They cannot.
@@ -116,7 +116,7 @@ async def serve_relays_pages(
 
 
 def _warn(where: PagesAddress, access: Access) -> None:
-    """Say what everybody can see whom the pages can be reached by."""
+    """Warn of everything that anybody who can reach the pages can see."""
     if _is_loopback(where.host):
         return
     if not access.asks:
@@ -171,7 +171,7 @@ def _pages(relay: Relay) -> Pages:
 
 
 def _sink_collectors(relay: Relay) -> list[Collector]:
-    # Imported here: who shows nothing need not import what shows it.
+    # Imported here: a relay without this page need not import it.
     from .subscriptions._sink_collector import SinkCollector
 
     return [] if relay.readers is None else [SinkCollector(relay.readers.writing.sinks)]

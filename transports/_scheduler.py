@@ -1,13 +1,13 @@
-"""CPU time, shared out fairly: no connection keeps the loop from the others.
+"""Fair sharing of CPU time: no connection keeps the loop from the others.
 
 Trio runs all tasks that can run, one after another, and only then looks at the sockets again: a
-round. So how long a round takes is how long everybody waits. Here it is bounded: the work of a
-connection is cut into steps of at most `SLICE_SECONDS` (the connection looks at the clock), and the
-steps of one round into `ROUND_SECONDS`. Connections beyond that wait in a queue, whose head is let
-go on in each later round.
+round. So everybody waits as long as a round takes. Here that is bounded: the work of a connection
+is cut into steps of at most `SLICE_SECONDS` (the connection looks at the clock), and the steps of
+one round into `ROUND_SECONDS`. Connections beyond that wait in a queue, whose head goes on in each
+later round.
 
 The queue is in the order of the CPU time that each connection has had (start-time fair queuing:
-Goyal, Vin and Cheng, 1996). Little of the time that a connection did not ask for is saved up. So a
+Goyal, Vin and Cheng, 1996). A connection saves up little of the time that it did not ask for. So a
 connection that wants less than its fair share goes on at once or in the next round, however many
 others want more; and those get the same share each, also where a step could not be cut.
 
@@ -15,7 +15,7 @@ Connections that have had less than those which wait need not queue as long as a
 long (`LIGHT_ROUND_SECONDS`). Without contention nobody waits, and a step costs two looks at the
 clock.
 
-`Scheduler` and `Work` do no I/O: whoever is to go on is called back.
+`Scheduler` and `Work` do no I/O: they call the next connection back.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from typing import Final
 import trio
 
 SLICE_SECONDS: Final = 0.002
-"""What one connection may do before others have their turn: forty times what it costs to let
-them."""
+"""Most time of one connection's step before others have their turn: forty times the cost of
+switching to them."""
 
 ROUND_SECONDS: Final = 0.004
-"""What all of them do before the sockets are looked at again: a tenth of what a person notices."""
+"""Most time of all steps before the sockets are looked at again: a tenth of what a person
+notices."""
 
 LEAST_SECONDS: Final = 0.000_05
-"""What the step of a connection is expected to take at the least."""
+"""Least expected time of a connection's step."""
 
 UNKNOWN_SECONDS: Final = SLICE_SECONDS / 4
-"""What its first step is expected to take."""
+"""Expected time of its first step."""
 
 SAVED_SECONDS: Final = 2 * SLICE_SECONDS
-"""How much CPU time a connection can have saved up by not asking for it: that of some dozens of
-messages at once."""
+"""Most CPU time that a connection can save up by not asking for it: that of some dozens of messages
+at once."""
 
 MOST_SKIPPED: Final = 2
-"""Rounds for which those are waited for that were let go on: they have had the time then."""
+"""Rounds to wait for connections that may go on: they have had the time then."""
 
 LIGHT_ROUND_SECONDS: Final = 2 * ROUND_SECONDS
 """When a round has taken that long, connections that have used little have to queue, too: there may
@@ -53,7 +54,7 @@ be thousands of them."""
 
 
 class Work:
-    """The work of one connection, as far as CPU time goes.
+    """The CPU time of one connection's work.
 
     Attributes:
         paused: Whether the last step ended because its time was over.
@@ -69,18 +70,17 @@ class Work:
         self._began = 0.0
         # The end of the present step; 0 between steps.
         self._until = 0.0
-        # The CPU time that it has had, on the scheduler's virtual clock; and in its last step.
+        # Its CPU time on the scheduler's virtual clock; and that of its last step.
         self._had = scheduler.virtual
         self._last = 0.0
         # The round of its last step.
         self._round = -1
-        # Whether it has been let go on and has not finished its step; and whether that is to be in
-        # this round in any case.
+        # Whether it may go on and has not finished its step; and whether in this round in any case.
         self._let_go = False
         self._surely = False
 
     def begin(self) -> bool:
-        """Begin a step, unless one has begun; False if this connection has to `wait` before."""
+        """Begin a step, unless one has begun; False if this connection has to `wait` first."""
         if self._until:
             return True
         scheduler = self._scheduler
@@ -112,7 +112,7 @@ class Work:
         return True
 
     def end(self) -> None:
-        """End the step, if there is one: charge what it took to this connection."""
+        """End the step, if there is one: charge its time to this connection."""
         if not self._until:
             return
         self._until = 0.0
@@ -126,7 +126,7 @@ class Work:
             scheduler.under_way -= 1
 
     def charge(self, seconds: float) -> None:
-        """Charge what was done between two steps."""
+        """Charge work that was done between two steps."""
         self._scheduler.used += seconds
         self._had += seconds
 
@@ -167,13 +167,13 @@ class Work:
         await self.wait()
 
     def let_go(self, *, surely: bool) -> None:
-        """Note that it may go on in the next round; `surely` if that is so however long it gets."""
+        """Allow it to go on in the next round; `surely`: however long the round gets."""
         self._let_go = True
         self._surely = surely
         self._scheduler.under_way += 1
 
     def go_on(self) -> bool:
-        """Begin a step, having been let go on; False if the others took longer than expected."""
+        """Begin a step that was allowed; False if the others took longer than expected."""
         scheduler = self._scheduler
         if scheduler.is_long and not self._surely:
             self._let_go = False
@@ -183,7 +183,7 @@ class Work:
         return True
 
     def begin_now(self) -> None:
-        """Begin a step without asking: this connection was let go on, or it is a short one."""
+        """Begin a step without asking: this connection may go on, or the step is a short one."""
         scheduler = self._scheduler
         self._had = self.start
         self._began = now = scheduler.clock()
@@ -193,12 +193,12 @@ class Work:
 
     @property
     def start(self) -> float:
-        """Where it stands in the queue, on the scheduler's virtual clock."""
+        """Its place in the queue, on the scheduler's virtual clock."""
         return max(self._had, self._scheduler.virtual - SAVED_SECONDS)
 
     @property
     def expected(self) -> float:
-        """What its next step will take, in seconds: as much as its last."""
+        """The expected time of its next step, in seconds: that of its last."""
         return max(self._last, LEAST_SECONDS) if self._last else UNKNOWN_SECONDS
 
 
@@ -231,19 +231,19 @@ class Scheduler:
     """Tells connections of one relay when to go on.
 
     Args:
-        nursery: Where the task lives that calls back, as long as somebody waits. None: somebody
-            else calls `next_round` and `let_go_on`.
-        clock: Tells the time, in seconds.
+        nursery: The nursery of the task that calls back, as long as somebody waits. None: the
+            caller calls `next_round` and `let_go_on`.
+        clock: Returns the time, in seconds.
 
     Attributes:
         clock: See above.
         round: The number of this round.
-        used: What the steps of this round have taken so far, in seconds.
-        virtual: The virtual clock: the CPU time that those have had who were let go on last.
-        waiting: How many connections wait for their turn.
-        under_way: How many of those that were let go on have not finished their step.
-        contended: Whether several have waited for the same round: then all queue that have had
-            their share.
+        used: The time of this round's steps so far, in seconds.
+        virtual: The virtual clock: the CPU time of the connections that went on last.
+        waiting: The number of connections that wait for their turn.
+        under_way: The number of those that may go on and have not finished their step.
+        contended: Whether several have waited for the same round: then all that have had their
+            share queue.
     """
 
     __slots__ = (
@@ -289,14 +289,14 @@ class Scheduler:
 
     @property
     def is_long(self) -> bool:
-        """Whether this round is so long that whoever comes has to queue."""
+        """Whether this round is so long that every newcomer has to queue."""
         return self.used >= LIGHT_ROUND_SECONDS
 
     def let_go_on(self) -> None:
         """Let as many of the queue go on as fit into a round, at least one if any waits.
 
-        Not before those have had their step that were let go on before: they may want another, and
-        which of the two is first is to be told.
+        Those allowed before have their step first: they may want another, and the order between
+        them and the queue must be known.
         """
         if self.under_way and self._skipped < MOST_SKIPPED:
             self._skipped += 1

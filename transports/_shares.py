@@ -1,20 +1,21 @@
-"""How much of a common limit one user may take: never so much that nothing is left for another."""
+"""Fair shares of a common limit: no user may take so much that nothing is left for another."""
 
 from __future__ import annotations
 
 from typing import Final
 
 GREED: Final = 8
-"""How many times what is free one user may have. One alone may take eight ninths of all, two eight
-seventeenths each, and there is always something left for who comes next.
+"""The multiple of the free part that one user may have. One alone may take eight ninths of all, two
+eight seventeenths each, and there is always something left for the next user.
 
-Source: the dynamic thresholds of shared-memory switches (Choudhury and Hahne, 1998)."""
+Source: the dynamic thresholds of shared-memory switches (Choudhury and Hahne, 1998).
+"""
 
 
 def fits(mine: int, taken: int, most: int) -> bool:
     """Whether a user that has `mine` of the `taken` of at most `most` may have one more.
 
-    With `mine` 0, which is also for those who are no user, only whether anything is free.
+    With `mine` 0, also for callers without a user, it is only whether anything is free.
     """
     free = most - taken
     return free > 0 and (not mine or mine < GREED * free)

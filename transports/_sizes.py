@@ -10,7 +10,7 @@ _SIZE: Final = re.compile(r"([0-9][0-9_]*) ?([KMG]iB|)", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Read a number of bytes: `8388608`, `8MiB`.
+    """Parse a number of bytes: `8388608`, `8MiB`.
 
     Raises:
         ValueError: It is none.

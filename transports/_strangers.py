@@ -1,4 +1,4 @@
-"""What is logged about peers that have not been let in: bounded, whatever they do."""
+"""The log of peers that have not been let in: bounded, whatever they do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL: Final = 500
 """Lines in `WINDOW_SECONDS` about all addresses: 8 a second, some 2 KB."""
 
 WINDOW_SECONDS: Final = 60.0
-"""After so long it is said how many more there were; journald's RateLimitIntervalSec is 30 s."""
+"""The interval of summaries of unlogged lines; journald's RateLimitIntervalSec is 30 s."""
 
 ADDRESSES: Final = 256
 """Addresses and kinds that are counted apart; beyond, all others are counted together."""
@@ -58,10 +58,10 @@ class StrangersLog:
         """Log a line about a peer, or count it.
 
         Args:
-            logger: Logs it.
-            level: How severe it is.
+            logger: The logger.
+            level: Its level.
             peer: The peer, as `Link.peer`.
-            text: All of the line.
+            text: The whole line.
             extra: Its fields; lines with the same `event` are of one kind.
             now: The time, in seconds.
         """
@@ -84,7 +84,7 @@ class StrangersLog:
             said.logger = logger
 
     def sum_up(self, now: float) -> None:
-        """Say how many more lines there were, and begin anew."""
+        """Log how many more lines there were, and begin anew."""
         seconds = now - self._since
         self._since = now
         self._lines = 0

@@ -1,9 +1,9 @@
-"""What is done about a subscriber that is stuck, by client and by topic.
+"""Policies for slow consumers, by client and by topic.
 
 Rules of this file:
 1. A rule is for the messages to some clients on some topics. The first that matches both is taken;
-   where none does, it is what the relay does by default.
-2. It is asked only about a connection that is stuck: nobody's way in or out comes by here.
+   where none does, the relay's default is.
+2. Rules are consulted only about a connection that is stuck: normal traffic does not come by here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..dataspace import TopicFilter
 from ._patterns import Patterns
 
 StuckWord = Literal["wait", "disconnect", "drop_oldest", "drop_newest", "conflate", "spill"]
-"""What is done about a subscriber that is stuck: the values of `StuckPolicy`."""
+"""A policy for slow consumers: the values of `StuckPolicy`."""
 
 EVERY_TOPIC: Final = "#"
-"""The filter of a rule for all that a client gets. It matches topics that begin with `$`, too."""
+"""The filter of a rule for all messages of a client. It matches topics that begin with `$`, too."""
 
 MAX_CACHED: Final = 4_096
-"""Topics of one connection of which it is remembered what is done with them."""
+"""Topics of one connection whose policy is remembered."""
 
 
 def _check_client(_: object, __: object, value: str) -> None:
@@ -45,22 +45,22 @@ def _check_patience(_: object, __: object, value: float | None) -> None:
 
 @attrs.frozen(slots=True)
 class SubscriptionPolicy:
-    """What is done with messages for some clients, on some topics, when those do not take them.
+    """The policy for messages to some clients, on some topics, that are not taken.
 
     Raises:
         ValueError: If it is no rule.
     """
 
     client: str = attrs.field(validator=_check_client)
-    """A pattern for the client's account, as `mqtt:1883/press/ticker`, or for what it calls itself
-    (MQTT) or comes from (Syndicate); as `AccountLimit.pattern`."""
+    """A pattern for the client's account, as `mqtt:1883/press/ticker`, or for its client identifier
+    (MQTT) or address (Syndicate); as `AccountLimit.pattern`."""
     filter: str = attrs.field(validator=_check_filter)
-    """A topic filter. What has no topic, as all that Syndicate's peers are told, only `#`
-    matches."""
+    """A topic filter. Only `#` matches messages without a topic, such as all messages to
+    Syndicate's peers."""
     policy: StuckPolicy = attrs.field(converter=StuckPolicy)
-    """What is done."""
+    """The policy."""
     patience: float | None = attrs.field(default=None, validator=_check_patience)
-    """After how many seconds without progress, while others wait; None: the relay's."""
+    """The patience: seconds without progress, while others wait; None: the relay's."""
 
     def __str__(self) -> str:
         patience = "" if self.patience is None else f",{self.patience:g}"
@@ -69,7 +69,7 @@ class SubscriptionPolicy:
 
 @attrs.frozen(slots=True)
 class Treatment:
-    """What is done, and when."""
+    """A policy and its patience."""
 
     policy: StuckPolicy
     patience: float
@@ -77,16 +77,16 @@ class Treatment:
 
 
 class Treatments:
-    """What is done with the messages to one connection, by their topics.
+    """Policies for the messages to one connection, by their topics.
 
     Args:
-        default: What is done where no rule says otherwise.
-        rules: Filters and what they say, the most important first.
+        default: The policy where no rule matches.
+        rules: Filters and their policies, the most important first.
         topic_of: Makes a topic of a key, as the connection's protocol has it in its frames.
 
     Attributes:
-        every: All that may be done.
-        only: The one thing that is done with everything; None if it depends on the topic.
+        every: All policies that may apply.
+        only: The one policy for everything; None if it depends on the topic.
         patience: The least patience of them.
     """
 
@@ -119,16 +119,16 @@ class Treatments:
 
     @property
     def remembered(self) -> int:
-        """Of how many topics it is remembered what is done with them."""
+        """The number of topics whose policy is remembered."""
         return len(self._by_key)
 
     @property
     def policies(self) -> frozenset[StuckPolicy]:
-        """What may be done, whenever."""
+        """All policies that may ever apply."""
         return frozenset(each.policy for each in self.every)
 
     def of(self, key: bytes | None) -> Treatment:
-        """Return what is done with a message on the topic that `key` is; None: it has no topic."""
+        """Return the policy for messages on the topic that `key` is; None: it has no topic."""
         if self.only is not None:
             return self.only
         if key is None:
@@ -148,18 +148,18 @@ class Treatments:
 
 
 class SubscriptionPolicies:
-    """What a relay does about subscribers that are stuck.
+    """A relay's policies for slow consumers.
 
     Args:
-        rules: What is done for some clients, on some topics; the most important first.
-        default: What is done for all others.
+        rules: The policies for some clients, on some topics; the most important first.
+        default: The policy for all others.
     """
 
     __slots__ = ("_plain", "_rules", "default")
 
     def __init__(self, rules: Sequence[SubscriptionPolicy], default: Treatment) -> None:
         self.default = default
-        # Of all clients that no rule is for.
+        # For all clients without a rule.
         self._plain = Treatments(default)
         self._rules = [(Patterns([rule.client]), rule) for rule in rules]
 
@@ -172,14 +172,14 @@ class SubscriptionPolicies:
         able: Collection[StuckPolicy] | None = None,
         topic_of: Callable[[bytes], str] | None = bytes.decode,
     ) -> Treatments:
-        """Return what is done for the client that has these names.
+        """Return the policies for the client that has these names.
 
         Args:
-            names: Its account's, and what it calls itself.
-            able: What can be done at all with what it gets; rules that say other things are not
-                for it. None: everything can.
-            topic_of: See `Treatments`; None: what it gets has no topics, and only rules for all of
-                it are for it.
+            names: Its account's, and its client identifier.
+            able: The policies that are possible for its messages; rules with other ones are
+                skipped. None: all are.
+            topic_of: See `Treatments`; None: its messages have no topics, and only rules for all of
+                them apply.
         """
         rules: list[tuple[TopicFilter, Treatment]] = []
         for pattern, rule in self._rules:
@@ -196,7 +196,7 @@ class SubscriptionPolicies:
 
 
 def unable(names: Collection[str], treatments: Treatments, able: Collection[Any]) -> str | None:
-    """Say which of what is to be done for a kind of peers cannot be done; None if all can."""
+    """Return which policies for a kind of peers are impossible; None if all are possible."""
     wrong = sorted(treatments.policies.difference(able))
     if not wrong:
         return None

@@ -1,7 +1,7 @@
-"""Tenants: whose a connection is, and whose each of its publications.
+"""Tenants: the owners of connections, and of each of their publications.
 
-An operator says it in a list of entries, and the first that matches counts. An entry matches a
-connection if all that it asks for is so: the user's name, the client identifier, the listener; of
+An operator configures a list of entries, and the first that matches counts. An entry matches a
+connection if all its conditions hold: the user's name, the client identifier, the listener; of
 several patterns for one of these, any. One that names topics is for publications: it matches those
 to such topics, of the connections that it matches otherwise. So
 
@@ -9,10 +9,10 @@ to such topics, of the connections that it matches otherwise. So
     2. topic=weather/#              tenant weather
     3. user=press                   tenant press
 
-has what `press` publishes to `weather/x` paid for by weather, and all else that `press` causes by
-press; and what `audit-7` publishes by ops, wherever to. An entry may be of a tenant that an earlier
-one is of: then either makes it so. Who is matched by none is the default tenant's, if there is one,
-and else no tenant's.
+has weather pay for the publications of `press` to `weather/x`, and press for everything else that
+`press` causes; and ops for the publications of `audit-7` to any topic. An entry may be of a tenant
+that an earlier one is of: then either makes it so. A peer that no entry matches belongs to the
+default tenant, if there is one, and else to no tenant.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from ._filters import covers, overlap
 from ._patterns import Patterns
 
 CACHED_TOPICS: Final = 16_384
-"""Topics whose tenant is kept, for each kind of connection; as many as routes
+"""Topics whose tenant is cached, for each kind of connection; as many as routes
 (`DEFAULT_CACHED_ROUTES`)."""
 
 NO_USER: Final = "-"
-"""What stands for the user's name where there is none."""
+"""Stands for a missing user's name."""
 
 
 @attrs.frozen(slots=True)
 class Peer:
-    """Who somebody is, as accounts are named and tenants found by."""
+    """A peer's identity, for naming its accounts and finding its tenant."""
 
     listener: str
     """The listener's label, as `mqtt:1883`."""
     user: str
     """The user's name; `NO_USER` without one."""
     client: str
-    """What a client calls itself; where it has no name, where it comes from."""
+    """A client identifier; without one, the address it comes from."""
 
     @property
     def name(self) -> str:
-        """What its account is called; no two peers' are called the same.
+        """The name of its account; no two peers have the same.
 
         A listener's label and a client's name may have a `/`; in a user's it stands as in URLs.
         """
@@ -62,13 +62,13 @@ def as_part(user: str) -> str:
 
 
 def peer_of(name: str, client: str) -> Peer:
-    """Take the name of a client's account apart again."""
+    """Parse the name of a client's account."""
     listener, _, user = name.removesuffix(f"/{client}").rpartition("/")
     return Peer(listener, user.replace("%2F", "/").replace("%25", "%"), client)
 
 
 def peer_of_older(name: str, client: str) -> Peer:
-    """The same for a name from when a user's `/` stood there as it is: what a store may have.
+    """Parse a name from when a user's `/` stood there as it is: a store may have such names.
 
     Where a listener's label and a user's name both have one, the user's is taken to have none.
     """
@@ -84,10 +84,10 @@ _VERIFIED: Final = "@"
 
 
 def identity(client: str, user: str | None) -> str:
-    """Return what a client is known by: its identifier, and its user if that has been verified.
+    """Return the key of a client: its identifier, and its user if that has been verified.
 
-    Each verified user has identifiers of its own: nobody takes over, or keeps from its owner, what
-    is another user's. Those who are believed whatever they say share theirs.
+    Each verified user has identifiers of its own: nobody can take over another user's, or keep it
+    from its owner. Users that are not verified share theirs.
     """
     if user is not None:
         return f"{_VERIFIED}{as_part(user).replace(_VERIFIED, '%40')}/{client}"
@@ -139,10 +139,10 @@ def _amount() -> Any:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Tenant:
-    """One entry: whose, and what the tenant may do. Amounts that are None are not said.
+    """One entry: a tenant, and its limits. Amounts that are None are not set.
 
     In patterns `*` is any text, `/` included, `?` any character, `[ab]` one of some, `[*]` an
-    asterisk. A topic is matched by MQTT's filters.
+    asterisk. Topics are matched by MQTT's filters.
 
     Raises:
         ValueError: If it makes no sense; the message says why.
@@ -153,16 +153,16 @@ class Tenant:
     user: tuple[str, ...] = _patterns()
     """For users' names; `-` is no name."""
     client: tuple[str, ...] = _patterns()
-    """For client identifiers; of a Syndicate peer, for where it comes from; of a writer of batches
-    for its name."""
+    """For client identifiers; for a Syndicate peer's address; for the name of a writer of
+    batches."""
     listener: tuple[str, ...] = _patterns()
     """For listeners' names, as `mqtt:1883`, `mqtt:/run/relay.sock`."""
     topic: tuple[str, ...] = _patterns()
-    """Topic filters: the entry is for publications to what they match."""
+    """Topic filters: the entry is for publications to topics that they match."""
     default: bool = False
-    """Whether it is for all that no entry matches."""
+    """Whether it is for all peers that no entry matches."""
     weight: float | None = _amount()
-    """Its share beside others' while the server owes too much; 1 if it is not said."""
+    """Its share beside others' while the server owes too much; 1 if it is not set."""
     items: int | None = _amount()
     """Events that all of it together may owe."""
     bytes: int | None = _amount()
@@ -173,7 +173,7 @@ class Tenant:
     """Their bytes."""
     users: bool | None = None
     """Whether its users have accounts of their own between it and their connections, and so equal
-    shares; also if anything is said of them."""
+    shares; also if any of the settings for users is set."""
     user_items: int | None = _amount()
     """Events that all connections of one of its users may owe."""
     user_bytes: int | None = _amount()
@@ -185,11 +185,11 @@ class Tenant:
     kept: int | None = _amount()
     """Bytes that may be at rest, on disk or else in RAM, for its clients' sessions."""
     connections: int | None = _amount()
-    """MQTT clients of it that may be connected at a time; if it is not said, eight times as many as
-    there is room for others."""
+    """MQTT clients of it that may be connected at a time; by default eight times the number of free
+    places."""
     latency: float | None = _amount()
-    """Seconds that the debt of one of its connections should be old: its limit follows from that,
-    unless an account limit names it."""
+    """Target age in seconds for the debt of each of its connections: the connection's limit follows
+    from that, unless an account limit names it."""
 
     def __attrs_post_init__(self) -> None:
         if self.users is False and any(getattr(self, name) is not None for name in _OF_USERS):
@@ -202,7 +202,7 @@ class Tenant:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether it asks for anything."""
+        """Whether it has conditions."""
         return bool(self.user or self.client or self.listener or self.topic)
 
 
@@ -240,15 +240,15 @@ class _Entry:
         ]  # fmt: skip
 
     def matches(self, peer: Peer) -> bool:
-        """Whether a peer is as it asks for, whatever it publishes."""
+        """Whether a peer meets its conditions, whatever it publishes."""
         return all(pattern.matches(getattr(peer, field)) for field, pattern in self.asked)
 
 
 class Membership:
-    """Whose the publications are of all peers that the same entries match.
+    """The tenants of all peers that the same entries match.
 
     Attributes:
-        tenant: Who pays for all else that they cause; None: no tenant.
+        tenant: The tenant that pays for all but some publications; None: no tenant.
         by_topic: Whether publications may be another tenant's.
     """
 
@@ -290,10 +290,10 @@ class TenantRules:
     """The entries of an operator, the first that matches counting.
 
     Args:
-        entries: Them, in order.
+        entries: The entries, in order.
 
     Attributes:
-        tenants: The tenants, by name, with all that was said of each.
+        tenants: The tenants, by name, each with all its settings.
 
     Raises:
         ValueError: If they contradict each other, or one can never match; the message says which.
@@ -332,21 +332,21 @@ class TenantRules:
 
     @property
     def own_topics(self) -> bool:
-        """Whether there are topics that are some tenant's."""
+        """Whether some topics belong to tenants."""
         return len(self._topics) > 0
 
     def is_others(self, peer: Peer, topic: str) -> bool:
-        """Whether a topic is of tenants, and of none that the peer belongs to.
+        """Whether a topic belongs to tenants, and to none that the peer belongs to.
 
         A topic is a tenant's if an entry of it has a filter for the topic. The peer belongs to the
-        tenant that pays for what it causes, and to one whose entry for the topic asks for something
-        that the peer is: its user, its client identifier or its listener.
+        tenant that pays for it, and to one whose entry for the topic has a condition that the peer
+        meets: its user, its client identifier or its listener.
         """
         found = list(self._topics.matching(topic))
         return bool(found) and not self._is_one_of(peer, found)
 
     def is_all_others(self, peer: Peer, topic_filter: str) -> bool:
-        """Whether each topic that matches a filter is, for certain; see `is_others`."""
+        """Whether certainly every topic that matches a filter is others'; see `is_others`."""
         about = [
             (filter_, entry)
             for entry in self._entries
@@ -358,7 +358,7 @@ class TenantRules:
         )
 
     def is_partly_others(self, peer: Peer, topic_filter: str) -> bool:
-        """Whether there may be a topic that matches a filter and is; see `is_others`."""
+        """Whether some topic that matches a filter may be others'; see `is_others`."""
         about = [e for e in self._entries if any(overlap(f, topic_filter) for f in e.topics)]
         return not all(self._is_one_of(peer, [each]) for each in about)
 
@@ -367,7 +367,7 @@ class TenantRules:
         return any(e.tenant is own or (e.asked and e.matches(peer)) for e in entries)
 
     def of(self, peer: Peer) -> Membership:
-        """Return whose a peer is."""
+        """Return the membership of a peer."""
         by_topic: list[int] = []
         base = -1
         for place, entry in enumerate(self._entries):

@@ -1,4 +1,4 @@
-"""When what is looked at now and then is looked at: all of it at the same moments."""
+"""Common ticks: periodic checks all run at the same moments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ..accounts._following import following
 async def next_tick(seconds: float) -> None:
     """Sleep until Trio's clock is at the next multiple of `seconds`.
 
-    Tasks that do so are woken together, as the kernel's `round_jiffies` has it. Each wake-up leaves
-    the processor's caches to the next message: with seventeen a second, each at a moment of its
-    own, a hundredth of 1,700 messages a second took three times as long as the others.
+    Such tasks are woken together, as with the kernel's `round_jiffies`. Each wake-up leaves cold
+    caches to the next message: with seventeen a second, each at a moment of its own, a hundredth of
+    1,700 messages a second took three times as long as the others.
 
     Cancellation: as `trio.sleep_until`.
     """

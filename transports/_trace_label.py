@@ -1,4 +1,4 @@
-"""What an event is about, in a word or two: for a trace, which shows nothing of what it says."""
+"""A short label of an event's subject: for a trace, which shows nothing of its contents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN: Final = "?"
 def label_of(event: object) -> str:
     """Return a publication's topic, a record's label, else the name of its class.
 
-    Of a run, what its first message is about. It never raises.
+    Of a run, the label of its first message. It never raises.
     """
     try:
         if type(event) is Batch and event.topic:
@@ -38,7 +38,7 @@ def _label(event: Any) -> str:
     if isinstance(event, Foreign):
         value = getattr(event, "value", None)
         return _label(value()) if callable(value) else type(event).__name__
-    # A record of the `preserves` library, which those who have no use for it do not have.
+    # A record of the `preserves` library, which is optional.
     key = getattr(event, "key", None)
     name = getattr(key, "name", None)
     return name if isinstance(name, str) else type(event).__name__

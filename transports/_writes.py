@@ -1,4 +1,4 @@
-"""Confirms that have something to write themselves, together with what they confirm."""
+"""Confirms with data of their own to write, together with the messages that they confirm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def nowhere(key: str, value: bytes) -> None:
 
 
 class Writes(abc.ABC):
-    """A `Confirm` that wants to know when what it confirms is put into a batch of the store's.
+    """A `Confirm` that is told when its message is put into a batch of the store's.
 
     It may put something of its own into that batch then: both survive a crash, or neither.
     """
@@ -22,12 +22,12 @@ class Writes(abc.ABC):
 
     @abc.abstractmethod
     def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
-        """Note that one of those who were expected has written its message.
+        """Note that one of the expected holders has written its message.
 
         Args:
-            where: To which place: the name of a queue in the store.
+            where: The place: the name of a queue in the store.
             keep: Keeps a value, by its key, in the very batch that the message is in.
 
         Returns:
-            What that one has to tell from now on, in place of this.
+            The confirm for that holder to use from now on, in place of this.
         """

@@ -1,10 +1,10 @@
-"""A consumer's acknowledgements, said together: every so many deliveries, or after a moment.
+"""Batched acknowledgements of a consumer: after so many deliveries, or after a moment.
 
 Rules of this file:
-1. Nothing is said of a delivery before its consumer has said it here.
-2. One answer for many stands only for deliveries that were all answered alike: what is acked is
-   never merged with what is not, and a delivery that is still being worked on is never swept.
-3. What is kept is kept for `delay` at most, and leaves when the batcher is closed.
+1. A delivery is answered only after its consumer has answered it here.
+2. One answer for many stands only for deliveries with the same answer: acks are never merged with
+   other answers, and a delivery that is still being worked on is never swept.
+3. An answer is kept for `delay` at most, and leaves when the batcher is closed.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from .._errors import DataspaceError
 from ._coalesce import coalesce
 
 DEFAULT_EVERY: Final = 10
-"""Deliveries; "every 10 messages or up to 50ms", as RabbitMQ's advice on acks has it. A twentieth
-to a tenth of the prefetch is about right, says the same."""
+"""Deliveries; "every 10 messages or up to 50ms", as in RabbitMQ's advice on acks. The same advice
+says that a twentieth to a tenth of the prefetch is about right."""
 
 DEFAULT_DELAY: Final = 0.050
 """Seconds; see `DEFAULT_EVERY`."""
 
 
 COMPACT: Final = 1000
-"""How many deliveries that are answered may stand behind one that is not."""
+"""Most answered deliveries that may stand behind one that is not."""
 
 
 class Verdict(enum.StrEnum):
-    """What a consumer says of a delivery."""
+    """A consumer's verdict on a delivery."""
 
     ACK = "ack"
-    """It is dealt with (basic.ack)."""
+    """Processed (basic.ack)."""
     REQUEUE = "requeue"
-    """It is to be delivered again, to whomever (basic.nack, basic.reject with requeue)."""
+    """Deliver it again, to any consumer (basic.nack, basic.reject with requeue)."""
     DISCARD = "discard"
-    """It is never to be delivered again; a dead letter, where there is a place for those."""
+    """Never deliver it again; a dead letter, where there is a place for those."""
 
 
 @attrs.frozen
 class Acknowledgement:
-    """What is to be sent to the broker."""
+    """One answer to send to the broker."""
 
     tag: int
-    """The delivery's."""
+    """The tag of the delivery."""
     multiple: bool
-    """Whether it stands for all deliveries that are unacknowledged up to that one, too."""
+    """Whether it also covers all unacknowledged deliveries up to that one."""
     verdict: Verdict
-    """What is said of them."""
+    """The verdict on them."""
 
 
 class AckBatcher:
-    """Gathers what a consumer says of its deliveries, so that one answer can stand for many.
+    """Gathers a consumer's answers to its deliveries, so that one answer can stand for many.
 
     ::
 
@@ -68,12 +68,11 @@ class AckBatcher:
                     ...
                     acks.ack(delivery.tag)
 
-    However its block ends, what the consumer has said is sent: the work is done, and would only be
-    done again.
+    However its block ends, the answers are sent: the work is done, and would only be done again.
 
     One batcher serves one channel: delivery tags are numbered by channel, and an answer for many
-    stands for deliveries of all its consumers. Deliveries that need no answer are none of its
-    business. It counts answers, not deliveries, so a delivery that takes long holds up nobody.
+    stands for deliveries of all its consumers. Do not note deliveries that need no answer. It
+    counts answers, not deliveries, so a slow delivery holds up no other.
 
     Attributes:
         every: how many answers are sent at once.
@@ -96,8 +95,8 @@ class AckBatcher:
         """Make a batcher; `run` has to be running for `delay` to be kept.
 
         Args:
-            send: sends one answer, or puts it where it will be sent from; it does not wait.
-            prefetch: how many deliveries the broker lets be unacknowledged; 0 for any number.
+            send: sends one answer, or queues it for sending; it does not wait.
+            prefetch: most deliveries that the broker leaves unacknowledged; 0 for any number.
             every: how many answers are sent at once.
             delay: how long, in seconds, an answer is kept at most.
 
@@ -122,7 +121,7 @@ class AckBatcher:
         self.delay = delay
         self._last = 0
         self._open: set[int] = set()
-        # Those that are open are in it, in order; what is answered is removed when it is met.
+        # Open deliveries are in it, in order; answered ones are removed when they are met.
         self._order: deque[int] = deque()
         self._kept: dict[int, Verdict] = {}
         self._first_at: float | None = None
@@ -133,14 +132,14 @@ class AckBatcher:
         return f"<AckBatcher: {len(self._open)} deliveries open, {len(self._kept)} answers kept>"
 
     def __len__(self) -> int:
-        """How many answers are kept."""
+        """The number of answers that are kept."""
         return len(self._kept)
 
     def __bool__(self) -> bool:
         return True
 
     def delivered(self, tag: int) -> None:
-        """Note a delivery that is to be answered; all are to be noted, as they come.
+        """Note a delivery that needs an answer; note all of them, as they come.
 
         Raises:
             DataspaceError: its tag is not above all before.
@@ -153,15 +152,15 @@ class AckBatcher:
         self._order.append(tag)
 
     def ack(self, tag: int) -> None:
-        """Say that a delivery is dealt with; otherwise as `answer`."""
+        """Answer that a delivery is processed; otherwise as `answer`."""
         self.answer(tag, Verdict.ACK)
 
     def nack(self, tag: int, *, requeue: bool = True) -> None:
-        """Say that it is not, and whether it is to be delivered again; otherwise as `answer`."""
+        """Answer that it is not, and whether to deliver it again; otherwise as `answer`."""
         self.answer(tag, Verdict.REQUEUE if requeue else Verdict.DISCARD)
 
     def answer(self, tag: int, verdict: Verdict) -> None:
-        """Say something of a delivery; it is sent with others, or at once if it completes a batch.
+        """Answer a delivery; the answer is sent with others, or at once if it completes a batch.
 
         Raises:
             DataspaceError: there is no such delivery, or it has been answered.
@@ -182,7 +181,7 @@ class AckBatcher:
             self._lot.unpark_all()
 
     def flush(self) -> None:
-        """Send what is kept. What `send` fails with stays kept, and so does what comes after it."""
+        """Send the answers. If `send` fails, that answer and all after it stay."""
         kept, self._kept = self._kept, {}
         self._first_at = None
         order = self._order
@@ -220,7 +219,7 @@ class AckBatcher:
             self._first_at = trio.current_time()
 
     def close(self) -> None:
-        """Send what is kept and take nothing more; `run` ends. Idempotent.
+        """Send the answers and take nothing more; `run` ends. Idempotent.
 
         Deliveries that are open stay so: the broker delivers them again.
         """
@@ -232,7 +231,7 @@ class AckBatcher:
     async def run(self) -> None:
         """Keep to `delay`; for a task of its own, until the batcher is closed.
 
-        Cancellation: what is kept stays kept, until it is flushed.
+        Cancellation: answers stay until they are flushed.
         """
         while not self._closed:
             due = self._due()
@@ -241,7 +240,7 @@ class AckBatcher:
                 continue
             with trio.move_on_at(due):
                 await self._lot.park()  # for the close
-            # What was kept then may have left in the meantime, and what is kept now be younger.
+            # The answers kept then may have left in the meantime, and those kept now be younger.
             if self._due() == due:
                 self.flush()
 

@@ -1,4 +1,4 @@
-"""What is on disk is owed for by the queue itself: one loan that grows and shrinks."""
+"""Debt of the queue itself for messages on disk: one loan that grows and shrinks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class AtRest:
     """The ready messages of one queue that are durable on disk, as one loan of its own account.
 
     A message that is delivered is taken out, as a loan of its own, and put back when it is
-    requeued; what is owed stays the same.
+    requeued; the debt stays the same.
 
     Attributes:
         account: The queue's own. Its limit is the disk budget.
-        loan: What covers them all; None when there are none.
+        loan: The loan for all of them; None when there are none.
     """
 
     __slots__ = ("_holder", "account", "loan")
@@ -27,7 +27,7 @@ class AtRest:
 
     @property
     def items(self) -> int:
-        """How many messages."""
+        """The number of messages."""
         return 0 if self.loan is None else self.loan.items
 
     @property
@@ -41,7 +41,7 @@ class AtRest:
         self._join(items, nbytes)
 
     def put_back(self, loan: LoanedItem[list[Any]]) -> None:
-        """Take back what `take` gave, or another loan of the same account; it is over."""
+        """Take back a loan from `take`, or another loan of the same account; that loan ends."""
         items, nbytes = loan.items, loan.bytes
         loan.items = loan.bytes = 0
         self._join(items, nbytes)
@@ -58,8 +58,8 @@ class AtRest:
             loan.bytes += nbytes
 
     def _share(self, nbytes: int) -> int:
-        # What a shelf says of its bytes in all may differ from what its messages add up to, once a
-        # restart lies between; the books have to balance whatever it says.
+        # After a restart the shelf's total of bytes may differ from the sum over its messages; the
+        # ledger has to balance all the same.
         loan = self.loan
         assert loan is not None
         return loan.bytes if loan.items == 1 else min(nbytes, loan.bytes)

@@ -1,12 +1,12 @@
-"""Where a queue's ready messages are: in RAM, on disk, or some of each. The policy of paging.
+"""The place of a queue's ready messages: RAM, disk, or some of each. The policy of paging.
 
 RabbitMQ calls this the backing queue. Rules of this file:
 1. A backing knows *where ready messages are* and nothing else. Accounts, confirms, consumers,
-   limits and what is durable are the queue's business. Any two backings are indistinguishable from
-   outside, but for what is in RAM and when `fetch` has to wait.
+   limits and durability are the queue's business. Any two backings are indistinguishable from
+   outside, except for the messages in RAM and when `fetch` has to wait.
 2. Order is by `Message.seq`. Messages are delivered lowest first, so one that comes back has a
    lower one than every message that was never delivered: `requeue` never has to look into the
-   middle of what is on disk.
+   middle of the messages on disk.
 3. A message that was not written (`Keeper.write`) is in RAM only and stays there. One that was may
    be unloaded at once: the shelf can be read before it is durable.
 4. Nothing here awaits, and nothing is called back from inside a call: `Keeper` and `Shelf` do not
@@ -28,44 +28,44 @@ from ._shelf import Shelf
 
 
 class Keeper(Protocol):
-    """What a backing may ask of its queue."""
+    """The services of a queue for its backing."""
 
     @property
     def shelf(self) -> Shelf | None:
-        """What to read from (`Shelf.want`); None: everything stays in RAM."""
+        """The shelf to read from (`Shelf.want`); None: everything stays in RAM."""
         ...
 
     @property
     def rates(self) -> Rates:
-        """How fast messages come and go; updated by the queue."""
+        """The rates at which messages come and go; updated by the queue."""
         ...
 
     def write(self, message: Message) -> bool:
-        """See to it that `message` is on the shelf, and tell whether it is.
+        """Write `message` to the shelf if need be, and return whether it is there.
 
         True if it was written before, or has been now (`message.ticket` is set; it can be unloaded
         and read back at once). False if there is no shelf, it is in trouble, or the disk budget is
-        spent: then the message has to stay in RAM. Such a one is written later by the queue itself
-        if it is persistent; a backing that wants to page others out tries again at `relieve`.
+        spent: then the message has to stay in RAM. The queue itself writes such a message later if
+        it is persistent; a backing that wants to page others out tries again at `relieve`.
         """
         ...
 
     def unsynced(self, seq: int) -> Message | None:
         """Return the message that was written and is not durable yet, if there is one.
 
-        What is read back (`Backing.paged_in`) is another object for the same message; this one has
-        its loan and its confirm, so it is what has to be used: put the event into it.
+        A message that is read back (`Backing.paged_in`) is another object for the same message.
+        This one has its loan and its confirm, so use this one: put the event into it.
         """
         ...
 
     def lost(self, count: int) -> None:
-        """Note that `count` messages that should be on the shelf are not to be found there."""
+        """Note that `count` messages that should be on the shelf are missing there."""
         ...
 
 
 @attrs.frozen(slots=True)
 class BackingStatistics:
-    """Where a queue's messages are."""
+    """The places of a queue's messages."""
 
     policy: str
     """The backing's name: `steady`, `classic`."""
@@ -78,19 +78,19 @@ class BackingStatistics:
     ram_bytes: int
     """Bytes of both."""
     disk_only: int
-    """Ready messages of which nothing is in RAM but that they are there."""
+    """Ready messages with no object in RAM."""
     ram_target: int | None
-    """How many messages may be in RAM now, as far as the policy says; None: any number."""
+    """Messages that may be in RAM now, by the policy; None: any number."""
     paged_out: int
-    """Messages ever let go of, to be read back."""
+    """Messages ever paged out."""
     paged_in: int
     """Messages ever read back."""
     reads: int
-    """Batches ever asked of the shelf."""
+    """Batches ever requested from the shelf."""
 
 
 class Backing(abc.ABC):
-    """Where a queue's ready messages are.
+    """The place of a queue's ready messages.
 
     The life of a message, as a backing sees it:
 
@@ -100,7 +100,7 @@ class Backing(abc.ABC):
         pending alone, without publish: it was delivered as soon as it came, nothing was ready
 
     Persistent messages of a durable queue have been written, where the disk budget allowed it,
-    before `publish` or `pending` is called with them; the others the backing has written
+    before `publish` or `pending` is called with them; the backing has others written
     (`Keeper.write`) when it wants them out of RAM.
 
     Args:
@@ -137,10 +137,10 @@ class Backing(abc.ABC):
 
     @abc.abstractmethod
     def peek(self) -> Message | None:
-        """Return what `fetch` would, and leave it where it is; it may start a read as `fetch` does.
+        """Return the message that `fetch` would, and leave it there; may start a read likewise.
 
-        A message whose event is not in RAM may be returned if the object itself is there: who
-        peeks wants to know when it expires.
+        A message whose event is not in RAM may be returned if the object itself is there: the
+        caller wants to know when it expires.
         """
 
     @abc.abstractmethod
@@ -154,22 +154,22 @@ class Backing(abc.ABC):
     def pending(self, message: Message) -> None:
         """Note that a message, just fetched or never published here, is delivered and unacked.
 
-        From now on it counts as RAM that the queue uses. The queue keeps it; a policy that pages
-        out what is pending keeps track of it too, and may `Message.unload` it once it is written.
+        From now on it counts as RAM that the queue uses. The queue keeps it. A policy that pages
+        out pending messages keeps track of it too, and may `Message.unload` it once it is written.
         """
 
     @abc.abstractmethod
     def forget(self, messages: Sequence[Message]) -> None:
-        """Note that pending messages are done with: acked, dropped or dead-lettered."""
+        """Note that pending messages have ended: acked, dropped or dead-lettered."""
 
     @abc.abstractmethod
     def purge(self) -> tuple[list[Message], Sequence[int]]:
-        """Drop all that is ready, and nothing that is pending.
+        """Drop all ready messages, and no pending ones.
 
         Returns:
             The messages that were here as objects, and the numbers (a `range`, perhaps with gaps)
-            among which those were that are on the shelf only. The queue settles and erases them.
-            An answer to a read that is under way is ignored when it comes.
+            of those that are on the shelf only. The queue settles and erases them. An answer to a
+            read that is under way is ignored when it comes.
         """
 
     # -- the shelf has something to say ---------------------------------------------------------
@@ -178,24 +178,24 @@ class Backing(abc.ABC):
     def paged_in(self, messages: Sequence[Message]) -> None:
         """Take the answer to the read that is under way; `waiting` is false afterwards.
 
-        In order of their `seq`; those from `first_seq` on that are not done, up to `count` and
-        `nbytes` of them, at least one if there is one: no message means that there is none from
-        `first_seq` on. They are as `Shelf` made them (`loan` None, `ticket` 0, `at_rest` true);
-        for each, `Keeper.unsynced` may know a better object. Messages that are pending, finished or
-        not wanted any more may be among them, and are ignored. If some that should be there are
-        not, `Keeper.lost` is told how many.
+        The messages are in order of their `seq`: those from `first_seq` on that are not done, up to
+        `count` and `nbytes` of them, at least one if there is one. No message means that there is
+        none from `first_seq` on. They are as `Shelf` made them (`loan` None, `ticket` 0, `at_rest`
+        true); for each, `Keeper.unsynced` may know a better object. Messages that are pending,
+        finished or not wanted any more may be among them, and are ignored. If some that should be
+        there are not, `Keeper.lost` gets their number.
         """
 
     @abc.abstractmethod
     def recovered(self, first_seq: int, next_seq: int, count: int) -> None:
-        """Note what the shelf has from before a restart; called once, before anything else.
+        """Note the messages on the shelf from before a restart; called once, before anything else.
 
         `count` messages from `first_seq` to below `next_seq`, with gaps. Nothing is read until it
         is wanted.
         """
 
     def durable(self, ticket: int) -> None:  # noqa: B027 (most need not know)
-        """Note that what was written with this ticket and those before is durable now.
+        """Note that all writes up to this ticket are durable now.
 
         The queue has already settled its messages' loans. For policies that give the shelf credit.
         """
@@ -207,10 +207,10 @@ class Backing(abc.ABC):
         """
 
     def tick(self, now: float) -> float | None:
-        """Do what is due at `now`, in seconds of the ledger's clock, and tell when to come again.
+        """Do the work that is due at `now` on the ledger's clock; return when to call again.
 
-        None: there is nothing that this policy does by time. `Queue.tick` calls it, having updated
-        the rates; it may come earlier than it was told, and later.
+        In seconds. None: this policy does nothing by time. `Queue.tick` calls it after updating the
+        rates; it may call earlier than requested, and later.
         """
         del now
         return None
@@ -219,7 +219,7 @@ class Backing(abc.ABC):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """Return how many messages are ready, wherever they are."""
+        """Return the number of ready messages, wherever they are."""
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[Message]:
@@ -232,16 +232,16 @@ class Backing(abc.ABC):
     @property
     @abc.abstractmethod
     def ram_count(self) -> int:
-        """How many messages, ready and pending, have their event in RAM."""
+        """The number of messages, ready and pending, with their event in RAM."""
 
     @property
     @abc.abstractmethod
     def ram_bytes(self) -> int:
-        """Bytes (`Message.size`) of these."""
+        """The bytes (`Message.size`) of these."""
 
     @abc.abstractmethod
     def statistics(self) -> BackingStatistics:
-        """Return the same in numbers."""
+        """Return the same as statistics."""
 
 
 BackingFactory = Callable[[Keeper], Backing]

@@ -1,4 +1,4 @@
-"""What stands before a queue: one pattern that it is bound to."""
+"""A binding: one pattern whose events go into a queue."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Binding(Recipient):
-    """One way into a queue; made by `Queue.bind`, or `Queue.way_in` for observations of one's own.
+    """One way into a queue; made by `Queue.bind`, or `Queue.way_in` for your own observations.
 
-    What comes in by several at once, as one publication does that matches several patterns, is in
-    the queue once, with the highest of their tags.
+    An event that comes in by several at once, such as a publication that matches several patterns,
+    is in the queue once, with the highest of their tags.
 
     Attributes:
-        queue: Where it leads.
+        queue: The queue that it leads to.
         tag: Noted in the messages that come by it; for MQTT, the QoS that is granted.
-        dataspace: Where it is bound; None if `Queue.way_in` made it.
+        dataspace: The dataspace that it observes; None if `Queue.way_in` made it.
         observation: Its observation there.
     """
 
@@ -37,13 +37,10 @@ class Binding(Recipient):
 
     @property
     def last_holder(self) -> Holder:
-        """See `Recipient.last_holder`."""
         return self.queue
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Recipient.hold`."""
         self.queue.take_in(account, item, items, nbytes, now, self)
 
     def ready(self) -> None:
-        """See `Recipient.ready`."""
         self.queue.ready()

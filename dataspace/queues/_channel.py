@@ -30,16 +30,16 @@ class Delivery:
                 turn.publish(dataspace, answer(event))
 
     Attributes:
-        tag: What it is acknowledged by: from 1, increasing, by channel.
-        message: What was delivered.
-        event: What was published. A consumer that holds many and needs it no more may set it to
+        tag: Its delivery tag: from 1, increasing, by channel.
+        message: The message.
+        event: The published event. A consumer that holds many and needs it no more may set it to
             None, so that it can be paged out.
-        redelivered: Whether somebody may have had it before.
-        loan: Its one message's loan, held by the queue. An outlet can forward it. Where nothing is
-            to be acknowledged it may be given to another holder.
-        queue: Where it came from.
-        consumer: Who has it; None where it was got by `Queue.get`.
-        channel: Where it is acknowledged.
+        redelivered: Whether some consumer may have had it before.
+        loan: The loan of its one message, held by the queue. An outlet can forward it. With
+            `no_ack` it may be given to another holder.
+        queue: The queue that it came from.
+        consumer: The consumer that has it; None after `Queue.get`.
+        channel: The channel to acknowledge it on.
     """
 
     __slots__ = (
@@ -70,15 +70,15 @@ class Delivery:
         return f"<Delivery {self.tag} of {self.queue.name}: message {self.message.seq}{again}>"
 
     def ack(self) -> None:
-        """Be done with it. See `Channel.ack`."""
+        """Acknowledge it. See `Channel.ack`."""
         self.channel.ack(self.tag)
 
     def nack(self, *, requeue: bool = True) -> None:
-        """Not be done with it. See `Channel.nack`."""
+        """Return it unprocessed. See `Channel.nack`."""
         self.channel.nack(self.tag, requeue=requeue)
 
     def reject(self, *, requeue: bool = True) -> None:
-        """Have failed with it. See `Channel.reject`."""
+        """Return it as failed. See `Channel.reject`."""
         self.channel.reject(self.tag, requeue=requeue)
 
     def turn(self) -> Turn:
@@ -86,7 +86,7 @@ class Delivery:
         return self.loan.turn()
 
     def __enter__(self) -> Any:
-        # The loan changes accounts where it is when the message comes to rest meanwhile.
+        # The loan changes accounts in place when the message comes to rest meanwhile.
         self._entered = account = self.loan.account
         account.ledger.enter(account)
         return self.event
@@ -109,21 +109,21 @@ class Delivery:
 
 
 class Channel:
-    """Where deliveries have their tags: of one consumer, or of several on one connection.
+    """Delivery tags of one consumer, or of several on one connection.
 
     Tags are integers from 1. `multiple` means a tag and all outstanding ones below it, and the tag
-    itself has to be outstanding; 0 with `multiple` means all that are.
+    itself has to be outstanding; 0 with `multiple` means all outstanding ones.
 
     Source: RabbitMQ's rabbit_channel.erl, `collect_acks`.
 
     Args:
-        name: What an operator knows it by.
+        name: Its name for operators.
         window: Shared by all consumers on this channel, beside the windows of their own; as
             basic.qos with the global flag in RabbitMQ. `Queue.get` needs no room, and takes none.
 
     Attributes:
-        consumers: Those that are on it.
-        closed: Whether it is over.
+        consumers: The consumers on it.
+        closed: Whether it is closed.
     """
 
     __slots__ = ("_last", "_lowest", "_outstanding", "closed", "consumers", "name", "window")
@@ -142,7 +142,7 @@ class Channel:
         return f"<Channel {self.name}: {len(self._outstanding)} unacked>"
 
     def __len__(self) -> int:
-        """Return how many deliveries are outstanding."""
+        """Return the number of outstanding deliveries."""
         return len(self._outstanding)
 
     def __bool__(self) -> bool:
@@ -154,13 +154,13 @@ class Channel:
         return tag in self._outstanding
 
     def outstanding(self) -> list[Delivery]:
-        """Return what is delivered and not acknowledged, in order."""
+        """Return the unacknowledged deliveries, in order."""
         return [self._outstanding[tag] for tag in sorted(self._outstanding)]
 
     # -- for consumers --------------------------------------------------------------------------
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
-        """Be done with a delivery: its debt is repaid as `acked`, and it is erased.
+        """Acknowledge a delivery: its debt is repaid as `acked`, and it is erased.
 
         Raises:
             UnknownTagError: If `tag` is not outstanding. Nothing is acknowledged then.
@@ -179,7 +179,7 @@ class Channel:
             queue.all_acked(deliveries)
 
     def nack(self, tag: int, *, multiple: bool = False, requeue: bool = True) -> None:
-        """Not be done with a delivery: it goes back to its place, or is dead-lettered or dropped.
+        """Return a delivery: it goes back to its place, or is dead-lettered or dropped.
 
         This does not count towards the delivery limit; `reject` does.
 
@@ -189,7 +189,7 @@ class Channel:
         self._refuse(self._take(tag, multiple=multiple), requeue=requeue, failed=False)
 
     def reject(self, tag: int, *, requeue: bool = True) -> None:
-        """Have failed with a delivery: as `nack`, but it counts towards the delivery limit.
+        """Return a failed delivery: as `nack`, but it counts towards the delivery limit.
 
         Raises:
             UnknownTagError: If `tag` is not outstanding.
@@ -197,11 +197,11 @@ class Channel:
         self._refuse(self._take(tag, multiple=False), requeue=requeue, failed=True)
 
     def recover(self) -> None:
-        """Put everything outstanding back into its queue."""
+        """Put all outstanding messages back into their queues."""
         self._refuse(self._take_up_to(0), requeue=True, failed=False)
 
     def close(self, *, failed: bool = False) -> None:
-        """End all consumers on it, and put everything outstanding back into its queues.
+        """End all consumers on it, and put all outstanding messages back into their queues.
 
         With `failed`, these deliveries count towards the delivery limit, as those to a consumer
         whose connection has broken do in RabbitMQ's quorum queues. Idempotent.
@@ -210,7 +210,7 @@ class Channel:
             return
         self.closed = True
         deliveries = self._take_up_to(0)
-        # First out of the line, or it would be given back what it leaves behind.
+        # Leave the line first, or the queue would give it back the messages that it returns.
         consumers = list(self.consumers)
         for consumer in consumers:
             consumer.queue.retire(consumer)
@@ -265,7 +265,7 @@ class Channel:
     # -- for queues -----------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """See whether something may be delivered on it.
+        """Check that the channel is open for deliveries.
 
         Raises:
             QueueDeletedError: If it is closed.
@@ -280,5 +280,5 @@ class Channel:
         return self._last
 
     def add(self, delivery: Delivery) -> None:
-        """Take note of a delivery that is to be acknowledged here."""
+        """Register a delivery that will be acknowledged here."""
         self._outstanding[delivery.tag] = delivery

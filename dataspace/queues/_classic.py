@@ -1,6 +1,6 @@
-"""The seeds' paging policy: alphas, betas, gammas and deltas, as many in RAM as there is time for.
+"""The paging policy of RabbitMQ 3.8: alphas, betas, gammas and deltas, with a target for RAM.
 
-As rabbit_variable_queue.erl of RabbitMQ 3.8 has it, the last that paged by memory. A message is
+As in rabbit_variable_queue.erl of RabbitMQ 3.8, the last that paged by memory. A message is
 
     alpha   in RAM,
     beta    written, with only its place in RAM,
@@ -11,33 +11,34 @@ and a queue is, from its head, where messages are taken, to its tail:
 
     q4 (alphas) | q3 (betas, gammas) | delta | q2 (betas, gammas) | q1 (alphas)
 
-Memory being short, a monitor (`_memory_monitor.py`) says for how many seconds what is in RAM should
-last. That times the rates at which messages and acks come and go is how many may be: the *target*.
-When it falls, and every so many messages, `_reduce_memory_use` pushes: what is delivered and not
-acked out of RAM (largest number first) and alphas to betas, those first which grow faster and both
-out of one quota; then betas to deltas, if they are enough for it to be worth while.
+While memory is short, a monitor (`_memory_monitor.py`) says for how many seconds the messages in
+RAM should last. That, times the rates at which messages and acks come and go, is the number that
+may be in RAM: the *target*. When it falls, and every so many messages, `_reduce_memory_use` pushes.
+First it unloads unacked deliveries (largest number first) and turns alphas into betas, the faster
+growing kind first and both out of one quota; then it turns betas into deltas, if there are enough
+for it to be worth while.
 
-What is different here, and why:
+Differences from RabbitMQ, and the reasons:
 
 1. A shelf writes a message with its place, in one record. So each beta is a gamma, and pushing to
-   delta writes nothing; what is left of the batch size is that objects are let go of in batches.
-2. Reading is asynchronous: `fetch` asks for what it lacks, and says so (`waiting`). What is read is
-   not one index segment of places and then one body at a time, which here would be reading all
-   bodies twice, but bodies: as many as consumers take in two seconds, and of delta, while memory is
-   not short, up to the end of a segment, or 8 MiB. They stay in q3, where they are taken from, and
-   are not pushed out again but for a requeued message before them.
+   delta writes nothing; all that is left of the batch size is that objects are dropped in batches.
+2. Reading is asynchronous: `fetch` asks for what it lacks, and says so (`waiting`). A read does not
+   fetch one index segment of places and then one body at a time, which here would be reading all
+   bodies twice. It fetches bodies: as many as consumers take in two seconds, and of delta, while
+   memory is not short, up to the end of a segment, or 8 MiB. They stay in q3, where they are taken
+   from, and are pushed out again only for a requeued message before them.
 3. Between the last message of q3 and the answer to a read of delta, q3 is empty though delta is
-   not. Hence what is invariant there (`check`) is so `or waiting`.
-4. A message that was delivered before is never in delta: what is known of its deliveries is not on
-   the shelf. Requeued ones have the lowest numbers, so they are ahead of it, in q4 or q3. In q3
-   they are not written for that alone; what has been unloaded while it was pending goes there.
-5. What is at rest is on the queue's own account, what is not on its publisher's; that is the
-   queue's business. Of what cannot be written for want of disk budget, pushing stops, as for want
-   of credit, until `relieve`.
-6. Credit is given back for what is durable. Messages that the queue itself writes late, because the
-   budget had been spent, take none.
-7. A process would send itself a message to go on when one push was not enough. Here the next thing
-   that happens to the queue goes on with it, or `tick`.
+   not. Hence the invariant there (`check`) has an `or waiting`.
+4. A message that was delivered before is never in delta: the shelf has no record of its deliveries.
+   Requeued messages have the lowest numbers, so they are ahead of it, in q4 or q3. In q3 they are
+   not written for that alone; messages that were unloaded while pending go there.
+5. Messages at rest are on the queue's own account, others on their publisher's; that is the queue's
+   business. When messages cannot be written for want of disk budget, pushing stops, as for want of
+   credit, until `relieve`.
+6. Credit is given back for durable messages. Messages that the queue itself writes late, because
+   the budget had been spent, take none.
+7. An Erlang process would send itself a message to go on when one push was not enough. Here the
+   next event in the queue goes on with it, or `tick`.
 """
 
 from __future__ import annotations
@@ -55,36 +56,36 @@ from ._memory_monitor import REPORT_SECONDS, MemoryMonitor
 from ._message import Message
 
 READ_AHEAD_MAX = 2048
-"""Messages read at a time at most, while memory is short: as many as classic queues v2 have."""
+"""Most messages read at a time, while memory is short: as many as classic queues v2."""
 
 READ_SECONDS = 2
-"""How many seconds' worth of messages is read, in between; as classic queues v2."""
+"""Seconds' worth of messages that one read takes, within its limits; as classic queues v2."""
 
 READ_BYTES = 8 << 20
-"""Bytes of one read, as the steady policy has it."""
+"""Most bytes of one read, as in the steady policy."""
 
 IDLE_RATE = 0.01
-"""Messages a second below which nothing moves, as rabbit_variable_queue.erl has it."""
+"""Messages a second below which nothing moves, as in rabbit_variable_queue.erl."""
 
 FEW = 16
-"""Messages that come back together for which a place is sought for each."""
+"""Up to so many messages that come back together, a place is sought for each."""
 
 GO_ON_SECONDS = 0.02
-"""When to go on with a push that was not enough, if nothing happens before."""
+"""Seconds after which an unfinished push goes on, if nothing happens before."""
 
 
 class ClassicBacking(Backing):
-    """RabbitMQ's paging of before classic queues v2: by memory, with a target.
+    """RabbitMQ's paging before classic queues v2: by memory, with a target.
 
     Args:
         keeper: The queue.
-        monitor: Who knows how much memory there is; None: there is always enough.
-        settings: The numbers.
+        monitor: The memory monitor; None: there is always enough.
+        settings: The parameters.
         clock: Returns seconds that never go back, the monitor's by default.
 
     Attributes:
-        target: How many messages may be in RAM, ready and pending; None for any number.
-        credit: What may be on its way to the shelf.
+        target: Most messages in RAM, ready and pending; None for any number.
+        credit: Limit on the messages on their way to the shelf.
     """
 
     __slots__ = (
@@ -117,26 +118,26 @@ class ClassicBacking(Backing):
         self._q3: deque[Message] = deque()
         self._q4: deque[Message] = deque()
         self._delta = Delta()
-        # Of q3: those whose event has to be read, by number, and how many others there are.
+        # Of q3: messages whose event has to be read, by number, and the number of others.
         self._missing: dict[int, Message] = {}
         self._loaded = 0
-        # Bytes of what is ready and in RAM.
+        # Bytes of ready messages in RAM.
         self._ram_bytes = 0
         # Pending messages with their event in RAM.
         self._acks: dict[int, Message] = {}
         self._acks_bytes = 0
-        # Both, when it was last reported.
+        # Both, at the last report.
         self._ram_before = self._acks_before = 0
         self._report_due = -math.inf
         # The highest ticket that credit was taken for, and the highest that is durable.
         self._ticket = self._durable = 0
-        # The read under way: from which number; of delta, how many up to which (0 for one of q3).
+        # The read under way: its first number; of delta, how many up to which (0 for one of q3).
         self._asked = self._asked_end = self._asked_count = 0
         self._stale = False
         # Whether nothing has been wanted since a restart.
         self._dormant = False
         self._ops = 0
-        # Whether a push was not enough, and should be gone on with.
+        # Whether a push was not enough, and should go on.
         self._unfinished = False
         self._paged_out = self._paged_in = self._reads = 0
         if monitor is not None:
@@ -151,9 +152,8 @@ class ClassicBacking(Backing):
     # -- messages come and go -------------------------------------------------------------------
 
     def publish(self, message: Message) -> None:
-        """See `Backing.publish`."""
         self._note_written(message)
-        # While q3 waits for what is in delta, that comes before.
+        # While q3 waits for messages of delta, those come before.
         if self._q3 or self._delta.count:
             self._q1.append(message)
         else:
@@ -162,7 +162,6 @@ class ClassicBacking(Backing):
         self._done(1)
 
     def fetch(self) -> Message | None:
-        """See `Backing.fetch`."""
         q3 = self._q3
         if self._q4:
             message = self._q4.popleft()
@@ -181,7 +180,6 @@ class ClassicBacking(Backing):
         return message
 
     def peek(self) -> Message | None:
-        """See `Backing.peek`."""
         if self._q4:
             return self._q4[0]
         self._dormant = False
@@ -194,11 +192,11 @@ class ClassicBacking(Backing):
         return None
 
     def requeue(self, messages: Sequence[Message]) -> None:
-        """See `Backing.requeue`."""
         back = sorted(messages, key=lambda message: message.seq)
         for message in back:
             self._drop_ack(message)
-        # Alphas before the first beta: what has to be read makes betas of those behind it.
+        # Alphas before the first beta: a message that has to be read makes betas of those behind
+        # it.
         limit = self._q3[0].seq if self._q3 else math.inf
         missing = next((m.seq for m in back if m.event is None), None)
         if missing is not None and missing < limit:
@@ -219,14 +217,12 @@ class ClassicBacking(Backing):
         self._done(len(back))
 
     def pending(self, message: Message) -> None:
-        """See `Backing.pending`."""
         self._note_written(message)
         self._acks[message.seq] = message
         self._acks_bytes += message.size
         self._done(0)
 
     def forget(self, messages: Sequence[Message]) -> None:
-        """See `Backing.forget`."""
         for message in messages:
             self._drop_ack(message)
 
@@ -235,7 +231,6 @@ class ClassicBacking(Backing):
             self._acks_bytes -= message.size
 
     def purge(self) -> tuple[list[Message], Sequence[int]]:
-        """See `Backing.purge`."""
         here = list(self)
         delta = self._delta
         on_disk = range(delta.start, delta.end) if delta.count else range(0)
@@ -249,12 +244,11 @@ class ClassicBacking(Backing):
         return here, on_disk
 
     def recovered(self, first_seq: int, next_seq: int, count: int) -> None:
-        """See `Backing.recovered`."""
         self._delta = Delta(first_seq, count, next_seq)
         self._dormant = count > 0
 
     def _note_written(self, message: Message) -> None:
-        """Take credit for what the queue has just written itself."""
+        """Take credit for a message that the queue has just written itself."""
         ticket = message.ticket
         if ticket is not None and ticket > self._ticket:
             self._ticket = ticket
@@ -262,7 +256,7 @@ class ClassicBacking(Backing):
                 self.credit.wrote(message)
 
     def _done(self, messages: int) -> None:
-        """Look, every so often, whether there are too many in RAM."""
+        """Check, every so often, whether there are too many in RAM."""
         self._ops += messages
         if self._ops >= self._settings.reduce_every:
             self._ops = 0
@@ -274,12 +268,12 @@ class ClassicBacking(Backing):
 
     @property
     def _read_ahead(self) -> int:
-        """How many messages to read at a time."""
+        """The number of messages to read at a time."""
         ahead = 1 + int(READ_SECONDS * self.keeper.rates.egress)
         return max(min(ahead, READ_AHEAD_MAX), self._settings.read_ahead)
 
     def _read(self) -> None:
-        """Ask for what is lacking first, unless something has been asked for, or nothing is."""
+        """Ask for the first missing messages, unless a read is under way, or nothing is missing."""
         shelf = self.keeper.shelf
         if self.waiting or shelf is None:
             return
@@ -307,7 +301,6 @@ class ClassicBacking(Backing):
         return (seq // segment + 1) * segment
 
     def paged_in(self, messages: Sequence[Message]) -> None:
-        """See `Backing.paged_in`."""
         self.waiting = False
         if self._stale:
             self._stale = False
@@ -329,7 +322,7 @@ class ClassicBacking(Backing):
                 self._paged_in += 1
         lost = self._missing.pop(self._asked, None)
         if lost is not None:
-            # It was asked for first, and is not there.
+            # It was asked for first, and is missing.
             lost.finished = True
             self._q3.remove(lost)
             self.keeper.lost(1)
@@ -342,7 +335,7 @@ class ClassicBacking(Backing):
         taken = 0
         start = delta.start
         for message in messages:
-            # Behind that, what was not yet there may be in between.
+            # Behind that, messages that were not yet there may be in between.
             if message.seq >= end or taken == left:
                 break
             known = self.keeper.unsynced(message.seq)
@@ -364,7 +357,7 @@ class ClassicBacking(Backing):
         self._q3_may_be_empty()
 
     def _q3_may_be_empty(self) -> None:
-        """Put together what nothing is between any more."""
+        """Join the parts that nothing is between any more."""
         if not self._delta.count and self._q2:
             for message in self._q2:
                 self._missing[message.seq] = message
@@ -394,9 +387,9 @@ class ClassicBacking(Backing):
         return rates.ingress + rates.egress + rates.ack_ingress + rates.ack_egress
 
     def duration(self) -> float:
-        """Return for how many seconds what is in RAM lasts, by how much it was now and before.
+        """Return for how many seconds the messages in RAM last, by their numbers now and before.
 
-        Infinite if nothing moves. To be called once for each report.
+        Infinite if nothing moves. Call it once for each report.
         """
         ram, acks = self._ready_in_ram, len(self._acks)
         amount = self._ram_before + ram + acks + self._acks_before
@@ -407,9 +400,9 @@ class ClassicBacking(Backing):
         return amount / (4 * self._moving)
 
     def set_duration_target(self, seconds: float) -> None:
-        """Have in RAM what lasts for so long, infinite for any number; page out if it is less now.
+        """Keep in RAM what lasts for so long; page out if that is less now. Infinite: any number.
 
-        What is on disk already is not read for it if it is more.
+        If it is more, messages on disk are not read for it.
         """
         before = self.target
         self.target = None if seconds == math.inf else int(seconds * self._moving)
@@ -429,11 +422,10 @@ class ClassicBacking(Backing):
             self._reduce_memory_use()
 
     def relieve(self) -> None:
-        """See `Backing.relieve`."""
         self._reduce_memory_use()
 
     def _reduce_memory_use(self) -> None:
-        """Page out until no more are in RAM than may be, or a part of it, or there is no credit."""
+        """Page out until RAM is within the target, for one quota at most, or until credit ends."""
         self._unfinished = False
         target = self.target
         if target is None or self.keeper.shelf is None:
@@ -460,7 +452,7 @@ class ClassicBacking(Backing):
         self._unfinished = again and not self.credit.blocked
 
     def _write(self, message: Message) -> bool:
-        """See to it that `message` can be unloaded; whether it can."""
+        """Make sure that `message` can be unloaded; return whether it can."""
         if message.ticket is None:
             if not self.keeper.write(message):
                 return False
@@ -484,7 +476,7 @@ class ClassicBacking(Backing):
         return quota
 
     def _push_alphas(self, quota: int, target: int) -> int:
-        """Make betas of alphas: of q1 from its front, then of q4 from its rear."""
+        """Turn alphas into betas: of q1 from its front, then of q4 from its rear."""
         q1, q4 = self._q1, self._q4
         behind = self._q2 if self._delta.count else self._q3
         while q1 and self._may_push(quota, target) and self._write(q1[0]):
@@ -511,7 +503,7 @@ class ClassicBacking(Backing):
         self._paged_out += 1
 
     def _push_loaded(self, quota: int, target: int) -> int:
-        """Unload what is in q3 with its event, from its rear; not what has been read ahead."""
+        """Unload messages of q3 with their event, from its rear; not those that were read ahead."""
         keep = max(self._read_ahead, target - len(self._q4) - len(self._q1))
         if not quota or self._loaded <= keep:
             return quota
@@ -529,7 +521,7 @@ class ClassicBacking(Backing):
         return quota
 
     def _permitted(self, target: int) -> int:
-        """How many betas there may be: fewer, the more there are and the lower the target."""
+        """Most betas that there may be: fewer, the more there are and the lower the target."""
         if not len(self):
             return len(self._q2) + len(self._q3)
         segment = self._settings.segment
@@ -539,12 +531,12 @@ class ClassicBacking(Backing):
         return max(segment, behind - behind * behind // (behind + target))
 
     def _push_betas(self, quota: int) -> None:
-        """Make deltas of betas: of q3 from its rear, down to a segment's end; of q2 from its front.
+        """Turn betas into deltas: of q3 from its rear to a segment's end; of q2 from its front.
 
         So as much as one segment stays at the head.
         """
         q2, q3, delta = self._q2, self._q3, self._delta
-        # Nothing is put before what is being read.
+        # Nothing is put before messages that are being read.
         if not (self.waiting and self._asked_count):
             limit = self._segment_end(q3[0].seq) if q3 else 0
             while quota and q3 and q3[-1].seq >= limit and _is_as_written(q3[-1]):
@@ -563,12 +555,10 @@ class ClassicBacking(Backing):
     # -- looking --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """See `Backing.__len__`."""
         here = len(self._q1) + len(self._q2) + len(self._q3) + len(self._q4)
         return here + self._delta.count
 
     def __iter__(self) -> Iterator[Message]:
-        """See `Backing.__iter__`."""
         yield from self._q4
         yield from self._q3
         yield from self._q2
@@ -580,23 +570,20 @@ class ClassicBacking(Backing):
 
     @property
     def ram_count(self) -> int:
-        """See `Backing.ram_count`."""
         return self._ready_in_ram + len(self._acks)
 
     @property
     def ram_bytes(self) -> int:
-        """See `Backing.ram_bytes`."""
         return self._ram_bytes + self._acks_bytes
 
     @property
     def lengths(self) -> tuple[int, int, int, int, int]:
-        """How many messages are in q4, q3, delta, q2 and q1: from the head to the tail."""
+        """The lengths of q4, q3, delta, q2 and q1: from the head to the tail."""
         return (
             len(self._q4), len(self._q3), self._delta.count, len(self._q2), len(self._q1)
         )  # fmt: skip
 
     def statistics(self) -> BackingStatistics:
-        """See `Backing.statistics`."""
         return BackingStatistics(
             policy=self.policy,
             ready=len(self),
@@ -611,9 +598,9 @@ class ClassicBacking(Backing):
         )
 
     def check(self) -> None:
-        """Assert what has to hold between any two calls. For tests: looks at every message here.
+        """Assert the invariants between any two calls. For tests: looks at every message here.
 
-        The first four are RabbitMQ's own (`a/1`); see what is different, 3.
+        The first four are RabbitMQ's own (`a/1`); see difference 3 above.
         """
         q4, q3, delta, q2, q1 = self.lengths
         reading = delta > 0 and (self.waiting or self._dormant)
@@ -622,7 +609,7 @@ class ClassicBacking(Backing):
         assert not delta or q3 or reading
         assert (len(self) == 0) == (not q3 and not q4 and not reading)
         assert self._ready_in_ram <= len(self)
-        # Order, and who is where.
+        # Order, and the place of each message.
         seqs = [message.seq for message in self]
         ahead = [message.seq for queue in (self._q4, self._q3) for message in queue]
         assert seqs == sorted(set(seqs))
@@ -633,7 +620,7 @@ class ClassicBacking(Backing):
         assert all(message.event is not None for queue in (self._q4, self._q1) for message in queue)
         assert all(message.event is None and message.written for message in self._q2)
         assert all(message.event is not None or message.written for message in self._q3)
-        # What is counted.
+        # Counts.
         missing = {message.seq: message for message in self._q3 if message.event is None}
         assert missing == self._missing
         assert self._loaded == len(self._q3) - len(missing)
@@ -645,7 +632,7 @@ class ClassicBacking(Backing):
 
 
 def _is_as_written(message: Message) -> bool:
-    """Whether nothing is known of it but what is on the shelf."""
+    """Whether the shelf has all that is known of it."""
     return message.written and not (message.redelivered or message.deliveries or message.failures)
 
 
@@ -656,7 +643,7 @@ def _seq_of(message: Message) -> int:
 def _merge(queue: deque[Message], messages: Sequence[Message]) -> None:
     """Put messages, in order, to their places in a queue; they are near its front."""
     if len(messages) <= FEW:
-        # Thousands that come back one by one would each be passed by all that are back already.
+        # If thousands came back one by one, a linear search would pass all earlier ones for each.
         for message in messages:
             seq, near = message.seq, 1
             while near < len(queue) and queue[near - 1].seq < seq:
@@ -675,9 +662,9 @@ def _merge(queue: deque[Message], messages: Sequence[Message]) -> None:
 def classic(
     *, monitor: MemoryMonitor | None = None, settings: ClassicSettings | None = None
 ) -> BackingFactory:
-    """Return what makes queues page by the classic policy, under one memory monitor.
+    """Return a factory of backings with the classic policy, under one memory monitor.
 
-    Without a monitor nothing is ever paged out, but what is read after a restart stays as little.
+    Without a monitor nothing is ever paged out, except that reads after a restart stay as small.
     """
 
     def make(keeper: Keeper) -> Backing:

@@ -1,4 +1,4 @@
-"""What the classic paging policy is made of: its numbers, its delta, its credit with the store."""
+"""Parts of the classic paging policy: its parameters, its delta, its credit with the store."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ def _positive(_: object, attribute: attrs.Attribute[Any], value: int) -> None:
 
 @attrs.frozen(slots=True, kw_only=True)
 class ClassicSettings:
-    """The numbers of the classic paging policy; each with RabbitMQ's default."""
+    """The parameters of the classic paging policy; each with RabbitMQ's default."""
 
     credit: Credit = STORE_CREDIT
-    """Messages that may be on their way to the shelf, and after how many that are durable more may
-    be: msg_store_credit_disc_bound."""
+    """Messages that may be on their way to the shelf, and the number of durable ones after which
+    more may be: msg_store_credit_disc_bound."""
     io_batch_size: int = attrs.field(default=4096, validator=_positive)
-    """How many messages more than permitted may be known by themselves without being in RAM, before
-    they are let go of: msg_store_io_batch_size, since 3.5.5."""
+    """Unloaded messages beyond those permitted that may have an object in RAM, before these objects
+    are dropped: msg_store_io_batch_size, since 3.5.5."""
     segment: int = attrs.field(default=16_384, validator=_positive)
     """Places in a segment of the queue's index: SEGMENT_ENTRY_COUNT."""
     embed_below: int = attrs.field(default=4096, validator=_positive)
-    """Bytes from which on a message takes credit; smaller ones stand in the index itself:
+    """Bytes from which on a message takes credit; smaller ones are in the index itself:
     queue_index_embed_msgs_below."""
     read_ahead: int = attrs.field(default=128, validator=_positive)
-    """Messages read at a time, at least; more if consumers are fast. RabbitMQ reads one at a time
-    and waits for it."""
+    """Least messages read at a time; more if consumers are fast. RabbitMQ reads one at a time and
+    waits for it."""
     reduce_every: int = attrs.field(default=1000, validator=_positive)
-    """After how many messages that come or come back it is looked whether there are too many in
-    RAM: queue_explicit_gc_run_operation_threshold."""
+    """Messages that come or come back between two checks whether there are too many in RAM:
+    queue_explicit_gc_run_operation_threshold."""
 
 
 class Delta:
-    """A range of the queue of which nothing is in RAM.
+    """A range of the queue with nothing in RAM.
 
     Attributes:
         start: The lowest number that may be in it.
-        count: How many messages are.
+        count: The number of messages in it.
         end: The lowest number above all of them.
     """
 
@@ -61,7 +61,7 @@ class Delta:
         return f"<Delta: {self.count} in {self.start}..{self.end}>"
 
     def expand(self, seq: int) -> None:
-        """Let one more in, at either end."""
+        """Add one more, at either end."""
         if not self.count:
             self.start, self.end = seq, seq + 1
         elif seq < self.start:
@@ -71,21 +71,21 @@ class Delta:
         self.count += 1
 
     def shrink(self, start: int, count: int) -> None:
-        """Let the first `count` go; what is left begins at `start`."""
+        """Remove the first `count`; the rest begins at `start`."""
         self.start = start
         self.count -= count
 
     def clear(self) -> None:
-        """Let all go."""
+        """Remove all."""
         self.start = self.count = self.end = 0
 
 
 class StoreCredit:
-    """The credit between a queue and its shelf: how much may be on its way to the disk.
+    """The credit between a queue and its shelf: a limit on the writes on their way to the disk.
 
-    Both sides of it, since a shelf knows nothing of credit: what is durable has been handled.
-    (RabbitMQ's store acknowledges what it has written to its file, before it is synced; a shelf
-    tells only of the latter.)
+    It has both sides, since a shelf knows nothing of credit: durable messages count as handled.
+    (RabbitMQ's store acknowledges messages that it has written to its file, before it is synced; a
+    shelf reports only the sync.)
 
     Attributes:
         queue: The queue's side: whether it is blocked, by the store, and since when.
@@ -97,9 +97,9 @@ class StoreCredit:
     def __init__(self, settings: ClassicSettings, clock: Callable[[], float]) -> None:
         self._credit = settings.credit
         self._embed_below = settings.embed_below
-        # The tickets of what has taken credit and is not durable.
+        # The tickets of messages that have taken credit and are not durable.
         self._under_way: deque[int] = deque()
-        # The queue has nobody to grant credit to: accounts do that.
+        # The queue grants credit to nobody: accounts do that.
         self.queue = CreditFlow[str]("queue", self._nobody, clock=clock)
         self.store = CreditFlow[str]("store", self._grant, clock=clock)
 
@@ -122,7 +122,7 @@ class StoreCredit:
             self._under_way.append(message.ticket)
 
     def durable(self, ticket: int) -> None:
-        """Give back what was taken for messages with this ticket and those before."""
+        """Give back the credit of all messages up to this ticket."""
         under_way = self._under_way
         while under_way and under_way[0] <= ticket:
             under_way.popleft()

@@ -1,4 +1,4 @@
-"""Answering for many numbers at once: the `multiple` flag."""
+"""Answers for many numbers at once: the `multiple` flag."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -7,19 +7,18 @@ from collections.abc import Iterable
 def coalesce(
     numbers: Iterable[int], smallest_open: int | None, others: Iterable[int] = ()
 ) -> list[tuple[int, bool]]:
-    """Put answers that say the same into as few as can be, and return them in order.
+    """Merge equal answers into as few as possible, and return them in order.
 
-    An answer with the flag set stands for its number and for all smaller ones that nobody has
-    answered, so everything below the smallest number that is still open, and below all those that
-    are to be answered otherwise, goes into one; the rest goes singly, and so does a number that is
-    alone.
+    An answer with the flag set stands for its number and for all smaller ones that are not
+    answered. So all numbers below the smallest open one, and below all numbers with another answer,
+    go into one; the rest go singly, and so does a number that is alone.
 
     Source: RabbitMQ's coalesce_and_send (rabbit_channel.erl).
 
     Args:
-        numbers: what is answered, in any order, with or without repetitions.
+        numbers: the numbers to answer, in any order, with or without repetitions.
         smallest_open: the smallest number that there is no answer for yet; None if there is none.
-        others: what is to be answered otherwise, at the same time.
+        others: numbers that get another answer at the same time.
 
     Returns:
         pairs of a number and its flag.

@@ -1,13 +1,13 @@
-"""A publisher's confirm channel: which of its publications somebody has taken responsibility for.
+"""A publisher's confirm channel: tells which of its publications have been taken over safely.
 
 Rules of this file:
 1. Publications are numbered from 1, in the order in which they were begun, and each gets exactly
-   one answer: confirmed once its turn is over and all who were expected have taken it; refused if
-   its turn failed, or if any one of them refuses.
-2. Answers are not said one by one: they are kept until `flush`, which puts what it can into one
-   answer for many. How many that are grows with the load, as it should.
-3. What an answer for many stands for is what one answer each would have said: it never covers a
-   publication that is still open, nor one that is answered otherwise.
+   one answer. It is confirmed once its turn is over and all expected holders have taken it. It is
+   refused if its turn failed, or if any one of them refuses.
+2. Answers are not sent one by one: they are kept until `flush`, which merges them into one answer
+   for many where it can. Their number grows with the load, as it should.
+3. An answer for many stands for exactly what one answer each would have said: it never covers a
+   publication that is still open, nor one with another answer.
 
 Source: RabbitMQ's confirms (rabbit_confirms.erl; rabbit_channel.erl: send_confirms_and_nacks,
 coalesce_and_send), where "once per drain of the mailbox" is when they are flushed.
@@ -29,12 +29,12 @@ logger = logging.getLogger("clearfunds.dataspace")
 
 @attrs.frozen
 class Answer:
-    """What a publisher is told."""
+    """One answer to the publisher."""
 
     number: int
-    """The publication's."""
+    """The number of the publication."""
     multiple: bool
-    """Whether it stands for all that are not answered yet up to that number, too."""
+    """Whether it also covers all publications up to that number that are not answered yet."""
     refused: bool
     """False: somebody has taken responsibility (an ack); True: nobody has (a nack)."""
 
@@ -48,9 +48,9 @@ class PublicationConfirm:
         with confirms.begin() as confirm, account.turn(event, confirm=confirm) as turn:
             turn.publish(dataspace, event)
 
-    The end of its block says that the turn is over: those who have not said that they are to be
-    expected by then have taken what they got. An exception out of the block refuses the
-    publication, and goes on.
+    At the end of its block the turn is over: holders that have not announced themselves (`expect`)
+    by then have taken what they got. An exception out of the block refuses the publication, and
+    goes on.
 
     Attributes:
         number: its place among the publications of its channel, from 1.
@@ -78,15 +78,15 @@ class PublicationConfirm:
         """See `Confirm.taken`.
 
         Raises:
-            DataspaceError: all who were expected have answered.
+            DataspaceError: all expected holders have answered.
         """
         self._answered()
 
     def refused(self, reason: str) -> None:
-        """See `Confirm.refused`. What the others say after it changes nothing.
+        """See `Confirm.refused`. Later answers of other holders change nothing.
 
         Raises:
-            DataspaceError: all who were expected have answered.
+            DataspaceError: all expected holders have answered.
         """
         if self.reason is None and self._expected:
             self.reason = reason
@@ -99,7 +99,7 @@ class PublicationConfirm:
             self._settle()
 
     def forget(self) -> None:
-        """Tell nobody: its publisher has gone. For the channel itself to call."""
+        """Drop the answer: its publisher has gone. For the channel itself to call."""
         self._channel = None
 
     def _answered(self) -> None:
@@ -121,7 +121,7 @@ class PublicationConfirm:
 
     def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
         if exc is not None and self.reason is None:
-            # The turn is undone (rule 4 of accounting): nobody has got anything.
+            # The turn is undone (rule 4 of accounting): no holder has got anything.
             self.reason = str(exc) or type(exc).__name__
         self.handed_over()
 
@@ -129,8 +129,8 @@ class PublicationConfirm:
 class Confirms:
     """The confirms of one publisher.
 
-    Its owner begins each publication here, and flushes once for each drain: when it has dealt with
-    what it has read, and when `on_answer` says that something has become known in between.
+    Its owner begins each publication here, and flushes once for each drain: after handling all that
+    it has read, and when `on_answer` reports an answer in between.
 
     Attributes:
         begun: publications begun since the start.
@@ -148,8 +148,9 @@ class Confirms:
         """Make a channel on which nothing has been published.
 
         Args:
-            on_answer: called when there is something to `flush` where there was nothing before;
-                it may be in the middle of what a queue does, so it is for noting, not for sending.
+            on_answer: called when there is something to `flush` where there was nothing before; a
+                queue may call it in the middle of its work, so only make a note in it, and do not
+                send.
         """
         self._on_answer = on_answer
         self._open: dict[int, PublicationConfirm] = {}
@@ -163,7 +164,7 @@ class Confirms:
         self.reason: str | None = None
 
     def __len__(self) -> int:
-        """How many are begun and not known to be confirmed or refused."""
+        """The number of publications begun and neither confirmed nor refused yet."""
         return len(self._open)
 
     def __bool__(self) -> bool:
@@ -177,7 +178,7 @@ class Confirms:
 
     @property
     def waiting(self) -> bool:
-        """Whether `flush` has anything to say."""
+        """Whether `flush` has any answers."""
         return bool(self._acks or self._nacks)
 
     def begin(self) -> PublicationConfirm:
@@ -201,11 +202,12 @@ class Confirms:
             try:
                 self._on_answer()
             except Exception:
-                # Who answers, a queue whose messages have become durable, say, has to go on.
+                # The holder that answers, for example a queue whose messages have become durable,
+                # must go on.
                 logger.exception("a publisher could not note that there are answers for it")
 
     def flush(self) -> list[Answer]:
-        """Take what is to be said now, in the order in which it is to be said."""
+        """Take the answers that are due, in the order to send them in."""
         acks, nacks = self._acks, self._nacks
         if not (acks or nacks):
             return []
@@ -217,7 +219,7 @@ class Confirms:
         ]
 
     def close(self) -> None:
-        """Forget everything: the publisher has gone. What is still answered changes nothing."""
+        """Forget everything: the publisher has gone. Later answers change nothing."""
         for confirm in self._open.values():
             confirm.forget()
         self._open.clear()

@@ -1,4 +1,4 @@
-"""A consumer: whom a queue pushes messages to."""
+"""A consumer: a queue pushes messages to it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Whom a queue pushes messages to, while its windows have room; made by `Queue.consume`.
+    """A receiver of pushed messages, while its windows have room; made by `Queue.consume`.
 
     Attributes:
-        queue: Where it consumes.
-        channel: Where it acknowledges.
+        queue: The queue that it consumes from.
+        channel: The channel of its acknowledgements.
         window: Its own prefetch window, besides its channel's.
-        callback: What each delivery is given to.
+        callback: Called with each delivery.
         on_cancelled: Called with a sentence if the queue ends it: deleted, or given up.
-        on_channel_closed: Called with a sentence when its channel is closed and it ends with it,
-            by whomever; to be set by who needs to know.
-        no_ack: Whether deliveries are done with as soon as they are made.
+        on_channel_closed: Called with a sentence when its channel is closed, for any reason, and it
+            ends with it; None unless somebody sets it.
+        no_ack: Whether deliveries are settled as soon as they are made.
         exclusive: Whether it is the only one.
         cancelled: Whether it gets nothing more.
-        delivered: How many messages it was given.
-        progressed_at: When something was last settled that it had, or it had nothing before; on the
-            ledger's clock.
-        outstanding: How many of its deliveries are not acknowledged.
+        delivered: The number of messages that it got.
+        progressed_at: The time when one of its deliveries was last settled, or when it had none
+            before; on the ledger's clock.
+        outstanding: The number of its unacknowledged deliveries.
     """
 
     __slots__ = (
@@ -66,14 +66,14 @@ class Consumer:
         return f"<Consumer of {self.queue.name}: {state}>"
 
     def full_window(self) -> PrefetchWindow | None:
-        """Return a window of its that has no room; None if both have."""
+        """Return one of its two windows that has no room; None if both have."""
         if not self.window.has_room:
             return self.window
         shared = self.channel.window
         return shared if shared is not None and not shared.has_room else None
 
     def cancel(self) -> None:
-        """Get nothing more. What it has stays outstanding on its channel. Idempotent."""
+        """Stop deliveries. Those it has stay outstanding on its channel. Idempotent."""
         if not self.cancelled:
             self.queue.retire(self)
             self.queue.consumer_gone()

@@ -1,14 +1,14 @@
-"""What a queue has: its messages, wherever they are, and who owes for them.
+"""The messages of a queue, wherever they are, and their debt.
 
 Rules of this file:
-1. A message is on its publisher's account until it is dealt with (acked, dropped, dead-lettered,
-   ...) or at rest: durable on disk, and owed for by the queue's own account, whose limit is the
-   disk budget (`_writer.py`, `_at_rest.py`).
+1. A message is on its publisher's account until it has ended (acked, dropped, dead-lettered, ...)
+   or is at rest: durable on disk, and owed for by the queue's own account, whose limit is the disk
+   budget (`_writer.py`, `_at_rest.py`).
 2. It is in exactly one place: arrived (not yet seen by `work`), ready (the backing knows where),
    unacked (in a consumer's hands), returned (by a consumer that is just being served), dying or
    being buried (on its way to be a dead letter).
-3. Order is by number. Who comes back comes back to its place.
-4. How it ends is counted, and its confirm answered once: when it is at rest, or when it ends.
+3. Order is by number. A message that comes back takes its old place.
+4. Its end is counted by kind, and its confirm answered once: when it is at rest, or when it ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class QueueContents(Holder):
     makes_room = True
 
     writer: ClassVar[type[Writer]] = Writer
-    """What writes its messages to the shelf."""
+    """The class that writes its messages to the shelf."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class QueueContents(Holder):
         self._has_ttl: bool = settings.message_ttl is not None
         self._dead_letter = dead_letter
         self._wall = wall
-        # Ages that outlive the process are told by the wall clock, which costs a call; so it is
-        # looked at by `tick` only.
+        # Ages that outlive the process are on the wall clock, which costs a call; so only `tick`
+        # reads it.
         self._wall_offset = wall() - now
         # Messages, wherever they are.
         self._next_seq = 1
@@ -107,9 +107,9 @@ class QueueContents(Holder):
         self._dying: deque[tuple[Message, DeathReason]] = deque()
         self._burying: dict[int, Message] = {}
         self._returned: list[Message] = []
-        # How many of those that are ready are to die as soon as they are read.
+        # The number of ready messages that will die as soon as they are read.
         self._doomed = 0
-        # Which messages may have been delivered, for after a restart.
+        # The messages that may have been delivered, for after a restart.
         self._attached = False
         self._delivered_upto = 0
         self._mark_ticket = 0
@@ -117,7 +117,7 @@ class QueueContents(Holder):
         self._suspect_below = 0
 
     def __len__(self) -> int:
-        """Return how many messages are ready."""
+        """Return the number of ready messages."""
         return len(self.backing) + len(self._arrived) + len(self._returned)
 
     def __bool__(self) -> bool:
@@ -126,7 +126,7 @@ class QueueContents(Holder):
 
     @abc.abstractmethod
     def work(self) -> None:
-        """Do all that can be done now, unless it is being done. Called after every change."""
+        """Do all the work there is, unless it is being done. Called after every change."""
 
     # -- room, time and places ---------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class QueueContents(Holder):
             self._die(message, DeathReason.MAX_LENGTH)
 
     def _expire(self) -> None:
-        """Drop what has expired, or is doomed, from the head on, as far as all before it is."""
+        """Drop expired or doomed messages from the head on, up to the first that is neither."""
         backing = self.backing
         while len(backing):
             message = backing.peek()
@@ -198,7 +198,7 @@ class QueueContents(Holder):
     # -- the ends of messages ----------------------------------------------------------------------
 
     def _finish(self, message: Message, outcome: Outcome) -> None:
-        """End a message that is in nobody's hands: repay, erase, confirm."""
+        """End a message that no consumer has: repay, erase, confirm."""
         loan = message.loan
         if loan is None:
             self._rest.settle(message.size, outcome)
@@ -207,7 +207,7 @@ class QueueContents(Holder):
         self._close(message)
 
     def _close(self, message: Message, *, erased: bool = False) -> None:
-        """Erase a message whose loan has ended, unless it is, and confirm it."""
+        """Erase a message whose loan has ended, unless it is erased, and confirm it."""
         message.finished = True
         message.pending = False
         message.loan = None
@@ -217,7 +217,7 @@ class QueueContents(Holder):
                 assert self.shelf is not None
                 self.shelf.done((message.seq,))
         elif message.persistent:
-            # It may stand among those that wait for room on the disk.
+            # It may stand among messages that wait for room on the disk.
             message.event = None
             if self._writer.short:
                 self._writer.finished_unwritten()
@@ -241,7 +241,7 @@ class QueueContents(Holder):
             self._dying.append((message, reason))
 
     def _bury(self) -> None:
-        """Publish what has died, in turns that its account pays for."""
+        """Publish dead letters, in turns that their accounts pay for."""
         while self._dying:
             message, reason = self._dying[0]
             now = self._wall_now()
@@ -256,7 +256,7 @@ class QueueContents(Holder):
         assert loan is not None
         letter = DeadLetter(message.event, self.name, reason, message.deaths, message.size)
         turn = loan.turn()
-        # What is safe here is erased when it is safe there.
+        # A message that is safe here is erased when it is safe there.
         turn.confirm = burial = Burial(
             message.deaths, partial(self._buried, message, reason), waits=message.persistent
         )
@@ -279,15 +279,15 @@ class QueueContents(Holder):
     # -- the shelf ---------------------------------------------------------------------------------
 
     def durable(self, ticket: int) -> None:
-        """Note that what was written with `ticket`, and before, is durable. For the shelf's owner.
+        """Note that all writes up to `ticket` are durable. For the shelf's owner.
 
-        Its publishers are repaid as `stored`, once this queue's account has borrowed for it.
+        Their publishers are repaid as `stored`, once this queue's account has borrowed for them.
         """
         if self.deleted:
             return
         self._durable = max(self._durable, ticket)
         for message in self._writer.durable(ticket):
-            # Who hears of those before it may have had the queue end with it.
+            # A confirm of an earlier message may have led somebody to end the queue.
             if not message.finished:
                 self._comes_to_rest(message)
         self.backing.durable(ticket)
@@ -299,7 +299,7 @@ class QueueContents(Holder):
         message.at_rest = True
         self.counters.stored += 1
         if message.pending or message.seq in self._burying:
-            # Somebody has this very loan in hand: it changes accounts where it is.
+            # A consumer has this very loan in hand: it changes accounts in place.
             if loan.items:
                 publisher, items, nbytes = loan.account, loan.items, loan.bytes
                 self.account.borrow(items, nbytes)
@@ -318,7 +318,7 @@ class QueueContents(Holder):
             confirm.taken()
 
     def paged_in(self, messages: Sequence[Message]) -> None:
-        """Take what was read, in answer to `Shelf.want`. For the shelf's owner."""
+        """Take the answer to `Shelf.want`. For the shelf's owner."""
         if self.deleted:
             return
         suspect_below = self._suspect_below
@@ -333,9 +333,9 @@ class QueueContents(Holder):
     def recovered(
         self, first_seq: int, next_seq: int, count: int, nbytes: int, marks: Marks
     ) -> None:
-        """Take over what the shelf has from before a restart. Before anything else; once.
+        """Take over the messages on the shelf from before a restart. Before anything else; once.
 
-        It is charged to the queue's account. Nothing is read until it is wanted.
+        They are charged to the queue's account. Nothing is read until it is wanted.
         """
         assert self._next_seq == 1
         assert self.shelf is not None
@@ -343,7 +343,7 @@ class QueueContents(Holder):
         self._suspect_below = self._next_seq if marks.attached else marks.delivered_upto
         self._delivered_upto = self._suspect_below
         if marks.attached:
-            # Of what comes from now on nobody has had anything.
+            # No consumer has had any of the messages that come from now on.
             self.shelf.mark(False, self._delivered_upto)
         self.counters.recovered = count
         if count:
@@ -352,10 +352,10 @@ class QueueContents(Holder):
             self.backing.recovered(first_seq, next_seq, count)
 
     def shelf_trouble(self, trouble: str | None) -> None:
-        """Note what is the matter with the disk; None: it works again. For the shelf's owner.
+        """Note trouble with the disk; None: it works again. For the shelf's owner.
 
-        Meanwhile nothing is written: what comes stays in RAM, unconfirmed, and its publishers pay;
-        a queue that refuses rather than drops refuses what is persistent.
+        Meanwhile nothing is written: new messages stay in RAM, unconfirmed, and their publishers
+        pay; a queue that refuses rather than drops refuses persistent ones.
         """
         if self.deleted:
             return
@@ -385,10 +385,10 @@ class QueueContents(Holder):
             self.shelf.mark(False, self._delivered_upto)
 
     def _mark_is_awaited(self) -> bool:
-        """Whether the next message has to wait until it is on record that it may be delivered.
+        """Whether the next message has to wait until the record of its delivery is durable.
 
-        Else a crash could forget that somebody may have had it. It concerns what was written before
-        a consumer came; what is written after that is durable later than the record.
+        Else a crash could forget that a consumer may have had it. It concerns messages written
+        before a consumer came; later ones are durable later than the record.
         """
         if self._durable >= self._mark_ticket or self._writer.trouble is not None:
             # With the disk in trouble there will be no record; consumers are served all the same.
@@ -401,7 +401,7 @@ class QueueContents(Holder):
     # -- everything at once ------------------------------------------------------------------------
 
     def _erase(self, seqs: Sequence[int]) -> None:
-        """Erase what is ready of a stretch of the shelf, and nothing that is in use."""
+        """Erase the ready messages in a stretch of the shelf, and none that are in use."""
         if not len(seqs):
             return
         assert self.shelf is not None
@@ -413,15 +413,15 @@ class QueueContents(Holder):
         return {*self._unacked, *self._burying, *dying}
 
     def _finish_ready(self, message: Message, *, erased: bool) -> None:
-        """End a message that is purged; what is at rest is settled by the one loan for all."""
+        """End a message that is purged; those at rest are settled by the one loan for all."""
         if message.loan is not None and message.loan.items:
             message.loan.settle(outcome=Outcome.DROPPED)
         self._close(message, erased=erased)
 
     def purge(self) -> int:
-        """Drop all that is ready; return how many messages that was. Nothing is dead-lettered.
+        """Drop all ready messages; return their number. Nothing is dead-lettered.
 
-        Of a queue that is no more, nothing: what was left on its shelf stays there.
+        A deleted queue drops nothing: messages left on its shelf stay there.
         """
         return 0 if self.deleted else self._purge()
 
@@ -441,7 +441,7 @@ class QueueContents(Holder):
                 self._finish_ready(message, erased=True)
         for message in (*arrived, *returned, *here):
             self._finish_ready(message, erased=message.seq in on_disk)
-        # All that was at rest was ready.
+        # All messages at rest were ready.
         self._rest.settle_some(self._rest.items, Outcome.DROPPED)
         self._ready_bytes = self._doomed = 0
         self.counters.purged += count

@@ -1,8 +1,8 @@
-"""Dead letters: what a queue has given up is published once more, elsewhere.
+"""Dead letters: messages that a queue has given up are published once more, elsewhere.
 
 The deaths of a message travel beside it, not in it: while a dead letter's turn is handed over, the
-queues that it reaches find them in its confirm. So any event can be one, and patterns see it as it
-was; and what somebody publishes because of it is a message of its own.
+queues that it reaches find them in its confirm. So any event can be a dead letter, and patterns see
+it as it was; and an event that is published because of it is a message of its own.
 
 Source: RabbitMQ's rabbit_dead_letter.erl, for the order of deaths and for cycles.
 """
@@ -24,26 +24,26 @@ class DeadLetter:
     """A message that a queue has given up."""
 
     event: Any
-    """What was published."""
+    """The published event."""
     queue: str
-    """Which queue."""
+    """The name of that queue."""
     reason: DeathReason
-    """Why."""
+    """The reason."""
     deaths: tuple[Death, ...]
     """This death and those before, the latest first; one for each queue and reason."""
     nbytes: int
-    """What it is charged for."""
+    """The bytes that it is charged for."""
 
 
 DeadLetterRoute = Callable[[Turn, DeadLetter], object]
-"""Notes in a turn, which the message's account pays for, where a dead letter goes."""
+"""Publishes a dead letter in a turn, which the message's account pays for."""
 
 
 def dead_letter_to(router: Router, topic: str | None = None) -> DeadLetterRoute:
     """Return a route that publishes dead letters in `router`, a dataspace.
 
-    A `Publication` is published under `topic` (None: under its own), never retained, and expires no
-    more; anything else, for lack of a topic, as the `DeadLetter` that tells of it.
+    A `Publication` is published under `topic` (None: under its own), never retained, and without
+    expiry; anything else, having no topic, as the `DeadLetter` that describes it.
     """
 
     def route(turn: Turn, letter: DeadLetter) -> None:
@@ -54,7 +54,7 @@ def dead_letter_to(router: Router, topic: str | None = None) -> DeadLetterRoute:
                 topic=topic or event.topic,
                 retain=False,
                 was_retained=False,
-                # Or who is to look at what has expired would never see it (as RabbitMQ).
+                # Otherwise a consumer of expired messages would never see it (as RabbitMQ).
                 expires=None,
             )
             turn.publish(router, event)
@@ -67,7 +67,7 @@ def dead_letter_to(router: Router, topic: str | None = None) -> DeadLetterRoute:
 def with_death(
     deaths: tuple[Death, ...], queue: str, reason: DeathReason, now: float
 ) -> tuple[Death, ...]:
-    """Return `deaths` with one more, in front; one that was there before is counted up."""
+    """Return `deaths` with one more, in front; the count of one that was there before is raised."""
     rest: list[Death] = []
     latest = Death(queue, reason, now)
     for death in deaths:
@@ -79,7 +79,7 @@ def with_death(
 
 
 def is_cycle(queue: str, deaths: tuple[Death, ...]) -> bool:
-    """Whether a dead letter that arrives in `queue` has come back there all by itself.
+    """Whether a dead letter that arrives in `queue` has come back without a consumer's doing.
 
     It has if it died there before, and no consumer has rejected it since.
     """
@@ -92,10 +92,11 @@ def is_cycle(queue: str, deaths: tuple[Death, ...]) -> bool:
 
 
 class Burial:
-    """The confirm of a dead letter: whose it is, and whether it is safe where it has gone.
+    """The confirm of a dead letter: tells whether it is safe at its destination.
 
-    What has to survive a restart is erased here only when it is safe there: `done` is called once,
-    when nobody is expected any more, with the sentence of the last who refused, or None.
+    A message that has to survive a restart is erased here only when it is safe there: `done` is
+    called once, when no more answers are expected, with the sentence of the last holder that
+    refused, or None.
 
     Attributes:
         deaths: Those of the message, for the queues that it reaches.
@@ -129,7 +130,7 @@ class Burial:
         self._look()
 
     def handed_over(self) -> None:
-        """Note that everybody who is reached has been. What need not be safe is done then."""
+        """Note that all recipients are reached. A message that need not be safe is done then."""
         self._open = False
         if self._waits:
             self._look()
@@ -142,5 +143,5 @@ class Burial:
 
 
 def deaths_of(confirm: object) -> tuple[Death, ...]:
-    """Return the deaths of what is being handed over; none, if it is no dead letter."""
+    """Return the deaths of the event that is being handed over; none, if it is no dead letter."""
     return confirm.deaths if type(confirm) is Burial else ()

@@ -1,4 +1,4 @@
-"""What can go wrong with a queue. All of it is misuse, by a program or by a peer."""
+"""Errors of a queue. All of them are misuse, by a program or by a peer."""
 
 from .._errors import DataspaceError
 
@@ -23,7 +23,7 @@ class QueueNotEmptyError(QueueError):
 
 
 class QueueDeletedError(QueueError):
-    """The queue, or the channel, is no more."""
+    """The queue is deleted, or the channel is closed."""
 
 
 class QueueLockedError(QueueError):

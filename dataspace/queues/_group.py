@@ -1,16 +1,17 @@
-"""A group: several members share what comes, and each message goes to exactly one of them.
+"""A group: several members share its messages, and each message goes to exactly one of them.
 
 A group is a queue whose consumers are its members. Rules of this file:
 
-1. A message goes to the member with the least debt among those that take something at the moment;
-   between equals they take turns. A member that is stuck is passed over.
-2. What is to be acknowledged stays in the group's hands until its member has done so: those who
-   wait for it wait on the group, whose progress is that of any member. When a member leaves, what
-   it has not acknowledged goes to another one, in order, before what came later.
-3. What nobody acknowledges is a member's as soon as it is handed over. While nothing waits in the
-   group it goes straight through, a run as runs: parted evenly among the members, so that a burst
-   is shared and each member still gets one piece of it.
-4. Only if no member takes anything does it wait here, on its publisher's account.
+1. A message goes to the member with the least debt among those that can take something at the
+   moment; members with equal debt take turns. A member that is stuck is passed over.
+2. A message that needs an acknowledgement stays in the group's hands until its member has
+   acknowledged it: accounts that wait for it wait on the group, whose progress is that of any
+   member. When a member leaves, its unacknowledged messages go to another one, in order, before
+   later ones.
+3. A message without acknowledgement is a member's as soon as it is handed over. While nothing waits
+   in the group it goes straight through, and runs stay runs: a run is parted evenly among the
+   members, so that a burst is shared and each member still gets one piece of it.
+4. Only if no member takes anything do messages wait here, on their publisher's account.
 
 Sources: MQTT 5, section 4.8.2; `Queue` for the rest.
 """
@@ -46,23 +47,24 @@ comparison costs 0.3 us, so this bounds a message to 10 us. (The power of two ch
 two of them; Mitzenmacher 2001.)"""
 
 Part = Callable[[Batch, int], Sequence[Batch]]
-"""Parts a run into at most so many runs, in order, of as many publications each as can be."""
+"""Parts a run into at most so many runs, in order, of publications as even in number as
+possible."""
 
 
 class Member(abc.ABC):
-    """Somebody who takes messages of a group.
+    """A receiver of a group's messages.
 
-    Whoever makes one calls `Group.go_on` when it takes something again.
+    The code that makes one calls `Group.go_on` when it can take something again.
 
     Args:
-        name: What an operator knows it by.
-        window: How much it may have that it has not acknowledged: its own, or one that it shares
-            with other consumers.
+        name: Its name for operators.
+        window: Limit on its unacknowledged messages: its own window, or one that it shares with
+            other consumers.
 
     Attributes:
         name: See above.
         window: See above.
-        delivered: How many messages it was given.
+        delivered: The number of messages that it was given.
     """
 
     __slots__ = ("delivered", "name", "window")
@@ -78,11 +80,11 @@ class Member(abc.ABC):
     @property
     @abc.abstractmethod
     def way(self) -> Recipient:
-        """Who takes for it what nobody acknowledges: publications, and runs of them."""
+        """The recipient for messages without acknowledgement: publications, and runs of them."""
 
     @property
     def whose(self) -> object:
-        """Whose fault it is if it fails; see `clearfunds.accounts.Faults.note`."""
+        """The party at fault if it fails; see `clearfunds.accounts.Faults.note`."""
         return self
 
     @property
@@ -93,15 +95,15 @@ class Member(abc.ABC):
     @property
     @abc.abstractmethod
     def debt(self) -> tuple[int, int]:
-        """What it has in its hands, in items and in bytes; from wherever it has come."""
+        """The debt that it holds, in items and in bytes; from any source."""
 
     @abc.abstractmethod
     def take(self, delivery: Delivery) -> None:
-        """Take a message, and acknowledge it when it is done with. Must not raise."""
+        """Take a message, and acknowledge it after processing. Must not raise."""
 
     @abc.abstractmethod
     def is_spent(self, delivery: Delivery) -> bool:
-        """Whether nobody else may have what it has not acknowledged, as it may have had it."""
+        """Whether no other member may get its unacknowledged message, as it may have had it."""
 
     @abc.abstractmethod
     def cut(self, why: str) -> None:
@@ -110,14 +112,14 @@ class Member(abc.ABC):
 
 @attrs.frozen(slots=True)
 class MemberStatistics:
-    """One member of a group in numbers."""
+    """Statistics of one member of a group."""
 
     name: str
-    """What an operator knows it by."""
+    """Its name for operators."""
     delivered: int
-    """How many messages it was given."""
+    """The number of messages that it was given."""
     unacked: int
-    """How many of them it has not acknowledged, of those that it has to."""
+    """The number of them that it has not acknowledged, of those that need it."""
     flows: bool
     """Whether it takes anything at the moment."""
 
@@ -133,15 +135,14 @@ class _Flow(PrefetchWindow):
 
     @property
     def has_room(self) -> bool:
-        """See `PrefetchWindow.has_room`."""
         return self.member.flows
 
 
 class _Keeper(Writer):
-    """Writes what is to survive, and pages out nothing else: its publishers wait for members.
+    """Writes messages that must survive; pages out no others, whose publishers wait for members.
 
     Attributes:
-        pages: Whether all is written nevertheless: nobody has made progress for too long.
+        pages: Whether all is written nevertheless: no member has made progress for too long.
     """
 
     __slots__ = ("pages",)
@@ -149,7 +150,6 @@ class _Keeper(Writer):
     pages: bool
 
     def write(self, message: Message) -> bool:
-        """See `Keeper.write`."""
         if not message.persistent and message.ticket is None and not self.pages:
             return False
         return super().write(message)
@@ -163,9 +163,9 @@ class Group(Queue):
         more: As `Queue`.
 
     Attributes:
-        members: Those that are there, with the consumer that each is to the queue.
-        keeps: Whether what is to be acknowledged is kept while no member is there: one that is away
-            is to have it. Only then is it persistent.
+        members: The current members, each with its consumer of the queue.
+        keeps: Whether messages that need acknowledgement are kept while no member is there: one
+            that is away will get them. Only then are they persistent.
     """
 
     __slots__ = ("_line", "_part", "_stopped", "_touched", "keeps", "members")
@@ -178,7 +178,7 @@ class Group(Queue):
         self.members: dict[Member, Consumer] = {}
         self.keeps = False
         self._part = part
-        # Those that flow, as far as is known, in the order of their turns; and those that do not.
+        # Members that flow, as far as is known, in the order of their turns; and those that do not.
         self._line: OrderedDict[Member, None] = OrderedDict()
         self._stopped: dict[Member, None] = {}
         self._touched: dict[Recipient, None] = {}
@@ -194,16 +194,16 @@ class Group(Queue):
     # -- members --------------------------------------------------------------------------------
 
     def join(self, member: Member) -> None:
-        """Let a member have its part of what waits, and of what comes.
+        """Add a member: it gets its part of waiting and new messages.
 
         Raises:
-            QueueDeletedError: If the group is no more.
+            QueueDeletedError: If the group is deleted.
         """
         self.check_exists()
         self._line[member] = None
         channel = Channel(f"{member.name} of {self.name}", window=_Flow(member))
         try:
-            # What it is handed at once comes before this returns.
+            # Messages that it gets at once come before this returns.
             self.members[member] = self.consume(
                 self._hand_over, channel=channel, window=member.window, on_cancelled=member.cut
             )
@@ -212,9 +212,9 @@ class Group(Queue):
             raise
 
     def stop(self, member: Member) -> Channel | None:
-        """Let a member have nothing more; return where what it has can still be acknowledged.
+        """Stop deliveries to a member; return the channel on which it can still acknowledge.
 
-        None if it is no member. What it has goes to others when that channel is closed (`release`).
+        None if it is no member. Its messages go to others when that channel is closed (`release`).
         """
         consumer = self.members.pop(member, None)
         if consumer is None:
@@ -227,13 +227,13 @@ class Group(Queue):
         return consumer.channel
 
     def leave(self, member: Member) -> None:
-        """Let a member go; what it has not acknowledged goes to another one. Idempotent."""
+        """Remove a member; its unacknowledged messages go to another one. Idempotent."""
         channel = self.stop(member)
         if channel is not None:
             self.release(member, channel)
 
     def release(self, member: Member, channel: Channel) -> None:
-        """Give away what a member that was stopped has not acknowledged."""
+        """Give the unacknowledged messages of a stopped member to others."""
         for delivery in channel.outstanding():
             if member.is_spent(delivery):
                 self.counters.spent += 1
@@ -244,7 +244,7 @@ class Group(Queue):
         self._tell_touched()
 
     def go_on(self, member: Member) -> None:
-        """Note that a member takes something again."""
+        """Note that a member can take something again."""
         consumer = self.members.get(member)
         if consumer is None:
             return
@@ -258,7 +258,7 @@ class Group(Queue):
         self._tell_touched()
 
     def member_statistics(self, most: int) -> list[MemberStatistics]:
-        """Return so many members in numbers, those first that have most in their hands."""
+        """Return statistics of at most so many members, the most loaded first."""
         found = [
             MemberStatistics(member.name, member.delivered, consumer.outstanding, member.flows)
             for member, consumer in self.members.items()
@@ -266,9 +266,9 @@ class Group(Queue):
         return nlargest(most, found, key=attrgetter("unacked", "delivered"))
 
     def give_up(self, why: str) -> None:
-        """See `Holder.give_up`: those who have something and do not acknowledge it are cut off."""
+        """See `Holder.give_up`: members that have messages and do not acknowledge are cut off."""
         stuck = [member for member, consumer in self.members.items() if consumer.outstanding]
-        # All of them first: what one has had is not for another one that is stuck.
+        # All of them first: messages of one must not go to another one that is stuck.
         channels = [self.stop(member) for member in stuck]
         for member, channel in zip(stuck, channels, strict=True):
             if channel is not None:
@@ -280,21 +280,20 @@ class Group(Queue):
             super().give_up(why)
             keeper.pages = False
 
-    # -- what comes in --------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------
 
     @property
     def last_holder(self) -> None:
-        """See `Recipient.last_holder`: it depends on what it is, and on who has room."""
+        """See `Recipient.last_holder`: depends on the message, and on which members have room."""
         return None
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Holder.hold`."""
         is_run = type(item) is Batch
         if self.deleted or not (is_run or (isinstance(item, Publication) and not item.qos)):
             self.take_in(account, item, items, nbytes, now, None)
             return
         if not self.members:
-            # As for anybody who is away: what need not be acknowledged is not kept.
+            # As for any client that is away: a message without acknowledgement is not kept.
             self.drop(account, items, nbytes)
             return
         if not (self._arrived or self._returned or self._dying or len(self.backing)):
@@ -313,14 +312,14 @@ class Group(Queue):
         now: float,
         by: Binding | None,
     ) -> None:
-        """See `Queue.take_in`; with nobody there, and nobody to come back, it is for nobody."""
+        """See `Queue.take_in`; without members, and none that will come back, it is dropped."""
         if self.members or self.keeps or self.deleted:
             super().take_in(account, item, items, nbytes, now, by)
         else:
             self.drop(account, items, nbytes)
 
     def drop(self, account: Account, items: int, nbytes: int) -> None:
-        """Drop what is for nobody."""
+        """Drop a message without recipients."""
         self.counters.published += items
         self.counters.dropped += items
         account.repay(items, nbytes, Outcome.DROPPED, self)
@@ -328,7 +327,7 @@ class Group(Queue):
     def _flowing(self, most: int) -> list[Member]:
         """Return at most so many members that flow, the one with the least debt first.
 
-        Their turn is over with that.
+        That uses up their turn.
         """
         line = self._line
         found: list[tuple[tuple[int, int], Member]] = []
@@ -363,7 +362,7 @@ class Group(Queue):
         nbytes: int,
         now: float,
     ) -> None:
-        """Let members have what nobody acknowledges."""
+        """Give members a message without acknowledgement."""
         self.counters.passed += items
         self.counters.published += items
         self.counters.delivered += items
@@ -380,19 +379,18 @@ class Group(Queue):
             self._touched[way] = None
             try:
                 way.hold(account, part, items, nbytes, now)
-            except Exception as exc:  # (whatever it is: the others have theirs)
+            except Exception as exc:  # (whatever it is: the other members get theirs)
                 account.repay(items, nbytes, Outcome.REJECTED, self)
                 logger.exception("a member of %s could not take what was its part", self.name)
                 if self.ledger.faults.ends:
                     self.ledger.faults.note(member.whose, "delivering to it", exc)
 
     def ready(self) -> None:
-        """See `Holder.ready`."""
         super().ready()
         self._tell_touched()
 
     def _tell_touched(self) -> None:
-        """Let those send who have been handed something."""
+        """Let members send that have been given something."""
         while self._touched:
             touched, self._touched = self._touched, {}
             for way in touched:
@@ -412,7 +410,7 @@ class Group(Queue):
         return _member_of(consumer).whose
 
     def _next_consumer(self) -> Consumer | None:
-        """Return the one with the least debt that has room, in the front of the line."""
+        """Put the consumer with the least debt and with room at the front, and return it."""
         active = self._active
         best: int | None = None
         least = (0, 0)

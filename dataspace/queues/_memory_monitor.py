@@ -1,16 +1,16 @@
-"""How many seconds' worth of messages each queue may have in RAM, while memory is short.
+"""Target for the messages that each queue has in RAM, in seconds, while memory is short.
 
-As rabbit_memory_monitor.erl of RabbitMQ 3.8 has it. Every queue reports now and then for how long
-what it has in RAM would last at the rate at which it comes and goes (its *duration*), and is told
-for how long it should: the average of all, less the more memory is used. So a queue that is busy
+As in rabbit_memory_monitor.erl of RabbitMQ 3.8. Every queue reports now and then for how long its
+messages in RAM would last at the rate at which they come and go (its *duration*). It learns for how
+long they should last: the average of all, less the more memory is used. So a queue that is busy
 keeps much, and one in which nothing moves is paged out first.
 
 Rules of this file:
 1. Pure: memory, its limit and the time are given.
 2. Below `paging_ratio` of the limit there is no target. The limit is that of the memory alarm, so
    that paging has begun long before publishers are stopped.
-3. A target that rises is heard of when a queue reports; one that falls is pushed at once, to those
-   whose duration is above it.
+3. A queue learns of a higher target when it reports; a lower one is pushed at once, to queues whose
+   duration is above it.
 4. While the disk is short there is no target either: paging would fill it.
 """
 
@@ -27,21 +27,21 @@ PAGING_RATIO: Final = 0.5
 """As RabbitMQ's vm_memory_high_watermark_paging_ratio."""
 
 SUM_INCREASE_BELOW: Final = 0.95
-"""The share of the limit below which the durations are asked to grow a little, as RabbitMQ's
-SUM_INC_THRESHOLD: queues only page out, so what they report would never grow by itself."""
+"""The share of the limit below which the durations may grow a little, as RabbitMQ's
+SUM_INC_THRESHOLD: queues only page out, so their reports would never grow by themselves."""
 
 SUM_INCREASE_SECONDS: Final = 1.0
-"""By how much, in all; as SUM_INC_AMOUNT."""
+"""The sum of that growth; as SUM_INC_AMOUNT."""
 
 UPDATE_SECONDS: Final = 2.5
-"""How often the target is looked at, as RabbitMQ's DEFAULT_UPDATE_INTERVAL."""
+"""The interval of target updates, as RabbitMQ's DEFAULT_UPDATE_INTERVAL."""
 
 REPORT_SECONDS: Final = 5.0
-"""How often queues report, as RAM_DURATION_UPDATE_INTERVAL."""
+"""The interval of queues' reports, as RAM_DURATION_UPDATE_INTERVAL."""
 
 
 class Paging(Protocol):
-    """A queue, as the monitor sees it. Known weakly: who is collected reports no more."""
+    """A queue, as the monitor sees it. Known weakly: a collected one reports no more."""
 
     def set_duration_target(self, seconds: float) -> None:
         """Keep no more in RAM than would last for so long; infinite for any number."""
@@ -56,26 +56,26 @@ class _Reporter:
 
 @attrs.frozen(slots=True)
 class MemoryMonitorStatistics:
-    """How memory stands, and what is asked of queues."""
+    """The state of memory, and the target for queues."""
 
     used: int
-    """Bytes in use, when it was last looked."""
+    """Bytes in use, at the last update."""
     limit: int
-    """Bytes that may be."""
+    """Bytes that may be in use."""
     ratio: float
     """The first as a share of the second."""
     target_seconds: float
-    """For how long what a queue has in RAM should last; infinite for any time."""
+    """For how long a queue's messages in RAM should last; infinite for any time."""
     queues: int
     """Queues that report."""
     moving: int
     """Those of them in which something moves."""
     pushes: int
-    """How often a queue was told of a lower target without having asked."""
+    """The number of times that a queue was sent a lower target without having asked."""
 
 
 class MemoryMonitor:
-    """The monitor of one process.
+    """The memory monitor of one process.
 
     Args:
         clock: Returns seconds that never go back.
@@ -85,7 +85,7 @@ class MemoryMonitor:
         paging_ratio: The share of the limit from which on queues page out.
 
     Attributes:
-        target: For how many seconds what a queue has in RAM should last; infinite for any number.
+        target: For how many seconds a queue's messages in RAM should last; infinite for any number.
 
     Raises:
         ValueError: If the limit is not positive, or the ratio not above 0 and at most 1.
@@ -118,14 +118,14 @@ class MemoryMonitor:
         self._pushes = 0
 
     def register(self, queue: Paging) -> None:
-        """Know a queue from now on, for as long as it lives."""
+        """Register a queue, for as long as it lives."""
         self._reporters[queue] = _Reporter()
 
     def report(self, queue: Paging, seconds: float) -> float:
-        """Take a queue's duration, infinite if nothing moves in it; return what it should be."""
+        """Take a queue's duration, infinite if nothing moves in it; return its target."""
         reporter = self._reporters[queue]
         reporter.reported = seconds
-        # It is answered, so it need not be told.
+        # The return value tells it, so it needs no push.
         reporter.sent = -math.inf
         if self.clock() >= self._next:
             self.update()
@@ -133,9 +133,9 @@ class MemoryMonitor:
         return self.target
 
     def update(self) -> None:
-        """Look at memory, and tell the queues of it if they have to have less of it.
+        """Check memory, and tell the queues if they must keep less in RAM.
 
-        Called by reports when it is due, and by whoever wants it sooner.
+        Called by reports when it is due; call it to check sooner.
         """
         self._next = self.clock() + UPDATE_SECONDS
         before = self.target
@@ -164,7 +164,7 @@ class MemoryMonitor:
         return total / len(durations) / ratio
 
     def statistics(self) -> MemoryMonitorStatistics:
-        """Return how memory stands."""
+        """Return the state of memory."""
         return MemoryMonitorStatistics(
             used=self._last_used,
             limit=self._limit,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class PrefetchWindow:
-    """How much may be delivered and unacknowledged: of one consumer, or of several that share it.
+    """Limit on unacknowledged deliveries of one consumer, or of several that share it.
 
     There is room as long as less than the limit is outstanding, in items and in bytes, so that the
     last message may overshoot the bytes, and one that is larger than the window is not stuck for
@@ -53,7 +53,7 @@ class PrefetchWindow:
         )
 
     def resize(self, items: int, nbytes: int = 0) -> None:
-        """Change the limits; what has got room goes on at once.
+        """Change the limits; consumers that have room now go on at once.
 
         Raises:
             ValueError: If one is negative.
@@ -73,10 +73,10 @@ class PrefetchWindow:
         self.used_bytes -= nbytes
 
     def let_on(self) -> list[Consumer]:
-        """Put those who waited for room back in line, if there is some. For queues.
+        """Put waiting consumers back in line, if there is room. For queues.
 
         Returns:
-            Them; their queues have work to do.
+            These consumers; their queues have work to do.
         """
         if not self.waiting or not self.has_room:
             return []

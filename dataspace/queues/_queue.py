@@ -1,17 +1,18 @@
-"""A queue: a holder with a memory of its own, from which consumers are served in turn.
+"""A queue: a holder with a memory of its own, which serves its consumers in turn.
 
-In three parts: what it has (`_contents.py`), how it serves its consumers (`_serving.py`), and here
-what comes in, what time brings, and the end.
+It has three parts: the messages (`_contents.py`), the consumers (`_serving.py`), and here the
+input, the timers and the end.
 
 Nothing of it awaits. Time passes by `tick`.
 
-What happens when publishers wait on a queue that makes no progress (rule 11). First whoever has
-deliveries and does not acknowledge them is cut off: its channel is closed, and what it had goes to
-others. If nobody has any, a queue with a shelf pages out all it has, also what is transient: its
-publishers are repaid as soon as that is durable. With the disk budget spent, or without a shelf but
-made to refuse rather than to drop, it keeps what it has accepted and its publishers wait; the log
-names it each time its patience runs out. Without a shelf, and made to drop its head, it drops what
-is ready, as `written_off`, and counts it.
+When publishers wait on a queue that makes no progress (rule 11), the queue goes through these
+steps. First it cuts off slow consumers that have deliveries and do not acknowledge them: it closes
+their channels, and their messages go to others. If no consumer has any, a queue with a shelf pages
+out all messages, transient ones included: its publishers are repaid as soon as that is durable.
+With the disk budget spent, or without a shelf but made to refuse rather than to drop, it keeps the
+messages that it has accepted and its publishers wait; the log names it each time its patience runs
+out. Without a shelf, and made to drop its head, it drops the ready messages, as `written_off`, and
+counts them.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ _NOTHING: Final = object()
 
 
 def is_persistent(event: Any) -> bool:
-    """Whether an event is to survive a restart, in a durable queue.
+    """Whether an event must survive a restart, in a durable queue.
 
-    A `Publication` is if it was published with QoS 1 or 2; any other event, unless it says
-    otherwise by an attribute `persistent`.
+    A `Publication` must if it was published with QoS 1 or 2; any other event must, unless its
+    attribute `persistent` says otherwise.
     """
     if isinstance(event, Publication):
         return event.qos > 0
@@ -73,24 +74,25 @@ def is_persistent(event: Any) -> bool:
 
 
 class Queue(ServingQueue):
-    """Holds messages for consumers, who are served in turn.
+    """Holds messages for consumers and serves them in turn.
 
     Args:
-        ledger: The books.
-        name: What people know it by.
-        account: The queue's own. It pays for what is at rest, its limit is the disk budget, and for
-            ending the bindings when the queue is deleted. It is the owner's to open and to close.
-        settings: What it is like.
-        shelf: What it sees of a disk; None: it is in RAM only.
-        backing: Makes its policy of paging.
-        dead_letter: Where dead letters go; see `dead_letter_to`. None: they are dropped.
-        exclusive_to: Whose it is alone, if it is; see `check_access`.
-        persistent: Which events are to survive a restart. If it fails with one, that is.
-        ttl_of: How many seconds an event may wait, or None; the least of this and the setting
-            counts. Not asked of dead letters, which have outlived it already. A `Publication` that
-            `expires` sooner than both does so here, too, and is not delivered after that at all.
+        ledger: The ledger of its loans.
+        name: Its name in logs and reports.
+        account: The queue's own. It pays for messages at rest, its limit is the disk budget, and
+            for ending the bindings when the queue is deleted. Its owner opens and closes it.
+        settings: The queue's settings.
+        shelf: The queue's part of a disk; None: it is in RAM only.
+        backing: Makes its paging policy.
+        dead_letter: The route for dead letters; see `dead_letter_to`. None: they are dropped.
+        exclusive_to: The connection that may use it alone, if any; see `check_access`.
+        persistent: Says which events must survive a restart. If it fails with one, that event must.
+        ttl_of: Returns how many seconds an event may wait, or None; the least of this and the
+            setting counts. Not called for dead letters, which have outlived it already. A
+            `Publication` that `expires` sooner than both does so here, too, and is not delivered
+            after that at all.
         wall: The wall clock, for times that outlive the process.
-        on_deleted: Called with the queue when it has been deleted, by whom or what ever.
+        on_deleted: Called with the queue whenever it has been deleted, for any reason.
         patience: See `Holder`.
         policy: See `Holder`, and above; by default a queue that refuses rather than drops is only
             named, if it has no shelf.
@@ -99,14 +101,14 @@ class Queue(ServingQueue):
         account: See above.
         settings: See above.
         shelf: See above.
-        backing: Where its ready messages are.
-        rates: How fast messages come and go.
-        counters: What has happened to them.
-        consumers: Who consumes.
-        durable_first: Which events are delivered only when they are durable, so that a consumer
-            never has one that a crash could undo; None: none, and so at the beginning. It costs
-            the time that this takes.
-        deleted: Whether it is no more.
+        backing: Keeps its ready messages.
+        rates: The rates at which messages come and go.
+        counters: Counts of everything that has happened to them.
+        consumers: Its consumers.
+        durable_first: Says which events are delivered only when they are durable, so that a
+            consumer never has one that a crash could undo; None, the initial value: none. It costs
+            the time until they are durable.
+        deleted: Whether it has been deleted.
     """
 
     __slots__ = (
@@ -144,7 +146,7 @@ class Queue(ServingQueue):
         self._has_ttl = self._has_ttl or ttl_of is not None
         self._on_deleted = on_deleted
         self._bindings: dict[Binding, None] = {}
-        # Of the last message of this commit: what it is, and which bindings it came by.
+        # The last message of this commit, and the bindings by which it came.
         self._last_item: Any = _NOTHING
         self._last_message: Message | None = None
         self._last_by: Binding | None = None
@@ -154,7 +156,7 @@ class Queue(ServingQueue):
         state = "deleted" if self.deleted else f"{len(self)} ready, {len(self._unacked)} unacked"
         return f"<Queue {self.name}: {state}, {len(self.consumers)} consumers>"
 
-    # -- what comes in -----------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------
 
     def bind(
         self,
@@ -165,22 +167,23 @@ class Queue(ServingQueue):
         tag: int | None = None,
         replay: bool = False,
     ) -> Binding:
-        """Note that the queue is to get what matches `pattern`, from the commit of `turn` on.
+        """Bind the queue to `pattern`, from the commit of `turn` on.
 
-        What matches several bindings is in the queue once, with the highest of their tags. For a
-        `TopicFilter` the tag is the QoS that is granted: a publication with a higher one keeps its
-        own, and one with QoS 0 carries no tag; with a tag of 0 everything is published as QoS 0.
+        An event that matches several bindings is in the queue once, with the highest of their tags.
+        For a `TopicFilter` the tag is the QoS that is granted: a publication with a higher one
+        keeps its own, and one with QoS 0 carries no tag; with a tag of 0 everything is published as
+        QoS 0.
 
         Args:
             turn: Its account pays for the observation.
-            dataspace: Where to.
-            pattern: A `TopicFilter`, or see `clearfunds.dataspace.compile_pattern`. What captures
-                something is shown as the tuple of it, which is a message of its own.
+            dataspace: The dataspace to observe.
+            pattern: A `TopicFilter`, or see `clearfunds.dataspace.compile_pattern`. With captures,
+                the tuple of them is a message of its own.
             tag: See above.
-            replay: For a `TopicFilter`: whether what is retained comes first.
+            replay: For a `TopicFilter`: whether retained publications come first.
 
         Raises:
-            QueueDeletedError: If the queue is no more, now or at the commit; and as
+            QueueDeletedError: If the queue is deleted, now or at the commit; and as
                 `Dataspace.observe`.
         """
         self.check_exists()
@@ -198,7 +201,7 @@ class Queue(ServingQueue):
         return binding
 
     def unbind(self, turn: Turn, binding: Binding) -> None:
-        """Note that a binding is to end at the commit of `turn`; what came by it stays."""
+        """End a binding at the commit of `turn`; messages that came by it stay."""
         if binding.observation is not None and binding.dataspace is not None:
             binding.dataspace.unobserve(turn, binding.observation)
         turn.act(partial(self._unbind, binding))
@@ -214,12 +217,12 @@ class Queue(ServingQueue):
             turn.on_undo(partial(self._bindings.setdefault, binding))
 
     def way_in(self, tag: int | None = None) -> Binding:
-        """Return a way into the queue for observations of one's own, whose messages have `tag`."""
+        """Return a way into the queue for your own observations, whose messages have `tag`."""
         return Binding(self, tag)
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
-        """What it is bound to."""
+        """Its bindings."""
         return tuple(self._bindings)
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
@@ -235,7 +238,7 @@ class Queue(ServingQueue):
         now: float,
         by: Binding | None,
     ) -> None:
-        """Take custody of what came by a binding. For `Binding`."""
+        """Take custody of an event that came by a binding. For `Binding`."""
         if self.deleted:
             account.repay(items, nbytes, Outcome.DROPPED, self)
             return
@@ -252,7 +255,7 @@ class Queue(ServingQueue):
             self._take_run(account, item, items, nbytes, now)
             return
         if items > 1:
-            # A message is one item, whatever its publisher takes it for.
+            # A message is one item, whatever its publisher counts it as.
             account.repay(items - 1, 0, Outcome.DELIVERED, self)
         tag = None if by is None else by.tag
         self._last_message = self._take(account, item, nbytes, now, tag)
@@ -270,7 +273,7 @@ class Queue(ServingQueue):
         sizes = [event.nbytes for event in events]
         framing = nbytes - sum(sizes)
         if len(events) != items or framing < 0:
-            # Nobody charges so; but the books balance whatever a run says of itself.
+            # Nobody charges so, but the ledger must balance whatever size a run claims.
             each = nbytes // len(events) if events else 0
             sizes = [each] * len(events)
             framing = nbytes - sum(sizes)
@@ -311,7 +314,7 @@ class Queue(ServingQueue):
         if ttl is not None:
             expires = enqueued + ttl
         if isinstance(event, Publication) and event.expires is not None:
-            # By the same clock; what was published to expire does so even in no queue that says it.
+            # By the same clock; a publication that expires does so even in a queue without a limit.
             self._has_ttl = True
             if expires is None or event.expires < expires:
                 expires = event.expires
@@ -329,7 +332,7 @@ class Queue(ServingQueue):
         self.counters.published += 1
         return message
 
-    # What its owner gave it to ask is asked in the middle of a commit, which cannot fail any more.
+    # The owner's callback runs in the middle of a commit, which cannot fail any more.
 
     def _is_persistent(self, event: Any) -> bool:
         try:
@@ -347,12 +350,12 @@ class Queue(ServingQueue):
             return None
 
     def ready(self) -> None:
-        """See `Holder.ready`: everything of a commit is here."""
+        """See `Holder.ready`: all messages of a commit are here."""
         self._last_item = _NOTHING
         self.work()
 
     def configure(self, settings: QueueSettings) -> None:
-        """Change what the queue is like, but for whether it is durable; it takes effect at once.
+        """Change the settings, except `durable`; they take effect at once.
 
         A message keeps the time to live that it came with.
 
@@ -370,10 +373,10 @@ class Queue(ServingQueue):
     # -- consuming ---------------------------------------------------------------------------------
 
     def check_access(self, who: object) -> None:
-        """See whether `who`, a connection, may use the queue.
+        """Check that `who`, a connection, may use the queue.
 
         Raises:
-            QueueLockedError: If it is exclusive to somebody else.
+            QueueLockedError: If it is exclusive to another one.
         """
         if self._exclusive_to is not None and self._exclusive_to is not who:
             msg = f"queue {self.name} is exclusive to another connection"
@@ -387,7 +390,7 @@ class Queue(ServingQueue):
         channel: Channel | None = None,
         exclusive: bool = False,
     ) -> QueueStream:
-        """Return deliveries to iterate over, of a consumer of their own.
+        """Return an iterator over deliveries, with a consumer of its own.
 
         ::
 
@@ -405,9 +408,9 @@ class Queue(ServingQueue):
     # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> float:
-        """Do what is due at `now`, and return when to come again; both on the ledger's clock.
+        """Do the work that is due at `now`; return when to call again, both on the ledger's clock.
 
-        `math.inf` if nothing is due by time. What is due may change by all that happens meanwhile:
+        `math.inf` if nothing is due by time. Anything that happens meanwhile may change the time:
         see `deadline`.
         """
         if self.deleted:
@@ -444,10 +447,10 @@ class Queue(ServingQueue):
     # -- the end -----------------------------------------------------------------------------------
 
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """End the queue with all that it has; return how many messages were ready.
+        """Delete the queue with all its messages; return how many were ready.
 
-        Consumers are told, bindings end (the queue's account pays), nothing is dead-lettered, what
-        is delivered is `dropped` and may be acknowledged in vain. Idempotent.
+        Consumers are told, bindings end (the queue's account pays), nothing is dead-lettered.
+        Unacked messages are `dropped`; a late acknowledgement of them has no effect. Idempotent.
 
         Raises:
             QueueInUseError: With `if_unused`, if it has consumers.
@@ -485,10 +488,10 @@ class Queue(ServingQueue):
         return count
 
     def close(self) -> None:
-        """End the queue in this process, and leave what is on its shelf: the process ends.
+        """End the queue in this process, and leave the messages on its shelf: the process ends.
 
-        What is at rest stays there, and what is owed for it ends as `stored`; what is in RAM only
-        is `cancelled`, and not confirmed. Consumers are told. Idempotent.
+        Messages at rest stay there, and their debt ends as `stored`; messages in RAM only are
+        `cancelled`, and not confirmed. Consumers are told. Idempotent.
         """
         if self.deleted:
             return
@@ -516,7 +519,7 @@ class Queue(ServingQueue):
         return consumers
 
     def _forget_unacked(self) -> None:
-        """Let go of deliveries that are outstanding: their windows are their channels' business."""
+        """Drop outstanding deliveries: their channels take care of their windows."""
         unacked = list(self._unacked.values())
         self._unacked.clear()
         self._unacked_bytes = 0
@@ -532,7 +535,7 @@ class Queue(ServingQueue):
             queue.work()
 
     def give_up(self, why: str) -> None:
-        """See `Holder.give_up`, and the head of this file: nobody is disconnected for a backlog."""
+        """See `Holder.give_up`, and the head of this file: a backlog disconnects no client."""
         # Also channels whose consumers were cancelled, and those of `get`.
         stuck = list(dict.fromkeys(delivery.channel for delivery in self._unacked.values()))
         for channel in stuck:
@@ -566,22 +569,22 @@ class Queue(ServingQueue):
 
     @property
     def is_short(self) -> bool:
-        """Whether something waits, unconfirmed, for room to be kept in."""
+        """Whether a message waits, unconfirmed, for room in the disk budget."""
         writer = self._writer
         return writer.short and writer.trouble is None and writer.unwritten > 0
 
     @property
     def next_seq(self) -> int:
-        """The number that the next message gets."""
+        """The number of the next message."""
         return self._next_seq
 
     @property
     def unacked(self) -> int:
-        """How many messages are delivered and not acknowledged."""
+        """The number of messages that are delivered and not acknowledged."""
         return len(self._unacked)
 
     def statistics(self) -> QueueStatistics:
-        """Return the queue in numbers; costs time in proportion to what is unacked."""
+        """Return statistics of the queue; costs time in proportion to the unacked messages."""
         resting = [d.loan for d in self._unacked.values() if d.message.at_rest]
         rates = self.rates
         return QueueStatistics(

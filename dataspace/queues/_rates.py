@@ -1,25 +1,25 @@
-"""How fast messages come and go: moving averages with a half-life of five seconds."""
+"""Rates at which messages come and go: moving averages with a half-life of five seconds."""
 
 from __future__ import annotations
 
 HALF_LIFE = 5.0
-"""Seconds, as RabbitMQ's rabbit_variable_queue.erl has it."""
+"""Seconds, as in RabbitMQ's rabbit_variable_queue.erl."""
 
 MIN_INTERVAL = 0.05
-"""Seconds; what happens within less is taken together, or a burst of two would be a rate."""
+"""Seconds; events within less are taken together, or a burst of two would be a rate."""
 
 
 class Rates:
     """Moving averages of what happens to a queue's messages, each in messages a second.
 
-    Who does something counts it (`arrived += 1`); `update` makes rates of the counts. Pure: it is
-    told what time it is.
+    The code that handles messages counts them (`arrived += 1`); `update` makes rates of the counts.
+    Pure: the time is given.
 
     Attributes:
-        arrived: How many have been published since the last update.
-        left: How many ready messages were delivered or dropped.
-        pended: How many were delivered and have to be acknowledged.
-        settled: How many were acknowledged, or requeued.
+        arrived: Messages published since the last update.
+        left: Ready messages delivered or dropped.
+        pended: Messages delivered that have to be acknowledged.
+        settled: Messages acknowledged, or requeued.
         ingress: The rate of `arrived`.
         egress: The rate of `left`.
         ack_ingress: The rate of `pended`.
@@ -43,7 +43,7 @@ class Rates:
         )
 
     def update(self, now: float) -> None:
-        """Take what was counted since the last update into the averages.
+        """Take the counts since the last update into the averages.
 
         `now` is in seconds of a clock that never goes back. Cheap when nothing is due yet.
         """

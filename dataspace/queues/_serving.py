@@ -1,15 +1,15 @@
-"""How a queue serves its consumers.
+"""The part of a queue that serves its consumers.
 
 Rules of this file:
-1. All that a queue does by itself it does in `work`, after a commit or an acknowledgement and never
-   inside one: take in what has arrived, deliver, keep to the limits, publish dead letters.
-   Callbacks of consumers may call the queue; what they cause is done when they have returned.
-2. Consumers with room stand in line and are served in turn; who has none stands at the window that
-   is full, and joins the line at its end when there is room again.
-3. What has to be durable before it is delivered (`durable_first`) holds up what is behind it, so
-   that order holds.
-4. What arrives while nothing is ready and somebody has room goes straight through: it is never in
-   the backing, and limits do not concern it.
+1. `work` does everything that the queue does by itself, after a commit or an acknowledgement and
+   never inside one: take in arrived messages, deliver, keep to the limits, publish dead letters.
+   Callbacks of consumers may call the queue; the effects follow when they have returned.
+2. Consumers with room stand in line and are served in turn. One without room stands at the window
+   that is full, and joins the line at its end when there is room again.
+3. A message that has to be durable before it is delivered (`durable_first`) holds up those behind
+   it, so that order holds (head-of-line blocking, on purpose).
+4. A message that arrives while nothing is ready and some consumer has room goes straight through:
+   it is never in the backing, and limits do not concern it.
 
 Source: AMQP 0-9-1 and RabbitMQ (rabbit_amqqueue_process.erl, rabbit_queue_consumers.erl).
 """
@@ -36,7 +36,7 @@ from ._settings import Overflow
 logger = logging.getLogger("clearfunds.dataspace")
 
 MAX_ROUNDS = 100
-"""How often in a row consumers may refuse at once what they were given, so that it comes back into
+"""How often in a row consumers may refuse deliveries at once, so that the message comes back into
 the queue by itself or as its own dead letter, before others go on."""
 
 
@@ -49,25 +49,25 @@ class ServingQueue(QueueContents):
     )  # fmt: skip
 
     def _begin_serving(self) -> None:
-        """Make what this part of a queue needs. For the constructor."""
+        """Initialise this part of a queue. For the constructor."""
         self.consumers: dict[Consumer, None] = {}
         self.durable_first: Callable[[Any], bool] | None = None
-        # Those with room, in the order in which they are served.
+        # Consumers with room, in the order in which they are served.
         self._active: deque[Consumer] = deque()
         self._working = self._again = False
         self._said_too_large = False
-        # When `tick` has to come for the backing's sake, or for what a round has left.
+        # The time when `tick` must run for the backing, or for the rest of a round.
         self._due = math.inf
         self._unused_since = self.progressed_at
 
     @abc.abstractmethod
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """End the queue with all that it has."""
+        """Delete the queue with all its messages."""
 
     # -- work --------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Do all that can be done now, unless it is being done. Called after every change."""
+        """Do all the work there is, unless it is being done. Called after every change."""
         if self._working:
             self._again = True
             return
@@ -98,7 +98,7 @@ class ServingQueue(QueueContents):
                 if refused:
                     rounds -= 1
                     if not rounds:
-                        # Somebody refuses at once whatever it gets.
+                        # Some consumer refuses at once everything that it gets.
                         self._due = -math.inf
                         break
                 elif not (self._again or self._arrived):
@@ -161,7 +161,7 @@ class ServingQueue(QueueContents):
         )
 
     def _do_without(self, message: Message) -> None:
-        """End a message that is larger than what may be on disk at all."""
+        """End a message that is larger than the whole disk budget."""
         budget = self._writer.budget_bytes
         why = (
             f"a message of {message.size} bytes is more than queue {self.name} may have on disk at "
@@ -194,7 +194,7 @@ class ServingQueue(QueueContents):
         self._put_back(returned)
 
     def _next_consumer(self) -> Consumer | None:
-        """Return whose turn it is, if anybody has room."""
+        """Return the consumer whose turn it is, if any has room."""
         active = self._active
         while active:
             consumer = active[0]
@@ -206,7 +206,7 @@ class ServingQueue(QueueContents):
         return None
 
     def _must_wait(self, message: Message) -> bool:
-        """Whether a message has to be durable first; see that it will be."""
+        """Return whether a message has to be durable first; make sure that it will be."""
         if not self._waits_for_disk(message):
             return False
         self._writer.write_now(message)
@@ -229,7 +229,8 @@ class ServingQueue(QueueContents):
         if self.durable_first is None:
             return None
         message = self.backing.peek()
-        # What is not in RAM is written, and may still not be durable; so it is looked at again.
+        # A message that is not in RAM is written, and may still not be durable; so it is checked
+        # again.
         return message if message is not None and message.event is not None else None
 
     def _head_must_wait(self) -> bool:
@@ -279,12 +280,12 @@ class ServingQueue(QueueContents):
             self._let_go(delivery)
 
     def _whose(self, consumer: Consumer) -> object:
-        """Return whose fault it is if a consumer fails; see `Faults.note`."""
+        """Return the party at fault if a consumer fails; see `Faults.note`."""
         del consumer
         return self
 
     def _hand_out(self, message: Message, channel: Channel, consumer: Consumer | None) -> Delivery:
-        """Make a delivery of a message that is in nobody's hands."""
+        """Make a delivery of a message that no consumer has."""
         loan = message.loan
         if loan is None:
             loan = self._rest.take(message.event, message.size, self.ledger.clock())
@@ -332,7 +333,7 @@ class ServingQueue(QueueContents):
     # -- consumers ---------------------------------------------------------------------------------
 
     def check_exists(self) -> None:
-        """See whether the queue is still there.
+        """Check that the queue is still there.
 
         Raises:
             QueueDeletedError: If it was deleted.
@@ -362,19 +363,19 @@ class ServingQueue(QueueContents):
         publish, and cancel.
 
         Args:
-            callback: Whom to give each delivery.
+            callback: Called with each delivery.
             window: How much may be outstanding; by default any number. It is this consumer's own,
                 unless it is given to several.
-            channel: Where its deliveries are acknowledged; by default one of its own.
-            no_ack: Whether deliveries are done with when they are made. The callback may give a
-                `Delivery.loan` to another holder (an outlet); otherwise it ends as `delivered`
-                when the callback returns.
+            channel: The channel of its acknowledgements; by default one of its own.
+            no_ack: Whether deliveries are settled when they are made. The callback may give a
+                `Delivery.loan` to another holder (an outlet); otherwise it ends as `delivered` when
+                the callback returns.
             exclusive: Whether to be the only one.
             on_cancelled: Called with a sentence if the queue ends the consumer.
 
         Raises:
-            QueueInUseError: If there is an exclusive consumer, or it wants to be one and is not
-                the first.
+            QueueInUseError: If there is an exclusive consumer, or it wants to be one and is not the
+                first.
             QueueDeletedError: If the queue, or the channel, is no more.
         """
         self.check_exists()
@@ -398,8 +399,8 @@ class ServingQueue(QueueContents):
     def get(self, channel: Channel, *, no_ack: bool = False) -> Delivery | None:
         """Take the first message, if there is one; prefetch windows do not matter.
 
-        None: there is none, or `waiting` tells that it is not in RAM yet; then ask again later.
-        From inside a consumer's callback there is never one. With `no_ack` it is done with at once.
+        None: there is none, or it is not in RAM yet (see `waiting`); then call again later. A
+        consumer's callback always gets None. With `no_ack` the message is settled at once.
 
         Raises:
             QueueDeletedError: If the queue, or the channel, is no more.
@@ -409,7 +410,7 @@ class ServingQueue(QueueContents):
         self.touch()
         self._attach()
         if self._working:
-            # A consumer's callback asks: what has arrived is served in its order.
+            # Called by a consumer's callback: arrived messages are served in their order.
             return None
         self.work()
         while len(self.backing) and not self._mark_is_awaited() and not self._head_must_wait():
@@ -431,9 +432,9 @@ class ServingQueue(QueueContents):
 
     @property
     def waiting(self) -> bool:
-        """Whether messages are ready that cannot be delivered yet, as the disk has to come first.
+        """Whether ready messages must wait for the disk before they can be delivered.
 
-        They are being read, or what is on record about them, or they themselves (`durable_first`),
+        They are being read; or the record of their delivery, or they themselves (`durable_first`),
         are not durable yet.
         """
         if not len(self.backing):
@@ -446,7 +447,7 @@ class ServingQueue(QueueContents):
         return head is not None and self._waits_for_disk(head)
 
     def resume(self, consumer: Consumer) -> None:
-        """Put a consumer that has got room back in line. For windows."""
+        """Put a consumer that has room again back in line. For windows."""
         if not consumer.cancelled:
             self._active.append(consumer)
 
@@ -462,7 +463,7 @@ class ServingQueue(QueueContents):
             self._active.remove(consumer)
 
     def consumer_gone(self) -> None:
-        """See what follows when a consumer has gone. For `Consumer` and `Channel`."""
+        """Handle the departure of a consumer. For `Consumer` and `Channel`."""
         if self.consumers or self.deleted:
             return
         self.touch()
@@ -480,7 +481,7 @@ class ServingQueue(QueueContents):
     # -- acknowledgements --------------------------------------------------------------------------
 
     def _take_back(self, delivery: Delivery) -> list[ServingQueue]:
-        """Take a delivery out of its consumer's hands; return whose consumers have got room."""
+        """Take a delivery out of its consumer's hands; return the consumers that have room now."""
         message = delivery.message
         del self._unacked[message.seq]
         self._unacked_bytes -= message.size
@@ -560,7 +561,7 @@ class ServingQueue(QueueContents):
                 self._return_loan(delivery)
                 back.append(message)
             else:
-                # Whoever had it has settled it: it is done.
+                # Its consumer has settled the loan: the message has ended.
                 self.backing.forget((message,))
                 self._close(message)
         self.counters.requeued += len(back)
@@ -573,7 +574,7 @@ class ServingQueue(QueueContents):
             queue.work()
 
     def rejected(self, deliveries: Sequence[Delivery]) -> None:
-        """Dead-letter or drop what a consumer does not want back. For `Channel`."""
+        """Dead-letter or drop messages that a consumer rejected without requeue. For `Channel`."""
         others: dict[ServingQueue, None] = {}
         gone: list[Delivery] = []
         for delivery in deliveries:
@@ -603,8 +604,8 @@ class ServingQueue(QueueContents):
     def _condemn(self, deliveries: Sequence[Delivery], reason: DeathReason) -> None:
         """Let messages die that were in a consumer's hands.
 
-        One whose event is nowhere in RAM any more has to be read first, to be a dead letter: it
-        waits for that in its place, counted among those that are ready.
+        One whose event is not in RAM any more has to be read first, to be a dead letter: it waits
+        for that in its place, counted among those that are ready.
         """
         doomed: list[Message] = []
         for delivery in deliveries:

@@ -1,4 +1,4 @@
-"""What a queue is told when it is made."""
+"""The settings of a queue."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import attrs
 
 DEFAULT_DELIVERY_LIMIT = 20
-"""Failed deliveries of one message; as RabbitMQ's quorum queues (since 4.0)."""
+"""Most failed deliveries of one message; as RabbitMQ's quorum queues (since 4.0)."""
 
 
 class Overflow(enum.StrEnum):
-    """What a full queue does, in RabbitMQ's words (`x-overflow`)."""
+    """The overflow policy of a full queue, in RabbitMQ's words (`x-overflow`)."""
 
     DROP_HEAD = "drop-head"
-    """The oldest ready messages are dropped, or dead-lettered."""
+    """Drop the oldest ready messages, or dead-letter them."""
     REJECT_PUBLISH = "reject-publish"
-    """New messages are refused, and their publishers told so if they want confirms."""
+    """Refuse new messages, and nack them to publishers with confirms."""
     REJECT_PUBLISH_DLX = "reject-publish-dlx"
-    """New messages are refused, and dead-lettered."""
+    """Refuse new messages, and dead-letter them."""
 
 
 def _not_negative(_: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
@@ -36,18 +36,18 @@ def _positive(_: object, attribute: attrs.Attribute[Any], value: float | None) -
 
 @attrs.frozen(slots=True, kw_only=True)
 class QueueSettings:
-    """What a queue is like. Its disk budget is the limit of its account."""
+    """The settings of a queue. Its disk budget is the limit of its account."""
 
     durable: bool = False
     """Whether it survives a restart, with its persistent messages; if it has a shelf."""
     auto_delete: bool = False
     """Whether it is deleted when its last consumer has gone; not before there was one."""
     max_length: int | None = attrs.field(default=None, validator=_not_negative)
-    """Ready messages, or None for no limit."""
+    """Most ready messages, or None for no limit."""
     max_bytes: int | None = attrs.field(default=None, validator=_not_negative)
-    """Bytes of ready messages, or None for no limit."""
+    """Most bytes of ready messages, or None for no limit."""
     overflow: Overflow = Overflow.DROP_HEAD
-    """What happens when there would be more."""
+    """The policy when there would be more."""
     message_ttl: float | None = attrs.field(default=None, validator=_not_negative)
     """Seconds until a message expires, or None for never; 0: unless it is delivered at once."""
     expires: float | None = attrs.field(default=None, validator=_positive)

@@ -1,4 +1,4 @@
-"""What one queue sees of a disk; and one in memory, which does as it is told, for tests."""
+"""The shelf, a queue's part of a disk; and one in memory for tests, under the test's control."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(slots=True)
 class Marks:
-    """What a shelf knows of which messages consumers may have had."""
+    """A shelf's record of which messages consumers may have had."""
 
     attached: bool = False
     """Whether a consumer was there: it may have had any message."""
@@ -24,42 +24,43 @@ class Marks:
 
 
 class ShelfUser(Protocol):
-    """Whose messages are on a shelf, and who is told of it: a `Queue`."""
+    """The owner of the messages on a shelf, which the shelf notifies: a `Queue`."""
 
     def durable(self, ticket: int) -> None:
-        """What was written with this ticket, or an earlier one, is durable."""
+        """Take note that all writes with this ticket, or an earlier one, are durable."""
         ...
 
     def paged_in(self, messages: Sequence[Message]) -> None:
-        """Here is the answer to the oldest `Shelf.want` that has none yet."""
+        """Take the answer to the oldest unanswered `Shelf.want`."""
         ...
 
     def recovered(
         self, first_seq: int, next_seq: int, count: int, nbytes: int, marks: Marks
     ) -> None:
-        """After a restart, before anything else: `count` messages of `nbytes` bytes are there.
+        """Take over the messages found after a restart, before anything else.
 
-        They are numbered from `first_seq` to below `next_seq`, with gaps; new ones from `next_seq`.
+        There are `count` of them, of `nbytes` bytes. They are numbered from `first_seq` to below
+        `next_seq`, with gaps; new ones from `next_seq`.
         """
         ...
 
 
 class Shelf(Protocol):
-    """What one queue sees of a disk. Nothing here blocks, raises for the disk, or calls back.
+    """One queue's part of a disk. It never blocks, calls back, or raises errors of the disk.
 
-    Writes are ordered: if what was written with one ticket is found after a crash, so is everything
-    with the tickets before it; of one ticket everything is found, or nothing.
+    Writes are ordered: if the writes of one ticket are found after a crash, so are those of all
+    earlier tickets; of one ticket everything is found, or nothing.
     """
 
     def put(self, message: Message) -> int:
         """Write a message, and return a ticket (from 1, never decreasing).
 
-        The event and the fields that have to come back are taken now; the object may be unloaded as
-        soon as this returns. It is durable when `Queue.durable` is called with this ticket or a
+        The event and the fields that have to come back are copied now; the object may be unloaded
+        as soon as this returns. It is durable when `Queue.durable` is called with this ticket or a
         later one. Mostly in the order of `seq`, but a message may be written after some that follow
         it: one that was not to be written until it was paged out, or that had to wait for room in
-        the disk budget. What has to come back: `seq`, `event`, `size`, `persistent`, `enqueued`,
-        `expires`, `tag`, `deaths`.
+        the disk budget. The fields that have to come back: `seq`, `event`, `size`, `persistent`,
+        `enqueued`, `expires`, `tag`, `deaths`.
 
         Raises:
             ValueError: If the event has no form as bytes. It stays in RAM then, as if it were
@@ -77,8 +78,8 @@ class Shelf(Protocol):
     def mark(self, attached: bool, delivered_upto: int) -> int:
         """Write which messages consumers may have had, see `Marks`, and return a ticket.
 
-        A queue waits for it before it delivers what is older, except with the disk in trouble: what
-        it delivers then may come again after a crash as if nobody had had it.
+        A queue waits for it before it delivers older messages, except with the disk in trouble:
+        messages that it delivers then may come again after a crash as if nobody had had them.
         """
         ...
 
@@ -86,16 +87,16 @@ class Shelf(Protocol):
         """Ask for the messages from `first_seq` on; `Queue.paged_in` is called once with them.
 
         At most `count`, and no more after `nbytes` bytes are reached; at least one if there is one.
-        Those that are done are skipped; those that were put and are not written yet are seen. The
-        answer comes later, never from inside this call. Each is a new `Message` with `loan` None,
-        `ticket` 0 and `at_rest` true.
+        Messages that are done are skipped; messages that were put and are not written yet are
+        included. The answer comes later, never from inside this call. Each is a new `Message` with
+        `loan` None, `ticket` 0 and `at_rest` true.
         """
         ...
 
 
 @attrs.define(slots=True)
 class _Write:
-    """One thing that was written: a message, what was erased, or a mark."""
+    """One entry of the log: a message, an erasure, or a mark."""
 
     ticket: int
     message: Message | None = None
@@ -104,13 +105,13 @@ class _Write:
 
 
 class MemoryShelf:
-    """A shelf that is as slow, and forgets as much, as it is told to. For tests.
+    """A shelf as slow, and as forgetful, as a test wants it.
 
     Nothing is durable until `sync`, and nothing is answered until `answer`. `crash` gives the shelf
-    that a restart would find: with what was durable, and none of the rest.
+    that a restart would find: with the durable writes, and none of the rest.
 
     Attributes:
-        queue: Whom to tell; set by who makes both.
+        queue: The queue to notify; set by the code that makes both.
         wants: The reads that were asked for and not answered, the oldest first.
     """
 
@@ -120,22 +121,22 @@ class MemoryShelf:
         self._ticket = 0
         self._durable = 0
         self._log: deque[_Write] = deque()
-        # What a reader sees, and what a restart would find.
+        # The contents for a reader, and those that a restart would find.
         self._written = _Contents()
         self._safe = _Contents()
 
     def __len__(self) -> int:
-        """Return how many messages are on it, durable or not."""
+        """Return the number of messages on it, durable or not."""
         return len(self._written.messages)
 
     @property
     def messages(self) -> list[Message]:
-        """What is on it, durable or not, in order."""
+        """The messages on it, durable or not, in order."""
         return self._written.following(0)
 
     @property
     def unsynced(self) -> int:
-        """How many writes are not durable."""
+        """The number of writes that are not durable."""
         return len(self._log)
 
     @property
@@ -180,10 +181,10 @@ class MemoryShelf:
         self._written.apply(write)
         return self._ticket
 
-    # -- for who drives it ----------------------------------------------------------------------
+    # -- for the test ---------------------------------------------------------------------------
 
     def sync(self, upto: int | None = None) -> None:
-        """Make durable what was written with tickets up to `upto` (None: all), and say so."""
+        """Make writes with tickets up to `upto` durable (None: all), and notify the queue."""
         upto = self._ticket if upto is None else min(upto, self._ticket)
         while self._log and self._log[0].ticket <= upto:
             self._safe.apply(self._log.popleft())
@@ -193,7 +194,7 @@ class MemoryShelf:
                 self.queue.durable(upto)
 
     def answer(self) -> bool:
-        """Answer the oldest read that was asked for; whether there was one."""
+        """Answer the oldest read that was asked for; return whether there was one."""
         if not self.wants:
             return False
         first_seq, count, nbytes = self.wants.popleft()
@@ -209,7 +210,7 @@ class MemoryShelf:
         return True
 
     def settle(self) -> None:
-        """Make everything durable and answer everything, until nothing is asked any more."""
+        """Make everything durable and answer everything, until no reads are left."""
         self.sync()
         while self.answer() or self._log:
             self.sync()
@@ -223,7 +224,7 @@ class MemoryShelf:
         return found
 
     def recover(self, queue: ShelfUser) -> None:
-        """Become the shelf of `queue`, new after a restart, and tell it what is here."""
+        """Become the shelf of `queue`, new after a restart, and hand over its messages."""
         self.queue = queue
         messages = self._written.messages
         if messages or self._written.highest:
@@ -237,14 +238,14 @@ class MemoryShelf:
 
 
 class _Contents:
-    """What is on a shelf."""
+    """The contents of a shelf."""
 
     def __init__(self) -> None:
         self.messages: dict[int, Message] = {}
         self.marks = Marks()
         self.highest = 0
-        # In the order of their numbers, those of erased messages among them until it is worth
-        # while to look: who writes late (the disk had been full) may write in between.
+        # In the order of their numbers, with those of erased messages among them until a clean-up
+        # pays: late writes (the disk had been full) may go in between.
         self._order: list[int] = []
 
     def apply(self, write: _Write) -> None:

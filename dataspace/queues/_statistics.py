@@ -1,4 +1,4 @@
-"""A queue in numbers."""
+"""Statistics of a queue."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ._backing import BackingStatistics
 
 @attrs.define(slots=True)
 class Counters:
-    """What has ever happened to a queue's messages."""
+    """Counts of everything that has ever happened to a queue's messages."""
 
     published: int = 0
-    """Messages that came, whatever became of them."""
+    """Messages that came, however they ended."""
     delivered: int = 0
-    """Deliveries to consumers, and those that were got."""
+    """Deliveries to consumers, and by `get`."""
     redelivered: int = 0
-    """Of those, messages that somebody may have had before."""
+    """Of those, messages that some consumer may have had before."""
     acked: int = 0
-    """Messages that were acknowledged, or delivered to somebody who does not acknowledge."""
+    """Messages that were acknowledged, or delivered to a consumer without acks."""
     requeued: int = 0
     """Deliveries that came back into the queue."""
     rejected: int = 0
-    """Messages that were not wanted back."""
+    """Messages rejected without requeue."""
     failed: int = 0
     """Messages whose delivery has failed too often."""
     expired: int = 0
@@ -34,13 +34,13 @@ class Counters:
     purged: int = 0
     """Messages that were purged, or deleted with the queue."""
     written_off: int = 0
-    """Messages that were given up because publishers waited for them for too long."""
+    """Messages that were discarded because publishers waited for them for too long."""
     dead_lettered: int = 0
     """Of all these, messages that were published once more as dead letters."""
     dead_letters_failed: int = 0
-    """Dead letters that could not be published, or were refused where they went."""
+    """Dead letters that could not be published, or were refused at their destination."""
     cycles: int = 0
-    """Dead letters that came back here all by themselves, and were dropped."""
+    """Dead letters that came back here without a consumer's doing, and were dropped."""
     stored: int = 0
     """Messages that came to rest on disk."""
     recovered: int = 0
@@ -48,16 +48,16 @@ class Counters:
     lost: int = 0
     """Messages that should have been found there and were not."""
     passed: int = 0
-    """Of those that came to a group, messages that went straight through to a member, who does not
-    acknowledge them."""
+    """Of those that came to a group, messages that went straight through to a member, which does
+    not acknowledge them."""
     spent: int = 0
-    """Messages of a group that ended with a member that left: it may have had them, and they were
-    for nobody else."""
+    """Messages of a group that ended with a member that left: it may have had them, and no other
+    member may get them."""
 
 
 @attrs.frozen(slots=True)
 class QueueStatistics:
-    """A queue in numbers."""
+    """Statistics of a queue."""
 
     name: str
     """Its name."""
@@ -78,13 +78,13 @@ class QueueStatistics:
     unwritten: int
     """Persistent messages that wait for room in the disk budget."""
     trouble: str | None
-    """What is the matter with the disk, or None."""
+    """The trouble with the disk, or None."""
     consumers: int
-    """How many consumers there are."""
+    """The number of consumers."""
     consumers_full: int
-    """How many of them have no room in their prefetch windows."""
+    """The number of them with full prefetch windows."""
     bindings: int
-    """How many patterns it is bound to."""
+    """The number of its bindings."""
     ingress: float
     """Messages published, a second: a moving average with a half-life of five seconds."""
     egress: float
@@ -92,6 +92,6 @@ class QueueStatistics:
     ack_egress: float
     """Messages acknowledged or requeued, a second."""
     backing: BackingStatistics
-    """Where its ready messages are."""
+    """The places of its ready messages."""
     counters: Counters
-    """What has ever happened; a copy."""
+    """Counts of everything that has ever happened; a copy."""

@@ -2,17 +2,17 @@
 
 As RabbitMQ's classic queues v2 (rabbit_variable_queue.erl since 3.12):
 
-    head in RAM | tail on disk | what could not be written
+    head in RAM | tail on disk | messages that could not be written
 
 1. Up to `min(1 + floor(2 * egress rate), 2048)` messages at the head are in RAM: two seconds'
-   worth. What comes when the head is full, or when there is a tail, is written and let go of: of
-   the tail only the first number and the count are known.
-2. The tail is read in batches of that size; what has been read is never written back. Reading
-   begins when the head is half empty, because here a read takes its time in another thread.
-3. What cannot be written (no shelf, no disk budget, trouble) stays in RAM, behind the tail. Without
-   a shelf nothing ever leaves the head.
-4. What comes back by `requeue` comes before the head. Beyond what may be in RAM its events are let
-   go of, if they are written, and read back one batch at a time.
+   worth. A message that comes when the head is full, or when there is a tail, is written and
+   unloaded: of the tail only the first number and the count are known.
+2. The tail is read in batches of that size; messages that have been read are never written back.
+   Reading begins when the head is half empty, because here a read takes its time in another thread.
+3. A message that cannot be written (no shelf, no disk budget, trouble) stays in RAM, behind the
+   tail. Without a shelf nothing ever leaves the head.
+4. Messages that come back by `requeue` come before the head. Beyond the number that may be in RAM
+   their events are unloaded, if they are written, and read back one batch at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_IN_RAM = 2048
 """Messages at the head, however fast consumers are; as in classic queues v2."""
 
 MAX_RAM_BYTES = 8 << 20
-"""Bytes at the head beyond which no more is put there, and of one batch: messages of 1 MiB would
-otherwise make it 2 GiB. As much as one publisher may owe by default."""
+"""Most bytes at the head, and of one batch: messages of 1 MiB would otherwise make it 2 GiB. As
+much as one publisher may owe by default."""
 
 RATE_SECONDS = 2
 """How many seconds' worth of messages the head has; as in classic queues v2."""
@@ -48,7 +48,7 @@ class SteadyBacking(Backing):
 
     def __init__(self, keeper: Keeper) -> None:
         super().__init__(keeper)
-        # How many are ready, wherever.
+        # The number of ready messages, wherever they are.
         self._count = 0
         # By number; those that never came back from the shelf are finished, and passed over.
         self._requeued: list[tuple[int, Message]] = []
@@ -57,11 +57,11 @@ class SteadyBacking(Backing):
         self._missing: dict[int, Message] = {}
         self._head: deque[Message] = deque()
         self._after: deque[Message] = deque()
-        # Of the head and what is behind the tail.
+        # Of the head and the messages behind the tail.
         self._head_bytes = 0
         self._tail_first = self._tail_next = self._tail_count = 0
         self._pending_count = self._pending_bytes = 0
-        # From which number the read under way was asked.
+        # The number from which the read under way was asked.
         self._asked = 0
         self._paged_out = self._paged_in = self._reads = 0
 
@@ -73,13 +73,12 @@ class SteadyBacking(Backing):
 
     @property
     def target(self) -> int:
-        """How many messages may be at the head now."""
+        """Messages that may be at the head now."""
         return min(1 + int(RATE_SECONDS * self.keeper.rates.egress), MAX_IN_RAM)
 
     # -- messages come and go -------------------------------------------------------------------
 
     def publish(self, message: Message) -> None:
-        """See `Backing.publish`."""
         self._count += 1
         head = self._head
         if not self._tail_count:
@@ -103,7 +102,6 @@ class SteadyBacking(Backing):
         self._tail_count += 1
 
     def fetch(self) -> Message | None:
-        """See `Backing.fetch`."""
         requeued = self._first_requeued()
         if requeued is not None:
             if requeued.seq in self._missing:
@@ -126,7 +124,6 @@ class SteadyBacking(Backing):
         return message
 
     def peek(self) -> Message | None:
-        """See `Backing.peek`."""
         requeued = self._first_requeued()
         if requeued is not None:
             if requeued.seq in self._missing:
@@ -147,7 +144,6 @@ class SteadyBacking(Backing):
         return None
 
     def requeue(self, messages: Sequence[Message]) -> None:
-        """See `Backing.requeue`."""
         self._count += len(messages)
         for message in messages:
             heapq.heappush(self._requeued, (message.seq, message))
@@ -165,7 +161,7 @@ class SteadyBacking(Backing):
         self._requeued_bytes -= message.size
 
     def _trim_requeued(self, messages: Sequence[Message]) -> None:
-        """Let go of the events of those that came back last, if they are too many for RAM."""
+        """Unload the events of the last requeued messages, if they are too many for RAM."""
         target = self.target
         if self._requeued_loaded <= target and self._requeued_bytes <= MAX_RAM_BYTES:
             return
@@ -180,18 +176,15 @@ class SteadyBacking(Backing):
                 self._miss(message)
 
     def pending(self, message: Message) -> None:
-        """See `Backing.pending`."""
         self._pending_count += 1
         self._pending_bytes += message.size
 
     def forget(self, messages: Sequence[Message]) -> None:
-        """See `Backing.forget`."""
         for message in messages:
             self._pending_count -= 1
             self._pending_bytes -= message.size
 
     def purge(self) -> tuple[list[Message], Sequence[int]]:
-        """See `Backing.purge`."""
         here = list(self)
         on_disk = range(self._tail_first, self._tail_next) if self._tail_count else range(0)
         self._count = 0
@@ -207,7 +200,7 @@ class SteadyBacking(Backing):
     # -- reading --------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Ask for the next batch, unless one has been asked for, or nothing is on disk."""
+        """Ask for the next batch, unless a read is under way, or nothing is on disk."""
         if self.waiting:
             return
         target = self.target
@@ -215,7 +208,7 @@ class SteadyBacking(Backing):
         if requeued is not None:
             if requeued.seq not in self._missing:
                 return
-            # Those in between are perhaps delivered: what is missing is rarely alone.
+            # Those in between are perhaps delivered: missing numbers are rarely alone.
             first = requeued.seq
             count = min(target, len(self._missing))
         elif self._tail_count:
@@ -231,7 +224,6 @@ class SteadyBacking(Backing):
         shelf.want(first, count, MAX_RAM_BYTES)
 
     def paged_in(self, messages: Sequence[Message]) -> None:
-        """See `Backing.paged_in`."""
         self.waiting = False
         asked = self._asked
         for message in messages:
@@ -245,7 +237,7 @@ class SteadyBacking(Backing):
                 self._append_from_tail(message)
         missing = self._missing.get(asked)
         if missing is not None:
-            # It was asked for first, and is not there.
+            # It was asked for first, and is missing.
             del self._missing[asked]
             missing.finished = True
             self._count -= 1
@@ -270,18 +262,16 @@ class SteadyBacking(Backing):
         self._tail_count -= 1
 
     def _join_after(self) -> None:
-        """What waited behind the tail is the rest of the head, once there is no tail any more."""
+        """Append the messages behind the tail to the head, once there is no tail any more."""
         self._head.extend(self._after)
         self._after.clear()
 
     def recovered(self, first_seq: int, next_seq: int, count: int) -> None:
-        """See `Backing.recovered`."""
         self._tail_first = first_seq
         self._tail_next = next_seq
         self._tail_count = self._count = count
 
     def relieve(self) -> None:
-        """See `Backing.relieve`."""
         after = self._after
         if self._tail_count:
             while after and self.keeper.write(after[0]):
@@ -292,11 +282,9 @@ class SteadyBacking(Backing):
     # -- looking --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """See `Backing.__len__`."""
         return self._count
 
     def __iter__(self) -> Iterator[Message]:
-        """See `Backing.__iter__`."""
         for _, message in self._requeued:
             if not message.finished:
                 yield message
@@ -305,7 +293,6 @@ class SteadyBacking(Backing):
 
     @property
     def ram_count(self) -> int:
-        """See `Backing.ram_count`."""
         return self._ready_in_ram + self._pending_count
 
     @property
@@ -314,11 +301,9 @@ class SteadyBacking(Backing):
 
     @property
     def ram_bytes(self) -> int:
-        """See `Backing.ram_bytes`."""
         return self._requeued_bytes + self._head_bytes + self._pending_bytes
 
     def statistics(self) -> BackingStatistics:
-        """See `Backing.statistics`."""
         return BackingStatistics(
             policy=self.policy,
             ready=len(self),

@@ -1,4 +1,4 @@
-"""Deliveries to iterate over: a queue's consumer as a task has it."""
+"""An iterator over deliveries: a queue's consumer for a task."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class QueueStream:
     """A queue's consumer as an async iterator; made by `Queue.consumer`.
 
-    What it has been given and nobody has received yet is outstanding, too: `prefetch` counts both.
-    Closing it (or leaving its `with` block) puts everything outstanding on its channel back into
-    the queue, unless the channel is somebody else's: then only what was not received.
+    Deliveries that nobody has received yet are outstanding, too: `prefetch` counts both. Closing it
+    (or leaving its `with` block) puts everything outstanding on its channel back into the queue; on
+    a channel that it was given, only deliveries that were not received.
 
     Attributes:
-        channel: Where its deliveries are acknowledged.
+        channel: The channel of its acknowledgements.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class QueueStream:
         if self._ended is not None:
             return
         self._ended = why
-        # It has all gone back, or with the queue.
+        # All of it has gone back, or with the queue.
         self._deliveries.clear()
         self._lot.unpark_all()
 
@@ -82,7 +82,7 @@ class QueueStream:
             await self._lot.park()
         delivery = self._deliveries.popleft()
         if self._deliveries and self._lot:
-            # Another task may have been passed over while this one was on its way.
+            # Another task may have been passed over while this one was being woken.
             self._lot.unpark()
         return delivery
 
@@ -96,7 +96,7 @@ class QueueStream:
             raise StopAsyncIteration from None
 
     def close(self) -> None:
-        """Consume no more; what was not dealt with goes back into the queue. Idempotent."""
+        """Consume no more; unfinished deliveries go back into the queue. Idempotent."""
         if self._ended is not None:
             return
         unread = list(self._deliveries)

@@ -1,4 +1,4 @@
-"""Several queues in a few numbers; what those have done that are no more is kept among them."""
+"""Sums over several queues; the counts of deleted ones are kept among them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _COUNTERS: Final = tuple(each.name for each in attrs.fields(Counters))
 
 @attrs.define(slots=True)
 class QueueSums:
-    """What many queues have at present, and what has ever happened to their messages.
+    """The present contents of many queues, and counts of everything that has happened in them.
 
-    What has happened only ever rises, if what a queue did is added (`add_past`) when it is deleted.
+    The counts only ever rise, if those of a deleted queue are added (`add_past`).
     """
 
     queues: int = 0
-    """How many there are."""
+    """The number of queues."""
     ready: int = 0
     """Messages that wait for a consumer."""
     ready_bytes: int = 0
@@ -33,24 +33,24 @@ class QueueSums:
     unacked_bytes: int = 0
     """Their bytes."""
     in_ram: int = 0
-    """Messages of both kinds of which the event is in RAM."""
+    """Messages of both kinds with the event in RAM."""
     ram_bytes: int = 0
     """Their bytes."""
     disk_only: int = 0
-    """Ready messages of which nothing is in RAM but that they are there."""
+    """Ready messages with no object in RAM."""
     unsynced: int = 0
     """Messages that are written and not durable yet."""
     unwritten: int = 0
     """Persistent messages that wait for room in the disk budget, or for a disk in trouble."""
     counters: Counters = attrs.field(factory=Counters)
-    """What has ever happened."""
+    """Counts of everything that has ever happened."""
     paged_out: int = 0
-    """Messages ever let go of, to be read back."""
+    """Messages ever paged out."""
     paged_in: int = 0
     """Messages ever read back."""
 
     def add(self, queue: Queue) -> None:
-        """Add a queue; costs time in proportion to what is unacked there."""
+        """Add a queue; costs time in proportion to its unacked messages."""
         if queue.deleted:
             self.add_past(queue)
             return
@@ -69,11 +69,11 @@ class QueueSums:
         self.unwritten += seen.unwritten
 
     def add_past(self, queue: Queue) -> None:
-        """Add what has happened to a queue's messages, and nothing that it has now."""
+        """Add the counts of a queue, and nothing that it has now."""
         self._add_past(queue.counters, queue.backing.statistics())
 
     def add_sums(self, past: QueueSums) -> None:
-        """Add what has happened to the messages of others, which are no more."""
+        """Add the counts of other, deleted queues."""
         self._add_past(past.counters, past)
 
     def _add_past(self, counters: Counters, backing: BackingStatistics | QueueSums) -> None:
@@ -86,5 +86,5 @@ class QueueSums:
         self.paged_in += backing.paged_in
 
     def copy(self) -> QueueSums:
-        """Return the same numbers, to go on from."""
+        """Return a copy to go on from."""
         return attrs.evolve(self, counters=attrs.evolve(self.counters))

@@ -1,4 +1,4 @@
-"""A publisher's window: so many publications on their way and not confirmed, and no more."""
+"""A publisher's in-flight window: a limit on unconfirmed publications."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import trio
 from .._errors import DataspaceError
 
 DEFAULT_WINDOW: Final = 200
-"""Unconfirmed publications; where RabbitMQ's own measurements have the largest gain behind them and
-the latency still low ("increasing in-flight limit": 1, 5, 20, 200, 1000, 10000)."""
+"""Unconfirmed publications; at this window RabbitMQ's own measurements have most of the gain and
+the latency is still low ("increasing in-flight limit": 1, 5, 20, 200, 1000, 10000)."""
 
 
 class InflightWindow:
-    """What a publisher with confirms has sent and not been told of, counted and bounded.
+    """Counts and bounds the unconfirmed publications of a publisher with confirms.
 
     ::
 
@@ -32,8 +32,8 @@ class InflightWindow:
                     publish_again(message)
 
     Numbers run from 1, as the broker counts publications on a channel. Several tasks may publish at
-    once: whoever has waited longest goes first, and a place that becomes free is handed to them,
-    so that nobody who comes later takes it.
+    once: the task that has waited longest goes first, and gets a place that becomes free, so that
+    no later task takes it.
 
     Attributes:
         size: how many publications may be unconfirmed.
@@ -43,7 +43,7 @@ class InflightWindow:
     __slots__ = ("_answered", "_closed", "_floor", "_free", "_lot", "_open", "last", "size")
 
     def __init__(self, size: int = DEFAULT_WINDOW) -> None:
-        """Make a window in which nothing is on its way.
+        """Make a window with nothing in flight.
 
         Raises:
             ValueError: it would let nothing through.
@@ -62,7 +62,7 @@ class InflightWindow:
         self._closed = False
 
     def __len__(self) -> int:
-        """How many are on their way and neither confirmed nor refused."""
+        """The number of publications neither confirmed nor refused yet."""
         return len(self._open)
 
     def __bool__(self) -> bool:
@@ -88,10 +88,10 @@ class InflightWindow:
         return self._begin()
 
     async def acquire(self) -> int:
-        """Wait for a place, take it, and return the number of what is published next.
+        """Wait for a place, take it, and return the number of the next publication.
 
         Returns without a checkpoint while there are places, so that small publications leave
-        together; whoever publishes more than the window holds waits for the broker.
+        together; a publisher of more than the window holds waits for the broker.
 
         Cancellation: no place has been taken and no number given; nothing is owed.
 
@@ -102,14 +102,14 @@ class InflightWindow:
             return self.acquire_nowait()
         except trio.WouldBlock:
             pass
-        # Whoever is woken has been given a place, and a cancellation then comes too late.
+        # A task that is woken has been given a place, and a cancellation then comes too late.
         await self._lot.park()
         if self._closed:
             raise trio.ClosedResourceError(_CLOSED)
         return self._begin()
 
     def give_back(self, number: int) -> None:
-        """Give the place and the number back: it was not sent after all.
+        """Give the place and the number back: the publication was not sent after all.
 
         Raises:
             DataspaceError: it is not the last one; the broker has counted on.
@@ -154,7 +154,7 @@ class InflightWindow:
         return numbers
 
     async def wait_answered(self) -> None:
-        """Wait until all that was published so far is confirmed or refused.
+        """Wait until all publications so far are confirmed or refused.
 
         Cancellation: harmless, only the waiting ends.
 
@@ -163,17 +163,17 @@ class InflightWindow:
         """
         await trio.lowlevel.checkpoint()
         last = self.last
-        # What is given back meanwhile was not published, and its number is another's.
+        # A number that is given back meanwhile was not published, and goes to another publication.
         while self._smallest_open() <= (last := min(last, self.last)):
             if self._closed:
                 raise trio.ClosedResourceError(_CLOSED)
             await self._answered.park()
 
     def close(self) -> list[int]:
-        """Let nobody through any more: the channel has ended. Idempotent.
+        """Let nothing through any more: the channel has ended. Idempotent.
 
         Returns:
-            the numbers of what was never answered, in order: the broker may or may not have it.
+            the numbers that were never answered, in order: the broker may or may not have those.
         """
         self._closed = True
         self._lot.unpark_all()

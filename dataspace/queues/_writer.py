@@ -1,16 +1,17 @@
-"""What a queue writes to its shelf, when, and how much of it: the disk budget.
+"""Writes of a queue to its shelf, within the disk budget.
 
 Rules of this file:
-1. Nothing is written that the queue's account has no room for; what is written and not yet durable
-   has room reserved. (Each queue reserves for itself: where several share a parent's limit, they
+1. Nothing is written unless the queue's account has room for it; room is reserved for writes that
+   are not yet durable. (Each queue reserves for itself: where several share a parent's limit, they
    may overshoot it by what they write between two syncs.)
 2. A persistent message that finds no room waits, unconfirmed and on its publisher's loan, and is
-   written when acks have made some, the first come first. Only the first one of those that may
-   not be delivered before they are durable does not wait, once somebody has room for it
-   (`write_now`): or nobody would ever make room.
-3. One that is larger than the whole budget never finds room. It does not wait, or those behind it
-   would wait with it, for ever: the queue does without it, unless a consumer takes it at once.
-4. What is written belongs to its publisher until the shelf says that it is durable.
+   written when acks have made some, first come first served. The exception is the first one of
+   those that may not be delivered before they are durable: once a consumer has room for it, it does
+   not wait (`write_now`), or no ack would ever make room.
+3. A message that is larger than the whole budget never finds room. It does not wait, or those
+   behind it would wait with it, for ever: the queue does without it, unless a consumer takes it at
+   once.
+4. A message that is written belongs to its publisher until the shelf says that it is durable.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from ._shelf import Shelf
 logger = logging.getLogger("clearfunds.dataspace")
 
 COMPACT = 64
-"""How many messages that are finished may stand among those that wait for room."""
+"""Most finished messages that may stand among those that wait for room."""
 
 
 class Writer:
     """The keeper of a queue's backing: writes, within the budget, and knows what is not yet safe.
 
     Attributes:
-        shelf: Where to, or None.
+        shelf: The shelf to write to, or None.
         rates: The queue's.
         short: Whether something had to stay in RAM for want of room, or because of trouble.
-        trouble: What is the matter with the disk, or None.
+        trouble: The trouble with the disk, or None.
         unsynced_items: Messages that are written and not durable.
         unsynced_bytes: Their bytes.
-        paged: How many transient messages were ever written.
+        paged: Transient messages ever written.
     """
 
     __slots__ = (
@@ -65,7 +66,7 @@ class Writer:
         self.unsynced_items = 0
         self.unsynced_bytes = 0
         self.paged = 0
-        # In the order of their tickets, those that are finished among them; and by number.
+        # In the order of their tickets, finished ones among them; and by number.
         self._unsynced: deque[Message] = deque()
         self._by_seq: dict[int, Message] = {}
         self._unwritten: deque[Message] = deque()
@@ -79,7 +80,7 @@ class Writer:
             return True
         if self.shelf is None:
             return False
-        # Nobody overtakes those who wait for room.
+        # No message overtakes those that wait for room.
         if self._unwritten or not self._has_room(message.size):
             self.short = True
             return False
@@ -111,12 +112,12 @@ class Writer:
 
     @property
     def wants(self) -> int:
-        """How many bytes the first that waits for room needs; 0: nothing waits."""
+        """The bytes that the first message waiting for room needs; 0: none waits."""
         return next((each.size for each in self._unwritten if not each.finished), 0)
 
     @property
     def budget_bytes(self) -> float:
-        """How many bytes may be at rest: the least over the queue's account and those above."""
+        """The bytes that may be at rest: the least over the queue's account and those above."""
         return min([account.mark_bytes for account in self._account.limited], default=math.inf)
 
     def write_now(self, message: Message) -> None:
@@ -135,7 +136,7 @@ class Writer:
             self._put(message)
 
     def write_waiting(self) -> bool:
-        """Write what has waited for room, as far as there is some now.
+        """Write messages that have waited for room, as far as there is some now.
 
         Returns:
             Whether there is room again for others.
@@ -148,13 +149,13 @@ class Writer:
                     self._put(message)
                 elif message.size <= self.budget_bytes:
                     return False
-                # Else the budget was cut: whoever takes the message takes it from RAM.
+                # Else the budget was cut: its consumer will take the message from RAM.
             unwritten.popleft()
         self.short = self.trouble is not None
         return not self.short
 
     def finished_unwritten(self) -> None:
-        """Note that a message is finished that waits for room; it need not be kept for long."""
+        """Note that a message that waits for room has ended; it need not be kept for long."""
         self._finished += 1
         if self._finished > COMPACT and 2 * self._finished > len(self._unwritten):
             self._finished = 0
@@ -163,15 +164,15 @@ class Writer:
 
     @property
     def unwritten(self) -> int:
-        """How many persistent messages wait for room."""
+        """The number of persistent messages that wait for room."""
         return sum(not m.finished and m.ticket is None for m in self._unwritten)
 
     def messages(self) -> list[Message]:
-        """Return what is written, not durable, and not finished."""
+        """Return the messages that are written, not durable, and not finished."""
         return [message for message in self._unsynced if not message.finished]
 
     def durable(self, ticket: int) -> list[Message]:
-        """Return, and forget, what is durable now and not finished."""
+        """Return, and forget, the messages that are durable now and not finished."""
         unsynced = self._unsynced
         found: list[Message] = []
         while unsynced:
@@ -195,7 +196,7 @@ class Writer:
 
     @staticmethod
     def _keep_in_ram(message: Message) -> Confirm | None:
-        """Make a message transient that the shelf did not take; return who waits to hear of it."""
+        """Make a message transient that the shelf did not take; return its confirm."""
         message.ram_only = True
         message.persistent = False
         confirm, message.confirm = message.confirm, None
@@ -214,7 +215,7 @@ class Writer:
                 confirm.taken()
             return False
         except Exception as exc:
-            # Nobody expects that: its publisher hears that it is not safe, and the rest goes on.
+            # Unexpected: its publisher hears that it is not safe, and the rest goes on.
             logger.exception(
                 "%s: a message could not be written; it stays in RAM, and its publisher is told so",
                 self._account.name,

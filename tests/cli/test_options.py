@@ -639,7 +639,7 @@ def test_a_file_of_passwords_that_is_not_there_is_one_line(
         (["--max-depth", "0"], "", ["--max-depth", "0"]),
         (["--sturdy-key", "00"], "", ["--sturdy-key", "--sturdy-key-file"]),
         ([], "[relay]\nsturdy_key = '00'", ["sturdy_key", "FILE", "sturdy-key-file"]),
-        (["somewhere"], "", ["somewhere"]),
+        (["somewhere"], "", ["no positional arguments; did you mean --listen somewhere?"]),
         ([], "[relay]\nlimit_itms = 5", ["limit_itms", "FILE", "limit-items"]),
         ([], "[relay]\nlimit_items = 3.5", ["limit_items", "FILE", "3.5"]),
         ([], "[relay]\nlimit_items = [1, 2]", ["limit_items", "FILE"]),
@@ -668,6 +668,33 @@ def test_a_mistake_is_one_line_that_names_it(
     assert captured.err.startswith("clearfunds relay: ")
     for word in said:
         assert word.replace("FILE", str(file)) in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["pub", "-t", "x", "a b"],
+            "pub takes no positional arguments; did you mean --message 'a b'?",
+        ),
+        (
+            ["perf", "mqtt://u:secret@h"],
+            "perf takes no positional arguments; did you mean --uri URI?",
+        ),
+        (["mint", "secret"], "mint takes no positional arguments"),
+        (["top", "x", "secret"], "top takes at most 1 positional argument"),
+        (["passwd", "x", "y", "secret"], "passwd takes at most 2 positional arguments"),
+        (["store", "dump", "x", "secret"], "store dump takes at most 1 positional argument"),
+    ],
+)
+def test_a_positional_argument_too_many_is_told_in_one_line(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    name = f"clearfunds {argv[0]}"
+    assert captured.err == f"{name}: {said} (see {name} --help)\n"
 
 
 def test_a_mistake_in_the_environment_names_the_variable(

@@ -1,4 +1,4 @@
-"""Who may publish and read what: the access control list, and what holds where it says nothing."""
+"""Options for the access control list, and for topics without a rule in it."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,21 +17,22 @@ _DEFAULTS = RelaySettings()
 @Parameter(name="*", group=Group("Authorisation", sort_key=2))
 @attrs.frozen
 class Authorisation:
-    """What users may publish and read."""
+    """Topics that users may publish to and read."""
 
     acl: Annotated[
         Path | None,
         Parameter(
-            help="File that says which topics users may publish to and read, in the format of "
-            "mosquitto's acl_file. Read again at SIGHUP: what is no longer allowed ends at once."
+            help="Access control list: a file with the topics that users may publish to and read, "
+            "in the format of mosquitto's acl_file. Reloaded at SIGHUP; withdrawn rights end "
+            "at once."
         ),
     ] = None
     acl_default: Annotated[
         Literal["allow", "deny", "tenant"] | None,
         Parameter(
-            help="What holds for topics that no rule is about; tenant: what is not of another "
-            "tenant is allowed [default: deny with --acl; without it tenant if clients have to "
-            "prove who they are, otherwise allow]."
+            help="Access to topics without a matching rule; tenant: all topics except other "
+            "tenants' [default: deny with --acl; without it tenant if clients must "
+            "authenticate, otherwise allow]."
         ),
     ] = _DEFAULTS.acl_default
 

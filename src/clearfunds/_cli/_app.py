@@ -1,35 +1,40 @@
-"""The command line as a whole: its commands, where options come from, how it ends."""
+"""The command line: its commands, the sources of options, exit statuses."""
 
+import inspect
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from ._config import PREFIX, sources
 from ._errors import CommandFailedError, UsageError
 from ._printable import printable_lines
 
 _COMMANDS: Final = {
-    "relay": "Run a relay until SIGTERM or SIGINT.",
-    "pub": "Publish over MQTT.",
-    "sub": "Print what is published over MQTT.",
-    "top": "Show who waits on whom, and who owes what, in a terminal.",
-    "trace": "Follow an account's next event to the last who is done with it.",
+    "relay": "Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.",
+    "pub": "Publish MQTT messages.",
+    "sub": "Subscribe over MQTT and print messages.",
+    "top": "Monitor a relay: outstanding work, slow consumers, blocked publishers.",
+    "trace": "Trace an account's next event to its last subscriber.",
     "mint": "Make keys and sturdyrefs for Syndicate clients.",
-    "passwd": "Give MQTT users passwords, in a file for a relay.",
-    "store": "Look at what a relay keeps on disk, and put it in order.",
-    "report": "Say from a relay's journal who owed, who held, and which limits would have helped.",
-    "perf": "Put a load on any MQTT server, and say what came, how late, and who had to wait.",
-    "demo": "Send a month of flights through a relay, and watch who owes, holds and waits.",
+    "passwd": "Set passwords of MQTT users, in a relay's password file.",
+    "store": "Inspect and repair a relay's store on disk.",
+    "report": "Analyse a relay's journal: debts, slow consumers, recommended limits.",
+    "perf": "Load-test any MQTT server: throughput, latency, blocked publishers.",
+    "demo": "Show backpressure with a month of flights and one slow subscriber.",
 }
-"""The commands, each with what the list of them says, for which none of them is loaded."""
+"""The commands and their lines in the list, which is printed without loading any of them."""
+
+_INSTEAD: Final = {"relay": "--listen {}", "pub": "--message {}", "perf": "--uri URI"}
+"""Options that a stray positional argument is probably meant for. (A URI may hold a password.)"""
 
 _HELP: Final = f"""\
-Publish and subscribe, with every event charged to whoever caused it.
+Publish and subscribe with backpressure: every event is charged to its publisher.
 
 Options come from the command line, else from the environment
 (`{PREFIX}RELAY_LIMIT_ITEMS`), else from a TOML file (`[relay]`, `limit_items = ...`).
@@ -45,7 +50,7 @@ def _build(argv: Sequence[str]) -> App:
         result_action="return_value",
     )
     for name, summary in _COMMANDS.items():
-        # A command that is called says of itself what it has to, and not what the list says.
+        # A command that is called describes itself by its docstring, not by its line in the list.
         listed = {} if name in argv else {"help": summary}
         app.command(f"clearfunds._cli._{name}:{name}", name=name, **listed)
 
@@ -58,7 +63,7 @@ def _build(argv: Sequence[str]) -> App:
             Path | None,
             Parameter(
                 group=Group("Configuration", sort_key=9),
-                help=f"A TOML file with a table for each command (or {PREFIX}CONFIG).",
+                help=f"TOML file with a table for each command (or {PREFIX}CONFIG).",
                 env_var=f"{PREFIX}CONFIG",
                 show_env_var=False,
             ),
@@ -99,11 +104,28 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _one_line(error: Exception) -> str:
+    if isinstance(error, UnusedCliTokensError):
+        return _too_many(error)
     text = " ".join(str(error).split())
     # cyclopts names an option's origin in some of its messages and not in others.
     token = getattr(error, "token", None)
     if token is not None and token.source not in ("", "cli", "env") and token.source not in text:
         text = f"{text} (from {token.source})"
+    return text
+
+
+def _too_many(error: UnusedCliTokensError) -> str:
+    """Return the message for positional arguments that a command does not take."""
+    command = " ".join(error.command_chain or ())
+    target = cast("Callable[..., object]", getattr(error, "target"))  # noqa: B009  (not typed)
+    parameters = inspect.signature(target).parameters.values()
+    most = sum(each.kind is not each.KEYWORD_ONLY for each in parameters)
+    if most:
+        # The argument is not quoted: a third one of `passwd` may be a password.
+        return f"{command} takes at most {most} positional argument{'' if most == 1 else 's'}"
+    text = f"{command} takes no positional arguments"
+    if command in _INSTEAD and error.unused_tokens:
+        text += f"; did you mean {_INSTEAD[command].format(shlex.quote(error.unused_tokens[0]))}?"
     return text
 
 

@@ -1,4 +1,4 @@
-"""What `clearfunds pub` and `clearfunds sub` have in common: where to connect to, and as whom."""
+"""Options that `clearfunds pub` and `clearfunds sub` share: the server's address and the login."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -67,33 +67,38 @@ class Target:
 @Parameter(name="*", group=Group("Connection", sort_key=5))
 @attrs.frozen
 class ClientOptions:
-    """Where to connect to, and as whom."""
+    """The server's address, and the client's login."""
 
     url: Annotated[
         str,
         Parameter(
             name=["--url", "-u"],
-            help="The relay: HOST, HOST:PORT, mqtt+tcp://HOST:PORT or mqtt+unix:///PATH; with TLS "
-            "mqtt+tls://HOST:PORT or mqtts://HOST (port 8883).",
+            help="Server address: HOST, HOST:PORT, mqtt+tcp://HOST:PORT or mqtt+unix:///PATH; with "
+            "TLS mqtt+tls://HOST:PORT or mqtts://HOST (port 8883).",
         ),
     ] = "mqtt+tcp://127.0.0.1:1883"
     client_id: Annotated[
         str,
-        Parameter(name=["--client-id", "-i"], help="Client identifier; empty: the relay's choice."),
+        Parameter(
+            name=["--client-id", "-i"], help="Client identifier; empty: chosen by the relay."
+        ),
     ] = ""
     username: Annotated[str | None, Parameter(help="User name.")] = None
     password: Annotated[
         str | None,
-        Parameter(help="Password; better given in the environment, where `ps` does not show it."),
+        Parameter(help="Password; safer in the environment, where `ps` does not show it."),
     ] = None
     keep_alive: Annotated[
-        Count, Parameter(help="Seconds of silence after which the relay gives this client up.")
+        Count,
+        Parameter(
+            help="Keep-alive, in seconds of silence; then the relay disconnects this client."
+        ),
     ] = 60
     mqtt: Annotated[
         Version | None,
         Parameter(
             show_default=False,
-            help="Version that is spoken [default: 3.1.1, or 5 where an option is for MQTT 5].",
+            help="MQTT version [default: 3.1.1, or 5 if an option needs it].",
         ),
     ] = None
     tls: ClientTls = ClientTls()  # noqa: RUF009  (frozen)

@@ -1,4 +1,4 @@
-"""Options of a client's TLS: whom it believes, and who it is."""
+"""TLS options of a client: trusted certificates, and its own."""
 
 import ssl
 from pathlib import Path
@@ -15,35 +15,34 @@ from ._errors import UsageError
 @Parameter(name="*", group=Group("TLS", sort_key=6))
 @attrs.frozen
 class ClientTls:
-    """Whom a client believes, and who it is itself; for servers that speak TLS."""
+    """Certificates that a client trusts, and its own; for servers with TLS."""
 
     tls_ca: Annotated[
         Path | None,
         Parameter(
             show_default=False,
-            help="File with the certificates, in PEM, of those whose signature is believed under "
-            "the server's [default: the system's].",
+            help="CA certificates for the server (PEM) [default: the system's].",
         ),
     ] = None
     tls_certificate: Annotated[
         Path | None,
         Parameter(
             show_default=False,
-            help="File with one's own certificate, in PEM, for a server that asks for it.",
+            help="Client certificate (PEM), for a server that asks for one.",
         ),
     ] = None
     tls_key: Annotated[
         Path | None,
         Parameter(
             show_default=False,
-            help="File with its private key, in PEM [default: it is in the same file].",
+            help="Private key of the client certificate (PEM) [default: in the same file].",
         ),
     ] = None
     tls_insecure: Annotated[
         bool,
         Parameter(
             negative=(),
-            help="Believe any server, whoever it is. For tests: anybody in between can read along.",
+            help="Accept any server certificate. For tests: anybody in between can read along.",
         ),
     ] = False
 

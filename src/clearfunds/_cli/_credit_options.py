@@ -1,4 +1,4 @@
-"""What those who publish wait for; and how much credit there is, if that is it."""
+"""Options for the flow control scheme, and the credit of credit flow."""
 
 import re
 from collections.abc import Sequence
@@ -37,28 +37,31 @@ CreditOption = Annotated[
 @Parameter(name="*", group=Group("Flow", sort_key=2))
 @attrs.frozen
 class Flow:
-    """What those who publish wait for."""
+    """The flow control scheme, and its credit."""
 
     flow: Annotated[
         Literal["debt", "credit"],
         Parameter(
-            help="What those who publish wait for: that what they have caused is dealt with, up to "
-            "a limit; or, as in RabbitMQ, credit from each that they send to. With credit the "
-            "limits of connections and of the server do not count."
+            help="Flow control scheme. debt: a publisher waits while its outstanding work is above "
+            "a limit; credit: it waits for credit from each destination, as in RabbitMQ, and "
+            "the limits of connections and of the server do not apply."
         ),
     ] = DEFAULTS.flow
     credit_reader_outlet: Annotated[
         CreditOption,
         Parameter(
-            help="INITIAL,MORE_AFTER, with --flow credit: messages of one connection on their way "
-            "to one other, and after how many that have left there may be as many more; 0,0: any "
-            "number."
+            help="Credit from one connection to another, with --flow credit, as "
+            "INITIAL,MORE_AFTER: messages in flight at first, and how many must leave before "
+            "as many more may follow; 0,0: unlimited."
         ),
     ] = DEFAULTS.credit_reader_outlet
     credit_reader_queue: Annotated[
         CreditOption,
-        Parameter(help="The same, on their way into the queue of one kept session."),
+        Parameter(
+            help="Credit from one connection to the queue of one persistent session, in the same "
+            "form."
+        ),
     ] = DEFAULTS.credit_reader_queue
     credit_queue_store: Annotated[
-        CreditOption, Parameter(help="The same, of one queue on their way to the store.")
+        CreditOption, Parameter(help="Credit from one queue to the store, in the same form.")
     ] = DEFAULTS.credit_queue_store

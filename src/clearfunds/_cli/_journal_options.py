@@ -1,4 +1,4 @@
-"""`clearfunds relay --journal DIR`: what is written down of what happens."""
+"""`clearfunds relay --journal DIR`: options of the journal."""
 
 from __future__ import annotations
 
@@ -23,41 +23,49 @@ _DEFAULTS: Final = JournalSettings()
 @Parameter(name="*", group=Group("Journal", sort_key=6.5))
 @attrs.frozen
 class Journal:
-    """Where it is written down who owed what to whom and for how long, and what that may cost."""
+    """The journal's directory, and limits on its cost."""
 
     journal: Annotated[
         Path | None,
         Parameter(
-            help="Directory in which each settled loan, what is published, stalls, changed limits "
-            "and snapshots of the books are written as Parquet; made if it is not there. It needs "
-            "the extra `pipeline`. Without one there is no journal."
+            help="Journal directory; created if missing. The relay writes settled loans, "
+            "publications, stalls, changed limits and snapshots of the accounts there, as "
+            "Parquet. Needs the extra `pipeline`. Without this option there is no journal."
         ),
     ] = None
     journal_rows_per_second: Annotated[
         OptionalCount,
         Parameter(
-            help="Settlements and publications that are written, on average; of more, a sample "
-            "with weights is. none: all that the disk takes."
+            help="Settlements and publications written per second, on average; above that, a "
+            "weighted sample. none: all that the disk takes."
         ),
     ] = _DEFAULTS.rows_per_second
     journal_roll_size: Annotated[
-        Size, Parameter(help="Bytes of a file after which the next is begun.")
+        Size,
+        Parameter(
+            help="Roll size of journal files, in bytes: the file is then complete, and the next "
+            "one begins."
+        ),
     ] = _DEFAULTS.roll_bytes
     journal_roll_every: Annotated[
         Seconds,
-        Parameter(help="Seconds after which the next is begun; until then nobody can read it."),
+        Parameter(
+            help="Roll interval of journal files, in seconds; a file cannot be read before it is "
+            "complete."
+        ),
     ] = _DEFAULTS.roll_every
     journal_snapshot_every: Annotated[
         OptionalSeconds,
         Parameter(
-            help="Seconds between snapshots of all accounts and open loans; none: at the end only."
+            help="Snapshot interval, in seconds, for all accounts and outstanding loans; none: "
+            "only at the end."
         ),
     ] = _DEFAULTS.snapshot_every
     journal_readers: Annotated[
         Literal["owner", "group"],
         Parameter(
-            help="Who can read the journal: the relay's own user, or the group of its directory, "
-            "too (chgrp), as for Spark that runs as another user."
+            help="Read access to the journal. owner: only the relay's own user; group: also the "
+            "group of its directory (chgrp), as for Spark that runs as another user."
         ),
     ] = _DEFAULTS.readers
 

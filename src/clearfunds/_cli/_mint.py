@@ -26,8 +26,8 @@ from ._errors import UsageError
 from ._key_file import random_key, read_key, write_key
 from ._relay_options import DEFAULTS
 
-_MAKING: Final = Group("A new reference", sort_key=1)
-_LESSENING: Final = Group("A reference that allows less", sort_key=2)
+_MAKING: Final = Group("New sturdyref", sort_key=1)
+_LESSENING: Final = Group("Attenuated sturdyref", sort_key=2)
 
 # Larger than any reference; a file given by mistake is not read to its end.
 _MAX_TEXT_SIZE: Final = 1 << 20
@@ -42,7 +42,7 @@ def mint(
         Path | None,
         Parameter(
             group=_MAKING,
-            help="File with the key, in hex: the one that the relay has as --sturdy-key-file.",
+            help="Key file, in hex: the relay's --sturdy-key-file.",
         ),
     ] = None,
     new_key: Annotated[
@@ -51,15 +51,15 @@ def mint(
             group=_MAKING,
             negative=(),
             show_default=False,
-            help="Make a random key, and the file for it, which must not be there yet.",
+            help="Create the key file, with a random key; it must not exist yet.",
         ),
     ] = False,
     oid: Annotated[
         str | None,
         Parameter(
             group=_MAKING,
-            help="What the service is called, a plain string; the relay's --sturdy-oid "
-            f"[default: {DEFAULTS.sturdy_oid}].",
+            help="Name (oid) of the service, a plain string: the relay's --sturdy-oid [default: "
+            f"{DEFAULTS.sturdy_oid}].",
         ),
     ] = None,
     attenuate: Annotated[
@@ -67,7 +67,7 @@ def mint(
         Parameter(
             group=_LESSENING,
             allow_leading_hyphen=True,
-            help="A reference to add caveats to, which takes no key; -: read it from stdin.",
+            help="Sturdyref to add caveats to, which needs no key; -: read it from stdin.",
         ),
     ] = None,
     caveat: Annotated[
@@ -76,22 +76,20 @@ def mint(
             group=_LESSENING,
             negative=(),
             show_default=False,
-            help="What it is not to let through, in Preserves text: `<reject PATTERN>`, "
-            "`<rewrite PATTERN TEMPLATE>`, `<or [<rewrite ...> ...]>`. May be given several "
-            "times; the last is applied first.",
+            help="Caveat, a restriction in Preserves text: `<reject PATTERN>`, `<rewrite PATTERN "
+            "TEMPLATE>`, `<or [<rewrite ...> ...]>`. Repeatable; the last is applied first.",
         ),
     ] = (),
 ) -> int:
-    """Print a sturdyref, the reference with which a client passes a relay's gatekeeper.
+    """Print a sturdyref, the capability that admits a client at a relay's gatekeeper.
 
-    It is one line of Preserves text: `<ref {oid: "syndicate" sig: #x"..."}>`. Whoever has it has
-    what it allows, so it is to be kept like a password; whoever has it can also make one that
-    allows less.
+    It is one line of Preserves text: `<ref {oid: "syndicate" sig: #x"..."}>`. Anybody who has it
+    has its rights, so it must be kept like a password, and can make another one with fewer rights.
 
-    A key and a reference that is for everything:
+    Make a key and an unrestricted sturdyref:
     `clearfunds mint --key-file relay.key --new-key`
 
-    One that does not send or assert any `<Secret what>`:
+    Make one that sends and asserts no `<Secret what>`:
     `clearfunds mint --key-file relay.key --caveat '<reject <rec Secret [<_>]>>'`
     """
     caveats = [_read_caveat(text) for text in caveat]

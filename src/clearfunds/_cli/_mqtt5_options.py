@@ -59,19 +59,17 @@ class MessageProperties:
     """Properties of a message; each of them needs MQTT 5."""
 
     content_type: Annotated[
-        str | None, Parameter(help="Content type of the payload, as text/plain.")
+        str | None, Parameter(help="Content Type of the payload, such as text/plain.")
     ] = None
-    response_topic: Annotated[
-        str | None, Parameter(help="The topic on which an answer is expected.")
-    ] = None
+    response_topic: Annotated[str | None, Parameter(help="Response Topic for the reply.")] = None
     correlation_data: Annotated[
-        str | None, Parameter(help="Correlation data for the answer, as UTF-8.")
+        str | None, Parameter(help="Correlation Data for the reply, as UTF-8.")
     ] = None
     message_expiry: Annotated[
         Count | None,
         Parameter(
             validator=Number(gte=1, lte=LONGEST),
-            help="Seconds after which it is not delivered any more.",
+            help="Message Expiry Interval, in seconds; after that the message is not delivered.",
         ),
     ] = None
     user_property: Annotated[
@@ -80,7 +78,7 @@ class MessageProperties:
             converter=_pair,
             n_tokens=1,
             negative=(),
-            help="NAME=VALUE: a user property. May be given several times.",
+            help="User Property, NAME=VALUE. Repeatable.",
         ),
     ] = ()
 
@@ -102,29 +100,36 @@ class SubscriptionOptions:
     """Options of a subscription; each of them needs MQTT 5."""
 
     no_local: Annotated[
-        bool, Parameter(negative=(), help="Exclude messages that this client itself publishes.")
+        bool,
+        Parameter(
+            negative=(), help="No Local: exclude messages that this client itself publishes."
+        ),
     ] = False
     retain_as_published: Annotated[
-        bool, Parameter(negative=(), help="Let the retain flag stay as it was published.")
+        bool,
+        Parameter(
+            negative=(), help="Retain As Published: keep the retain flag as it was published."
+        ),
     ] = False
     retained: Annotated[
         Literal["always", "new", "never"],
         Parameter(
-            help="When to send retained messages: at each subscription, at a new one, or never."
+            help="Retain Handling: send retained messages at every subscription, at a new one "
+            "only, or never."
         ),
     ] = "always"
     receive_maximum: Annotated[
         Count | None,
         Parameter(
             validator=Number(gte=1, lte=MAX_PACKET_ID),
-            help="QoS 1 and 2 messages that may come before one of them is acknowledged.",
+            help="Receive Maximum: unacknowledged QoS 1 and 2 messages that the relay may send.",
         ),
     ] = None
     session_expiry: Annotated[
         Count | None,
         Parameter(
             validator=Number(gte=1, lte=LONGEST),
-            help="With --persistent: seconds that the relay is to keep the session "
-            "[default: as long as it does].",
+            help="Session Expiry Interval, in seconds; with --persistent [default: as long as the "
+            "relay keeps sessions].",
         ),
     ] = None

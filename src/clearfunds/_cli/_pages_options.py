@@ -1,4 +1,4 @@
-"""Who may look at a relay's pages, as options."""
+"""Options for access to a relay's pages."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from ._types import Count
 @Parameter(name="*", group=Group("Pages", sort_key=1.5))
 @attrs.frozen
 class PagesAccess:
-    """Who may look at the pages of --http. /healthz and /readyz are for everybody."""
+    """Access to the pages of --http. /healthz and /readyz are open to everybody."""
 
     http_token: Annotated[
         Path | None,
         Parameter(
-            help="File of tokens, one a line. The pages then want one of them, as "
-            "`Authorization: Bearer TOKEN` or, in a browser, as the password. Read again at SIGHUP."
+            help="Bearer token file, one token a line. Pages except /healthz and /readyz then "
+            "require a token: as `Authorization: Bearer TOKEN` or, in a browser, as the "
+            "password. Reloaded at SIGHUP."
         ),
     ] = None
     http_password: Annotated[
         Path | None,
         Parameter(
-            help="File of users and passwords, as mosquitto_passwd writes it. The pages then want "
-            "one of them; with --http-token, either will do. Read again at SIGHUP."
+            help="Password file, in mosquitto_passwd's format. The same pages then require a "
+            "login; with --http-token, either works. Reloaded at SIGHUP."
         ),
     ] = None
     http_host: Annotated[
@@ -41,15 +42,15 @@ class PagesAccess:
         Parameter(
             negative=(),
             show_default=False,
-            help="Name by which browsers and scrapers may ask for the pages, beside addresses, "
-            "localhost and this machine's own name; *: any name. May be given several times.",
+            help="Host name of the pages, for browsers and scrapers, besides addresses, localhost "
+            "and this machine's own name; *: any name. Repeatable.",
         ),
     ] = ()
     max_http_connections: Annotated[
         Count,
         Parameter(
-            help="Connections to the pages at once. For one more, one that waits is closed: "
-            "/healthz answers in any case."
+            help="Concurrent connections to the pages. At the limit, a new connection replaces a "
+            "waiting one, so /healthz always answers."
         ),
     ] = DEFAULTS.max_http_connections
 

@@ -1,4 +1,4 @@
-"""`clearfunds passwd`: users and passwords, for clients that prove that they know theirs."""
+"""`clearfunds passwd`: users and passwords, for clients that authenticate with SCRAM."""
 
 import contextlib
 import getpass
@@ -21,29 +21,28 @@ _MAX_PASSWORD: Final = 65_535
 
 
 def passwd(
-    file: Annotated[Path, Parameter(help="The file of passwords; it is made if it is not there.")],
-    user: Annotated[str, Parameter(help="The user's name.")],
+    file: Annotated[Path, Parameter(help="Password file; created if missing.")],
+    user: Annotated[str, Parameter(help="User name.")],
     /,
     *,
     iterations: Annotated[
         int,
         Parameter(
             validator=Number(gte=MIN_ITERATIONS),
-            help="How often the password is hashed: by who tries to guess it, and by each client "
-            "that connects.",
+            help="Hash iterations (SCRAM): the cost of each guess, and of each client's login.",
         ),
     ] = MIN_ITERATIONS,
     delete: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="Remove the user instead."),
+        Parameter(negative=(), show_default=False, help="Delete the user instead."),
     ] = False,
 ) -> int:
-    """Give a user a password, in the file that a relay has as --passwords.
+    """Set a user's password, in a relay's password file (--passwords).
 
-    The password is asked for in the terminal; without one it is the first line of stdin. What is
-    written are keys for SCRAM-SHA-256: MQTT 5 clients may prove with them that they know the
-    password, without sending it, and others may send it as with the lines of mosquitto_passwd,
-    which may stand beside these. A relay reads the file again at SIGHUP.
+    Asks for the password in the terminal; without a terminal it is the first line of stdin. The
+    file gets keys for SCRAM-SHA-256: MQTT 5 clients can authenticate without sending the password,
+    and others send it as usual. Lines of mosquitto_passwd may stand in the same file. A relay
+    reloads the file at SIGHUP.
     """
     lines = _lines(file)
     own = [number for number, line in enumerate(lines) if line.partition(":")[0] == user]

@@ -1,4 +1,4 @@
-"""`clearfunds perf`: put a load on an MQTT server, and say what came of it."""
+"""`clearfunds perf`: load-test an MQTT server."""
 
 import signal
 import sys
@@ -70,25 +70,26 @@ def _profile(text: str) -> Profile | None:
 @Parameter(name="*", group=_LOAD)
 @attrs.frozen
 class Load:
-    """What is published."""
+    """Publishers and their messages."""
 
     uri: Annotated[
         str | None,
         Parameter(
             name=["--uri", "-u"],
             show_default=False,
-            help="The server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT; mqtts:// with "
-            f"TLS (port 8883) [default: {DEFAULTS.uri}].",
+            help="Server: mqtt://HOST:PORT, or mqtt://USER:PASSWORD@HOST:PORT; mqtts:// with TLS "
+            f"(port 8883) [default: {DEFAULTS.uri}].",
         ),
     ] = None
     mqtt: Annotated[
         Literal["3.1.1", "5"] | None,
-        Parameter(
-            show_default=False, help="Which version is spoken [default: 3.1.1; 5 with --prefetch]."
-        ),
+        Parameter(show_default=False, help="MQTT version [default: 3.1.1; 5 with --prefetch]."),
     ] = DEFAULTS.mqtt
     publishers: Annotated[
-        int, Parameter(name=["--publishers", "-x"], validator=Number(gte=0), help="How many.")
+        int,
+        Parameter(
+            name=["--publishers", "-x"], validator=Number(gte=0), help="Number of publishers."
+        ),
     ] = DEFAULTS.publishers
     rate: Annotated[
         Profile | None,
@@ -98,9 +99,9 @@ class Load:
             n_tokens=1,
             accepts_keys=False,
             show_default=False,
-            help='Messages a second of each publisher: "1000"; a cycle, "1000:10,0:5", of '
-            'RATE:SECONDS; with ramps, "0-1000:10,1000:30". none: as fast as they can '
-            "[default: none].",
+            help='Publishing rate of each publisher, in messages per second: "1000"; a cycle of '
+            'RATE:SECONDS, "1000:10,0:5"; with ramps, "0-1000:10,1000:30". none: as fast as '
+            "possible [default: none].",
         ),
     ] = DEFAULTS.rate
     size: Annotated[
@@ -111,62 +112,70 @@ class Load:
             n_tokens=1,
             accepts_keys=False,
             show_default=False,
-            help='Bytes of payloads: "200"; in turn, "100,1000,10000"; by lot, "50-5000" '
-            "[default: 200].",
+            help='Payload size, in bytes: "200"; several in turn, "100,1000,10000"; random, '
+            '"50-5000" [default: 200].',
         ),
     ] = DEFAULTS.size
     topic: Annotated[
         str,
         Parameter(
             name=["--topic", "-t"],
-            help="Where to; {publisher} is the publisher's number, {topic} counts its topics.",
+            help="Topic to publish to; {publisher} is the publisher's number, {topic} counts its "
+            "topics.",
         ),
     ] = DEFAULTS.topic
-    topics: Annotated[Count, Parameter(help="Topics of each publisher, in turn.")] = DEFAULTS.topics
+    topics: Annotated[Count, Parameter(help="Topics per publisher, used in turn.")] = (
+        DEFAULTS.topics
+    )
     qos: Annotated[
         Literal[0, 1, 2],
-        Parameter(name=["--qos", "-q"], help="0 at most, 1 at least, 2 exactly once."),
+        Parameter(
+            name=["--qos", "-q"], help="QoS: 0 at most once, 1 at least once, 2 exactly once."
+        ),
     ] = DEFAULTS.qos
     in_flight: Annotated[
         Count,
         Parameter(
             name=["--in-flight", "-c"],
-            help="Messages of a publisher that are not acknowledged, at most (QoS 1 and 2).",
+            help="In-flight window: unacknowledged QoS 1 and 2 messages of one publisher.",
         ),
     ] = DEFAULTS.in_flight
     ramp: Annotated[
-        Seconds, Parameter(help="Seconds within which publishers begin, one after the other.")
+        Seconds, Parameter(help="Ramp-up time, in seconds: publishers start one after the other.")
     ] = DEFAULTS.ramp
 
 
 @Parameter(name="*", group=_SUBSCRIBERS)
 @attrs.frozen
 class Taking:
-    """Who takes it, and how."""
+    """Subscribers, and how fast they read."""
 
     subscribers: Annotated[
-        int, Parameter(name=["--subscribers", "-y"], validator=Number(gte=0), help="How many.")
+        int,
+        Parameter(
+            name=["--subscribers", "-y"], validator=Number(gte=0), help="Number of subscribers."
+        ),
     ] = DEFAULTS.subscribers
     filter: Annotated[
         str | None,
         Parameter(
             name=["--filter", "-f"],
             show_default=False,
-            help="What they subscribe to; {subscriber} is the subscriber's number, {topic} counts "
-            "topics [default: all that is published].",
+            help="Topic filter of each subscriber; {subscriber} is its number, {topic} counts "
+            "topics [default: all published messages].",
         ),
     ] = DEFAULTS.filter
     subscriber_qos: Annotated[
         Literal[0, 1, 2] | None,
-        Parameter(show_default=False, help="Their QoS [default: as --qos]."),
+        Parameter(show_default=False, help="QoS of subscriptions [default: as --qos]."),
     ] = DEFAULTS.subscriber_qos
     prefetch: Annotated[
         Count | None,
         Parameter(
             name=["--prefetch", "-p"],
             show_default=False,
-            help="Messages a server may send to each that are not acknowledged (QoS 1 and 2): "
-            "Receive Maximum of MQTT 5 [default: as many as the server likes to].",
+            help="Prefetch: unacknowledged QoS 1 and 2 messages to one subscriber; Receive Maximum "
+            "in MQTT 5 [default: the server's choice].",
         ),
     ] = DEFAULTS.prefetch
     ack_every: Annotated[
@@ -174,24 +183,28 @@ class Taking:
         Parameter(
             name=["--ack-every", "-A"],
             show_default=False,
-            help="They acknowledge so many at a time, which is to be no more than the server sends "
-            "unacknowledged (20 with mosquitto, 32 with clearfunds relay) [default: 1; with "
+            help="Acknowledgement batch, in messages. It must not exceed the server's in-flight "
+            "window (20 with mosquitto, 32 with clearfunds relay) [default: 1; with "
             "--ack-interval any].",
         ),
     ] = DEFAULTS.ack_every
     ack_interval: Annotated[
         Seconds,
-        Parameter(help="They acknowledge what they have no more than so many seconds later."),
+        Parameter(help="Maximum acknowledgement delay, in seconds."),
     ] = DEFAULTS.ack_interval
     delay: Annotated[
-        Seconds, Parameter(name=["--delay", "-L"], help="Seconds each takes for each message.")
+        Seconds,
+        Parameter(
+            name=["--delay", "-L"],
+            help="Processing time of each subscriber per message, in seconds.",
+        ),
     ] = DEFAULTS.delay
     slow: Annotated[
-        int, Parameter(validator=Number(gte=0), help="How many of them are slow ones.")
+        int, Parameter(validator=Number(gte=0), help="Number of slow subscribers among them.")
     ] = DEFAULTS.slow
-    slow_delay: Annotated[Seconds, Parameter(help="Seconds a slow one takes for each message.")] = (
-        DEFAULTS.slow_delay
-    )
+    slow_delay: Annotated[
+        Seconds, Parameter(help="Processing time of a slow subscriber per message, in seconds.")
+    ] = DEFAULTS.slow_delay
     slow_stalls: Annotated[
         tuple[Stall, ...],
         Parameter(
@@ -200,15 +213,15 @@ class Taking:
             accepts_keys=False,
             negative=(),
             show_default=False,
-            help='When slow ones read nothing: "5:10", from second 5 for 10 seconds; several, '
-            "separated by commas.",
+            help='Stalls of the slow subscribers, when they read nothing: "5:10", from second 5 '
+            "for 10 seconds; several, separated by commas.",
         ),
     ] = DEFAULTS.slow_stalls
     receive_buffer: Annotated[
         Size | None,
         Parameter(
             show_default=False,
-            help="Bytes of their sockets' buffers [default: the system's].",
+            help="Socket buffer of each subscriber, in bytes [default: the system's].",
         ),
     ] = DEFAULTS.receive_buffer
 
@@ -216,30 +229,36 @@ class Taking:
 @Parameter(name="*", group=_RUN)
 @attrs.frozen
 class Running:
-    """How long, and by whom."""
+    """Duration, processes and clock of a run."""
 
     seconds: Annotated[
-        Seconds, Parameter(name=["--seconds", "-z"], help="How long is published.")
+        Seconds, Parameter(name=["--seconds", "-z"], help="Publishing time, in seconds.")
     ] = DEFAULTS.seconds
     drain: Annotated[
-        Seconds, Parameter(help="Seconds in which, after that, the rest may still arrive.")
+        Seconds,
+        Parameter(help="Drain time, in seconds, for messages that arrive after publishing."),
     ] = DEFAULTS.drain
     reconnect: Annotated[
         OptionalSeconds,
-        Parameter(help="Seconds until a client comes back that was cut off; none: it does not."),
+        Parameter(
+            help="Reconnect delay of a client that was cut off, in seconds; none: it stays away."
+        ),
     ] = DEFAULTS.reconnect
     processes: Annotated[
         Count | None,
         Parameter(
             show_default=False,
-            help="Processes that generate the load [default: by an estimate].",
+            help="Processes that generate the load [default: estimated].",
         ),
     ] = DEFAULTS.processes
     clock: Annotated[
         Literal["monotonic", "wall"],
-        Parameter(help="The machine's own; or the time of day, with clients on several machines."),
+        Parameter(
+            help="Clock for latency. monotonic: this machine's own; wall: the time of day, for "
+            "clients on several machines."
+        ),
     ] = DEFAULTS.clock
-    seed: Annotated[int, Parameter(help="For what is by lot.")] = DEFAULTS.seed
+    seed: Annotated[int, Parameter(help="Random seed.")] = DEFAULTS.seed
 
 
 def perf(
@@ -253,40 +272,43 @@ def perf(
         Parameter(
             group=_RUN,
             show_default=False,
-            help="A TOML file with a [[scenario]] for each run; names as of the options, a list of "
-            "values is a run for each. The other options say nothing then, but for --uri and "
-            "those of TLS.",
+            help="TOML file with a [[scenario]] for each run; keys are named as the options, a "
+            "list of values makes a run for each. It replaces the options of load, "
+            "subscribers and run; --uri and those of TLS still apply.",
         ),
     ] = None,
     csv: Annotated[
         Path | None,
-        Parameter(group=_OUTPUT, show_default=False, help="Write a line for each second there."),
+        Parameter(
+            group=_OUTPUT, show_default=False, help="CSV file to write, with a line per second."
+        ),
     ] = None,
     json: Annotated[
-        Path | None, Parameter(group=_OUTPUT, show_default=False, help="Write everything there.")
+        Path | None,
+        Parameter(group=_OUTPUT, show_default=False, help="JSON file to write, with everything."),
     ] = None,
     html: Annotated[
         Path | None,
-        Parameter(group=_OUTPUT, show_default=False, help="Write a page with plots there."),
+        Parameter(group=_OUTPUT, show_default=False, help="HTML page to write, with plots."),
     ] = None,
     prometheus: Annotated[
         str | None,
         Parameter(
             group=_OUTPUT,
             show_default=False,
-            help="HOST:PORT where Prometheus can scrape what is measured while it is, beside what "
-            "was to be.",
+            help="Prometheus endpoint, HOST:PORT, to scrape live measurements beside the expected "
+            "values.",
         ),
     ] = None,
     quiet: Annotated[
-        bool, Parameter(group=_OUTPUT, negative=(), help="Say only what came out in the end.")
+        bool, Parameter(group=_OUTPUT, negative=(), help="Print only the summary at the end.")
     ] = False,
 ) -> int:
-    """Put a load on an MQTT server, and say what came, how late, and who had to wait.
+    """Load-test an MQTT server: throughput, latency, blocked publishers.
 
-    Latency counts from the moment at which a message was due, not from when it could be sent. A
-    line a second while it runs: what was published and was due, what was received of what should
-    be, how many publishers could not send, latency, and how busy the generator itself is.
+    Latency counts from the moment at which a message was due, not from when it could be sent.
+    Prints a line per second: messages published and due, received and expected, the number of
+    stalled publishers, latency, and how busy the generator itself is.
     """
     secured: dict[str, Any] = {
         name: str(value) if isinstance(value, Path) else value

@@ -21,25 +21,25 @@ _READ_BYTES: Final = 65536
 
 def pub(
     *,
-    topic: Annotated[str, Parameter(name=["--topic", "-t"], group=_MESSAGE, help="The topic.")],
+    topic: Annotated[str, Parameter(name=["--topic", "-t"], group=_MESSAGE, help="Topic.")],
     message: Annotated[
         str | None,
-        Parameter(name=["--message", "-m"], group=_MESSAGE, help="The payload, as UTF-8."),
+        Parameter(name=["--message", "-m"], group=_MESSAGE, help="Payload, as UTF-8."),
     ] = None,
     file: Annotated[
         Path | None,
-        Parameter(
-            name=["--file", "-f"], group=_MESSAGE, help="A file whose content is the payload."
-        ),
+        Parameter(name=["--file", "-f"], group=_MESSAGE, help="File with the payload."),
     ] = None,
     count: Annotated[
         Count | None,
-        Parameter(group=_MESSAGE, help="How many times the message is published [default: 1]."),
+        Parameter(group=_MESSAGE, help="Number of times to publish the message [default: 1]."),
     ] = None,
     qos: Annotated[
         Literal[0, 1, 2],
         Parameter(
-            name=["--qos", "-q"], group=_MESSAGE, help="0 at most, 1 at least, 2 exactly once."
+            name=["--qos", "-q"],
+            group=_MESSAGE,
+            help="QoS: 0 at most once, 1 at least once, 2 exactly once.",
         ),
     ] = 0,
     retain: Annotated[
@@ -48,17 +48,17 @@ def pub(
             name=["--retain", "-r"],
             group=_MESSAGE,
             negative=(),
-            help="Keep the message for those who subscribe later.",
+            help="Retain the message for later subscribers.",
         ),
     ] = False,
     said: MessageProperties = MessageProperties(),  # noqa: B008  (frozen)
     connection: ClientOptions = ClientOptions(),  # noqa: B008  (frozen)
 ) -> int:
-    """Publish messages over MQTT.
+    """Publish MQTT messages.
 
     Without --message and --file, each line of stdin is a message. Publishes as fast as the relay
-    lets it, and ends when all has been sent (QoS 0) or acknowledged (QoS 1 and 2). With MQTT 5 a
-    message that the relay refuses is an error, with the relay's reason.
+    accepts messages, and ends when all are sent (QoS 0) or acknowledged (QoS 1 and 2). With MQTT 5
+    a message that the relay refuses is an error, with the relay's reason.
     """
     if message is not None and file is not None:
         msg = "--message and --file exclude each other"

@@ -65,12 +65,11 @@ def relay(
         Parameter(
             group=_LISTENERS,
             negative=(),
-            help="Where to listen: mqtt+tcp://HOST:PORT (port 0: any that is free), "
-            "mqtt+unix:///PATH, mqtt+ws://HOST:PORT for browsers (WebSocket), mqtt+tls and "
-            "mqtt+wss for the same with TLS (--tls-certificate); syndicate+tcp and so on in the "
-            "same way, with ?gatekeeper at the end for clients with a sturdyref only; "
-            "subscribe+tcp, subscribe+tls for readers that take ranges and writers of batches. May "
-            "be given several times.",
+            help="Listener URL: mqtt+tcp://HOST:PORT (port 0: any free port), mqtt+unix:///PATH, "
+            "mqtt+ws://HOST:PORT (WebSocket, for browsers); mqtt+tls and mqtt+wss are the "
+            "same with TLS (--tls-certificate). syndicate+tcp and so on likewise; ?gatekeeper "
+            "at the end admits only clients with a sturdyref. subscribe+tcp and subscribe+tls "
+            "are for range readers and batch writers. Repeatable.",
         ),
     ] = DEFAULTS.listen,
     origin: Annotated[
@@ -78,18 +77,18 @@ def relay(
         Parameter(
             group=_LISTENERS,
             negative=(),
-            help="Whose web pages may connect over WebSocket, as https://HOST[:PORT]; *: any. By "
-            "default: pages of the same host, by an address, localhost or its own name. May be "
-            "given several times.",
+            help="Allowed WebSocket origin, https://HOST[:PORT]; *: any. Without it, only pages of "
+            "the same host may connect, if that is an address, localhost or this machine's "
+            "own name. Repeatable.",
         ),
     ] = DEFAULTS.origin,
     passwords: Annotated[
         Path | None,
         Parameter(
             group=_LISTENERS,
-            help="File of users and passwords, as mosquitto_passwd writes it, of which every MQTT "
-            "client, reader of ranges and writer of batches has to give one; read again at SIGHUP. "
-            "Without one clients are asked for no password.",
+            help="Password file, in mosquitto_passwd's format: every MQTT client, range reader and "
+            "batch writer must log in. Without it the relay checks no passwords. Reloaded at "
+            "SIGHUP.",
         ),
     ] = None,
     anonymous: Annotated[
@@ -98,15 +97,16 @@ def relay(
             group=_LISTENERS,
             negative=(),
             show_default=False,
-            help="With --passwords or --jwt-key: clients that name no user are let in, too.",
+            help="Admit clients without a user name, too; with --passwords or --jwt-key.",
         ),
     ] = DEFAULTS.anonymous,
     http: Annotated[
         OptionalText,
         Parameter(
             group=_LISTENERS,
-            help="HOST:PORT for the live page, /metrics, /ledger.json, /healthz and /readyz; "
-            "https://HOST:PORT for the same with TLS (--tls-certificate); none: no HTTP.",
+            help="HTTP address, HOST:PORT, for the live page, /metrics, /ledger.json, /healthz and "
+            "/readyz; https://HOST:PORT: the same with TLS (--tls-certificate); none: no "
+            "HTTP.",
         ),
     ] = DEFAULTS.http,
     pages: PagesAccess = PagesAccess(),  # noqa: B008  (frozen)
@@ -123,15 +123,17 @@ def relay(
     grace: Annotated[
         Seconds,
         Parameter(
-            group=_RUNNING, help="Seconds at SIGTERM or SIGINT for what is owed to be delivered."
+            group=_RUNNING,
+            help="Shutdown grace period, in seconds: time to deliver outstanding messages after "
+            "SIGTERM or SIGINT.",
         ),
     ] = DEFAULTS.grace,
     busy_poll: Annotated[
         Seconds,
         Parameter(
             group=_RUNNING,
-            help="Seconds for which the relay stays awake after each read: less latency, for up to "
-            "all of a core while something comes; 0: it sleeps.",
+            help="Busy polling, in seconds: how long the relay stays awake after each read. Lowers "
+            "latency, and takes up to a whole core while there is traffic; 0: off.",
         ),
     ] = DEFAULTS.busy_poll,
     otel_every: Annotated[
@@ -139,26 +141,28 @@ def relay(
         Parameter(
             group=_RUNNING,
             validator=Number(gte=0.1),
-            help="Seconds between events that are followed and exported as OpenTelemetry spans, as "
-            "OTEL_EXPORTER_OTLP_ENDPOINT and its like say; none: no event is.",
+            help="OpenTelemetry sampling interval, in seconds: one event per interval is traced "
+            "and exported as spans, configured by OTEL_EXPORTER_OTLP_ENDPOINT and the other "
+            "standard variables; none: off.",
         ),
     ] = DEFAULTS.otel_every,
     log_level: Annotated[
-        LogLevel, Parameter(group=_RUNNING, help="Least severe level that is logged, to stderr.")
+        LogLevel, Parameter(group=_RUNNING, help="Minimum log level; logs go to stderr.")
     ] = "info",
     log_format: Annotated[
         LogFormat,
         Parameter(
-            group=_RUNNING, help="Each event as a line of text, or as a JSON object in one line."
+            group=_RUNNING, help="Log format: a line of text per event, or a JSON object per line."
         ),
     ] = "text",
 ) -> int:
-    """Run a relay until SIGTERM or SIGINT.
+    """Run a relay (MQTT and Syndicate server) until SIGTERM or SIGINT.
 
-    Each address is a line of JSON on stdout, with the real port: `{"listening": "mqtt+tcp://..."}`,
-    `{"http": "http://..."}`, then `{"ready": true}`. Logs go to stderr. At the first signal the
-    relay stops accepting and delivers what is owed; a second one ends it at once. At SIGHUP it
-    reads passwords, keys, the access control list and certificates again.
+    Prints each address as a line of JSON on stdout, with the real port:
+    `{"listening": "mqtt+tcp://..."}`, `{"http": "http://..."}`, then `{"ready": true}`. Logs go to
+    stderr. At the first signal the relay stops accepting connections and delivers outstanding
+    messages; a second one ends it at once. SIGHUP reloads passwords, keys, the access control list
+    and certificates. Sizes in bytes may have a unit (`8MiB`).
     """
     configure_logging(log_level, log_format)
     sides = attrs.asdict(syndicate)

@@ -1,4 +1,4 @@
-"""`clearfunds report`: what a journal says, as a page, tables and limits."""
+"""`clearfunds report`: a journal as a page, tables and recommended limits."""
 
 import re
 import signal
@@ -41,29 +41,32 @@ Duration = Annotated[float, Parameter(converter=_duration, validator=Number(gt=0
 
 
 def report(
-    directory: Annotated[Path, Parameter(help="Where the relay's journal is (--journal).")],
+    directory: Annotated[Path, Parameter(help="Journal directory (the relay's --journal).")],
     /,
     *,
     out: Annotated[
         Path,
-        Parameter(help="Directory to write to: report.html, limits.toml, tables/."),
+        Parameter(help="Output directory, for report.html, limits.toml and tables/."),
     ] = Path("report"),
     target: Annotated[
         Duration,
-        Parameter(help="For how long 99 of 100 deliveries are to be held at most: 100ms, 0.5s."),
+        Parameter(
+            help="Hold-time target for 99 of 100 deliveries, in seconds or with a unit: 100ms, "
+            "0.5s."
+        ),
     ] = 0.25,
     margin: Annotated[
         float,
         Parameter(
             validator=Number(gt=0, lte=1),
-            help="Which part of what the target allows a recommended limit gives.",
+            help="Share of the target that a recommended limit uses.",
         ),
     ] = 0.8,
     last: Annotated[
         Duration | None,
         Parameter(
-            help="Only of the last so many seconds, up to the last settlement; 15min. Without it "
-            "of all that is there, and with --follow of 15 minutes."
+            help="Time range, in seconds or with a unit (15min), up to the last settlement. "
+            "Without it: the whole journal, or with --follow 15 minutes."
         ),
     ] = None,
     follow: Annotated[
@@ -71,28 +74,27 @@ def report(
         Parameter(
             negative=(),
             show_default=False,
-            help="Read on while the relay writes, and rewrite the report, until Ctrl-C.",
+            help="Keep reading while the relay writes, and rewrite the report, until Ctrl-C.",
         ),
     ] = False,
     every: Annotated[
         Seconds,
-        Parameter(validator=Number(gte=1), help="With --follow, seconds from one to the next."),
+        Parameter(validator=Number(gte=1), help="Report interval with --follow, in seconds."),
     ] = 10.0,
     threads: Annotated[
         Count | None,
-        Parameter(group=_SPARK, help="Threads that Spark works with; as many as there are cores."),
+        Parameter(group=_SPARK, help="Spark threads; by default, one per core."),
     ] = None,
-    memory: Annotated[
-        Size, Parameter(group=_SPARK, help="Memory that Spark may have for its data.")
-    ] = 1 << 30,
+    memory: Annotated[Size, Parameter(group=_SPARK, help="Spark memory for data, in bytes.")] = 1
+    << 30,
 ) -> int:
-    """Say who owed, who held and who blocked whom, and which limits would have helped.
+    """Analyse a journal: debts, slow consumers, blocking, and limits that would have helped.
 
-    Reads what `clearfunds relay --journal` has written; the relay may be running. It writes
-    report.html, a page that needs nothing else; the same figures as Parquet, in tables/; and
-    limits.toml, for `clearfunds relay --config`.
+    Reads the journal of `clearfunds relay --journal`; the relay may be running. Writes
+    report.html, a self-contained page; the same figures as Parquet, in tables/; and limits.toml,
+    for `clearfunds relay --config`.
 
-    It needs PySpark and Java: pip install "clearfunds[pipeline]".
+    Needs PySpark and Java: pip install "clearfunds[pipeline]".
     """
     conf = {"spark.driver.memory": f"{max(memory >> 20, 1)}m"}
     if threads is not None:

@@ -1,4 +1,4 @@
-"""`clearfunds store`: what a relay has on its disk, looked at and put in order."""
+"""`clearfunds store`: verify, repair or dump a relay's store."""
 
 import base64
 import json
@@ -29,21 +29,20 @@ from ._types import Size
 #: So much of a body is shown, unless another limit is given.
 _SHOWN: Final = 1024
 
-Directory = Annotated[Path, Parameter(help="The relay's store directory.")]
+Directory = Annotated[Path, Parameter(help="Store directory of the relay (its --store).")]
 
 store = App(
     name="store",
-    help="Look at what a relay keeps on disk, and put it in order. The relay must not be running.",
+    help="Verify, repair or dump a relay's store on disk. The relay must not be running.",
 )
 
 
 @store.command
 def verify(directory: Directory, /) -> int:
-    """Read everything that is in a store, and change nothing.
+    """Verify every message and checksum of a store, and change nothing.
 
-    Every message is read and every checksum looked at. Exit status 0: all is well; what a process
-    that was killed has left unfinished at the end of the log is said, and is well. 1: something is
-    damaged, and what that is.
+    Exit status 0: the store is intact. (A torn write of a killed process at the end of the log is
+    reported, and is no damage.) 1: something is damaged; the output names it.
     """
     with _failing(), _progress() as progress, Inspection(_files(directory), progress) as found:
         verification = found.verify()
@@ -53,10 +52,10 @@ def verify(directory: Directory, /) -> int:
 
 @store.command
 def repair(directory: Directory, /) -> int:
-    """Put a store in order: what can be read is kept, what cannot is put aside and named.
+    """Repair a store: keep readable data, quarantine damaged data and name it.
 
-    What is torn at the end of the log is cut off. What is damaged is copied to `quarantine/` in
-    the store, and its messages count as done. What is dead is given back.
+    Cuts off a torn write at the end of the log, copies damaged data to `quarantine/` in the store
+    (its messages count as done), and frees the space of dead data.
     """
     files = _files(directory)
     with _failing(), _progress() as progress:
@@ -95,7 +94,7 @@ def dump(
     queue: Annotated[
         tuple[str, ...],
         Parameter(
-            negative=(), show_default=False, help="Only of this queue. May be given several times."
+            negative=(), show_default=False, help="Queue to print; without it, all. Repeatable."
         ),
     ] = (),
     as_json: Annotated[
@@ -104,22 +103,23 @@ def dump(
             name="--json",
             negative=(),
             show_default=False,
-            help="One JSON object a line; what is no UTF-8 is in base64, as `body_base64`.",
+            help="Print a JSON object per line; data that is not UTF-8 is in base64, as "
+            "`body_base64`.",
         ),
     ] = False,
     values: Annotated[
         bool,
         Parameter(
-            negative=(), show_default=False, help="Also the keys that the relay keeps, and values."
+            negative=(), show_default=False, help="Also print the relay's stored keys and values."
         ),
     ] = False,
     max_body: Annotated[
-        Size, Parameter(help="Show no more of a body, or a value, than this.")
+        Size, Parameter(help="Maximum bytes of a body or value to print.")
     ] = _SHOWN,
 ) -> int:
     """Print every message of a store, in order, and change nothing.
 
-    Exit status 1 where something could not be read; what that is is said on stderr.
+    Exit status 1: something could not be read; stderr names it.
     """
     with _failing(), Inspection(_files(directory)) as found:
         for name in queue:

@@ -1,4 +1,4 @@
-"""`clearfunds sub`: subscribe and write what comes to stdout."""
+"""`clearfunds sub`: subscribe and write messages to stdout."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ _BATCH: Final = 256
 
 def sub(
     *topics: Annotated[
-        str, Parameter(group=_SUBSCRIPTION, help="Topics, with + and # as wildcards.")
+        str, Parameter(group=_SUBSCRIPTION, help="Topic filters, with + and # as wildcards.")
     ],
     topic: Annotated[
         tuple[str, ...],
@@ -42,32 +42,33 @@ def sub(
             group=_SUBSCRIPTION,
             negative=(),
             show_default=False,
-            help="The same, as an option.",
+            help="Topic filter, as an option. Repeatable.",
         ),
     ] = (),
     qos: Annotated[
         Literal[0, 1, 2],
-        Parameter(name=["--qos", "-q"], group=_SUBSCRIPTION, help="The highest QoS wanted."),
+        Parameter(name=["--qos", "-q"], group=_SUBSCRIPTION, help="Maximum QoS."),
     ] = 0,
     persistent: Annotated[
         bool,
         Parameter(
             group=_SUBSCRIPTION,
             negative=(),
-            help="Have the relay keep the subscriptions, and what comes for them with QoS 1 and 2, "
-            "while this client is away, for when it comes back so. Needs --client-id.",
+            help="Persistent session: while this client is away, the relay keeps its subscriptions "
+            "and queues QoS 1 and 2 messages until it reconnects with --persistent. Needs "
+            "--client-id.",
         ),
     ] = False,
     count: Annotated[
-        Count | None, Parameter(group=_OUTPUT, help="End after so many messages.")
+        Count | None, Parameter(group=_OUTPUT, help="Exit after this many messages.")
     ] = None,
     format: Annotated[  # noqa: A002  (an option's name)
         Literal["text", "json", "raw"],
         Parameter(
             group=_OUTPUT,
-            help="text: a line each, in a terminal with control characters escaped; json: an "
-            "object a line, with topic, QoS and time, and in MQTT 5 what is said of the message; "
-            "raw: the bytes as they are, nothing added.",
+            help="Output format. text: a line per message, in a terminal with control characters "
+            "escaped; json: an object per line, with topic, QoS, time and MQTT 5 properties; "
+            "raw: the payload's bytes, nothing added.",
         ),
     ] = "text",
     show_topic: Annotated[
@@ -75,16 +76,16 @@ def sub(
         Parameter(group=_OUTPUT, negative=(), help="Begin each line of text with the topic."),
     ] = False,
     log_level: Annotated[
-        LogLevel, Parameter(group=_OUTPUT, help="Least severe level that is logged, to stderr.")
+        LogLevel, Parameter(group=_OUTPUT, help="Minimum log level; logs go to stderr.")
     ] = "warning",
     options: SubscriptionOptions = SubscriptionOptions(),  # noqa: B008  (frozen)
     connection: ClientOptions = ClientOptions(),  # noqa: B008  (frozen)
 ) -> int:
-    """Subscribe over MQTT and write what comes to stdout.
+    """Subscribe over MQTT and write messages to stdout.
 
-    Ends after --count messages, at SIGINT or SIGTERM. While nobody reads its stdout it reads
-    nothing either, and the relay waits for it. What comes with QoS 1 or 2 is acknowledged when it
-    has been written.
+    Ends after --count messages, at SIGINT or SIGTERM. While nobody reads its stdout, it reads no
+    messages, and the relay waits for it (backpressure). Messages with QoS 1 and 2 are acknowledged
+    once they are written.
     """
     filters = topics or topic
     if not filters:

@@ -16,28 +16,28 @@ from ._secret_file import check_secret
 @Parameter(name="*", group=Group("TLS", sort_key=1))
 @attrs.frozen
 class Tls:
-    """What listeners with tls and wss show, and ask for. Files are read again at SIGHUP."""
+    """Certificates of listeners with tls and wss, reloaded at SIGHUP."""
 
     tls_certificate: Annotated[
         Path | None,
         Parameter(
-            help="For listeners with tls and wss, and pages with https: a file in PEM with the "
-            "relay's certificate, and those that vouch for it. Read again at SIGHUP."
+            help="Certificate chain (PEM): the relay's certificate, then its issuers'. For tls and "
+            "wss listeners and https pages. Reloaded at SIGHUP."
         ),
     ] = None
     tls_key: Annotated[
         Path | None,
         Parameter(
-            help="The certificate's private key, in PEM [default: in the same file]. Read again "
-            "at SIGHUP."
+            help="Private key of the certificate (PEM) [default: in the same file]. Reloaded at "
+            "SIGHUP."
         ),
     ] = None
     tls_client_ca: Annotated[
         Path | None,
         Parameter(
-            help="For listeners with tls and wss: whoever connects must have a certificate, too, "
-            "that one of those in this file vouches for; its common name is the user of an MQTT "
-            "client. Read again at SIGHUP."
+            help="CA certificates for clients (PEM): on tls and wss listeners every client must "
+            "then have a certificate from one of these CAs, and its common name is the MQTT "
+            "user. Reloaded at SIGHUP."
         ),
     ] = None
 

@@ -1,4 +1,4 @@
-"""Tokens that clients give as passwords, and what they are checked with."""
+"""Options for tokens that clients give as passwords."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,13 +20,13 @@ class TokenOptions:
     jwt_key: Annotated[
         Path | None,
         Parameter(
-            help="File with the public key, in PEM, or the shared secret of JSON Web Tokens that "
-            "MQTT clients give as passwords: the user is the token's sub, and the connection ends "
-            "at its exp. Read again at SIGHUP."
+            help="Key for JSON Web Tokens (JWT) that MQTT clients give as passwords: a file with "
+            "the public key (PEM) or the shared secret. A token's sub is the user, and the "
+            "connection ends at its exp. Reloaded at SIGHUP."
         ),
     ] = None
     jwt_audience: Annotated[
-        str | None, Parameter(help="Whom these tokens have to be for (aud) [default: anybody].")
+        str | None, Parameter(help="Required audience (aud) of these tokens [default: any].")
     ] = None
 
     def read(self) -> Tokens | None:

@@ -1,4 +1,4 @@
-"""Who looks at a relay's pages, as options of `clearfunds top` and `clearfunds trace`."""
+"""Login options of `clearfunds top` and `clearfunds trace`, for a relay's pages."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ._errors import UsageError
 from ._page import Visitor
 
 
-@Parameter(name="*", group=Group("Log-in", sort_key=5))
+@Parameter(name="*", group=Group("Login", sort_key=5))
 @attrs.frozen
 class VisitorOptions:
-    """What pages want that are not for everybody."""
+    """The login for pages that require one."""
 
     token: Annotated[
         str | None,
         Parameter(
             env_var="CLEARFUNDS_HTTP_TOKEN",
-            help="Token, if the relay has --http-token; better in the environment, where `ps` does "
-            "not show it.",
+            help="Bearer token, for a relay with --http-token; safer in the environment, where "
+            "`ps` does not show it.",
         ),
     ] = attrs.field(default=None, repr=False)
-    token_file: Annotated[Path | None, Parameter(help="File whose first line is the token.")] = None
+    token_file: Annotated[
+        Path | None, Parameter(help="File with the bearer token in its first line.")
+    ] = None
     username: Annotated[
-        str | None, Parameter(help="User name, if the relay has --http-password.")
+        str | None, Parameter(help="User name, for a relay with --http-password.")
     ] = None
     password: Annotated[
         str | None,
-        Parameter(
-            env_var="CLEARFUNDS_HTTP_PASSWORD", help="Password; better given in the environment."
-        ),
+        Parameter(env_var="CLEARFUNDS_HTTP_PASSWORD", help="Password; safer in the environment."),
     ] = attrs.field(default=None, repr=False)
     tls: ClientTls = ClientTls()  # noqa: RUF009  (frozen)
 

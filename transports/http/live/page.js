@@ -97,7 +97,8 @@ function seconds(value) {
 
 const exact = (value) => (value < 90 ? `${value.toFixed(1)}\u00a0s` : seconds(value));
 const percent = (part) => `${Math.floor(part * 100)}\u00a0%`;
-const left = (count, what) => (count > 0 ? `and ${number(count)} more ${what}` : "");
+// `what` is the plural; `one` the singular, where that is not the same without its last letter.
+const left = (count, what, one = what.slice(0, -1)) => (count > 0 ? `and ${number(count)} more ${count === 1 ? one : what}` : "");
 
 function share(debt, limit) {
   return limit === null ? 0 : debt / (limit || 1);
@@ -124,8 +125,8 @@ const hasAnEnd = (on) => on.policy === "disconnect" || on.policy in RELIEF;
 function prospect(on) {
   if (on.kind === "loose") return ["is what nobody has taken yet", false];
   if (!standsStill(on)) return ["makes progress", false];
-  if (!hasAnEnd(on)) return [`no progress for ${exact(on.idle_seconds)}; its policy is to be waited for`, true];
-  if (on.left_seconds === null) return [`no progress for ${exact(on.idle_seconds)}; it may take for ever`, true];
+  if (!hasAnEnd(on)) return [`no progress for ${exact(on.idle_seconds)}; its policy is to wait`, true];
+  if (on.left_seconds === null) return [`no progress for ${exact(on.idle_seconds)}; there is no time limit`, true];
   if (on.away) return [on.left_seconds > 0 ? `is away; its session is ended in ${exact(on.left_seconds)} unless it comes back` : "is away; its session is being ended", true];
   if (on.policy in RELIEF) return [on.left_seconds > 0 ? `${RELIEF[on.policy]} in ${exact(on.left_seconds)} unless it reads` : `${RELIEF[on.policy]} from now on`, true];
   return [on.left_seconds > 0 ? `is cut off in ${exact(on.left_seconds)} unless it reads` : "is being cut off", true];
@@ -142,7 +143,7 @@ function membersOf(row) {
   if (!row.members) return "";
   if (!row.members.length) return "; no member is there";
   const each = row.members.map((one) => `${shortName(one.name)} ${one.flows ? `has ${number(one.unacked)}` : `is stuck with ${number(one.unacked)}`}`);
-  return `; ${each.join(", ")}${row.members_more ? `, and ${number(row.members_more)} more members` : ""}`;
+  return `; ${each.join(", ")}${row.members_more ? `, and ${number(row.members_more)} more ${row.members_more === 1 ? "member" : "members"}` : ""}`;
 }
 
 // And then, for those who wait.
@@ -287,13 +288,13 @@ function showVerdict(state) {
     const rest = others.slice(2).flat().reduce((sum, wait) => sum + wait.count, 0);
     const more = [];
     if (rest > 0) more.push(`${number(rest)} more ${rest === 1 ? "waits" : "wait"} for others`);
-    if (state.more.waits > 0) more.push(`readers wait at ${number(state.more.waits)} more accounts`);
+    if (state.more.waits > 0) more.push(`${number(state.more.waits)} more ${state.more.waits === 1 ? "account is" : "accounts are"} waiting`);
     if (more.length) lines.push(el("p", { class: "aside" }, `And ${more.join("; ")}.`));
     const on = waits[0].on[0];
     spoken = `${waits[0].waiting.slice(0, 2).join(", ")} waits for ${on ? on.name : "nobody"}` + (on && standsStill(on) ? ", which makes no progress." : ".");
   }
   if (state.alarms.length) {
-    lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `Alarm: ${alarms(state.alarms)}.`), " Nobody who publishes is read until that is over."));
+    lines.push(el("p", { class: "also" }, el("span", { class: "soon" }, `Alarm: ${alarms(state.alarms)}.`), " No publisher is read until it is over."));
     spoken += ` Alarm: ${alarms(state.alarms)}.`;
   }
   for (const trouble of state.troubles) {
@@ -307,7 +308,7 @@ function showVerdict(state) {
     else lines.push(el("p", { class: "also" }, "A ring, in which each waits on the next: ", ...names, more > 0 ? ` and ${number(more)} more` : " \u2192 the first again", `; for ${exact(ring.seconds)}.`));
     spoken += ` A ring of ${ring.count}.`;
   }
-  if (state.more.rings > 0) lines.push(el("p", { class: "aside" }, `And ${number(state.more.rings)} more rings.`));
+  if (state.more.rings > 0) lines.push(el("p", { class: "aside" }, `And ${number(state.more.rings)} more ${state.more.rings === 1 ? "ring" : "rings"}.`));
   if (!state.rings_sought) {
     const all = el("a", { href: "/ledger.json" }, "ledger.json");
     lines.push(el("p", { class: "aside" }, "So many wait that rings are not looked for here; ", all, " has them."));
@@ -610,7 +611,7 @@ function showWaits(state) {
       write(cells[5], on ? prospect(on)[0] + afterwards(wait, on) : "");
     });
   const shown = Math.min(GRAPH_MAX, state.waits.length);
-  const out = [left(state.more.waits + state.waits.length - shown, "accounts at which readers wait")];
+  const out = [left(state.more.waits + state.waits.length - shown, "accounts that wait", "account that waits")];
   const drawn = $("graph").querySelectorAll("rect.holds").length;
   const waitedOn = new Set(state.waits.slice(0, GRAPH_MAX).flatMap((wait) => wait.on.map((on) => on.name))).size;
   out.push(left(waitedOn - drawn, "holders they wait on"));
@@ -647,7 +648,7 @@ function showHeadroom(state) {
       bar.dataset.level = over ? "over" : tight.part > 0.75 ? "high" : "";
     });
   const owing = owingBelow(state);
-  const out = [left(state.more.levels, "levels"), left(owing - state.tightest.length, "accounts that owe, with more room")];
+  const out = [left(state.more.levels, "levels"), left(owing - state.tightest.length, "accounts with debt and more room", "account with debt and more room")];
   write($("headroom-more"), out.filter(Boolean).join("; "));
 }
 
@@ -877,7 +878,7 @@ function show(state) {
   showAccounts(state);
   showHolders(state);
   showMatrix(state);
-  write($("cost"), `One look a ${state.every_seconds <= 1 ? "second" : `${state.every_seconds} s`}, whoever watches; the last one took ${state.busy_ms} ms of the relay's time.`);
+  write($("cost"), `Updates every ${state.every_seconds <= 1 ? "second" : `${state.every_seconds} s`}; the last update took ${state.busy_ms} ms of the relay's time.`);
   askStatement();
   // What does not scroll needs no stop of the Tab key.
   for (const box of document.querySelectorAll(".scroll")) {

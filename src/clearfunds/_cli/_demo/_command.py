@@ -55,28 +55,32 @@ def demo(
     days: Annotated[
         int,
         Parameter(
-            group=_DEMO, help="Days of January 2013 to publish.", validator=Number(gte=1, lte=31)
+            group=_DEMO,
+            help="Number of days of January 2013 to publish.",
+            validator=Number(gte=1, lte=31),
         ),
     ] = 31,
     pause: Annotated[
-        Seconds, Parameter(group=_DEMO, help="Seconds for which one subscriber reads nothing.")
+        Seconds,
+        Parameter(group=_DEMO, help="Pause of the slow subscriber, in seconds: it reads nothing."),
     ] = 8.0,
     limit_items: Annotated[
-        Count, Parameter(group=_DEMO, help="Messages the publisher may owe; see clearfunds relay.")
+        Count,
+        Parameter(
+            group=_DEMO, help="High-water mark of the publisher, in messages; see clearfunds relay."
+        ),
     ] = 1_000,
     picture: Annotated[
         Path | None,
-        Parameter(
-            group=_DEMO, help="Save the table as it looks while the publisher waits, as SVG."
-        ),
+        Parameter(group=_DEMO, help="SVG file to write: the table while the publisher waits."),
     ] = None,
 ) -> int:
-    """Send a month of flights through a relay and see who owes, who holds and who waits.
+    """Show backpressure with a month of flights and one slow subscriber.
 
-    The departures of New York's airports in January 2013 are published in order to
-    flights/ORIGIN/CARRIER, as fast as a relay (a process of its own) lets them, to nine
-    subscribers. One of them stops reading for a while. Exit status 0 only if every subscriber was
-    given all of its messages in order and unchanged, and the relay's audit balances.
+    Publishes the departures of New York's airports in January 2013, in order, to
+    flights/ORIGIN/CARRIER, as fast as a relay (a separate process) accepts them. One of nine
+    subscribers stops reading for a while. Exit status 0 only if every subscriber got all of its
+    messages, in order and unchanged, and the relay's audit balances.
     """
     return run_client(_demo, load_flights(days), pause, limit_items, picture)
 

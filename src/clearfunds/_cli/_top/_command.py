@@ -40,22 +40,22 @@ _ROWS_MAX: Final = 100
 
 def top(
     url: Annotated[
-        str, Parameter(group=_TOP, help="The relay's pages, as its --http has it.")
+        str, Parameter(group=_TOP, help="URL of the relay's pages, as in its --http.")
     ] = DEFAULT_URL,
     *,
     interval: Annotated[
         Seconds,
         Parameter(
             group=_TOP,
-            help="Seconds from one look to the next; more, where looking costs the relay more than "
-            "2 % of a core.",
+            help="Update interval, in seconds; longer if updates take more than 2 % of a core of "
+            "the relay.",
         ),
     ] = 1.0,
     limit: Annotated[
         Count,
         Parameter(
             group=_TOP,
-            help="Rows of each table, at most; a terminal that is not as high shows fewer.",
+            help="Maximum rows of each table; a low terminal shows fewer.",
             validator=Number(gte=1, lte=_ROWS_MAX),
         ),
     ] = 20,
@@ -63,25 +63,27 @@ def top(
         Literal["debt", "waited", "held"],
         Parameter(
             group=_TOP,
-            help="Who comes first: accounts that owe most, accounts that wait or have waited the "
-            "longest, or holders that hold most.",
+            help="Sort order, highest first. debt: accounts by outstanding work; waited: accounts "
+            "by time blocked, now or before; held: holders by what they hold.",
         ),
     ] = "debt",
     once: Annotated[
-        bool, Parameter(group=_TOP, negative=(), help="Print it once and end, for scripts.")
+        bool, Parameter(group=_TOP, negative=(), help="Print once and exit, for scripts.")
     ] = False,
     json: Annotated[
         bool,
-        Parameter(group=_TOP, negative=(), help="Print each look as a JSON document in one line."),
+        Parameter(
+            group=_TOP, negative=(), help="Print each update as a JSON document in one line."
+        ),
     ] = False,
     login: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
-    """Show who owes, who holds, who waits on whom, for how long, and what happens next.
+    """Monitor a relay: outstanding work, slow consumers, blocked publishers.
 
-    In a terminal it is drawn anew with each look, until SIGINT (Ctrl-C) or SIGTERM; elsewhere each
-    look is a block of text. The first line says it in a sentence: who waits for whom, for how much
-    of what limit, how long, and when what is done about it. A relay that goes away is waited for;
-    one that is not there in the beginning is an error.
+    In a terminal each update redraws the screen, until SIGINT (Ctrl-C) or SIGTERM; elsewhere each
+    update is a block of text. The first line sums it up: the blocked account and the holder that
+    blocks it, its debt and limit, the time so far, and what the relay will do and when. If the
+    relay goes away, top waits for it; if it is not there in the beginning, that is an error.
     """
     source = Source.of(url, login)
     stdout: object = sys.stdout

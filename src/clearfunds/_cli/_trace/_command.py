@@ -34,19 +34,19 @@ def trace(
         str,
         Parameter(
             group=_TRACE,
-            help="Whose events: an account's name, as `clearfunds top` shows it, or a regular "
-            "expression that the whole name must match.",
+            help="Account to trace: its name, as in `clearfunds top`, or a regular expression for "
+            "the whole name.",
         ),
     ],
     *,
     url: Annotated[
-        str, Parameter(group=_TRACE, help="The relay's pages, as its --http has it.")
+        str, Parameter(group=_TRACE, help="URL of the relay's pages, as in its --http.")
     ] = DEFAULT_URL,
     events: Annotated[
         Count,
         Parameter(
             group=_TRACE,
-            help="How many packets, or runs of packets that come together, are followed.",
+            help="Number of packets, or bursts of packets, to trace.",
             validator=Number(gte=1, lte=_EVENTS_MAX),
         ),
     ] = 1,
@@ -54,7 +54,8 @@ def trace(
         Seconds,
         Parameter(
             group=_TRACE,
-            help="Seconds that it may take for them to come, and for everything they cause to end.",
+            help="Timeout, in seconds, for the packets to come and for everything they cause to "
+            "end.",
             validator=Number(gt=0, lte=_WAIT_MAX),
         ),
     ] = 10.0,
@@ -62,29 +63,30 @@ def trace(
         str | None,
         Parameter(
             group=_TRACE,
-            help="Follow only what is lent to holders of this name, a regular expression too.",
+            help="Trace only loans to this holder: a name or a regular expression.",
         ),
     ] = None,
     loans: Annotated[
         Count,
         Parameter(
             group=_TRACE,
-            help="How many loans of each are shown: those outstanding, then the slowest.",
+            help="Number of loans to show of each event: those outstanding, then the slowest.",
             validator=Number(gte=1, lte=_LOANS_MAX),
         ),
     ] = 20,
     json: Annotated[
         bool,
-        Parameter(group=_TRACE, negative=(), help="Print what the relay says, as JSON in a line."),
+        Parameter(group=_TRACE, negative=(), help="Print the relay's answer as JSON in one line."),
     ] = False,
     login: VisitorOptions = VisitorOptions(),  # noqa: B008  (frozen)
 ) -> int:
-    """Follow an account's next event, from its packet through its loans to its outcomes.
+    """Trace an account's next event, from its packet through its loans to their outcomes.
 
-    A tree: the turn that the packet was, whom it was lent to, when each of them was done with it
-    and how, and what handling it caused in turn; times are counted from when the packet was
-    charged. What is slowest is marked; what is not over within the wait is shown with who still
-    holds it. Nothing at all comes from an account that is throttled: then it says on whom it waits.
+    Prints a tree: the packet's turn (transaction), its loans (in-flight messages) and their
+    holders, how and when each loan ended, and the turns that handling it caused. Times count from
+    when the packet was charged. The slowest loan is marked; loans that do not end within --wait
+    are shown with their holders. A throttled account sends no events; then the output names the
+    holders that block it.
     """
     source = Source.of(url, login)
     stdout: object = sys.stdout
