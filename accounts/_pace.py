@@ -1,19 +1,20 @@
-"""How fast what a reader waits for is cleared: a sign of life now and then is no progress.
+"""The pace of slow consumers: an occasional sign of life is no progress.
 
 A subscriber that acknowledges one message every eighteen seconds is never idle for its patience of
-twenty; and yet those who wait for eight thousand of them wait for days. So progress is a rate: how
-much of what stands before a waiting account's last event a holder clears, against how much that is.
+twenty; and yet a reader that waits for eight thousand of them waits for days. So progress is a
+rate: the amount that a holder clears of the events up to a waiting account's last one, relative to
+their total.
 
-Theory of operation. Settling must cost nothing more, so nothing is counted there. An account says
-by itself what it has repaid (what it has borrowed less what it owes), and its reader's waiting adds
-nothing to it; so what comes to a holder later stands behind its last event. Twice a second those
-who wait are looked at. Only for an account that has been cleared of too little its holders are
-walked over: how much is there until its last event, and how much was there a patience ago?
+Theory of operation. Settling must cost nothing more, so nothing is counted there. The repaid total
+of an account is known (borrowed less owed). A waiting reader borrows nothing, so later deliveries
+to a holder stand behind the account's last event. Twice a second the waiting accounts are checked.
+Only if too little of an account's debt has been cleared, its holders are walked: how much is there
+until its last event, and how much was there a patience ago?
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final
 
 import attrs
@@ -22,8 +23,8 @@ from ._account import Account
 from ._holder import Holder
 
 HORIZON: Final = 90
-"""Patiences within which what is waited for must be cleared at the present rate. With the default
-of twenty seconds half an hour, RabbitMQ's `consumer_timeout`."""
+"""Number of patiences within which the debt must be cleared at the present rate. With the default
+of twenty seconds it is half an hour, RabbitMQ's `consumer_timeout`."""
 
 
 @attrs.frozen(slots=True)
@@ -32,18 +33,18 @@ class Slow:
 
     holder: Holder
     account: Account
-    """Whose reader waits."""
+    """The account whose reader waits."""
     cleared: int
-    """How many items the holder has cleared."""
+    """Items that the holder has cleared."""
     ahead: int
-    """Of so many, until the account's last."""
+    """Items there were, up to the account's last."""
     seconds: float
-    """In this time."""
+    """Duration in which it cleared them."""
 
 
 @attrs.frozen(slots=True)
 class _Seen:
-    """How much there was at some time: of an account's debt, or before its last event."""
+    """An amount at some time: an account's debt, or the events up to its last one."""
 
     since: float
     items: int
@@ -62,7 +63,7 @@ def _repaid(account: Account) -> tuple[int, int]:
 
 
 def _until_last(holder: Holder, accounts: Iterable[Account]) -> dict[Account, tuple[int, int]]:
-    """Return how much of a holder stands before the last event of each account, and with it."""
+    """Return (items, bytes) in a holder up to and including the last event of each account."""
     found: dict[Account, tuple[int, int]] = {}
     items = nbytes = 0
     for loan in holder.waited_for():
@@ -74,16 +75,18 @@ def _until_last(holder: Holder, accounts: Iterable[Account]) -> dict[Account, tu
 
 
 class Paces:
-    """How fast that is cleared which readers wait for."""
+    """Clearing rates of the debt that readers wait for."""
 
     __slots__ = ("_debts", "_places")
 
     def __init__(self) -> None:
-        # What accounts owed, with what they had repaid then; and what stood before their last.
+        # Accounts' debts, with the totals repaid then; and the amounts up to their last events.
         self._debts: dict[Account, tuple[_Seen, tuple[int, int]]] = {}
         self._places: dict[tuple[Account, Holder], _Seen] = {}
 
-    def look(self, waiting: Iterable[Account], holders: Iterable[Holder], now: float) -> list[Slow]:
+    def look_in_steps(
+        self, waiting: Iterable[Account], holders: Iterable[Holder], now: float
+    ) -> Generator[None, None, list[Slow]]:
         """Return the holders that are too slow at `now`, for the accounts whose readers wait.
 
         To be called once in a while, with all of them.
@@ -92,7 +95,7 @@ class Paces:
         suspect: set[Account] = set()
         least = min((each.patience for each in holders if each.patience), default=0.0)
         for account in waiting:
-            # What others borrow below it says nothing of what it waits for itself.
+            # Debt of accounts below it says nothing about its own waiting.
             if account.below or not account.debt_items:
                 continue
             seen, repaid = before.get(account) or (None, (0, 0))
@@ -105,18 +108,21 @@ class Paces:
         if not suspect:
             self._places.clear()
             return []
-        return self._slow(suspect, holders, now)
+        return (yield from self._slow(suspect, holders, now))
 
-    def _slow(self, suspect: set[Account], holders: Iterable[Holder], now: float) -> list[Slow]:
+    def _slow(
+        self, suspect: set[Account], holders: Iterable[Holder], now: float
+    ) -> Generator[None, None, list[Slow]]:
         before, self._places = self._places, {}
         found: list[Slow] = []
         for holder in holders:
+            yield
             for account, (items, nbytes) in _until_last(holder, suspect).items():
                 seen = before.get((account, holder))
                 if seen is None or seen.is_fast(seen.items - items, seen.bytes - nbytes):
                     seen = _Seen(now, items, nbytes)
                 elif now - seen.since >= holder.patience and seen.items > items:
-                    # One that clears nothing is idle, which has a patience of its own.
+                    # A holder that clears nothing is idle, for which there is a separate check.
                     cleared = seen.items - items
                     found.append(Slow(holder, account, cleared, seen.items, now - seen.since))
                     seen = _Seen(now, items, nbytes)  # another patience until the next time

@@ -1,19 +1,20 @@
-"""Nobody waits for ever in silence (rule 11).
+"""The watch over slow consumers: no silent stalls (rule 11).
 
-A holder that makes no progress for its patience, while a reader waits for debt that it holds, is
-dealt with by its policy: named, given up, or relieved. Looking is a plain function;
-`watch_patience` calls it now and then.
+A holder that makes no progress for its patience (slow-consumer timeout), while a reader waits for
+debt that it holds, is handled by its policy: named, given up, or relieved. The check is a plain
+function; `watch_patience` calls it periodically.
 
-Of a ring of connections that wait on each other (`rings`) only as many are dealt with as let one of
-them go on, usually one: the others are stuck because of it, and may all go on after it.
+In a ring of connections that block each other (`rings`), a flow-control deadlock, only as many are
+handled as let one member go on, usually one: the others are stuck because of it, and may all go on
+after it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
-from time import perf_counter
+from collections.abc import Generator, Iterable
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -26,34 +27,41 @@ from ._incidents import NAMED, GivenUp, Relieved
 from ._ledger import Ledger
 from ._outcome import Outcome
 from ._pace import Paces, Slow
+from ._steps import at_once, with_pauses
 from ._stuck_policy import StuckPolicy
 from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
 
 logger = logging.getLogger("clearfunds.accounts")
 
+T = TypeVar("T")
+
 WATCH_SECONDS = IMPATIENT_SECONDS
-"""How often holders are looked at: a fortieth of the default patience."""
+"""Interval between checks of all holders: a fortieth of the default patience."""
 
 PAUSE_SECONDS = 0.05
-"""How often at most those are looked at again that have little patience, while somebody waits."""
+"""Least interval between checks of holders with little patience, while a reader waits."""
 
 TICK_SECONDS = 0.001
-"""So much later it is looked, and not a float's rounding too early."""
+"""Added to a deadline, so that float rounding does not make the check too early."""
 
 STRETCH_SECONDS = 0.002
-"""How long rings are looked for before others may go on."""
+"""Longest search for slow consumers, or rings, before other tasks may run."""
+
+SHARE_MAX: Final = 0.2
+"""Largest share of a core for the checks: thousands of queues with thousands of messages each take
+a second to look through, and are then looked at less often."""
 
 DEALT_A_STEP = 32
-"""How many holders are dealt with before others may go on: a few milliseconds' worth. A number and
-no time, so that the same events are the same run."""
+"""Holders handled before other tasks may run: a few milliseconds' worth. A number and not a time,
+so that the same events give the same run."""
 
 
 @attrs.frozen(slots=True)
 class Stuck:
-    """A holder whose patience has run out, and who waits on it."""
+    """A slow consumer: a holder whose patience has run out, and the accounts that wait on it."""
 
     holder: Holder
-    """Who makes no progress."""
+    """The holder that makes no progress."""
     waiting: tuple[str, ...]
     """The accounts whose readers wait for debt that it holds."""
     items: int
@@ -61,12 +69,12 @@ class Stuck:
     bytes: int
     """Their bytes."""
     idle_seconds: float
-    """For how long it has made no progress, or too little, while somebody waited on it."""
+    """Seconds without progress, or with too little, while a reader waited on it."""
     slow: Slow | None = None
-    """If it makes progress: how little."""
+    """Its pace, if it makes some progress."""
 
     def sentence(self) -> str:
-        """Say it for the log."""
+        """Return the sentence for the log."""
         what = "made no progress"
         if self.slow is not None:
             what = f"cleared only {self.slow.cleared} of {self.slow.ahead} items"
@@ -95,7 +103,7 @@ class Stuck:
 
 @attrs.frozen(slots=True, eq=False)
 class _Line:
-    """Who waits at one account, and since when the first of them has."""
+    """The accounts whose readers wait at one account, and since when the first reader has."""
 
     names: frozenset[str]
     since: float
@@ -106,18 +114,20 @@ def _lines(ledger: Ledger) -> dict[Account, _Line]:
     since: dict[Account, float] = {}
     for waiter in ledger.waiters:
         at = waiter.at
-        # Where an alarm stops them that no repayment ends, they wait on no holder; for credit, on
-        # those who block them.
+        # Readers stopped by an alarm that no repayment ends wait on no holder. Readers without
+        # credit wait on the blockers.
         if at is not None and (at.waits_on_holders or at.blockers):
             names.setdefault(at, set()).add(waiter.account.name)
             since[at] = min(waiter.since, since.get(at, waiter.since))
     return {at: _Line(frozenset(names[at]), since[at]) for at in names}
 
 
-def too_slow(ledger: Ledger, now: float, paces: Paces) -> list[Stuck]:
+def too_slow_in_steps(
+    ledger: Ledger, now: float, paces: Paces
+) -> Generator[None, None, list[Stuck]]:
     """Return the holders that have been too slow for their patience at `now`, once each.
 
-    `paces` remembers what there was before; it has to be the same each time.
+    `paces` keeps the history between calls: always pass the same one.
     """
     waiting = {
         each.account: each.at
@@ -125,7 +135,7 @@ def too_slow(ledger: Ledger, now: float, paces: Paces) -> list[Stuck]:
         if each.at is not None and each.at.waits_on_holders
     }
     found: dict[Holder, Stuck] = {}
-    for slow in paces.look(waiting, list(ledger.holders), now):
+    for slow in (yield from paces.look_in_steps(waiting, list(ledger.holders), now)):
         items = nbytes = 0
         for loan in slow.holder.waited_for():
             if loan.account is slow.account:
@@ -143,9 +153,16 @@ def too_slow(ledger: Ledger, now: float, paces: Paces) -> list[Stuck]:
 def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None) -> list[Stuck]:
     """Return the holders whose patience has run out at `now`.
 
-    Time counts from the holder's last progress, or from when the first of those who now wait on
-    it began to, whichever is later: a holder on which nobody waits may take its time.
+    Time counts from the holder's last progress, or from when the first reader now waiting on it
+    began to wait, whichever is later: a holder that blocks nobody may take its time.
     """
+    return at_once(overdue_in_steps(ledger, now, holders))
+
+
+def overdue_in_steps(
+    ledger: Ledger, now: float, holders: Iterable[Holder] | None = None
+) -> Generator[None, None, list[Stuck]]:
+    """Return the same as `overdue`; it yields between holders, where other tasks may run."""
     lines = _lines(ledger)
     if not lines:
         return []
@@ -155,9 +172,10 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
             for name in at.blockers:
                 blocked.setdefault(name, set()).add(at)
     stuck: list[Stuck] = []
-    # Ten thousand may wait together for what ten thousand hold: each crowd is sorted once.
+    # Ten thousand readers may wait together for ten thousand holders: sort each crowd only once.
     crowds: dict[frozenset[Account], tuple[str, ...]] = {}
     for holder in list(ledger.holders) if holders is None else holders:
+        yield
         try:
             if now - holder.progressed_at < holder.patience:
                 continue
@@ -178,10 +196,10 @@ def _stuck(
     blocked: dict[str, set[Account]],
     crowds: dict[frozenset[Account], tuple[str, ...]],
 ) -> Stuck | None:
-    """Say so if somebody waits on a holder, and has for as long as its patience."""
+    """Return a `Stuck` if a reader has waited on the holder for as long as its patience."""
     items = nbytes = 0
     waited_for: set[Account] = set()
-    # Also of a queue that the store blocks, and which has others' messages only.
+    # This includes a queue that the store blocks, and that has only other accounts' messages.
     of_it = blocked.get(holder.name, ())
     has_some = False
     for loan in holder.waited_for():
@@ -210,7 +228,7 @@ def _stuck(
 
 
 def _debtors(holder: Holder) -> tuple[str, ...]:
-    """Return the accounts that owe for what `holder` has, those with the most first."""
+    """Return the accounts that owe for the loans of `holder`, the largest debt first."""
     items: dict[str, int] = {}
     for loan in holder.loans():
         name = loan.account.name
@@ -224,36 +242,40 @@ def _written_off(ledger: Ledger) -> tuple[int, int]:
 
 
 class _Watch:
-    """What has been said and done about holders whose patience has run out."""
+    """The record of slow consumers that were named or handled."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        # Who was named last when, of those that are waited for; and who was left over of a ring.
+        # `named`: when a blocking holder was last named. `spared`: ring members left alone.
         self.named: dict[int, float] = {}
         self.spared: WeakKeyDictionary[Holder, float] = WeakKeyDictionary()
         self.paces = Paces()
+        self.busy_seconds = 0.0
 
     async def look(self, holders: Iterable[Holder] | None = None) -> None:
-        """Deal with those whose patience has run out now: of all, or of `holders` alone.
+        """Handle slow consumers whose patience has run out: of all, or of `holders` alone.
 
-        Rings are looked for in between, which with ten thousand that wait takes a while; others go
-        on meanwhile, and whoever has made progress by then is let off.
+        The search for rings in between takes a while with ten thousand waiting readers. Other tasks
+        run meanwhile, and a holder that has made progress by then is let off.
         """
-        # Nobody may be left to do so: all who would take the next turn wait for what has leaked.
+        # Drain here: all readers that would take the next turn may be waiting for leaked debt.
         self.ledger.drain()
         now = self.ledger.clock()
-        stuck = overdue(self.ledger, now, holders)
+        stuck = await self._with_pauses(overdue_in_steps(self.ledger, now, holders))
         slow: list[Stuck] = []
         if holders is None:
             idle = {each.holder for each in stuck}
-            slow = [s for s in too_slow(self.ledger, now, self.paces) if s.holder not in idle]
+            slow = await self._with_pauses(too_slow_in_steps(self.ledger, now, self.paces))
+            slow = [s for s in slow if s.holder not in idle]
             who = {id(each.holder) for each in (*stuck, *slow)}
             self.named = {each: when for each, when in self.named.items() if each in who}
         on_ring: dict[Holder, Ring] = {}
-        found = await self._rings(now) if stuck else ()
+        found = await self._with_pauses(rings_in_steps(self.ledger, now)) if stuck else ()
         if self.ledger.clock() > now:
             now = self.ledger.clock()
-            stuck = overdue(self.ledger, now, [each.holder for each in stuck])
+            stuck = await self._with_pauses(
+                overdue_in_steps(self.ledger, now, [each.holder for each in stuck])
+            )
         for ring in found:
             on_ring.update((on.holder, ring) for wait in ring.waits for on in wait.on if on.holder)
         stuck_rings: dict[int, tuple[Ring, list[Stuck]]] = {}
@@ -261,7 +283,7 @@ class _Watch:
             if not number % DEALT_A_STEP:
                 await trio.lowlevel.checkpoint()
             if each.holder.progressed_at > now or each.holder not in self.ledger.holders:
-                continue  # meanwhile it has moved, or ended
+                continue  # meanwhile it has made progress, or ended
             ring_of_it = on_ring.get(each.holder)
             if ring_of_it is not None:
                 stuck_rings.setdefault(id(ring_of_it), (ring_of_it, []))[1].append(each)
@@ -275,6 +297,11 @@ class _Watch:
             if each.holder in self.ledger.holders:
                 self._deal_with(each, now)
 
+    async def _with_pauses(self, steps: Generator[None, None, T]) -> T:
+        found, seconds = await with_pauses(steps, STRETCH_SECONDS)
+        self.busy_seconds += seconds
+        return found
+
     def shortest_patience(self, impatient: Iterable[Holder]) -> float:
         """Return the shortest patience of some holders that is not 0."""
         shortest = math.inf
@@ -285,22 +312,8 @@ class _Watch:
                 self.ledger.faults.note(holder, "looking at its patience", exc)
         return shortest
 
-    async def _rings(self, now: float) -> tuple[Ring, ...]:
-        """Return the rings there are, and let others go on once in a while."""
-        steps = rings_in_steps(self.ledger, now)
-        until = perf_counter() + STRETCH_SECONDS
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: tuple[Ring, ...] = end.value
-                return found
-            if perf_counter() >= until:
-                await trio.lowlevel.checkpoint()
-                until = perf_counter() + STRETCH_SECONDS
-
     def _patience_is_over(self, holder: Holder, now: float) -> bool:
-        """Whether it is, also if the holder was left over of a ring: it can move only since."""
+        """Whether the patience of a holder is over, counted from when a ring spared it, if so."""
         spared = self.spared.get(holder)
         if spared is not None and now - spared < holder.patience:
             return False
@@ -316,9 +329,9 @@ class _Watch:
             self._name([stuck], stuck.sentence(), now)
 
     def _deal_with_ring(self, ring: Ring, members: list[Stuck], now: float) -> None:
-        """Relieve or give up as many of a ring as let one go on, where the policies allow it.
+        """Relieve or give up as many members as let one go on, where the policies allow it.
 
-        Who can be relieved comes first: it stays.
+        Members that can be relieved come first: they stay.
         """
         members.sort(key=lambda s: (-s.idle_seconds, -s.items, -s.bytes, s.holder.name))
         members.sort(key=lambda s: not s.holder.policy.relieves)
@@ -327,7 +340,8 @@ class _Watch:
         if not may_go:
             self._name(members, members[0].sentence() + what, now)
             return
-        # What has still to be repaid until who waits there goes on; and who is in whose way.
+        # `over`: the debt still to be repaid before readers at an account go on. `of_owner`: the
+        # accounts that each connection blocks, and how much of their debt it holds.
         over = {wait.at: [wait.over_items, wait.over_bytes] for wait in ring.waits}
         of_owner: dict[str | None, list[tuple[str, int, int]]] = {}
         for wait in ring.waits:
@@ -337,7 +351,7 @@ class _Watch:
         enough = False
         for each in may_go:
             owner = "" if each.holder.owner is None else each.holder.owner.name
-            # All that one connection holds goes with it.
+            # All holders of one connection go together.
             if enough and owner not in gone:
                 continue
             deal = self._relieve if each.holder.policy.relieves else self._give_up
@@ -365,7 +379,7 @@ class _Watch:
             self._failed(stuck, "relieved", exc)
             return False
         if holder not in self.ledger.holders:
-            # It could do nothing by its policy, and has ended itself, and said so.
+            # Its policy was not applicable: it has ended itself, and logged that.
             self._note_given_up(stuck, debtors, before, ring)
             return True
         if holder.relief.spells > spells:
@@ -384,7 +398,7 @@ class _Watch:
 
     def _give_up(self, stuck: Stuck, sentence: str, ring: int = 0) -> bool:
         holder = stuck.holder
-        # A queue lets go of what it may; what it has accepted it keeps, if it can.
+        # A queue discards what it may, and keeps accepted messages if it can.
         what_now = "it has to make room" if holder.makes_room else "its debt is written off"
         logger.warning("%s; giving it up, %s", sentence, what_now, extra=stuck.fields())
         began = self.ledger.clock()
@@ -400,16 +414,16 @@ class _Watch:
             and holder in self.ledger.holders
             and _written_off(self.ledger)[0] == before[0]
         ):
-            # It has put aside what it had, or keeps it: nobody was given up.
+            # It has spilled its messages, or keeps them: nothing was given up.
             return True
         if holder.makes_room and self.ledger.incidents.has_given_up(holder, began):
-            # Who it belongs to has said what became of it.
+            # Its owner has already reported the outcome.
             return True
         self._note_given_up(stuck, debtors, before, ring)
         return True
 
     def _failed(self, stuck: Stuck, how: str, exc: Exception) -> None:
-        """Note that one could not be dealt with: the others are nevertheless."""
+        """Note that a policy failed for one holder: the others are handled nevertheless."""
         holder = stuck.holder
         logger.error(
             "%s %s could not be %s", holder.kind, holder.name, how,
@@ -421,7 +435,7 @@ class _Watch:
     def _note_given_up(
         self, stuck: Stuck, debtors: tuple[str, ...], before: tuple[int, int], ring: int
     ) -> None:
-        """Note what has been written off since `before`."""
+        """Note the items and bytes written off since `before`."""
         items, nbytes = _written_off(self.ledger)
         what = GivenUp(
             kind=stuck.holder.kind,
@@ -435,7 +449,7 @@ class _Watch:
         self.ledger.incidents.add_given_up(stuck.holder, what, self.ledger.clock())
 
     def _name(self, members: list[Stuck], sentence: str, now: float) -> None:
-        """Say that these are waited for, once for each time that the patience of one runs out."""
+        """Log that readers wait on these, once each time that the patience of one runs out."""
         if any(
             now - self.named.get(id(s.holder), -s.holder.patience) >= s.holder.patience
             for s in members
@@ -445,31 +459,31 @@ class _Watch:
 
 
 async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> None:
-    """Deal with holders whose patience has run out, every `every` seconds, until cancelled.
+    """Handle slow consumers whose patience has run out, every `every` seconds, until cancelled.
 
-    With `StuckPolicy.DISCONNECT` the holder is given up, its debt is `written_off`, and those who
-    waited go on; with `StuckPolicy.WAIT` it is only named, once for each patience; with the others
-    it is relieved, and those who waited go on at once (`Holder.relieve`). All are logged as one
-    warning with who waits on whom, for how much, and since when; its fields (`extra=`) are those of
-    `Stuck.fields`. Who was given up or relieved lately is in the ledger's `incidents`. What has
-    leaked is repaid on the way, so that readers do not wait for debt that nobody has.
+    `StuckPolicy.DISCONNECT` gives the holder up: its debt is `written_off`, and the readers that
+    waited go on. `StuckPolicy.WAIT` only names it, once for each patience. The other policies
+    relieve it, and the readers that waited go on at once (`Holder.relieve`). Each case is logged as
+    one warning that says who waits on whom, for how much, and since when; its fields (`extra=`) are
+    those of `Stuck.fields`. The ledger's `incidents` keep recent cases. The watch also repays
+    leaked loans, so that readers do not wait for debt that nobody has.
 
-    A holder without patience (0 s) is dealt with as soon as a reader begins to wait for it.
+    A holder without patience (0 s) is handled as soon as a reader begins to wait for it.
 
-    Where holders are on a ring (`rings`), the warning names it with its members, once for all of
-    them. Of those whose patience has run out and whose policy is not to wait, one is dealt with:
-    rather one that is relieved, since it stays, than one that is given up; of those the one that
-    has been idle the longest, of equals the one that holds most; more at once only if that lets
-    nobody go on. The others have their patience anew, unless they are on a ring again.
+    For holders on a ring (`rings`), the warning names it with its members, once for all of them. Of
+    those whose patience has run out and whose policy is not to wait, one is handled: preferably one
+    that is relieved, since it stays; then the one idle the longest, of equals the one that holds
+    most. More are handled at once only if one lets nobody go on. The others have their patience
+    anew, unless they are on a ring again.
     """
     watch = _Watch(ledger)
     somebody_waits = trio.Event()
     ledger.on_wait = lambda: somebody_waits.set()
     if ledger.waiters:
-        somebody_waits.set()  # they have begun to before
+        somebody_waits.set()  # readers were waiting before the watch began
     try:
         due = following(trio.current_time(), every)
-        soon = math.inf  # when those with little patience are looked at
+        soon = math.inf  # next check of holders with little patience
         while True:
             with trio.move_on_at(min(due, soon)):
                 await somebody_waits.wait()
@@ -482,8 +496,10 @@ async def watch_patience(ledger: Ledger, *, every: float = WATCH_SECONDS) -> Non
                 somebody_waits = trio.Event()
                 soon = min(soon, now + shortest + TICK_SECONDS)
             if now >= due:
-                due = following(now, every)
+                watch.busy_seconds = 0.0
                 await watch.look()
+                pause = watch.busy_seconds / SHARE_MAX
+                due = following(now + max(0.0, pause - every), every)
             else:
                 await watch.look(impatient)
     finally:

@@ -1,9 +1,12 @@
-"""Long work as a generator: it yields where others may go on, and returns what it has found."""
+"""Long work as a generator: it yields where other tasks may run, and returns its result."""
 
 from __future__ import annotations
 
 from heapq import merge
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import trio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STEP: Final = 256
-"""How many of the little things are looked at before others may go on."""
+"""Number of small things handled before other tasks may run."""
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
@@ -24,8 +27,30 @@ def at_once(steps: Generator[None, None, T]) -> T:
             return found
 
 
+async def with_pauses(steps: Generator[None, None, T], stretch: float) -> tuple[T, float]:
+    """Do all of the work, and let other tasks run after each `stretch` of seconds.
+
+    Returns:
+        The result, and how many seconds the work took.
+
+    Cancellation: the work is left half done.
+    """
+    worked = 0.0
+    began = perf_counter()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, worked + perf_counter() - began
+        took = perf_counter() - began
+        if took >= stretch:
+            worked += took
+            await trio.lowlevel.checkpoint()
+            began = perf_counter()
+
+
 def in_steps(things: Iterable[T]) -> Generator[None, None, list[T]]:
-    """Make a list of what is made one by one."""
+    """Make a list of an iterable, in steps."""
     made: list[T] = []
     for number, thing in enumerate(things, 1):
         made.append(thing)
@@ -35,7 +60,7 @@ def in_steps(things: Iterable[T]) -> Generator[None, None, list[T]]:
 
 
 def sorted_in_steps(things: Iterable[T], key: Callable[[T], Any]) -> Generator[None, None, list[T]]:
-    """Return what `sorted` does."""
+    """Return `sorted(things, key=key)`, in steps."""
     every = list(things)
     parts: list[list[T]] = []
     for start in range(0, len(every), STEP):

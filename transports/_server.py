@@ -1,15 +1,16 @@
-"""One protocol's side of a relay: what its sessions share, and the clocks that they are held to."""
+"""The server of one protocol: shared state of its sessions, and their deadlines."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import attrs
 import trio
 
 from ..accounts import Account
+from ..accounts._steps import at_once, with_pauses
 from ..dataspace import Dataspace
 from ._account_tree import AccountTree
 from ._admission import Admission
@@ -18,7 +19,7 @@ from ._input import InputBook
 from ._link import Link
 from ._outlet import Outlet
 from ._partings import Partings, Steps
-from ._scheduler import Work
+from ._scheduler import SLICE_SECONDS, Work
 from ._settings import ServerSettings
 from ._ticks import next_tick
 from .acl import Authority
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ._session import Session
 
 TICK_SECONDS = 0.5
-"""How often deadlines are looked at: a thousand idle connections cost one task, not a thousand."""
+"""The interval of deadline checks: a thousand idle connections cost one task, not a thousand."""
 
 SettingsT = TypeVar("SettingsT", bound=ServerSettings)
 SessionT = TypeVar("SessionT", bound="Session[Any, Any]")
@@ -35,13 +36,13 @@ SessionT = TypeVar("SessionT", bound="Session[Any, Any]")
 
 @attrs.define(slots=True)
 class Counters:
-    """What has happened since the start; totals that never fall."""
+    """Counts since the start; totals that never fall."""
 
     accepted: int = 0
     """Connections accepted."""
     refused: int = 0
-    """Connections closed at once, because there were too many; and what asked to be let in and was
-    refused: MQTT's CONNECTs."""
+    """Connections closed at once, because there were too many; and refused logins: MQTT's
+    CONNECTs."""
     protocol_errors: int = 0
     """Connections closed because the peer broke the protocol."""
     timeouts: int = 0
@@ -54,29 +55,29 @@ class Counters:
     received_bytes: int = 0
     """Bytes read from sockets."""
     rejected: int = 0
-    """Messages that were not routed: not allowed where they were sent to, or over a quota."""
+    """Messages that were not routed: not allowed on that topic, or over a quota."""
 
 
 class Server(Generic[SettingsT, SessionT]):
-    """What the sessions of one protocol share. Each protocol has its own, with a `handle`.
+    """Shared state of the sessions of one protocol. Each protocol has its own, with a `handle`.
 
     Attributes:
-        logger: What is to be said of their peers.
-        dataspace: Where their peers meet.
-        ledger: The books.
-        flusher: Who sends.
+        logger: The logger for events of their peers.
+        dataspace: The dataspace in which their peers meet.
+        ledger: The ledger of all debt.
+        flusher: Sends for their outlets.
         account: The account above all of theirs.
-        tree: Where below it their accounts are.
-        settings: What peers may make grow, and how long they may take.
-        admission: Says who may come in; shared with other protocols.
+        tree: The tree of their accounts, below it.
+        settings: Limits and time-outs for peers.
+        admission: Connection limits; shared with other protocols.
         open: Every connection, from when it may begin to its end.
-        counters: What has happened since the start.
+        counters: Counts since the start.
         stopping: Whether connections end as soon as everything they are owed has been sent.
-        partings: What connections that have ended leave to be taken back.
-        unflushed: A sentence for each that ended, while stopping, before it had.
-        make_outlet: Makes the way out of each; to be set before anybody connects.
-        authority: Says what peers may publish and read; likewise.
-        input: What their peers' unfinished input is charged in; likewise, where servers share it.
+        partings: State of ended connections that is still to be taken back.
+        unflushed: A sentence for each that ended, while stopping, before everything was sent.
+        make_outlet: Makes each connection's outlet; to be set before anybody connects.
+        authority: Permissions of peers to publish and read; likewise.
+        input: The book of their peers' unfinished input; likewise, where servers share it.
     """
 
     logger: ClassVar[logging.Logger]
@@ -172,7 +173,7 @@ class Server(Generic[SettingsT, SessionT]):
             return None
 
     def _end(self, whose: object, doing: str, exc: Exception) -> bool:
-        """End the connection whose fault it is, if it is one of these; see `Faults`."""
+        """End the connection at fault, if it is one of these; see `Faults`."""
         session = next((each for each in self.open if each.has(whose)), None)
         if session is None:
             return False
@@ -180,7 +181,7 @@ class Server(Generic[SettingsT, SessionT]):
         return True
 
     def take_back(self, name: str, account: Account, steps: Steps) -> None:
-        """Take back what somebody has left who is not connected any more; see `Partings`."""
+        """Take back the subscriptions and assertions of an ended connection; see `Partings`."""
         self.partings.take_back(name, account, Work(self.flusher.scheduler), steps)
 
     def _not_taken_back(self, name: str, fault: Exception) -> None:
@@ -203,11 +204,20 @@ class Server(Generic[SettingsT, SessionT]):
             for session in list(self.open):
                 call(session, "looking at its deadline", session.check_deadline, now)
             call(None, "summing up the log", self.admission.strangers.each_tick, now)
-            call(None, "doing what is due", self.each_tick, now)
+            try:
+                await with_pauses(self.ticks(now), SLICE_SECONDS)
+            except Exception as exc:  # noqa: BLE001 (whatever it is, time goes on)
+                self.ledger.faults.note(None, "doing what is due", exc)
             call(None, "looking at unfinished input", self.input.tick, now, self.settings.patience)
 
     def joined(self) -> None:
         """Note that a connection has been added to `open`."""
 
+    def ticks(self, now: float) -> Generator[None, None, None]:
+        """Do further work that is due at `now`, on the ledger's clock; yield between its steps."""
+        del now
+        yield
+
     def each_tick(self, now: float) -> None:
-        """Do what else is due at `now`, on the ledger's clock."""
+        """Do all of that in one step."""
+        at_once(self.ticks(now))

@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ from ...accounts import (
     measure,
 )
 from ...accounts._incidents import GivenUp
+from ...accounts._steps import at_once
 from ...dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._account_tree import AccountTree
@@ -60,7 +62,7 @@ from ._frames import MAX_REMAINING_LENGTH
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
 from ._permissions import lost_shares
-from ._room import Kept, over_share
+from ._room import ENDED_AT_ONCE, Kept, over_share
 from ._selecting import Selecting, select_by
 from ._shared import SharedGroup, SharedGroups, stand_for, stop
 from ._topics import is_shared, shared_fault, topic_filter_fault
@@ -80,6 +82,14 @@ CLOCK_NOTED_SECONDS: Final = 60.0
 all where a machine without a clock loses power. As cheap as one message a minute."""
 
 EXACTLY_ONCE = 2
+
+TICKED_A_STEP: Final = 64
+"""Sessions whose queues do what is due before other tasks may run: a millisecond's worth."""
+
+NO_ROOM: Final = "what is to be kept waits for room, and nobody makes any"
+
+ROOM_SECONDS: Final = 0.1
+"""Least interval between looks for sessions that have more than their share."""
 
 EXPIRED_AT_ONCE: Final = 20
 """Sessions that are ended at a time, twice a second, because nobody has come back for them: a few
@@ -749,6 +759,8 @@ class KeptSessions:
         # What is noted of it, for the next run; a clock that is set at will says nothing then.
         self._passed = wall if isinstance(wall, PassedTime) else None
         self._noted_at = -math.inf
+        self._made_room_at = -math.inf
+        self._wanted = 0
         self._last_number = 0
         self._authority = authority
         self._tree = tree
@@ -919,7 +931,11 @@ class KeptSessions:
         return [session.client_id for session in over]
 
     def tick(self, now: float) -> None:
-        """Let the queues do what is due at `now`, on the ledger's clock.
+        """Let the queues do what is due at `now`, on the ledger's clock, in one step."""
+        at_once(self.tick_in_steps(now))
+
+    def tick_in_steps(self, now: float) -> Generator[None, None, None]:
+        """Let the queues do what is due at `now`; yield after some of them each.
 
         Who waits for a confirm waits as well as who is not read (rule 11): for a client that is
         away, and for which nothing more may be kept, not longer than its patience.
@@ -928,7 +944,11 @@ class KeptSessions:
         over: KeptSession | None = None
         wanted = 0
         call = self.ledger.faults.call
-        for session in self.by_id.values():
+        for number, session in enumerate(list(self.by_id.values()), 1):
+            if not number % TICKED_A_STEP:
+                yield
+            if self.by_id.get(session.key) is not session:
+                continue  # it has ended meanwhile
             call(session.queue, "doing what is due", session.queue.tick, now)
             if not session.may_be_ended or not session.queue.is_short:
                 session.short_since = None
@@ -938,31 +958,46 @@ class KeptSessions:
                 over = session
                 wanted += session.queue.wants
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
-            why = "what is to be kept waits for room, and nobody makes any"
-            call(over.queue, "making room", self._make_room, over, why, wanted)
+            # All that is needed, as it can be done in steps here.
+            for each in self._over_share(over, max(wanted, self._wanted), sys.maxsize):
+                if self.by_id.get(each.key) is each and each.may_be_ended:
+                    call(each.queue, "ending its session", self.give_up, each, NO_ROOM)
+                    yield
+            self._wanted = 0
 
-    def _make_room(self, session: KeptSession, why: str, wanted: int = 0) -> None:
-        """End sessions that have more than their share, if there is no room for what comes."""
-        needed = max(wanted, session.queue.wants)
+    def _make_room(self, session: KeptSession, why: str) -> None:
+        """End sessions that have more than their share, if there is no room for what comes.
+
+        Thousands may ask for it at once, and each time all sessions are compared. So that is done
+        once in a while, and for all who have asked since at the next `tick`.
+        """
+        now = self.ledger.clock()
+        if now - self._made_room_at < ROOM_SECONDS:
+            self._wanted += session.queue.wants
+            return
+        self._made_room_at = now
+        for each in self._over_share(session, session.queue.wants, ENDED_AT_ONCE):
+            self.ledger.faults.call(each.queue, "ending its session", self.give_up, each, why)
+
+    def _over_share(self, session: KeptSession, needed: int, most: int) -> list[KeptSession]:
+        """Return the sessions to end, so that there is room for what is to be kept for one."""
         at_rest = self.at_rest_of(session.name, session.client_id)
         if at_rest is not self.at_rest and at_rest.debt_bytes + needed <= at_rest.mark_bytes:
             at_rest = self.at_rest
         limit = at_rest.own_limit.bytes
         if limit is None:
-            if session.may_be_ended:
-                self.give_up(session, why)  # it has used up what it may have itself
-            return
+            # It has used up what it may have itself.
+            return [session] if session.may_be_ended else []
         everybody = at_rest is self.at_rest
-        over = over_share(
+        return over_share(
             [each for each in self.by_id.values() if everybody or self._is_below(each, at_rest)],
             self._kept_for,
             {name: tenant.kept for name, tenant in self._tree.rules.tenants.items() if tenant.kept},
             limit,
             lambda each: each.may_be_ended,
             needed,
+            most,
         )
-        for each in over:
-            self.ledger.faults.call(each.queue, "ending its session", self.give_up, each, why)
 
     def _is_below(self, session: KeptSession, at_rest: Account) -> bool:
         return self.at_rest_of(session.name, session.client_id) is at_rest

@@ -43,6 +43,7 @@ def over_share(
     limit: int,
     may_go: Callable[[T], bool],
     needed: int,
+    most: int = ENDED_AT_ONCE,
 ) -> list[T]:
     """Return the sessions to end, those first that are most over their share.
 
@@ -56,6 +57,7 @@ def over_share(
         limit: How many bytes there may be in all.
         may_go: Whether a session may be ended: its client is away.
         needed: How many bytes there have to be room for.
+        most: How many to return at most.
     """
     tenants: dict[str, int] = {}
     users: dict[tuple[str, str], int] = {}
@@ -82,7 +84,7 @@ def over_share(
     found.sort(key=lambda each: over(each[0]), reverse=True)
     ended: list[T] = []
     for kept, session in found:
-        if needed <= 0 or len(ended) >= ENDED_AT_ONCE:
+        if needed <= 0 or len(ended) >= most:
             break
         over_tenant, over_user, _ = over(kept)
         if over_tenant + wanted[kept.tenant] >= 0 and over_user + kept.wants >= 0:

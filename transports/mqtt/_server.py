@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -186,8 +186,8 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         kept.keeping.when_durable(callback, session)
         kept.keeping.hurry()
 
-    def each_tick(self, now: float) -> None:
-        """See `Server.each_tick`: time passes for what is kept, too."""
+    def ticks(self, now: float) -> Generator[None, None, None]:
+        """See `Server.ticks`: time passes for what is kept, too."""
         retained = self.dataspace.retained
         retained.expire(retained.wall())
         kept = self.kept
@@ -195,15 +195,23 @@ class MqttServer(Server[MqttSettings, MqttSession]):
             for delayed in self.wills.over(now):
                 self.ledger.faults.call(None, "publishing a will", self._publish_delayed, delayed)
             self.groups.tick(now)
-            if kept is not None:
-                kept.tick(now)
+        self.flusher.flush_now()
+        if kept is not None:
+            steps = kept.tick_in_steps(now)
+            goes_on = True
+            while goes_on:
+                with self.flusher.corked():
+                    goes_on = next(steps, self) is not self
+                self.flusher.flush_now()
+                yield
+            with self.flusher.corked():
                 for client_id in kept.expire():
                     self.logger.info(
                         "the session of %r is over: nobody came back for it",
                         client_id,
                         extra={"event": "session_expired", "client_id": client_id},
                     )
-        self.flusher.flush_now()
+            self.flusher.flush_now()
 
     # -- publishing -----------------------------------------------------------------------------
 
