@@ -48,32 +48,50 @@ if TYPE_CHECKING:
     from .transports import TransportError as TransportError
     from .transports import serve_relay as serve_relay
 
-_HOMES = {
-    "accounts": (
-        "Account", "AccountError", "FixedLimit", "Holder", "LatencyLimit", "Ledger", "Limit",
-        "LoanQueue", "LoanedItem", "Outcome", "RateLimit", "StuckPolicy", "Turn", "watch_limits",
-        "watch_patience",
-    ),
-    "dataspace": (
-        "ANY", "Dataspace", "DataspaceError", "Mailbox", "Publication", "TopicFilter", "capture",
-        "match",
-    ),
-    "transports": ("Outlet", "RelaySettings", "TransportError", "serve_relay"),
-}  # fmt: skip
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = [
+    "ANY",
+    "Account",
+    "AccountError",
+    "Dataspace",
+    "DataspaceError",
+    "FixedLimit",
+    "Holder",
+    "LatencyLimit",
+    "Ledger",
+    "Limit",
+    "LoanQueue",
+    "LoanedItem",
+    "Mailbox",
+    "Outcome",
+    "Outlet",
+    "Publication",
+    "RateLimit",
+    "RelaySettings",
+    "StuckPolicy",
+    "TopicFilter",
+    "TransportError",
+    "Turn",
+    "capture",
+    "match",
+    "serve_relay",
+    "watch_limits",
+    "watch_patience",
+]
 
-__all__ = tuple(sorted(_HOME))
+_HOMES = ("accounts", "dataspace", "transports")
 
 
 def __getattr__(name: str) -> object:
     # On first use: the clients for Spark's workers import this package and have no Trio.
-    home = _HOME.get(name)
-    if home is None:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    found: object = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = found
-    return found
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f".{home}", __name__)
+            if hasattr(module, name):
+                found: object = getattr(module, name)
+                globals()[name] = found
+                return found
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 def __dir__() -> list[str]:

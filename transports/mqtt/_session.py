@@ -915,7 +915,13 @@ class MqttSession(Session["MqttServer", Account | None]):
         return 0 if known or self._five is None else Reason.PACKET_IDENTIFIER_NOT_FOUND
 
     def _send(self, packet: Packet) -> None:
-        """Send a packet of the connection's own, on its own account (rule 2)."""
+        """Send a packet of the connection's own, on its own account (rule 2).
+
+        After a DISCONNECT of ours nothing is sent [MQTT-3.14.4-2]; what was published before it
+        may be due to be acknowledged then.
+        """
+        if self._connection.state is State.CLOSED:
+            return
         data = self._connection.send(packet)
         five = self._five
         largest = None if five is None else five.max_packet_size
