@@ -867,6 +867,7 @@ async def test_identifiers_that_are_queued_are_accounted_for() -> None:
 async def test_what_is_due_after_our_disconnect_is_not_sent() -> None:
     """An acknowledgement, for one: the fuzzer found that it ended the connection as a fault."""
     async with running() as relay, connected5(relay.port, "c") as client:
+        session: Any
         (session,) = relay.relay.mqtt.open
         assert session._part(Reason.SESSION_TAKEN_OVER, "another one")
         session._send(PubAck(1))
