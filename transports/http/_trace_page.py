@@ -98,8 +98,8 @@ class TraceQuery:
         account = _one(query, "account")
         if not account:
             msg = (
-                "Say whose events to follow: account=NAME, or a regular expression that the whole "
-                "name must match, as in /trace.json?account=mqtt:1883/-/pub."
+                "Say whose events to follow: account=NAME, or a pattern (`*` is any "
+                "text), as in /trace.json?account=mqtt:1883/-/pub."
             )
             raise ValueError(msg)
         holder = _one(query, "holder")

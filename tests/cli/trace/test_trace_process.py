@@ -130,7 +130,7 @@ def test_who_still_holds_it_is_named(scene: Scene) -> None:
 
         status, out, _ = scene.trace(
             scene.name("pub"),
-            *("--wait", "2", "--json", "--holder", ".*/slo", "--loans", "1"),
+            *("--wait", "2", "--json", "--holder", "*/slo", "--loans", "1"),
             publish=lambda: pub.publish("late", b"y"),
         )
         assert status == 0
@@ -182,9 +182,9 @@ def test_what_cannot_be_followed(scene: Scene, clearfunds: Clearfunds) -> None:
         assert done.stderr == (
             f"clearfunds trace: nothing came from {scene.name('pub')} within 0.1 s\n"
         )
-        done = clearfunds("trace", "(", *here)
+        done = clearfunds("trace", "*" * 201, *here)
         assert done.returncode == 1
-        assert "that is not closed" in done.stderr
+        assert "The pattern has 201 characters" in done.stderr
     done = clearfunds("trace", "pub", "--url", "127.0.0.1:1")
     assert done.returncode == 1
     assert done.stderr.startswith("clearfunds trace: cannot reach http://127.0.0.1:1: ")

@@ -34,8 +34,8 @@ def trace(
         str,
         Parameter(
             group=_TRACE,
-            help="Account to trace: its name, as in `clearfunds top`, or a regular expression for "
-            "the whole name.",
+            help="Account to trace: its name, as in `clearfunds top`, or a pattern (`*`: any "
+            "text, `?`: any character).",
         ),
     ],
     *,
@@ -63,7 +63,7 @@ def trace(
         str | None,
         Parameter(
             group=_TRACE,
-            help="Trace only loans to this holder: a name or a regular expression.",
+            help="Trace only loans to this holder: a name or a pattern.",
         ),
     ] = None,
     loans: Annotated[
