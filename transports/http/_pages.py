@@ -51,8 +51,8 @@ class Pages:
     - `/`: a live page for people: who waits on whom, who owes, who holds (see `LivePage`).
     - `/metrics`: totals for Prometheus, as many series however many accounts there are.
     - `/metrics/detailed?family=account,holder,matrix,blame,queue,group,tenant`, with
-      `&account=PATTERN`, `&holder=PATTERN`, `&limit=N`: a series for each account, each holder, each
-      who-holds-whose-debt, each who-waited-on-whom, each queue, member of a group and tenant.
+      `&account=PATTERN`, `&holder=PATTERN`, `&limit=N`: a series for each account, each holder,
+      each who-holds-whose-debt, each who-waited-on-whom, each queue, member of a group and tenant.
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
     - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
       how many more there are; of bounded size and cost (see `Survey`).
