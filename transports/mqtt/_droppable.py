@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from .._kept_messages import Frame
+from .._backlog_messages import Frame
 from ._frames import PUBLISH, RETAIN, body_of
 
 

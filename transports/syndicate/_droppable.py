@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...accounts import StuckPolicy
+from .._backlog_messages import Frame
 from .._errors import RemoteProtocolError
-from .._kept_messages import Frame
 from ._scan import MESSAGE, SEQUENCE, Scanner, event_parts
 
 ABLE: Final = frozenset(
