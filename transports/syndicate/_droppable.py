@@ -35,7 +35,7 @@ def _scanner() -> Scanner:
 
 
 class Messages:
-    """See `.._kept_messages.Framing`. Frames have no keys.
+    """See `.._backlog_messages.Framing`. Frames have no keys.
 
     Args:
         websocket: Whether each packet is in a message of a WebSocket.
