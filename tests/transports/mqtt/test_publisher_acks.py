@@ -225,3 +225,27 @@ def test_where_the_protocol_can_say_so_a_refusal_is_an_answer() -> None:
     second.taken()
     assert told == [PubAck(1, 0x97), PubRec(2, 0x97)]
     assert len(answers) == 0
+
+
+@pytest.mark.parametrize("kind", [PubAck, PubRec])
+def test_moved_to_a_connection_without_reasons_it_gives_none(kind: type[PubAck | PubRec]) -> None:
+    """The client spoke MQTT 5, and comes back with 3.1.1: it cannot be told why."""
+    before, after = Client(), Client()
+    before.answers.refusal = lambda packet, _: type(packet)(packet.packet_id, 0x97)
+    nobody, refused = (before.answers.begin(kind(n)) for n in (1, 2))
+    for answer in (nobody, refused):
+        answer.expect()
+        answer.expect()
+        answer.handed_over()
+    nobody.note_reached(anybody=False)
+    refused.refused("its quota is used up")
+    assert (nobody.packet.reason, refused.packet.reason) == (0x10, 0x97)
+    for answer in (nobody, refused):
+        answer.moved_to(after.answers)
+    (said,) = after.refused
+    assert said.startswith("packet 2 was refused: reason 0x97 of MQTT 5")
+    nobody.taken()
+    assert after.told == []
+    nobody.taken()
+    assert after.told == [kind(1)]
+    assert before.told == []
