@@ -130,12 +130,7 @@ class PublisherAck(Writes):
         if self._answers is not None:
             self._answers.add(self)
 
-<<<<<<< HEAD:transports/mqtt/_publisher_acks.py
     def moved_to(self, answers: PublisherAcks | None) -> None:
-        """Say it on another connection of the same session, or on none."""
-        if answers is not self._answers:
-=======
-    def moved_to(self, answers: Answers | None) -> None:
         """Say it on another connection of the same session, or on none.
 
         The client may speak 3.1.1 there, and have spoken 5 before: that has no reasons.
@@ -144,7 +139,6 @@ class PublisherAck(Writes):
             return
         packet = self.packet
         if answers is None or answers.refusal is not None or not packet.reason:
->>>>>>> main:transports/mqtt/_answers.py
             self._answers = answers
         elif packet.reason < Reason.UNSPECIFIED_ERROR:
             self._answers = answers
