@@ -24,10 +24,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from ._account import Account
+from ._cooperative import run_to_end
 from ._histogram import Histogram
 from ._ledger import Ledger
 from ._limit import Limit
-from ._steps import at_once
 from ._tops import Tops, tops_in_steps
 
 
@@ -65,7 +65,7 @@ class DebtCollector(Collector):
         """
         ledger = self._ledger
         if tops is None:
-            tops = at_once(tops_in_steps(ledger))
+            tops = run_to_end(tops_in_steps(ledger))
         totals = ledger.statistics()
         limits = {
             level: limit.limit if isinstance(limit, Account) else limit

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import attrs
 import trio
 
+from ._cooperative import STEP
 from ._limit import Limit
-from ._steps import STEP
 
 if TYPE_CHECKING:
     from ._account import Account

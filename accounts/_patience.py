@@ -21,14 +21,14 @@ import attrs
 import trio
 
 from ._account import Account
-from ._following import following
+from ._clearing_rate import Paces, Slow
+from ._cooperative import run_to_end, with_pauses
 from ._holder import IMPATIENT_SECONDS, Holder, LoanQueue
 from ._incidents import NAMED, GivenUp, Relieved
 from ._ledger import Ledger
 from ._outcome import Outcome
-from ._pace import Paces, Slow
-from ._steps import at_once, with_pauses
 from ._stuck_policy import StuckPolicy
+from ._ticker import following
 from ._waits_for import MAX_NAMED, Ring, naming, rings_in_steps
 
 logger = logging.getLogger("clearfunds.accounts")
@@ -156,7 +156,7 @@ def overdue(ledger: Ledger, now: float, holders: Iterable[Holder] | None = None)
     Time counts from the holder's last progress, or from when the first reader now waiting on it
     began to wait, whichever is later: a holder that blocks nobody may take its time.
     """
-    return at_once(overdue_in_steps(ledger, now, holders))
+    return run_to_end(overdue_in_steps(ledger, now, holders))
 
 
 def overdue_in_steps(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import trio
 
+from ._cooperative import run_to_end
 from ._label import label_of
-from ._steps import at_once
 from ._trace_notes import TraceNotes
 from ._traced import FollowedTurn, trace_run
 
@@ -95,7 +95,7 @@ class Tracer:
     # -- arming ---------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        at_once(self.arming())
+        run_to_end(self.arming())
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from ._cooperative import STEP, in_steps, run_to_end, sorted_in_steps
 from ._ledger import LOOSE, Ledger
 from ._limit import UNLIMITED
 from ._loan import LoanedItem
 from ._shares import RELEASE, WANTS
-from ._steps import STEP, at_once, in_steps, sorted_in_steps
 
 if TYPE_CHECKING:
     from ._account import Account
@@ -163,7 +163,7 @@ def wait_for_graph(ledger: Ledger, now: float | None = None) -> tuple[Wait, ...]
     reader: ten thousand may wait on the same ten thousand holders.
     """
     when = ledger.clock() if now is None else now
-    readers = at_once(_readers(ledger))
+    readers = run_to_end(_readers(ledger))
     if not readers:
         return ()
     on: dict[Account, list[WaitedOn]] = {at: [] for at in readers}
@@ -195,7 +195,7 @@ def rings(
     holder that makes progress is on no ring, nor is one without an `owner`. A ring of one is an
     account that waits on messages that its own peer does not take. `now` is by the ledger's clock.
     """
-    return at_once(rings_in_steps(ledger, now, still=still))
+    return run_to_end(rings_in_steps(ledger, now, still=still))
 
 
 def rings_in_steps(

@@ -24,7 +24,7 @@ BOOKKEEPING_SHARE = 0.15
 PROGRAM = Path(__file__).with_name("sampled.py")
 
 # Of what hands over and sends, all that is not the system call: what it costs is bookkeeping too.
-OUTLETS = ("transports/_outlet.py", "transports/_at_once.py")
+OUTLETS = ("transports/_outlet.py", "transports/_direct_send.py")
 
 
 class ProfileError(Exception):

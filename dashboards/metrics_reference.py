@@ -22,9 +22,9 @@ from clearfunds.transports._admission_collector import AdmissionCollector
 from clearfunds.transports.acl import Denied
 from clearfunds.transports.acl._collector import DeniedCollector
 from clearfunds.transports.http._detailed import SERIES_DEFAULT, SERIES_MAX, TABLES, TRUNCATED
-from clearfunds.transports.http._kept_collector import KeptCollector
 from clearfunds.transports.http._loop_lag import LAG_BUCKETS, LoopLag
 from clearfunds.transports.http._pages import BuildInfo
+from clearfunds.transports.http._persistence_collector import KeptCollector
 from clearfunds.transports.http._process import ProcessFigures
 from clearfunds.transports.http._relay_collector import RelayCollector
 

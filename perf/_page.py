@@ -7,12 +7,12 @@ from html import escape
 from typing import Final
 
 from ._latency import PERCENTILES, Latencies
+from ._load_words import many, rate, seconds, size
+from ._page_style import STYLE
 from ._plot import Line, Scale, keys, linear, lines, logarithmic
 from ._result import Result, Sample, SubscriberResult
 from ._scenario import shown
-from ._style import STYLE
 from ._summary import of_those_due
-from ._words import many, rate, seconds, size
 
 SHOWN: Final = 50
 """Subscribers of a run that have a row each; of more, the worst."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ._latency import Latencies
+from ._load_words import rate, seconds
 from ._result import Result, Sample, SubscriberResult
-from ._words import rate, seconds
 
 SHOWN: Final = 10
 """Subscribers of which each has a line; of more, the worst."""

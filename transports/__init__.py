@@ -7,7 +7,7 @@ from ._alarms import AlarmSettings as AlarmSettings
 from ._alarms import watch_alarms as watch_alarms
 from ._bearer_tokens import BearerTokens as BearerTokens
 from ._bearer_tokens import TokenFileError as TokenFileError
-from ._beside import Beside as Beside
+from ._companion import Companion as Companion
 from ._errors import LocalProtocolError as LocalProtocolError
 from ._errors import ProtocolError as ProtocolError
 from ._errors import RemoteProtocolError as RemoteProtocolError

@@ -18,7 +18,7 @@ import trio
 
 from ..accounts import DISK, MEMORY, Alarms, Watermark
 from ._memory import MemoryInUse, give_back, memory_used
-from ._ticks import next_tick
+from ._ticker import next_tick
 
 if TYPE_CHECKING:
     from ..accounts import Account

@@ -4,7 +4,7 @@ The events of a read are first handed to every outlet that they reach; then each
 without blocking, straight from the reader's task. An outlet has a task of its own only while its
 connection is blocked. Measured against a writer task for each connection: 0.093 instead of 0.169
 CPU seconds per million deliveries pipelined, 8.7 instead of 20 with one message in flight. (The
-last run of a read need not wait for the others: see `_at_once.py`.)
+last run of a read need not wait for the others: see `_direct_send.py`.)
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Rules of this file:
    publisher that happened to be sending.
 3. However the connection ends, everything held here is settled.
 4. One send is capped: a backlog goes out piece by piece, with other tasks in between.
-5. While it is behind (`_behind.py`) `queue` has only the bytes that are being sent: so `hold` can
-   join a loan there without asking whether it is behind.
+5. While it is behind (`_outlet_backlog.py`) `queue` has only the bytes that are being sent: so
+   `hold` can join a loan there without asking whether it is behind.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from ..accounts import (
     StuckPolicy,
 )
 from ..dataspace import Batch
-from ._behind import STAYS, Dealing, Found, OutletBacklog, treatments_of
 from ._flusher import SENDING, Flusher
 from ._layer import Connected
-from ._subscription_policies import Treatment
+from ._outlet_backlog import STAYS, ConsumerPolicy, Found, OutletBacklog, treatments_of
+from ._subscription_policies import PolicyRule
 
 logger = logging.getLogger("clearfunds.transports")
 
@@ -96,7 +96,7 @@ class Outlet(LoanQueue):
         patience: float = DEFAULT_PATIENCE,
         policy: StuckPolicy = StuckPolicy.DISCONNECT,
     ) -> None:
-        self._dealing: Dealing | None = None
+        self._dealing: ConsumerPolicy | None = None
         super().__init__(ledger, name, patience=patience, policy=policy)
         self._flusher = flusher
         self.sock = sock
@@ -112,7 +112,7 @@ class Outlet(LoanQueue):
         self.diverted = False
         self._behind: OutletBacklog | None = None
         # The treatments of the messages in the last, incomplete send.
-        self._begun: set[Treatment] = set()
+        self._begun: set[PolicyRule] = set()
         # The same for those after it, as far as somebody has asked.
         self._unbegun: Found | None = None
         self._scope: trio.CancelScope | None = None
@@ -131,7 +131,7 @@ class Outlet(LoanQueue):
 
     # -- policies for a slow consumer -----------------------------------------------------------
 
-    def deal_by(self, dealing: Dealing) -> None:
+    def deal_by(self, dealing: ConsumerPolicy) -> None:
         """Use these policies from now on, including those that `dealing` makes possible.
 
         Raises:
@@ -146,7 +146,7 @@ class Outlet(LoanQueue):
         self.policy = treatments.default.policy
 
     @property
-    def dealing(self) -> Dealing | None:
+    def dealing(self) -> ConsumerPolicy | None:
         """The policies for it as a slow consumer, if `deal_by` has set them."""
         return self._dealing
 
@@ -182,7 +182,7 @@ class Outlet(LoanQueue):
     def patience(self, seconds: float) -> None:
         self.set_patience(seconds)
 
-    def _due(self) -> Treatment | None:
+    def _due(self) -> PolicyRule | None:
         """Return the treatment that is due next; None: one treatment is for everything."""
         dealing = self._dealing
         if dealing is None or dealing.treatments.only is not None:
@@ -201,7 +201,7 @@ class Outlet(LoanQueue):
             found = {each for each in found if each.policy in STAYS}
         if not found:
             if self._behind is not None:
-                return Treatment(self._behind.policy, self._patience)
+                return PolicyRule(self._behind.policy, self._patience)
             return dealing.treatments.default
         order = list(StuckPolicy)
         return min(
@@ -466,7 +466,7 @@ class Outlet(LoanQueue):
     def hold_rest(self, account: Account, batch: Batch, items: int, sent: int) -> None:
         """Hold a loan of which the kernel has taken `sent` bytes already, as the first there is.
 
-        For a caller that has found nothing queued, and has sent by itself (`_at_once.py`).
+        For a caller that has found nothing queued, and has sent by itself (`_direct_send.py`).
         """
         raw = batch.raw
         self.hold(account, batch, items, len(raw), self.ledger.clock())

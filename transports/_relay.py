@@ -49,9 +49,8 @@ from ._admission import Admission
 from ._alarms import AlarmSettings, watch_alarms
 from ._authorise import authority_of, check_acl, has_users, say_what_is_allowed
 from ._bearer_tokens import BearerTokens
-from ._behind import DEFAULT_BEHIND_LIMIT
-from ._beside import Beside, nothing
 from ._busy_poll import BusyPoll
+from ._companion import Companion, nothing
 from ._connect_rate import DEFAULT_CONNECT_RATE, ConnectRate
 from ._flusher import Flusher, open_flusher
 from ._input import (
@@ -61,20 +60,21 @@ from ._input import (
     InputBook,
     InputLimits,
 )
-from ._keeping import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._link import Link
 from ._listener import Listener, ListenError, ListenURL, ListenURLError, open_listeners
 from ._memory_holders import MemoryHolders
 from ._origins import origins_of
 from ._otel_export import check_exporter, open_provider
+from ._outlet_backlog import DEFAULT_BEHIND_LIMIT
+from ._persistence import has_subscriptions, keep_sessions, open_keeping, subscription_server
 from ._relay_pages import check_pages, serve_relays_pages
 from ._server import Server
 from ._settings import KeepingSettings
 from ._subscription_policies import (
+    PolicyRule,
     StuckWord,
     SubscriptionPolicies,
     SubscriptionPolicy,
-    Treatment,
 )
 from ._tenants import Tenant, check_tenants
 from .acl import Acl, AclDefault
@@ -87,10 +87,10 @@ from .credit import (
     hearing,
     use_credit,
 )
-from .mqtt._kept import SessionQueue
 from .mqtt._passwords import Authenticator
+from .mqtt._persistent_sessions import SessionQueue
 from .mqtt._server import MqttServer, MqttSettings
-from .mqtt._throttled import watch_throttled
+from .mqtt._throttle_notices import watch_throttled
 from .mqtt._tokens import Tokens
 from .mqtt._topics import TopicLimits
 
@@ -789,7 +789,7 @@ def _check_syndicate_policy(settings: RelaySettings) -> None:
     from .syndicate._droppable import ABLE
 
     policies = SubscriptionPolicies(
-        settings.subscription_policy, Treatment(StuckPolicy(settings.stuck), settings.patience)
+        settings.subscription_policy, PolicyRule(StuckPolicy(settings.stuck), settings.patience)
     )
     found = policies.of("syndicate:0/-/0", "0", able=ABLE, topic_of=None)
     if not found.policies <= ABLE:
@@ -810,7 +810,7 @@ async def serve_relay(
     *,
     task_status: trio.TaskStatus[RelayAddresses] = trio.TASK_STATUS_IGNORED,
     stop: trio.Event | None = None,
-    beside: Beside | None = None,
+    beside: Companion | None = None,
 ) -> RelayReport:
     """Run a relay until `stop` is set, or until cancelled.
 

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from ..accounts import Account
-from ..accounts._steps import at_once, with_pauses
+from ..accounts._cooperative import run_to_end, with_pauses
 from ..dataspace import Dataspace
 from ._account_tree import AccountTree
 from ._admission import Admission
@@ -21,7 +21,7 @@ from ._outlet import Outlet
 from ._partings import Partings, Steps
 from ._scheduler import SLICE_SECONDS, Work
 from ._settings import ServerSettings
-from ._ticks import next_tick
+from ._ticker import next_tick
 from .acl import Authority
 
 if TYPE_CHECKING:
@@ -220,4 +220,4 @@ class Server(Generic[SettingsT, SessionT]):
 
     def each_tick(self, now: float) -> None:
         """Do all of that in one step."""
-        at_once(self.ticks(now))
+        run_to_end(self.ticks(now))

@@ -278,7 +278,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
                 if held is not None and not held.may_grow():
                     await self._wait_for_room(held)
             data = await link.receive()
-            while (done := self._at_once(data)) is True:
+            while (done := self._fast_path(data)) is True:
                 data = await link.receive()
             if done is None:
                 self._received(data)
@@ -299,7 +299,7 @@ class Session(abc.ABC, Generic[ServerT, AccountT]):
         if not (self._server.stopping or self._work.begin()):
             await self._wait_for_turn(self._work.wait)
 
-    def _at_once(self, data: bytes) -> bool | None:
+    def _fast_path(self, data: bytes) -> bool | None:
         """Handle what was read in one short step, if it can be.
 
         Returns:

@@ -9,7 +9,7 @@ import attrs
 from ..accounts import DEFAULT_PATIENCE, KEEP, Limit, StuckPolicy
 from ..dataspace.sinks import DEFAULT_BATCH_LIMIT, DEFAULT_EXPIRY, DEFAULT_GRACE
 from ._account_limits import AccountLimits
-from ._behind import DEFAULT_BEHIND_LIMIT
+from ._outlet_backlog import DEFAULT_BEHIND_LIMIT
 from ._subscription_policies import SubscriptionPolicy
 
 DEFAULT_DISK_LIMIT = 1 << 30

@@ -68,7 +68,7 @@ class SubscriptionPolicy:
 
 
 @attrs.frozen(slots=True)
-class Treatment:
+class PolicyRule:
     """A policy and its patience."""
 
     policy: StuckPolicy
@@ -76,7 +76,7 @@ class Treatment:
     """Seconds without progress, while others wait."""
 
 
-class Treatments:
+class PolicyRules:
     """Policies for the messages to one connection, by their topics.
 
     Args:
@@ -94,11 +94,11 @@ class Treatments:
 
     def __init__(
         self,
-        default: Treatment,
-        rules: Sequence[tuple[TopicFilter, Treatment]] = (),
+        default: PolicyRule,
+        rules: Sequence[tuple[TopicFilter, PolicyRule]] = (),
         topic_of: Callable[[bytes], str] = bytes.decode,
     ) -> None:
-        reached: list[tuple[TopicFilter, Treatment]] = []
+        reached: list[tuple[TopicFilter, PolicyRule]] = []
         for topic_filter, treatment in rules:
             reached.append((topic_filter, treatment))
             if topic_filter.text == EVERY_TOPIC:
@@ -109,7 +109,7 @@ class Treatments:
         self.default = default
         self._rules = tuple(reached)
         self._topic_of = topic_of
-        self._by_key: dict[bytes, Treatment] = {}
+        self._by_key: dict[bytes, PolicyRule] = {}
         self.every = frozenset((default, *(treatment for _, treatment in reached)))
         self.only = default if len(self.every) == 1 else None
         self.patience = min(each.patience for each in self.every)
@@ -127,7 +127,7 @@ class Treatments:
         """All policies that may ever apply."""
         return frozenset(each.policy for each in self.every)
 
-    def of(self, key: bytes | None) -> Treatment:
+    def of(self, key: bytes | None) -> PolicyRule:
         """Return the policy for messages on the topic that `key` is; None: it has no topic."""
         if self.only is not None:
             return self.only
@@ -157,10 +157,10 @@ class SubscriptionPolicies:
 
     __slots__ = ("_plain", "_rules", "default")
 
-    def __init__(self, rules: Sequence[SubscriptionPolicy], default: Treatment) -> None:
+    def __init__(self, rules: Sequence[SubscriptionPolicy], default: PolicyRule) -> None:
         self.default = default
         # For all clients without a rule.
-        self._plain = Treatments(default)
+        self._plain = PolicyRules(default)
         self._rules = [(Patterns([rule.client]), rule) for rule in rules]
 
     def __repr__(self) -> str:
@@ -171,17 +171,17 @@ class SubscriptionPolicies:
         *names: str,
         able: Collection[StuckPolicy] | None = None,
         topic_of: Callable[[bytes], str] | None = bytes.decode,
-    ) -> Treatments:
+    ) -> PolicyRules:
         """Return the policies for the client that has these names.
 
         Args:
             names: Its account's, and its client identifier.
             able: The policies that are possible for its messages; rules with other ones are
                 skipped. None: all are.
-            topic_of: See `Treatments`; None: its messages have no topics, and only rules for all of
-                them apply.
+            topic_of: See `PolicyRules`; None: its messages have no topics, and only rules for all
+                of them apply.
         """
-        rules: list[tuple[TopicFilter, Treatment]] = []
+        rules: list[tuple[TopicFilter, PolicyRule]] = []
         for pattern, rule in self._rules:
             if able is not None and rule.policy not in able:
                 continue
@@ -189,13 +189,13 @@ class SubscriptionPolicies:
                 continue
             if any(map(pattern.matches, names)):
                 patience = self.default.patience if rule.patience is None else rule.patience
-                rules.append((TopicFilter(rule.filter), Treatment(rule.policy, patience)))
+                rules.append((TopicFilter(rule.filter), PolicyRule(rule.policy, patience)))
         if not rules:
             return self._plain
-        return Treatments(self.default, rules, bytes.decode if topic_of is None else topic_of)
+        return PolicyRules(self.default, rules, bytes.decode if topic_of is None else topic_of)
 
 
-def unable(names: Collection[str], treatments: Treatments, able: Collection[Any]) -> str | None:
+def unable(names: Collection[str], treatments: PolicyRules, able: Collection[Any]) -> str | None:
     """Return which policies for a kind of peers are impossible; None if all are possible."""
     wrong = sorted(treatments.policies.difference(able))
     if not wrong:

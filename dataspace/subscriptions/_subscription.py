@@ -18,7 +18,7 @@ older one is refused.
 Rule 11 here. A reader may be slow: a job of some seconds between two acknowledgements is what the
 subscription is there to make publishers wait for. When others have waited on it for longer than its
 patience, its policy says what happens: `wait` has the log name who waits on whom; with
-`drop_oldest` it is behind from then on (`_behind.py`); with `disconnect` it is, too, and its reader
+`drop_oldest` it lags from then on (`_lagging.py`); with `disconnect` it does, too, and its reader
 is cut off (`on_given_up`). That is so whether a reader is attached or not. One that is away has its
 grace to come back besides, whether anybody waits or not; after that, `after_grace` says. What is at
 rest makes nobody wait.
@@ -36,10 +36,10 @@ import attrs
 
 from ...accounts import Account, Holder, Ledger, LoanedItem, Outcome, StuckPolicy
 from .._events import Batch, Publication
-from ._behind import Behind
 from ._block import cut_block, join_block, open_block
 from ._chunk import CHUNK_BYTES, ROW_BYTES, Chunk, Tail
 from ._errors import DataLossError, FencedError, OtherIncarnationError, OutOfRangeError
+from ._lagging import Behind
 from ._log import SubscriptionLog
 from ._places import bytes_before, number_at, place_of
 from ._settings import Start, SubscriptionLimits, SubscriptionOptions

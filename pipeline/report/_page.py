@@ -14,8 +14,20 @@ import attrs
 from ._book import Book, Row
 from ._limits import Advice, by_pattern
 from ._plots import COLOURS, Axis, Series, bar, debts, hold_axis, hold_range
-from ._style import STYLE
-from ._words import NOTHING, count, day, duration, moment, name, percent, period, plural, size, text
+from ._report_style import STYLE
+from ._report_words import (
+    NOTHING,
+    count,
+    day,
+    duration,
+    moment,
+    name,
+    percent,
+    period,
+    plural,
+    size,
+    text,
+)
 
 SHOWN: Final = 15
 """Rows of a table on the page; all of them are in the Parquet files."""

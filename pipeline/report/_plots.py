@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from ._words import duration, moment, size, text
+from ._report_words import duration, moment, size, text
 
 COLOURS: Final = 6
 """Series with a colour of their own; the page's style has as many."""

@@ -20,7 +20,7 @@ from .._errors import PipelineError
 from ._book import Book
 from ._limits import Advice, as_toml, by_pattern, pattern
 from ._page import Report, page
-from ._words import day, duration, moment, percent
+from ._report_words import day, duration, moment, percent
 
 if TYPE_CHECKING:
     import threading

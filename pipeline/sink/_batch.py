@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from .._errors import RelayError
 from ._options import WriteOptions
-from ._relay import writing
+from ._relay_writer import writing
 from ._rows import Columns
 from ._staging import abort, commit, stage
 

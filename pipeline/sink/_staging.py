@@ -24,7 +24,7 @@ from clearfunds.sink_client import Staged
 
 from .._errors import PipelineError
 from ._options import WriteOptions
-from ._relay import writing
+from ._relay_writer import writing
 from ._rows import Columns, RecordBatch
 
 ATTEMPT_BITS = 63

@@ -14,7 +14,7 @@ from .._errors import OptionError
 from ._offset import Position
 from ._options import EARLIEST, BatchOptions, Word
 from ._ranges import Range, cut, passed_over, read_range
-from ._relay import FETCH_BYTES, asking
+from ._relay_reader import FETCH_BYTES, asking
 
 
 class BatchReader(DataSourceReader):

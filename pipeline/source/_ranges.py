@@ -14,7 +14,7 @@ from clearfunds.range_client import RangeClientError, Ticket
 
 from ._columns import BATCH_BYTES, BATCH_ROWS, Columns
 from ._options import ReadOptions
-from ._relay import along, forget, sentence
+from ._relay_reader import along, forget, sentence
 
 logger = logging.getLogger("clearfunds.pipeline.source")
 

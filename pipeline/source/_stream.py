@@ -38,7 +38,7 @@ from .._errors import DataLossError, OptionError
 from ._offset import Offset, Position
 from ._options import StreamOptions
 from ._ranges import Range, cut, logger, passed_over, read_range
-from ._relay import FETCH_BYTES, asking, sentence
+from ._relay_reader import FETCH_BYTES, asking, sentence
 
 T = TypeVar("T")
 

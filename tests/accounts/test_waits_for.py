@@ -27,7 +27,7 @@ from clearfunds.accounts import (
     rings,
     wait_for_graph,
 )
-from clearfunds.accounts._steps import STEP
+from clearfunds.accounts._cooperative import STEP
 from clearfunds.accounts._waits_for import rings_in_steps
 from tests.accounts.conftest import Box, balance, publish
 

@@ -41,7 +41,7 @@ async def test_a_way_is_measured() -> None:
 
 
 def test_what_hands_over_and_sends_at_once_keeps_books() -> None:
-    assert Place("transports/_at_once.py", "commit_and_send").is_bookkeeping
+    assert Place("transports/_direct_send.py", "commit_and_send").is_bookkeeping
     assert Place("transports/_outlet.py", "Outlet.hold").is_bookkeeping
     assert not Place("transports/mqtt/_session.py", "MqttSession.run").is_bookkeeping
 

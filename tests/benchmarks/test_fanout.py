@@ -199,7 +199,7 @@ def test_the_relay_samples_itself() -> None:
     # A third of the time that is not the kernel's.
     assert "| equal_headers | transports/mqtt/_runs.py |  |" in out
     for row in (
-        "| commit_and_send | transports/_at_once.py |",
+        "| commit_and_send | transports/_direct_send.py |",
         "| Account.pass_run | accounts/_account.py |",
     ):
         assert row not in out or f"{row} yes |" in out

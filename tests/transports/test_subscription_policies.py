@@ -9,11 +9,11 @@ from clearfunds.dataspace import PatternError
 from clearfunds.transports import SubscriptionPolicy
 from clearfunds.transports._subscription_policies import (
     MAX_CACHED,
+    PolicyRule,
     SubscriptionPolicies,
-    Treatment,
 )
 
-DEFAULT = Treatment(StuckPolicy.DISCONNECT, 20.0)
+DEFAULT = PolicyRule(StuckPolicy.DISCONNECT, 20.0)
 
 
 def rule(
@@ -55,7 +55,7 @@ def test_the_first_rule_that_matches_both(
 ) -> None:
     treatments = RULES.of(*names)
     for _ in range(2):
-        assert treatments.of(topic.encode()) == Treatment(StuckPolicy(policy), patience)
+        assert treatments.of(topic.encode()) == PolicyRule(StuckPolicy(policy), patience)
 
 
 def test_without_a_rule_it_is_the_default_for_everything() -> None:
@@ -75,7 +75,7 @@ def test_who_can_be_dealt_with_in_some_ways_only_has_the_rules_that_say_those() 
     able = {StuckPolicy.WAIT, StuckPolicy.DISCONNECT}
     assert RULES.of("dash", able=able, topic_of=None).only == DEFAULT
     some = policies(rule("p", "#", "spill"), rule("p", "a/#", "wait"), rule("p", "#", "wait", 3.0))
-    assert some.of("p", able=able, topic_of=None).only == Treatment(StuckPolicy.WAIT, 3.0)
+    assert some.of("p", able=able, topic_of=None).only == PolicyRule(StuckPolicy.WAIT, 3.0)
 
 
 def test_what_it_remembers_of_topics_is_bounded() -> None:

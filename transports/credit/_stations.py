@@ -14,7 +14,7 @@ from ...dataspace.queues import Group, Message, Shelf
 from ...dataspace.subscriptions import RangeSubscription
 from .._outlet import Outlet
 from ..mqtt._inflight import Inflight
-from ..mqtt._kept import SessionQueue
+from ..mqtt._persistent_sessions import SessionQueue
 from ._processes import InflightStation, LogStation, OutletStation, QueueStation
 
 if TYPE_CHECKING:

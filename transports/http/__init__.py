@@ -4,12 +4,12 @@ Needs h11, of the extra `relay`; nothing else in the package imports this folder
 """
 
 from ._access import Access as Access
-from ._kept_collector import KeptCollector as KeptCollector
 from ._messages import Handler as Handler
 from ._messages import Request as Request
 from ._messages import Response as Response
 from ._pages import Pages as Pages
 from ._pages import serve_pages as serve_pages
+from ._persistence_collector import KeptCollector as KeptCollector
 from ._relay_collector import RelayCollector as RelayCollector
 from ._relay_collector import TransportCounts as TransportCounts
 from ._server import HttpLimits as HttpLimits

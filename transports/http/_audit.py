@@ -27,7 +27,7 @@ from ._holdings import BREATH_EVERY
 
 if TYPE_CHECKING:
     from ...accounts import Account, Ledger
-    from ._pace import Pace
+    from ._cooperative import Pace
 
 LOOKS: Final = 3
 # How often the same discrepancy must be seen, where looking took time.

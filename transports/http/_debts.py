@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from ...accounts import DebtCollector
 from ...accounts._tops import tops_in_steps
-from ._pace import Pace
+from ._cooperative import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,14 +20,14 @@ from ...dataspace.queues import Group, Queue
 from .._patterns import Patterns, of_peer
 from ._exposition import Family, escape
 from ._holdings import BREATH_EVERY, Cell, Holdings
-from ._tenants import tenants_of
+from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from ...accounts import Account, Ledger
+    from ._cooperative import Pace
     from ._holdings import Who
-    from ._pace import Pace
 
 SERIES_DEFAULT: Final = 50_000
 # As many as four thousand accounts have. A Prometheus server takes in some hundred thousand a

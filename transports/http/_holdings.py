@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...accounts import Holder, Ledger
-    from ._pace import Pace
+    from ._cooperative import Pace
 
 BREATH_EVERY: Final = 64
 # Rows between two looks at the clock.

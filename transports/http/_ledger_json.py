@@ -17,13 +17,13 @@ from ...dataspace.queues import Group
 from ._audit import audit
 from ._holdings import BREATH_EVERY, Cell, Everybody, Hands, cells_of
 from ._json import readable as _encode
-from ._tenants import tenants_of
+from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ...accounts import AccountStatistics, Holder, Ledger, MovingLimit, Ring, Wait
-    from ._pace import Pace
+    from ._cooperative import Pace
 
 CONTENT_TYPE: Final = "application/json"
 

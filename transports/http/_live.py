@@ -19,11 +19,11 @@ import attrs
 import trio
 
 from ...accounts import Outcome
+from ._cooperative import Pace
 from ._events import CONTENT_TYPE, EventStream, event, retry
 from ._json import compact as _encode
 from ._ledger_json import account_row
 from ._messages import Handler, Request, Response
-from ._pace import Pace
 from ._survey import is_clipped, pressure, survey
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from prometheus_client.registry import Collector
 
 from . import _exposition, _ledger_json
 from ._access import Access
+from ._cooperative import Pace
 from ._debts import SteppedDebts
 from ._detailed import DetailedQuery, write_detailed
 from ._ledger_json import write_ledger
 from ._live import LivePage
 from ._loop_lag import LoopLag
 from ._messages import Handler, Request, Response
-from ._pace import Pace
 from ._process import ProcessFigures
 from ._server import HttpLimits, serve_http
 from ._top_json import TopQuery, write_top
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from ...accounts import Account, Ledger, Limit
     from ..tls import ServerTls
-    from ._kept_collector import KeptCollector
     from ._ledger_json import Flow
+    from ._persistence_collector import KeptCollector
 
 LONG_PAGES_MAX: Final = 4
 # Pages with a row for each account that are under way at once. Each takes the loop for a

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from ._pace import Pace
+    from ._cooperative import Pace
 
 _SELF: Final = Path("/proc/self")
 # Places in /proc/self/stat after the name of the program, as proc(5) numbers them from 3 on.

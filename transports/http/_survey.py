@@ -30,13 +30,13 @@ from ...accounts._limit import UNLIMITED
 from ...accounts._waiters import RATE, REASONS, waited_by_reason
 from ...dataspace.queues import Group
 from ._holdings import BREATH_EVERY
-from ._tenants import tenants_of
+from ._tenant_rows import tenants_of
 
 if TYPE_CHECKING:
     from ...accounts import Account, Holder, Ledger
     from ...accounts._incidents import Incident
-    from ._pace import Pace
-    from ._tenants import TenantSums
+    from ._cooperative import Pace
+    from ._tenant_rows import TenantSums
 
 ACCOUNTS_MAX: Final = 40
 TIGHTEST_MAX: Final = 6

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ...accounts import Ledger
-    from ._pace import Pace
+    from ._cooperative import Pace
 
 TOP_MAX: Final = 100
 # More than a screen has lines.

@@ -40,9 +40,9 @@ from ...accounts import Tracer
 from ...accounts._tracer import anybody
 from .._patterns import of_peer
 from .._trace_label import label_of
+from ._cooperative import Pace
 from ._json import compact as _encode
 from ._messages import Request, Response
-from ._pace import Pace
 from ._survey import clipped
 from ._trace_json import trace_row
 from ._trace_waits import waiting

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...accounts import Account, Holder, Ledger
-    from ._pace import Pace
+    from ._cooperative import Pace
 
 WAITS_MAX: Final = 10
 

@@ -29,7 +29,7 @@ def is_nobodys(_: Account) -> bool:
 
 
 class Bridge(Framing):
-    """What a bridge with MQTT 3.1.1 or 3.1 gets, and in which form; as `Five` for MQTT 5.
+    """What a bridge with MQTT 3.1.1 or 3.1 gets, and in which form; as `Mqtt5` for MQTT 5.
 
     Attributes:
         is_own: Tells whether an account pays for what the bridge publishes. To be set when its
@@ -47,7 +47,7 @@ class Bridge(Framing):
         self.is_own: Callable[[Account], bool] = is_nobodys
 
     def select(self, account: Account, publication: Publication) -> Publication | None:
-        """See `Five.select`."""
+        """See `Mqtt5.select`."""
         if publication.retain:
             return publication
         if self.is_own(account):
@@ -55,7 +55,7 @@ class Bridge(Framing):
         return attrs.evolve(publication, retain=True) if publication.was_retained else publication
 
     def frame_run(self, account: Account, batch: Batch) -> tuple[bytes, int, int]:
-        """See `Five.frame_run`."""
+        """See `Mqtt5.frame_run`."""
         if self.is_own(account):
             return b"", 0, 0
         return batch.raw, batch.count, batch.nbytes

@@ -188,7 +188,6 @@ class Connection:
         "_clean_session",
         "_collected",
         "_disconnected",
-        "_expires_at_once",
         "_fault",
         "_is_311",
         "_max_connect_size",
@@ -197,6 +196,7 @@ class Connection:
         "_size_limit",
         "_topic_limits",
         "_welcome",
+        "_zero_expiry",
         "buffer",
         "max_packet_size",
         "max_topic_alias",
@@ -236,7 +236,7 @@ class Connection:
         self._max_connect_size = max_connect_size
         # What topic aliases stand for; made when the first one comes.
         self._aliases: dict[int, str] | None = None
-        self._expires_at_once = False
+        self._zero_expiry = False
         self._method: str | None = None
         self.buffer = b""
         self.position = 0
@@ -387,7 +387,7 @@ class Connection:
                 self.version = version
                 self._is_311 = version != PROTOCOL_LEVEL_5
                 self._clean_session = packet.clean_session
-                self._expires_at_once = not packet.properties.session_expiry
+                self._zero_expiry = not packet.properties.session_expiry
                 self._enter(State.AWAITING_CONNACK)
             case ConnAck(return_code=0):
                 self._enter(State.CONNECTED)
@@ -452,7 +452,7 @@ class Connection:
         match packet:
             case Connect():
                 self._clean_session = packet.clean_session
-                self._expires_at_once = not packet.properties.session_expiry
+                self._zero_expiry = not packet.properties.session_expiry
                 self._method = packet.properties.authentication_method
                 self._enter(State.AWAITING_CONNACK)
             case ConnAck(session_present=True) if self._clean_session:
@@ -590,7 +590,7 @@ class Connection:
                 "servers send [MQTT-3.14.2-1]",
                 Reason.PROTOCOL_ERROR,
             )
-        if packet.properties.session_expiry and self._expires_at_once:
+        if packet.properties.session_expiry and self._zero_expiry:
             raise ReasonedError(
                 _EXPIRY_OF_NONE,
                 Reason.PROTOCOL_ERROR,
@@ -612,7 +612,7 @@ class Connection:
             )
         if server and packet.properties.session_expiry is not None:
             raise LocalProtocolError(_EXPIRY_OF_SERVER)
-        if packet.properties.session_expiry and self._expires_at_once:
+        if packet.properties.session_expiry and self._zero_expiry:
             raise LocalProtocolError(_EXPIRY_OF_NONE)
 
     @property

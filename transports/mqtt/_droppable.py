@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from .._kept_messages import Frame
+from .._backlog_messages import Frame
 from ._frames import PUBLISH, RETAIN, body_of
 
 
 class QosZero:
-    """See `.._kept_messages.Framing`. A frame's key is its topic, as it stands there, in UTF-8.
+    """See `.._backlog_messages.Framing`. A frame's key is its topic, as it stands there, in UTF-8.
 
     With a higher QoS what a publication ends in is an acknowledgement: those are not the outlet's.
     A retained one that is told to a new subscriber is a value of its topic as any other.

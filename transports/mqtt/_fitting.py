@@ -1,6 +1,6 @@
 """Packets as large as a client of MQTT 5 takes them (Maximum Packet Size, section 3.1.2.11.4).
 
-A publication that is too large is dropped as if it had been sent (`_five`). This is about the
+A publication that is too large is dropped as if it had been sent (`_mqtt5`). This is about the
 relay's own packets [MQTT-3.1.2-24]: the reason string is left out where it makes a packet too large
 [MQTT-3.2.2-19][MQTT-3.4.2-2]. A packet that is too large even so cannot be sent, and the connection
 ends.

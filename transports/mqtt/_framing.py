@@ -1,4 +1,4 @@
-"""How publications look to the client that is to acknowledge them: in 3.1.1 here, in 5 in `_five`.
+"""How publications look to the client that is to acknowledge them: in 3.1.1 here, in 5 in `_mqtt5`.
 
 What nobody is to be sent any more has no packet (MQTT 5, section 3.3.2.3.3): with 3.1.1, too, where
 only its publisher, which speaks 5, knows of that.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Taker(Protocol):
-    """Who has packet identifiers for what a group hands over: `Inflight`, or `KeptInflight`."""
+    """Has packet identifiers for messages of a group: `Inflight`, or `PersistentInflight`."""
 
     def __len__(self) -> int:
         """Return how many publications are not acknowledged."""

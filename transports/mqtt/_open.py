@@ -16,9 +16,9 @@ from ._client_dialects import DIALECTS
 from ._client_errors import ConnectionLostError, ConnectRefusedError
 from ._client_session import ClientSession
 from ._connection import Connection, Role
-from ._five import FOR_EVER
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._granted import Granted
+from ._mqtt5 import FOR_EVER
 from ._packets import PROTOCOL_LEVEL, ConnAck, Connect, ConnectReturnCode, Will
 from ._packets5 import PROTOCOL_LEVEL_5
 from ._properties import NO_PROPERTIES, Properties

@@ -20,19 +20,19 @@ from .._link import Link
 from .._server import Server
 from .._settings import ServerSettings
 from ._connection import DEFAULT_MAX_CONNECT_SIZE
-from ._dealings import Dealings
 from ._frames import DEFAULT_MAX_PACKET_SIZE
 from ._identifiers import DEFAULT_MAX_AWAITING_RELEASE, MAX_PACKET_ID
 from ._inflight import DEFAULT_MAX_INFLIGHT, Inflight
-from ._kept import KeptSessions
 from ._log_ins import LogIns
 from ._passwords import Authenticator
 from ._permissions import Refusal, not_writable
+from ._persistent_sessions import PersistentSessions
 from ._properties import application_properties
 from ._reasons import Reason
 from ._session import MqttSession
 from ._shared import SharedGroups
-from ._throttled import ThrottledNotices
+from ._slow_consumer_policy import ConsumerPolicies
+from ._throttle_notices import ThrottledNotices
 from ._tokens import Tokens
 from ._topics import SERVER_TOPIC, TopicLimits, is_servers_own, topic_name_fault
 from ._wills import DEFAULT_WILL_LIMIT, DelayedWill, DelayedWills, LastWill, WillRoom
@@ -40,8 +40,8 @@ from ._wills import DEFAULT_WILL_LIMIT, DelayedWill, DelayedWills, LastWill, Wil
 if TYPE_CHECKING:
     from .._tenants import Peer, Tenant
     from ..acl import Rights
-    from ._answers import Answer
     from ._packets import Publish
+    from ._publisher_acks import PublisherAck
 
 NAME_BYTES: Final = 16
 """Random bytes in a client identifier that the relay chooses: as many as a UUID has."""
@@ -151,9 +151,9 @@ class MqttServer(Server[MqttSettings, MqttSession]):
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.sessions: dict[str, MqttSession] = {}
-        self.dealings = Dealings(self)
+        self.dealings = ConsumerPolicies(self)
         self.groups = SharedGroups(self)
-        self.kept: KeptSessions | None = None
+        self.kept: PersistentSessions | None = None
         self.notices: ThrottledNotices | None = None
         self.make_session: Callable[[MqttServer, Link, str], MqttSession] = MqttSession
         self.make_inflight: Callable[..., Inflight] = Inflight
@@ -219,7 +219,7 @@ class MqttServer(Server[MqttSettings, MqttSession]):
         self,
         account: Account,
         publication: Publication,
-        answer: Answer | None = None,
+        answer: PublisherAck | None = None,
         rights: Rights | None = None,
     ) -> Refusal | None:
         """Publish in a turn of its own; return why not. Without `rights` it may go anywhere."""

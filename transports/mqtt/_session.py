@@ -25,7 +25,7 @@ from ...accounts import Account, QuotaExceededError, Recipient, commit_run
 from ...dataspace import Assertion, Batch, Observation, Publication, TopicFilter
 from .._addresses import address_of
 from .._admission import Refusal
-from .._at_once import commit_and_send
+from .._direct_send import commit_and_send
 from .._errors import LocalProtocolError, RemoteProtocolError
 from .._guesses import Attempt
 from .._input import AHEAD_FLOOR
@@ -40,22 +40,20 @@ from .._session import (
     Session,
 )
 from .._tenants import NO_USER, Peer, identity, printable
-from ._ahead import Ahead
-from ._answers import ANSWERING, Answer, Answers, Identifier
 from ._authentication import Authentication
+from ._billing import Billing
 from ._bridges import BRIDGE_OPTIONS, Bridge
 from ._connection import Connection, Role, State
 from ._filters import Filters
 from ._fitting import fitting, too_large
-from ._five import FOR_EVER, MQTT5, AtMostOnce, Five, seconds_of, with_reason
 from ._frames import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from ._framing import Framing
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce, Inflight
-from ._kept import KeptIdentifier, KeptSession
-from ._kept_inflight import KeptInflight
 from ._leaving import PEEK_BYTES, disconnect_has_come, has_disconnect
 from ._log_ins import Checked
+from ._lookahead import Lookahead
+from ._mqtt5 import FOR_EVER, MQTT5, AtMostOnce, Mqtt5, seconds_of, with_reason
 from ._options import (
     HIGHEST_QOS,
     RETAIN_HANDLING,
@@ -86,10 +84,12 @@ from ._packets import (
     encode_publish,
 )
 from ._packets5 import PROTOCOL_LEVEL_5
-from ._payers import Payers
 from ._permissions import Writable, lost_shares, not_readable
+from ._persistent_inflight import PersistentInflight
+from ._persistent_sessions import PersistentIdentifier, PersistentSession
 from ._place import Place, take_place
 from ._properties import NO_PROPERTIES, Properties
+from ._publisher_acks import ANSWERING, Identifier, PublisherAck, PublisherAcks
 from ._reasons import Reason, ReasonedError, reason_of
 from ._reframe import as_mqtt311
 from ._replays import Replays
@@ -171,11 +171,40 @@ class MqttSession(Session["MqttServer", Account | None]):
     """
 
     __slots__ = (
-        "_ahead", "_answers", "_at_least_once", "_authentication", "_awaiting", "_bridge",
-        "_checked", "_connection", "_ends_at", "_five", "_inflight", "_kept", "_key", "_listener",
-        "_most", "_observations", "_parting", "_payers", "_peer", "_place", "_replays", "_rights",
-        "_shares", "_short", "_single", "_single_topic", "_steps", "_undecided", "_user", "_way",
-        "_will", "_will_place", "_writable", "client_id",
+        "_ahead",
+        "_answers",
+        "_at_least_once",
+        "_authentication",
+        "_awaiting",
+        "_bridge",
+        "_checked",
+        "_connection",
+        "_ends_at",
+        "_inflight",
+        "_kept",
+        "_key",
+        "_listener",
+        "_most",
+        "_mqtt5",
+        "_observations",
+        "_parting",
+        "_payers",
+        "_peer",
+        "_place",
+        "_replays",
+        "_rights",
+        "_shares",
+        "_short",
+        "_single",
+        "_single_topic",
+        "_steps",
+        "_undecided",
+        "_user",
+        "_way",
+        "_will",
+        "_will_place",
+        "_writable",
+        "client_id",
     )  # fmt: skip
 
     _unacknowledged_are = "publications with QoS 1 were not acknowledged"
@@ -193,7 +222,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             max_connect_size=settings.max_connect_size,
         )
         # What there is besides if it speaks MQTT 5; and who stands before its outlet then.
-        self._five: Five | None = None
+        self._mqtt5: Mqtt5 | None = None
         self._bridge: Bridge | None = None
         self._way: Recipient = self.outlet
         # What it is told if it is cut; there are few reasons but that it does not keep up.
@@ -201,7 +230,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         # How much is looked at for one run; 0: all that there is.
         self._most = 0
         # What came while it waited, until all that is whole of it has been taken up.
-        self._ahead: Ahead | None = None
+        self._ahead: Lookahead | None = None
         self.client_id = ""
         # What it is known by to the server: its identifier, and its user if that is verified.
         self._key = ""
@@ -218,17 +247,17 @@ class MqttSession(Session["MqttServer", Account | None]):
         self._authentication: Authentication | None = None
         # When that is over, on the ledger's clock.
         self._ends_at: float | None = None
-        self._inflight: Inflight | KeptInflight | None = None
-        self._kept: KeptSession | None = None
+        self._inflight: Inflight | PersistentInflight | None = None
+        self._kept: PersistentSession | None = None
         self._at_least_once: AtLeastOnce | None = None
-        self._answers: Answers | None = None
+        self._answers: PublisherAcks | None = None
         self._awaiting: AwaitingRelease | None = None
         # Its will, and what that takes.
         self._will: LastWill | None = None
         self._will_place: WillPlace | None = None
         # Whose it is; who pays for what it publishes; and which of these it waits for.
         self._peer = Peer(listener, NO_USER, "")
-        self._payers: Payers | None = None
+        self._payers: Billing | None = None
         # What it may publish and read, and the routes of the former; None: everything.
         self._rights: Rights | None = None
         self._writable: Writable | None = None
@@ -313,7 +342,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._server.kept.keeping.hurry()
             while answers and not self._eof:  # noqa: ASYNC110 (as the other one)
                 await trio.sleep(FLUSH_POLL_SECONDS)
-        if isinstance(self._inflight, KeptInflight) and self._server.keeps_for_later:
+        if isinstance(self._inflight, PersistentInflight) and self._server.keeps_for_later:
             self._inflight.pause()
         if self._shares is not None and self._server.keeps_for_later:
             self._shares.pause()
@@ -376,7 +405,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             return True
         return False
 
-    def _unacknowledged(self) -> Inflight | KeptInflight | None:
+    def _unacknowledged(self) -> Inflight | PersistentInflight | None:
         return self._inflight
 
     def _withdraw(self, reason: str) -> None:
@@ -459,7 +488,9 @@ class MqttSession(Session["MqttServer", Account | None]):
         for payer in () if payers is None else payers.close():
             self._server.tree.close(payer)
 
-    def _delays(self, will: LastWill, kept: KeptSession | None, place: WillPlace | None) -> bool:
+    def _delays(
+        self, will: LastWill, kept: PersistentSession | None, place: WillPlace | None
+    ) -> bool:
         """Let a will wait if it is to; only while its session is kept does it (3.1.3.2.2)."""
         delay = will.delay
         if not delay or kept is None or kept.expiry == 0 or self._server.stopping:
@@ -533,7 +564,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if not payers.by_topic or position >= len(buffer) or buffer[position] & 0xF0 != PUBLISH:
             return payers.own
         key = topic_key(buffer, position)
-        if key == NO_TOPIC and self._five is not None:
+        if key == NO_TOPIC and self._mqtt5 is not None:
             key = self._connection.aliased_key(position)
         return payers.own if key is None else payers.of_key(key)
 
@@ -570,7 +601,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         ahead = self._ahead
         data = b""
         if ahead is None:
-            ahead = self._ahead = Ahead(reasons=connection.version == PROTOCOL_LEVEL_5)
+            ahead = self._ahead = Lookahead(reasons=connection.version == PROTOCOL_LEVEL_5)
             data = connection.take_unparsed()
         allowance = LOOK_AHEAD_BYTES
         while True:
@@ -604,7 +635,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             if self.outlet.blocked:
                 allowance -= len(data)
 
-    async def _add_ahead(self, ahead: Ahead, data: bytes) -> bool:
+    async def _add_ahead(self, ahead: Lookahead, data: bytes) -> bool:
         """Keep what came, and handle what overtakes; False if the connection has ended.
 
         Cancellation: it is shielded, as what is handled has been taken out of the input.
@@ -706,7 +737,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                         account.room(),
                         connection.max_packet_size,
                         payer_of,
-                        properties=self._five is not None,
+                        properties=self._mqtt5 is not None,
                         most=self._most,
                     )
                     if is_long:
@@ -738,7 +769,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                             buffer,
                             position,
                             connection.max_packet_size,
-                            properties=self._five is not None,
+                            properties=self._mqtt5 is not None,
                         )
                     )
                 )
@@ -776,8 +807,8 @@ class MqttSession(Session["MqttServer", Account | None]):
                 return False
         return True
 
-    def _at_once(self, data: bytes) -> bool | None:
-        """See `Session._at_once`: forwards one publication that is just like the one before.
+    def _fast_path(self, data: bytes) -> bool | None:
+        """See `Session._fast_path`: forwards one publication that is just like the one before.
 
         The same as `find_run` and `_forward` would do, at half of the cost: it is most of what
         those cost who have one message in flight.
@@ -816,7 +847,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._note_single(buffer, run.topic)
         # A slice of everything is the buffer itself: no copy.
         frames = buffer[connection.position : end]
-        if self._five is None:
+        if self._mqtt5 is None:
             batch = Batch(frames, run.count, publications, run.topic)
         else:
             batch = Batch(as_mqtt311(frames), run.count, publications, run.topic)
@@ -834,7 +865,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._single_topic = topic
             self._single = None
         elif self._payers is not None and not self._payers.by_topic:
-            self._single = Single.of(packet, topic, properties=self._five is not None)
+            self._single = Single.of(packet, topic, properties=self._mqtt5 is not None)
 
     def _handle(self, packet: Packet) -> None:
         match packet:
@@ -863,12 +894,12 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Let a client go; in MQTT 5 it may want its will published, or its session kept longer."""
         if self._answers is not None:
             self._answers.close()  # nothing is sent to it any more [MQTT-3.14.4-1]
-        if isinstance(self._inflight, KeptInflight):
+        if isinstance(self._inflight, PersistentInflight):
             self._inflight.leave()
         if packet.reason == 0:
             self._will = None  # whatever may follow [MQTT-3.14.4-3]
         interval = packet.properties.session_expiry
-        five = self._five
+        five = self._mqtt5
         if interval is not None and five is not None:
             five.expiry = seconds_of(interval)
             if self._kept is not None:
@@ -912,7 +943,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _unless(self, known: bool) -> int:
         """Return what is said of a packet identifier: MQTT 5 can say that it means nothing."""
-        return 0 if known or self._five is None else Reason.PACKET_IDENTIFIER_NOT_FOUND
+        return 0 if known or self._mqtt5 is None else Reason.PACKET_IDENTIFIER_NOT_FOUND
 
     def _send(self, packet: Packet) -> None:
         """Send a packet of the connection's own, on its own account (rule 2).
@@ -923,7 +954,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         if self._connection.state is State.CLOSED:
             return
         data = self._connection.send(packet)
-        five = self._five
+        five = self._mqtt5
         largest = None if five is None else five.max_packet_size
         if largest is not None and len(data) > largest:
             fits = self._fitting(packet)
@@ -939,7 +970,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _fitting(self, packet: Packet, largest: int | None = None) -> Packet | None:
         """See `fitting`; `largest` counts where no more is known of the client."""
-        return fitting(packet, largest if self._five is None else self._five.max_packet_size)
+        return fitting(packet, largest if self._mqtt5 is None else self._mqtt5.max_packet_size)
 
     def _send_later(self, packet: Packet) -> None:
         """Send a packet that had to wait for the disk, if the client is still there."""
@@ -970,7 +1001,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         server = self._server
         settings = server.settings
         if packet.protocol_level == PROTOCOL_LEVEL_5:
-            self._five = Five(packet, Filters(), server.wall, settings.max_topic_alias)
+            self._mqtt5 = Mqtt5(packet, Filters(), server.wall, settings.max_topic_alias)
         elif packet.bridge:
             self._bridge = Bridge(server.wall)
         if len(packet.client_id.encode()) > settings.max_client_id:
@@ -1227,11 +1258,11 @@ class MqttSession(Session["MqttServer", Account | None]):
         membership = server.tree.of(peer)
         self.account = server.open_account(peer, membership.tenant)
         open_other = partial(server.open_account, peer, own=False)
-        self._payers = payers = Payers(self.account, membership, open_other)
+        self._payers = payers = Billing(self.account, membership, open_other)
         server.dealings.begin(self.outlet, name, peer.client)
         # A client that is not read may not read either: two of them are a ring (rule 11).
         self.outlet.owner = self.account
-        five = self._five
+        five = self._mqtt5
         if five is not None:
             five.is_own = payers.has
             if kept is not None:
@@ -1275,7 +1306,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         proved = self._server.settings.verifies or self._link.user is not None
         place = take_place(self._server, peer, proved=proved)
         if isinstance(place, str):
-            five = self._five is not None
+            five = self._mqtt5 is not None
             full = Reason.QUOTA_EXCEEDED if five else ConnectReturnCode.SERVER_UNAVAILABLE
             self._deny(full, place, counted=True)
         self._place = place
@@ -1296,12 +1327,12 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._will_place = server.will_room.take(will, share, standing)
         except QuotaExceededError as exc:
             full = ConnectReturnCode.SERVER_UNAVAILABLE
-            self._deny(full if self._five is None else Reason.QUOTA_EXCEEDED, str(exc))
+            self._deny(full if self._mqtt5 is None else Reason.QUOTA_EXCEEDED, str(exc))
         return will
 
-    def _welcome(self, packet: Connect, kept: KeptSession | None) -> Properties:
+    def _welcome(self, packet: Connect, kept: PersistentSession | None) -> Properties:
         """Return what a client that speaks MQTT 5 is told when it is let in (section 3.2.2.3)."""
-        five = self._five
+        five = self._mqtt5
         if five is None:
             return NO_PROPERTIES
         server = self._server
@@ -1357,7 +1388,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         settings = self._server.settings
         return settings.verifies and not settings.anonymous
 
-    def _find_session(self, packet: Connect, name: str) -> tuple[KeptSession | None, bool]:
+    def _find_session(self, packet: Connect, name: str) -> tuple[PersistentSession | None, bool]:
         """Take up the client's session, or begin one that is kept; and say whether there was one.
 
         Raises:
@@ -1366,7 +1397,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         sessions = self._server.kept
         if sessions is None:
             return None, False
-        five = self._five
+        five = self._mqtt5
         session = sessions.find(self.client_id, self._user, adopts=self._adopts)
         if packet.clean_session:
             if session is not None:
@@ -1392,7 +1423,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             session.expiry = self._server.expiry_of(five.expiry)
         return session, present
 
-    def _attach(self, session: KeptSession) -> Iterator[None]:
+    def _attach(self, session: PersistentSession) -> Iterator[None]:
         """Have what is kept for the client go to this connection, one filter in each step.
 
         Raises:
@@ -1412,11 +1443,11 @@ class MqttSession(Session["MqttServer", Account | None]):
             self._refuse(ConnectReturnCode.SERVER_UNAVAILABLE, why)
             raise RemoteProtocolError(why) from exc
 
-    def _resume_session(self, session: KeptSession) -> None:
+    def _resume_session(self, session: PersistentSession) -> None:
         """Go on where the client's last connection has ended [MQTT-4.4.0-1]."""
         session.resume_releasing(lambda packet_id: self._send_later(PubRel(packet_id)))
         self._awaiting = session.awaiting
-        inflight = KeptInflight(
+        inflight = PersistentInflight(
             session,
             self.outlet,
             self._window(),
@@ -1444,17 +1475,17 @@ class MqttSession(Session["MqttServer", Account | None]):
         return disconnect_has_come(self._link.sock)
 
     @property
-    def _selects(self) -> Five | Bridge | None:
+    def _selects(self) -> Mqtt5 | Bridge | None:
         """What selects publications for the client, if something does."""
-        return self._bridge if self._five is None else self._five
+        return self._bridge if self._mqtt5 is None else self._mqtt5
 
     def _framing(self) -> Framing:
-        return Framing(self._server.wall) if self._five is None else self._five
+        return Framing(self._server.wall) if self._mqtt5 is None else self._mqtt5
 
     def _window(self) -> int:
         """Return how much may be under way to the client that it has not acknowledged."""
         most = self._server.settings.max_inflight
-        return most if self._five is None else min(most, self._five.receive_maximum)
+        return most if self._mqtt5 is None else min(most, self._mqtt5.receive_maximum)
 
     # -- PUBLISH --------------------------------------------------------------------------------
 
@@ -1465,15 +1496,15 @@ class MqttSession(Session["MqttServer", Account | None]):
         server.counters.received += 1
         packet_id = packet.packet_id
         kept = self._kept
-        answer: Answer | None = None
+        answer: PublisherAck | None = None
         duplicate = False
         if packet.qos:
             answers = self._answers
             if answers is None:
-                refusal = None if self._five is None else self._refusal
+                refusal = None if self._mqtt5 is None else self._refusal
                 note = partial(server.ledger.faults.note, self, ANSWERING)
-                answers = self._answers = Answers(self._send, self.cut, refusal, note)
-            if self._five is not None:
+                answers = self._answers = PublisherAcks(self._send, self.cut, refusal, note)
+            if self._mqtt5 is not None:
                 self._check_receive_maximum(answers, packet)
             if packet.qos == 1:
                 answer = answers.begin(PubAck(packet_id))
@@ -1488,19 +1519,19 @@ class MqttSession(Session["MqttServer", Account | None]):
                     return
                 identifier: Identifier | None = None
                 if kept is not None and not duplicate:
-                    identifier = KeptIdentifier(kept, packet_id)
+                    identifier = PersistentIdentifier(kept, packet_id)
                 answer = answers.begin(PubRec(packet_id), identifier)
                 if identifier is not None and kept is not None:
                     kept.begun(packet_id, answer)
         if not duplicate:
-            if self._five is None:
+            if self._mqtt5 is None:
                 publication = Publication(packet.topic, packet.payload, packet.qos, packet.retain)
             else:
                 publication = server.publication(packet)
             payer = account if self._payers is None else self._payers.of(packet.topic)
             unrouted = server.dataspace.unrouted
             refused = server.publish(payer, publication, answer, self._rights)
-            if answer is not None and self._five is not None:
+            if answer is not None and self._mqtt5 is not None:
                 answer.note_reached(server.dataspace.unrouted == unrouted)
             if refused is not None:
                 # 3.1.1 has no way to say so but to close; the publication is acknowledged and
@@ -1509,7 +1540,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 self.complain(f"a publication was dropped: {refused.why}")
                 if refused.reason is Reason.NOT_AUTHORIZED:
                     server.authority.denied.publish += 1
-                if answer is not None and self._five is not None:
+                if answer is not None and self._mqtt5 is not None:
                     answer.refuse_with(self._refusal(answer.packet, refused.why, refused.reason))
         if answer is not None:
             if packet.retain and server.keeps_for_later and server.kept is not None:
@@ -1518,7 +1549,7 @@ class MqttSession(Session["MqttServer", Account | None]):
             # Only now is it accepted (rule 7): it has been handed over, or counted as rejected.
             answer.handed_over()
 
-    def _check_receive_maximum(self, answers: Answers, packet: Publish) -> None:
+    def _check_receive_maximum(self, answers: PublisherAcks, packet: Publish) -> None:
         """See that a client that speaks MQTT 5 has no more under way than it was told it may.
 
         Raises:
@@ -1539,7 +1570,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         self, packet: PubAck | PubRec, why: str, reason: Reason = Reason.QUOTA_EXCEEDED
     ) -> PubAck | PubRec:
         """Return the acknowledgement that says why a publication was not taken (MQTT 5)."""
-        five = self._five
+        five = self._mqtt5
         properties = NO_PROPERTIES if five is None else five.explain(why)
         if isinstance(packet, PubRec):
             # The exchange is over: the identifier may mean another publication (section 4.3.3).
@@ -1557,7 +1588,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         settings = server.settings
         account = self.account
         assert account is not None
-        five = self._five
+        five = self._mqtt5
         identifier = next(iter(packet.properties.subscription_ids), 0)
         faults: dict[str, tuple[str, int]] = {}
         # Of equal filters in one packet the last counts; to do what the others say first would let
@@ -1654,12 +1685,12 @@ class MqttSession(Session["MqttServer", Account | None]):
             except QuotaExceededError as exc:
                 return str(exc)
             self._observations[text] = observation
-            if self._five is not None:
-                self._five.filters.add(text, told, identifier)
-        if self._five is not None:
+            if self._mqtt5 is not None:
+                self._mqtt5.filters.add(text, told, identifier)
+        if self._mqtt5 is not None:
             # What is queued may have the identifiers of more than there are now.
             outlet = self.outlet
-            outlet.framing_bytes = max(outlet.framing_bytes, self._five.framing_bytes)
+            outlet.framing_bytes = max(outlet.framing_bytes, self._mqtt5.framing_bytes)
         handling = options & RETAIN_HANDLING
         if (
             len(server.dataspace.retained)
@@ -1692,7 +1723,7 @@ class MqttSession(Session["MqttServer", Account | None]):
                 filter as any other, which may be refused.
         """
         malformed = shared_fault(text)
-        if malformed is not None and self._five is not None:
+        if malformed is not None and self._mqtt5 is not None:
             raise ReasonedError(malformed, Reason.PROTOCOL_ERROR)
         if not self._server.settings.max_share_groups:
             no = "there are no shared subscriptions here (max_share_groups)"
@@ -1709,7 +1740,7 @@ class MqttSession(Session["MqttServer", Account | None]):
     def _sharing(self) -> Shares:
         if self._shares is None:
             self._shares = Shares(
-                self._server.groups, self._peer, self.outlet, self._five, self._kept, self.cut
+                self._server.groups, self._peer, self.outlet, self._mqtt5, self._kept, self.cut
             )
         return self._shares
 
@@ -1742,7 +1773,7 @@ class MqttSession(Session["MqttServer", Account | None]):
 
     def _acked(self, granted: int) -> Recipient | None:
         """Return who takes what this client is to acknowledge, for a subscription."""
-        assert not isinstance(self._inflight, KeptInflight)
+        assert not isinstance(self._inflight, PersistentInflight)
         acked = (None, self._at_least_once, self._inflight)[granted]
         selects = self._selects
         return acked if acked is None or selects is None else Selecting(acked, selects.select)
@@ -1751,7 +1782,7 @@ class MqttSession(Session["MqttServer", Account | None]):
         """Unsubscribe from one filter in each step; say so when that is done."""
         account = self.account
         assert account is not None
-        five = self._five
+        five = self._mqtt5
         reasons = tuple(
             0 if self._has_subscribed(text) else Reason.NO_SUBSCRIPTION_EXISTED
             for text in packet.filters
@@ -1773,6 +1804,6 @@ class MqttSession(Session["MqttServer", Account | None]):
             return self._kept.unsubscribed(text)
         if shares is not None and text in shares.standing:
             return shares.standing.pop(text)
-        if self._five is not None:
-            self._five.filters.remove(text)
+        if self._mqtt5 is not None:
+            self._mqtt5.filters.remove(text)
         return self._observations.pop(text, None)

@@ -40,9 +40,9 @@ from ...dataspace.queues import (
 from .._partings import Steps
 from .._tenants import Peer, peer_of, printable
 from ._filters import Filters
-from ._five import AtMostOnce, Five, identifier_bytes
 from ._framing import Framing
 from ._handed import Taker, end
+from ._mqtt5 import AtMostOnce, Mqtt5, identifier_bytes
 from ._options import HIGHEST_QOS, RETAIN_AS_PUBLISHED
 from ._runs import part_run
 from ._topics import SHARED_PREFIX, SharedFilter, filter_of, shared_parts
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ...dataspace import Dataspace
     from ...dataspace.queues import Binding
     from .._outlet import Outlet
-    from ._kept import KeptSession
+    from ._persistent_sessions import PersistentSession
     from ._server import MqttServer
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
@@ -109,7 +109,7 @@ class SharedMember(Member):
         name: str,
         outlet: Outlet,
         taker: Taker | None,
-        kept: KeptSession | None,
+        kept: PersistentSession | None,
         on_cut: Any,
     ) -> None:
         super().__init__(name, PrefetchWindow() if taker is None else taker.room)
@@ -125,7 +125,7 @@ class SharedMember(Member):
         self.granted = 0
 
     def set_options(
-        self, text: str, options: int, identifier: int, five: Five | None, framing: Framing
+        self, text: str, options: int, identifier: int, five: Mqtt5 | None, framing: Framing
     ) -> None:
         """Note what the client has subscribed with; also anew."""
         self.granted = options & HIGHEST_QOS
@@ -197,7 +197,7 @@ class SharedMember(Member):
             self._unsent = 0
             outlet.send_now()
 
-    def _move(self, delivery: Delivery, publication: Publication, kept: KeptSession) -> None:
+    def _move(self, delivery: Delivery, publication: Publication, kept: PersistentSession) -> None:
         """Put what the client is to have exactly once into its session's queue.
 
         In the step in which it leaves the group's: so both are written, or neither is.
@@ -241,7 +241,7 @@ class SharedGroup:
         self._binding: Binding | None = None
         self.key = key
         self.group = group
-        self.kept: dict[KeptSession, int] = {}
+        self.kept: dict[PersistentSession, int] = {}
         self.shelf = shelf
         self.short_since: float | None = None
 
@@ -260,12 +260,12 @@ class SharedGroup:
         """How many members are away: their sessions are kept."""
         return sum(session.left is not None for session in self.kept)
 
-    def keep(self, session: KeptSession, granted: int) -> None:
+    def keep(self, session: PersistentSession, granted: int) -> None:
         """Note that a session has a part in it, as long as it is kept."""
         self.kept[session] = granted
         self.look()
 
-    def forget(self, session: KeptSession) -> None:
+    def forget(self, session: PersistentSession) -> None:
         """Note that a session is over, or has no part in it any more."""
         if self.kept.pop(session, None) is not None:
             self.look()
@@ -313,7 +313,7 @@ class SharedGroup:
             group.work()
 
     def tick(self, now: float, patience: float, stuck: StuckPolicy) -> None:
-        """Do what is due; see `KeptSessions.tick`."""
+        """Do what is due; see `PersistentSessions.tick`."""
         group = self.group
         if self.kept or group.members:
             if not (len(group) or group.unacked):
@@ -395,7 +395,7 @@ class SharedGroups:
             found = self.by_key[key] = self._make(key)
         return found
 
-    def of_session(self, session: KeptSession, text: str) -> SharedGroup:
+    def of_session(self, session: PersistentSession, text: str) -> SharedGroup:
         """Return the group that a kept session has a part in."""
         return self.of(self.key_of(peer_of(session.name, printable(session.client_id)), text))
 
@@ -484,8 +484,16 @@ class Shares:
     """
 
     __slots__ = (
-        "_five", "_groups", "_joining", "_kept", "_members", "_on_cut", "_outlet", "_peer",
-        "_stopped", "standing",
+        "_groups",
+        "_joining",
+        "_kept",
+        "_members",
+        "_mqtt5",
+        "_on_cut",
+        "_outlet",
+        "_peer",
+        "_stopped",
+        "standing",
     )  # fmt: skip
 
     def __init__(
@@ -493,14 +501,14 @@ class Shares:
         groups: SharedGroups,
         peer: Peer,
         outlet: Outlet,
-        five: Five | None,
-        kept: KeptSession | None,
+        five: Mqtt5 | None,
+        kept: PersistentSession | None,
         on_cut: Any,
     ) -> None:
         self._groups = groups
         self._peer = peer
         self._outlet = outlet
-        self._five = five
+        self._mqtt5 = five
         self._kept = kept
         self._on_cut = on_cut
         self._members: dict[str, tuple[SharedGroup, SharedMember]] = {}
@@ -562,7 +570,7 @@ class Shares:
             member = SharedMember(self._peer.name, self._outlet, takes, self._kept, self._on_cut)
         else:
             member = found[1]
-        member.set_options(filter_of(text), options, identifier, self._five, Framing(server.wall))
+        member.set_options(filter_of(text), options, identifier, self._mqtt5, Framing(server.wall))
         if anew:
             group = self._groups.of(self._groups.key_of(self._peer, text))
             self._members[text] = group, member

@@ -19,7 +19,7 @@ from .._flusher import Flusher
 from .._link import Link
 from .._server import TICK_SECONDS, Server
 from .._tenants import Peer
-from .._ticks import next_tick
+from .._ticker import next_tick
 from ..acl import Authority, Rights
 from ._disk import SubscriptionDisk
 from ._entrance import Doorkeeper

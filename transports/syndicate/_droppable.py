@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...accounts import StuckPolicy
+from .._backlog_messages import Frame
 from .._errors import RemoteProtocolError
-from .._kept_messages import Frame
 from ._scan import MESSAGE, SEQUENCE, Scanner, event_parts
 
 ABLE: Final = frozenset(
@@ -35,7 +35,7 @@ def _scanner() -> Scanner:
 
 
 class Messages:
-    """See `.._kept_messages.Framing`. Frames have no keys.
+    """See `.._backlog_messages.Framing`. Frames have no keys.
 
     Args:
         websocket: Whether each packet is in a message of a WebSocket.

@@ -16,7 +16,7 @@ from .._admission import Admission
 from .._flusher import Flusher
 from .._link import Link
 from .._server import Server
-from .._subscription_policies import SubscriptionPolicies, Treatment
+from .._subscription_policies import PolicyRule, SubscriptionPolicies
 from ._entities import DataspaceEntity, Entity, Gatekeeper
 from ._session import SyndicateSession
 from ._settings import SyndicateSettings
@@ -54,7 +54,7 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
         self.policies = SubscriptionPolicies(
-            settings.subscription_policies, Treatment(settings.stuck, settings.patience)
+            settings.subscription_policies, PolicyRule(settings.stuck, settings.patience)
         )
 
     def handle(

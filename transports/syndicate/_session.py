@@ -21,16 +21,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from ...accounts import Account
-from .._behind import Dealing
 from .._errors import RemoteProtocolError
 from .._link import Link
 from .._need_data import NEED_DATA, NeedData
+from .._outlet_backlog import ConsumerPolicy
 from .._session import LOOK_AHEAD_PAUSE_SECONDS, Session
 from .._tenants import NO_USER, Peer
 from ..websocket import GOING_AWAY, NORMAL_CLOSURE, PROTOCOL_ERROR, WebSocket
 from ._connection import Connection, Frame, State
-from ._credit import DO, Credited
-from ._crediting import Crediting
 from ._droppable import ABLE, Messages
 from ._entities import Answer, Attenuated, Entity, Inert, Proxy
 from ._membrane import Membrane
@@ -42,6 +40,8 @@ from ._runs import SingleMessage, Template, Templates, ToldAs, find_run, make_te
 from ._scan import MESSAGE, EventParts
 from ._sender import Sender
 from ._values import WireValue, value_at
+from ._wire_credit import DO, Credited
+from ._wire_crediting import Crediting
 from ._writer import Writer
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         if treatments.policies <= ABLE:
             self.outlet.keep = settings.behind
             framing = Messages(websocket=websocket)
-            self.outlet.deal_by(Dealing(treatments, framing, limit=settings.behind_limit))
+            self.outlet.deal_by(ConsumerPolicy(treatments, framing, limit=settings.behind_limit))
         self._connection = Connection(
             max_packet_size=settings.max_packet_size,
             max_text_size=settings.max_text_size,

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from clearfunds.accounts import Ledger
 from clearfunds.pipeline.journal import JournalCollector, JournalSettings, open_journal
-from clearfunds.transports import Beside, label_of
+from clearfunds.transports import Companion, label_of
 
 from ._types import OptionalCount, OptionalSeconds, Seconds, Size
 
@@ -69,7 +69,7 @@ class Journal:
         ),
     ] = _DEFAULTS.readers
 
-    def beside(self) -> Beside | None:
+    def beside(self) -> Companion | None:
         """Return what keeps it beside a relay; None if there is to be none.
 
         Raises:

@@ -12,7 +12,7 @@ from clearfunds.transports.mqtt import MAX_PACKET_ID
 
 from ._account_limit import AccountLimits
 from ._subscription_policy import SubscriptionPolicies
-from ._tenant import AccountRates, Tenants
+from ._tenant_options import AccountRates, Tenants
 from ._types import (
     Count,
     OptionalCount,

@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from clearfunds._cli._top._outputs import View
 from clearfunds._cli._top._screen import Room, screen
-from clearfunds._cli._top._words import (
+from clearfunds._cli._top._top_words import (
     duration,
     first_line,
     incident_sentence,

@@ -23,7 +23,7 @@ from clearfunds.pipeline._errors import (
     RelayError,
 )
 from clearfunds.pipeline.source import BatchReader, StreamReader
-from clearfunds.pipeline.source import _relay as connections
+from clearfunds.pipeline.source import _relay_reader as connections
 from clearfunds.pipeline.source._options import batch_options, stream_options
 from clearfunds.range_client import RangeReader, Ticket
 from tests.pipeline.relays import RelayProcess

@@ -25,9 +25,9 @@ from clearfunds.accounts import (
 )
 from clearfunds.dataspace import Mailbox
 from clearfunds.transports.http import Pages, Request
+from clearfunds.transports.http._cooperative import STRETCH_SECONDS, Pace
 from clearfunds.transports.http._events import EventStream, event, retry
 from clearfunds.transports.http._live import BROWSERS_MAX, SHARE_MAX, LivePage, Sampler
-from clearfunds.transports.http._pace import STRETCH_SECONDS, Pace
 from clearfunds.transports.http._survey import (
     ACCOUNTS_MAX,
     HOLDERS_MAX,

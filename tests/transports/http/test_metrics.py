@@ -45,9 +45,9 @@ from clearfunds.transports.http import (
     TransportCounts,
 )
 from clearfunds.transports.http import _debts as debts_module
+from clearfunds.transports.http._cooperative import Pace
 from clearfunds.transports.http._debts import SHARE_MAX, SteppedDebts
 from clearfunds.transports.http._loop_lag import EVERY_SECONDS, LoopLag
-from clearfunds.transports.http._pace import Pace
 from clearfunds.transports.http._process import ProcessFigures
 from dashboards import metrics_reference as reference
 

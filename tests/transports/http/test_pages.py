@@ -37,8 +37,8 @@ from clearfunds.transports.http import (
     serve_pages,
 )
 from clearfunds.transports.http._audit import audit
+from clearfunds.transports.http._cooperative import STRETCH_SECONDS, Pace
 from clearfunds.transports.http._exposition import Family, format_labels
-from clearfunds.transports.http._pace import STRETCH_SECONDS, Pace
 from tests.programs import needs
 
 if TYPE_CHECKING:

@@ -673,7 +673,7 @@ async def machine(which: str) -> AsyncGenerator[Machine]:
     """Make one of `RELAYS`, whose steps are short, so that many things come in between."""
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for module in ("_flusher", "_session", "_at_once", "credit._session"):
+        for module in ("_flusher", "_session", "_direct_send", "credit._session"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
         patch.setattr("clearfunds.transports._server.TICK_SECONDS", 0.02)
         patch.setattr(Work, "is_over", now_and_then())

@@ -24,17 +24,17 @@ from clearfunds.transports.mqtt import (
 )
 from clearfunds.transports.mqtt._aliases import PATIENCE, Aliases
 from clearfunds.transports.mqtt._filters import Filters
-from clearfunds.transports.mqtt._five import Five
+from clearfunds.transports.mqtt._mqtt5 import Mqtt5
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import SECONDS, running
 
 LONG = "site/hall/machine/sensor/temperature"
 
 
-def five(most: int, *, allowed: int = 10, **said: Any) -> Five:
+def five(most: int, *, allowed: int = 10, **said: Any) -> Mqtt5:
     properties = Properties(topic_alias_maximum=most, **said)
     connect = Connect("c", protocol_level=5, properties=properties)
-    return Five(connect, Filters(), lambda: 0.0, allowed)
+    return Mqtt5(connect, Filters(), lambda: 0.0, allowed)
 
 
 def accepted(most: int) -> Connection:

@@ -24,16 +24,16 @@ from clearfunds.dataspace import Dataspace, Mailbox, Observation, Publication
 from clearfunds.dataspace.queues import MemoryShelf
 from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports.mqtt._framing import Framing
-from clearfunds.transports.mqtt._kept import (
-    SESSION_PREFIX,
-    KeptSession,
-    KeptSessions,
-    KeptSettings,
-    _KeptValue,  # pyright: ignore[reportPrivateUsage]
-)
-from clearfunds.transports.mqtt._kept_inflight import KeptInflight
 from clearfunds.transports.mqtt._options import NO_LOCAL, RETAIN_AS_PUBLISHED
 from clearfunds.transports.mqtt._packets import Publish, decode, encode_publish
+from clearfunds.transports.mqtt._persistent_inflight import PersistentInflight
+from clearfunds.transports.mqtt._persistent_sessions import (
+    SESSION_PREFIX,
+    PersistenceSettings,
+    PersistentSession,
+    PersistentSessions,
+    _KeptValue,  # pyright: ignore[reportPrivateUsage]
+)
 
 NAME = "l/u/c"
 KEY = SESSION_PREFIX + "c"
@@ -94,12 +94,12 @@ class Bench:
         server = self.ledger.open("server", limit=NO_LIMIT)
         self.tree = AccountTree(server)
         self.at_rest = self.ledger.open("kept", limit=NO_LIMIT, at_rest="ram")
-        self.sessions = KeptSessions(
+        self.sessions = PersistentSessions(
             self.dataspace,
             self.keeping,
             self.tree,
             self.at_rest,
-            KeptSettings(
+            PersistenceSettings(
                 expiry=expiry,
                 max_sessions=10,
                 max_queued=None,
@@ -121,7 +121,7 @@ class Bench:
     def own(self, account: Account) -> bool:
         return account in (self.client, self.payer)
 
-    def session(self, *, v5: bool = True) -> KeptSession:
+    def session(self, *, v5: bool = True) -> PersistentSession:
         session = self.sessions.find("c") or self.sessions.create("c", NAME)
         assert session is not None
         own = self.own if v5 else None
@@ -129,11 +129,11 @@ class Bench:
             pass
         return session
 
-    def detach(self, session: KeptSession) -> None:
+    def detach(self, session: PersistentSession) -> None:
         for step in session.detaching(self.client):
             step()
 
-    def subscribe(self, session: KeptSession, text: str, qos: int, **options: int) -> None:
+    def subscribe(self, session: PersistentSession, text: str, qos: int, **options: int) -> None:
         with self.client.turn() as turn:
             observation = session.observe(turn, text, qos, self.mailbox)
         session.subscribed(text, qos, observation, **options)
@@ -145,10 +145,12 @@ class Bench:
             turn.publish(self.dataspace, Publication(topic, b"1", **fields))
         self.ledger.audit()
 
-    def way(self, session: KeptSession, window: int = 4, **more: Any) -> tuple[Way, KeptInflight]:
+    def way(
+        self, session: PersistentSession, window: int = 4, **more: Any
+    ) -> tuple[Way, PersistentInflight]:
         """Let what is queued go to the client; return where to, and what is under way."""
         way = Way()
-        inflight = KeptInflight(session, cast("Any", way), window, **more)
+        inflight = PersistentInflight(session, cast("Any", way), window, **more)
         inflight.begin(lambda _: None)
         session.shelf.settle()
         return way, inflight

@@ -10,15 +10,15 @@ from clearfunds.transports._tenants import Peer
 from clearfunds.transports.acl import Acl, Authority, parse_acl
 from clearfunds.transports.mqtt import Connect
 from clearfunds.transports.mqtt._filters import Filters
-from clearfunds.transports.mqtt._five import Five
 from clearfunds.transports.mqtt._framing import Framing
+from clearfunds.transports.mqtt._mqtt5 import Mqtt5
 from clearfunds.transports.mqtt._permissions import Readable
 
 WALL = 1_000.0
 
 
 @pytest.mark.parametrize(
-    "framing", [Framing(lambda: WALL), Five(Connect(protocol_level=5), Filters(), lambda: WALL)]
+    "framing", [Framing(lambda: WALL), Mqtt5(Connect(protocol_level=5), Filters(), lambda: WALL)]
 )
 def test_packets_are_made_of_what_may_be_read(framing: Framing) -> None:
     acl = Acl.from_text("topic read a\n")

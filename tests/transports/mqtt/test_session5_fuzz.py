@@ -49,7 +49,7 @@ from clearfunds.transports.mqtt import (
     encode5,
 )
 from clearfunds.transports.mqtt._frames import find_frame
-from clearfunds.transports.mqtt._kept import KeptSessions, KeptSettings
+from clearfunds.transports.mqtt._persistent_sessions import PersistenceSettings, PersistentSessions
 from clearfunds.transports.mqtt._server import MqttServer
 from clearfunds.transports.queues import open_ram_shelves
 from tests.transports.mqtt.test_session_fuzz import SETTINGS, TENANTS, drain
@@ -386,12 +386,12 @@ async def feed(
         server = MqttServer(Dataspace(ledger, max_retained=3), flusher, account, mqtt, tree=tree)
         server.wall = server.dataspace.retained.wall = wall
         at_rest = ledger.open("kept", limit=Limit(items=None, bytes=50_000), at_rest="ram")
-        server.kept = KeptSessions(
+        server.kept = PersistentSessions(
             server.dataspace,
             shelves,
             tree,
             at_rest,
-            KeptSettings(
+            PersistenceSettings(
                 expiry=40.0,
                 max_sessions=2,
                 max_queued=4,

@@ -466,7 +466,7 @@ async def machine(which: str, look: int = 1) -> AsyncGenerator[Machine]:
     settings: dict[str, Any] = {**SMALL, **RELAYS[which]}
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for module in ("_flusher", "_session", "_at_once", "credit._session"):
+        for module in ("_flusher", "_session", "_direct_send", "credit._session"):
             patch.setattr(f"clearfunds.transports.{module}.OUTLETS_A_STEP", 1)
         patch.setattr(Work, "is_over", now_and_then())
         if settings.get("acl"):

@@ -39,7 +39,7 @@ async def powered(files: FakeFiles, **settings: Any) -> AsyncGenerator[RunningRe
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("clearfunds.transports._relay.Relay", Kept)
             shelves = partial(open_shelves, files=files)
-            patch.setattr("clearfunds.transports._keeping.open_shelves", shelves)
+            patch.setattr("clearfunds.transports._persistence.open_shelves", shelves)
             addresses: RelayAddresses = await nursery.start(
                 partial(serve_relay, RelaySettings(**settings))
             )

@@ -32,7 +32,7 @@ from clearfunds.transports.mqtt import (
     encode,
 )
 from clearfunds.transports.mqtt._session import MqttSession
-from clearfunds.transports.mqtt._throttled import topic_of
+from clearfunds.transports.mqtt._throttle_notices import topic_of
 from tests.programs import needs
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.mqtt.users import user_line

@@ -23,7 +23,7 @@ from clearfunds.transports.mqtt import (
     SubAck,
     Subscribe,
 )
-from clearfunds.transports.mqtt._kept import KeptSession, KeptSessions
+from clearfunds.transports.mqtt._persistent_sessions import PersistentSession, PersistentSessions
 from tests.transports.peers import BareClient, RunningRelay, dial, log_of, running, until
 from tests.transports.relay.brokers import Broker, bodies, numbered
 
@@ -32,7 +32,7 @@ def broker(relay: RunningRelay) -> Broker:
     return Broker(relay.port, relay.relay.settings.max_inflight, "k")
 
 
-def kept(relay: RunningRelay) -> KeptSessions:
+def kept(relay: RunningRelay) -> PersistentSessions:
     sessions = relay.relay.mqtt.kept
     assert sessions is not None
     return sessions
@@ -45,7 +45,7 @@ async def connect(
     await client.stream.send_all(client.connection.send(packet))
 
 
-def session(relay: RunningRelay, name: str = "k-client") -> KeptSession:
+def session(relay: RunningRelay, name: str = "k-client") -> PersistentSession:
     return kept(relay).by_id[name]
 
 
@@ -155,7 +155,7 @@ async def test_a_boot_without_a_clock_ends_no_session(
 
     def machine(boot: str) -> None:
         clock = partial(PassedTime, wall=lambda: wall[0] * SECOND, boot=boot)
-        monkeypatch.setattr("clearfunds.transports._keeping.PassedTime", clock)
+        monkeypatch.setattr("clearfunds.transports._persistence.PassedTime", clock)
 
     machine("yesterday")
     async with on(tmp_path, session_expiry=3_600.0) as relay:

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from clearfunds._cli._top._words import first_line, incident_sentence, totals, what_next
+from clearfunds._cli._top._top_words import first_line, incident_sentence, totals, what_next
 from clearfunds.transports.mqtt import PubAck
 from tests.transports.peers import RunningRelay, connected, fetch, running, until
 from tests.transports.relay.brokers import Broker, numbered

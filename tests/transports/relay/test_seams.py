@@ -35,14 +35,18 @@ from clearfunds.transports.mqtt import (
     Will,
     encode,
 )
-from clearfunds.transports.mqtt._five import AtMostOnce
 from clearfunds.transports.mqtt._framing import Framing
 from clearfunds.transports.mqtt._inflight import Inflight
-from clearfunds.transports.mqtt._kept import KeptSession, KeptSessions, SessionQueue
-from clearfunds.transports.mqtt._kept_inflight import KeptInflight
+from clearfunds.transports.mqtt._mqtt5 import AtMostOnce
+from clearfunds.transports.mqtt._persistent_inflight import PersistentInflight
+from clearfunds.transports.mqtt._persistent_sessions import (
+    PersistentSession,
+    PersistentSessions,
+    SessionQueue,
+)
 from clearfunds.transports.mqtt._server import MqttServer
 from clearfunds.transports.mqtt._session import MqttSession
-from clearfunds.transports.mqtt._throttled import ThrottledNotices
+from clearfunds.transports.mqtt._throttle_notices import ThrottledNotices
 from clearfunds.transports.queues._spool import Spool
 from tests.transports.mqtt.peers5 import connected5
 from tests.transports.peers import (
@@ -69,7 +73,7 @@ def is_victims(each: Any) -> bool:
         each = each.last_holder
     if isinstance(each, Spool):
         each = each.holder
-    if isinstance(each, KeptInflight):
+    if isinstance(each, PersistentInflight):
         return "victim" in repr(each)
     return VICTIM in str(getattr(each, "name", each))
 
@@ -291,7 +295,7 @@ async def forget_victim(port: int) -> None:
         (SessionQueue, "take_in"),
         (SessionQueue, "ready"),
         (SessionQueue, "tick"),
-        (KeptInflight, "_deliver"),
+        (PersistentInflight, "_deliver"),
     ],
 )
 async def test_a_kept_session_that_fails(
@@ -449,7 +453,7 @@ async def test_a_deadline_that_cannot_be_looked_at(
 
 
 @pytest.mark.parametrize(
-    ("cls", "method"), [(MqttServer, "_publish_delayed"), (KeptSessions, "discard")]
+    ("cls", "method"), [(MqttServer, "_publish_delayed"), (PersistentSessions, "discard")]
 )
 async def test_what_is_due_of_clients_that_are_away(
     seam: Seam, caplog: pytest.LogCaptureFixture, cls: type, method: str
@@ -525,7 +529,7 @@ async def test_a_watch_that_fails_begins_anew(
         (MqttSession, "_part"),
         (MqttSession, "_ending"),
         (Outlet, "close"),
-        (KeptSession, "detaching"),
+        (PersistentSession, "detaching"),
         (MqttServer, "publish_will"),
     ],
 )

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from clearfunds.transports import AccountRate
-from clearfunds.transports.mqtt import Publish, _throttled, encode
-from clearfunds.transports.mqtt._throttled import NOTICES_ACCOUNT, TOPIC, topic_of
+from clearfunds.transports.mqtt import Publish, _throttle_notices, encode
+from clearfunds.transports.mqtt._throttle_notices import NOTICES_ACCOUNT, TOPIC, topic_of
 from tests.transports.peers import SECONDS, BareClient, connected, frames, running, until
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ async def test_who_does_not_read_what_it_is_told_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it does not take is owed by nobody who is read, and bounded."""
-    monkeypatch.setattr(_throttled, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(_throttled, "MAX_UNTAKEN_ITEMS", 5)
+    monkeypatch.setattr(_throttle_notices, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(_throttle_notices, "MAX_UNTAKEN_ITEMS", 5)
     async with (
         running(throttled_after=0.0, limit_items=3, server_limit_items=4) as relay,
         connected(relay.port, "pub") as pub,

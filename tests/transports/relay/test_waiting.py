@@ -27,7 +27,7 @@ from clearfunds.transports.mqtt._runs import take_acknowledgements
 from clearfunds.transports.mqtt._session import AHEAD_BYTES, MqttSession
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
 
-LOOK = "clearfunds.transports.mqtt._ahead.take_acknowledgements"
+LOOK = "clearfunds.transports.mqtt._lookahead.take_acknowledgements"
 
 DELIVERIES = 8_000
 """Many times what any of the limits allows at a time."""

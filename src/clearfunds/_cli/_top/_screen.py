@@ -10,7 +10,7 @@ from rich.text import Text
 
 from .._printable import printable
 from .._tables import bar, table
-from ._words import (
+from ._top_words import (
     alarm_sentence,
     count,
     duration,

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from .._printable import printable
-from .._top._words import count, duration, items_of, size
+from .._top._top_words import count, duration, items_of, size
 
 if TYPE_CHECKING:
     from clearfunds.transports.http._trace_json import (

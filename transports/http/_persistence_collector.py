@@ -14,8 +14,8 @@ import trio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ._cooperative import Pace
 from ._debts import due_after
-from ._pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ...dataspace.queues import QueueSums
     from ...store import Store, StoreStatistics
-    from ..mqtt._kept import KeptSessions
+    from ..mqtt._persistent_sessions import PersistentSessions
     from ..mqtt._shared import SharedGroups
 
 STORE_SECONDS: Final = 0.5
@@ -58,7 +58,7 @@ class KeptCollector(Collector):
 
     def __init__(
         self,
-        sessions: KeptSessions | None,
+        sessions: PersistentSessions | None,
         store: Store | None,
         groups: SharedGroups | None = None,
     ) -> None:

@@ -2,8 +2,8 @@
 
 Rules of this file, beyond those of every `Backlog`:
 1. A packet that the kernel has been offered a part of goes out whole.
-2. The policy of its topic applies to a message that may be dropped (`Treatments`). Everything else,
-   and messages whose policy is to wait, stay on their account, in order.
+2. The policy of its topic applies to a message that may be dropped (`PolicyRules`). Everything
+   else, and messages whose policy is to wait, stay on their account, in order.
 3. Chunks are handled whole, as they came, where possible: they are kept as one loan, or hundreds of
    messages would cost as much as each alone.
 """
@@ -19,12 +19,12 @@ import attrs
 import trio
 
 from ..accounts import JOIN_BYTES, Account, Backlog, LoanedItem, Outcome, StuckPolicy
-from ._kept_messages import Framing, KeptMessages, Room
+from ._backlog_messages import Framing, KeptMessages, Room
 from .queues._spool import OpenSpool, Spool
 
 if TYPE_CHECKING:
     from ._outlet import Outlet
-    from ._subscription_policies import Treatment, Treatments
+    from ._subscription_policies import PolicyRule, PolicyRules
 
 DEFAULT_BEHIND_LIMIT: Final = 256 << 20
 """Bytes that are kept for all lagging connections: as much as all may owe."""
@@ -41,10 +41,10 @@ STAYS: Final = (StuckPolicy.WAIT, StuckPolicy.DISCONNECT)
 
 
 @attrs.frozen(slots=True, eq=False)
-class Dealing:
+class ConsumerPolicy:
     """The policies for one slow consumer."""
 
-    treatments: Treatments
+    treatments: PolicyRules
     """The policy for each message."""
     framing: Framing
     """Tells messages from everything else."""
@@ -82,7 +82,7 @@ class OutletBacklog(Backlog):
     def __init__(
         self,
         outlet: Outlet,
-        dealing: Dealing,
+        dealing: ConsumerPolicy,
         why: str,
         fields: Mapping[str, object] | None = None,
     ) -> None:
@@ -367,7 +367,7 @@ class OutletBacklog(Backlog):
         covered = 0 if self._loan is None else self._loan.bytes
         return max(0, self._kept.nbytes - covered)
 
-    def treatments_aside(self) -> set[Treatment]:
+    def treatments_aside(self) -> set[PolicyRule]:
         """Return the treatments of messages that wait here to be sent."""
         if self._found is None:
             self._found = Found()
@@ -406,13 +406,13 @@ class Found:
     __slots__ = ("_chunks", "_loans", "_treatments")
 
     def __init__(self) -> None:
-        self._treatments: set[Treatment] = set()
+        self._treatments: set[PolicyRule] = set()
         # How many loans have been scanned, and how many chunks of the last of them.
         self._loans = self._chunks = 0
 
     def look(
-        self, dealing: Dealing, loans: Iterable[LoanedItem[Any]], outlet: Outlet
-    ) -> set[Treatment]:
+        self, dealing: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
+    ) -> set[PolicyRule]:
         """Scan new chunks; return all treatments found."""
         found = self._treatments
         if len(found) == len(dealing.treatments.every):
@@ -431,13 +431,13 @@ class Found:
 
 
 def treatments_of(
-    dealing: Dealing, loans: Iterable[LoanedItem[Any]], outlet: Outlet
-) -> set[Treatment]:
+    dealing: ConsumerPolicy, loans: Iterable[LoanedItem[Any]], outlet: Outlet
+) -> set[PolicyRule]:
     """Return the treatments of the messages in some loans of an outlet."""
     return Found().look(dealing, loans, outlet)
 
 
-def _find(found: set[Treatment], dealing: Dealing, chunks: Iterable[bytes]) -> None:
+def _find(found: set[PolicyRule], dealing: ConsumerPolicy, chunks: Iterable[bytes]) -> None:
     framing, treatments = dealing.framing, dealing.treatments
     for chunk in chunks:
         if len(found) == len(treatments.every):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from ..accounts._following import following
+from ..accounts._ticker import following
 
 
 async def next_tick(seconds: float) -> None:

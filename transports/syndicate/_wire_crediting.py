@@ -1,4 +1,4 @@
-"""Credit on the wire for one connection, in both directions (`_credit.py` says what it is)."""
+"""Credit on the wire for one connection, in both directions (`_wire_credit.py` says what it is)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...accounts import Account
-from ._credit import DO, WILL, Credited, CreditGiven, credit, credit_of
+from ._wire_credit import DO, WILL, Credited, CreditGiven, credit, credit_of
 
 if TYPE_CHECKING:
     from .._flusher import Flusher

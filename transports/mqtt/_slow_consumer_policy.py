@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...accounts import Holder, Limit
-from .._behind import Dealing
-from .._subscription_policies import SubscriptionPolicies, Treatment
+from .._outlet_backlog import ConsumerPolicy
+from .._subscription_policies import PolicyRule, SubscriptionPolicies
 from ..queues._spool import SPOOL_PREFIX, Spool
 from ._droppable import QOS_ZERO
 
 if TYPE_CHECKING:
     from .._outlet import Outlet
-    from ._kept import KeptSessions
+    from ._persistent_sessions import PersistentSessions
     from ._server import MqttServer
 
 
-class Dealings:
+class ConsumerPolicies:
     """What one relay does about its MQTT clients that are stuck.
 
     Args:
@@ -30,9 +30,9 @@ class Dealings:
         settings = server.settings
         self._server = server
         self._policies = SubscriptionPolicies(
-            settings.subscription_policies, Treatment(settings.stuck, settings.patience)
+            settings.subscription_policies, PolicyRule(settings.stuck, settings.patience)
         )
-        self._others: Dealing | None = None
+        self._others: ConsumerPolicy | None = None
         self._spools = 0
 
     def begin(self, outlet: Outlet, *names: str) -> None:
@@ -47,11 +47,11 @@ class Dealings:
         kept = self._server.kept
         open_spool = None if kept is None else self._open_spool
         if treatments.only is None or treatments.only != self._policies.default:
-            outlet.deal_by(Dealing(treatments, QOS_ZERO, open_spool, limit))
+            outlet.deal_by(ConsumerPolicy(treatments, QOS_ZERO, open_spool, limit))
             return
         others = self._others
         if others is None or (others.open_spool is None) != (kept is None):
-            others = self._others = Dealing(treatments, QOS_ZERO, open_spool, limit)
+            others = self._others = ConsumerPolicy(treatments, QOS_ZERO, open_spool, limit)
         outlet.deal_by(others)
 
     def _open_spool(
@@ -74,5 +74,5 @@ class Dealings:
         return Spool(holder, kept.keeping, account, name, on_more=on_more, on_over=on_over)
 
 
-def _limit(kept: KeptSessions) -> Limit:
+def _limit(kept: PersistentSessions) -> Limit:
     return Limit(items=kept.settings.max_queued, bytes=kept.settings.max_queued_bytes)

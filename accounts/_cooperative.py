@@ -17,7 +17,7 @@ STEP: Final = 256
 """Number of small things handled before other tasks may run."""
 
 
-def at_once(steps: Generator[None, None, T]) -> T:
+def run_to_end(steps: Generator[None, None, T]) -> T:
     """Do all of the work without a pause."""
     while True:
         try:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearfunds.accounts import StuckPolicy
-from clearfunds.transports._kept_messages import KEEPS, KeptMessages, Room
+from clearfunds.transports._backlog_messages import KEEPS, KeptMessages, Room
 from clearfunds.transports.mqtt import Publish, encode
 from clearfunds.transports.mqtt._droppable import QOS_ZERO
 from clearfunds.transports.mqtt._packets import encode_publish

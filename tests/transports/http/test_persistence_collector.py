@@ -6,7 +6,7 @@ import attrs
 import pytest
 import trio
 
-import clearfunds.transports.http._kept_collector as module
+import clearfunds.transports.http._persistence_collector as module
 from clearfunds.store import StoreStatistics
 from clearfunds.transports.http import KeptCollector
 

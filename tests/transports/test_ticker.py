@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from clearfunds.transports._ticks import next_tick
+from clearfunds.transports._ticker import next_tick
 
 
 @pytest.mark.parametrize(("begun", "seconds"), [(0.0, 0.5), (0.3, 0.5), (0.5, 0.5), (7.9, 2.0)])

@@ -13,8 +13,8 @@ from ._framing import Framing
 from ._handed import drop, end
 from ._identifiers import MAX_PACKET_ID, PacketIds
 from ._inflight import check_handshake
-from ._kept import KeptSession
 from ._permissions import Readable
+from ._persistent_sessions import PersistentSession
 
 if TYPE_CHECKING:
     from ..acl import Rights
@@ -29,7 +29,7 @@ def _stays() -> bool:
     return False
 
 
-class KeptInflight:
+class PersistentInflight:
     """What is under way to the client of a kept session, while it is connected.
 
     The same face as `Inflight`, but that nothing is held here: the queue does. What is not
@@ -50,7 +50,7 @@ class KeptInflight:
 
     def __init__(
         self,
-        session: KeptSession,
+        session: PersistentSession,
         outlet: Outlet,
         window: int,
         *,
@@ -190,7 +190,7 @@ class KeptInflight:
             end(delivery)
 
     def received(self, packet_id: int) -> bool:
-        """See `Inflight.received`; `KeptSession.received` is to follow, in the same batch."""
+        """See `Inflight.received`; `PersistentSession.received` is to follow, in the same batch."""
         delivery = self._take(packet_id, 2)
         if delivery is None:
             return False

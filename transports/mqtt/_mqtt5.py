@@ -58,7 +58,7 @@ _IDENTIFIER_BYTES: Final = 5
 """At most so much for each subscription identifier."""
 
 
-class Five(Framing):
+class Mqtt5(Framing):
     """One connection's side of MQTT 5.
 
     Args:
@@ -100,7 +100,7 @@ class Five(Framing):
         self.expiry = seconds_of(said.session_expiry or 0)
         self.tells_problems = said.request_problem_information != 0
 
-    def apart(self, filters: Filters) -> Five:
+    def apart(self, filters: Filters) -> Mqtt5:
         """Return the same of a client for a subscription that goes by itself: a shared one."""
         other = copy(self)
         other.filters = filters
@@ -262,10 +262,10 @@ class AtMostOnce(Recipient):
     And before that of a bridge, whatever it speaks.
     """
 
-    __slots__ = ("_five", "_outlet")
+    __slots__ = ("_mqtt5", "_outlet")
 
-    def __init__(self, five: Five | Bridge, outlet: Outlet) -> None:
-        self._five = five
+    def __init__(self, five: Mqtt5 | Bridge, outlet: Outlet) -> None:
+        self._mqtt5 = five
         self._outlet = outlet
 
     @property
@@ -275,7 +275,7 @@ class AtMostOnce(Recipient):
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         """See `Recipient.hold`; `item` is a `Publication`, or a `Batch` of them."""
-        outlet, five = self._outlet, self._five
+        outlet, five = self._outlet, self._mqtt5
         why = Outcome.DROPPED
         if isinstance(item, Batch):
             if five.takes_runs:

@@ -46,8 +46,8 @@ from ...accounts import (
     Turn,
     measure,
 )
+from ...accounts._cooperative import run_to_end
 from ...accounts._incidents import GivenUp
-from ...accounts._steps import at_once
 from ...dataspace import Assertion, Dataspace, Observation, Observe, Publication, TopicFilter
 from ...dataspace.queues import BackingFactory, Queue, QueueSettings, QueueSums, SteadyBacking
 from .._account_tree import AccountTree
@@ -56,12 +56,12 @@ from .._partings import Steps
 from .._passed import PassedTime
 from .._shares import fits
 from .._tenants import NO_USER, Peer, as_part, identity, peer_of, peer_of_older, printable
-from ._answers import Answer
 from ._filters import Filters
 from ._frames import MAX_REMAINING_LENGTH
 from ._identifiers import MAX_PACKET_ID, AwaitingRelease
 from ._inflight import AtLeastOnce
 from ._permissions import lost_shares
+from ._publisher_acks import PublisherAck
 from ._room import ENDED_AT_ONCE, Kept, over_share
 from ._selecting import Selecting, select_by
 from ._shared import SharedGroup, SharedGroups, stand_for, stop
@@ -130,7 +130,7 @@ class Keeping(Protocol):
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class KeptSettings:
+class PersistenceSettings:
     """How much is kept, for how long; the defaults are those of a relay's `KeepingSettings`."""
 
     expiry: float | None
@@ -288,7 +288,7 @@ class _KeptValue:
         return json.dumps(kept, separators=(",", ":")).encode()
 
 
-class KeptSession:
+class PersistentSession:
     """What is kept of one client.
 
     Attributes:
@@ -305,7 +305,7 @@ class KeptSession:
         unanswered: The answers to those of them that were not answered at once.
         releasing: The identifiers of QoS 2 whose PUBREC has come and whose PUBCOMP has not.
         rights: What its client may read, as it was last connected; None: everything.
-        left: When it was last disconnected, by `KeptSessions.wall`; None while it is not.
+        left: When it was last disconnected, by `PersistentSessions.wall`; None while it is not.
         taken_up: Whether its client is being let in, or is there: then it does not end by itself.
         short_since: Since when something waits for room while its client is away; None if nothing
             does. On the ledger's clock.
@@ -319,7 +319,7 @@ class KeptSession:
 
     def __init__(
         self,
-        sessions: KeptSessions,
+        sessions: PersistentSessions,
         client_id: str,
         name: str,
         user: str | None = None,
@@ -335,7 +335,7 @@ class KeptSession:
         self.own: Callable[[Account], bool] | None = None
         self._expiry: float | None = AS_SET
         self.awaiting = AwaitingRelease(sessions.settings.max_awaiting_release)
-        self.unanswered: dict[int, Answer] = {}
+        self.unanswered: dict[int, PublisherAck] = {}
         self.releasing: dict[int, None] = {}
         self.left: float | None = None
         self.taken_up = False
@@ -377,7 +377,7 @@ class KeptSession:
         self._expiry = AS_SET
 
     def is_over(self, now: float) -> bool:
-        """Whether its client has been away for too long at `now`, by `KeptSessions.wall`."""
+        """Whether its client has been away for too long at `now`, by `PersistentSessions.wall`."""
         expiry = self.expiry
         if self.left is None or self.taken_up or expiry is None:
             return False
@@ -578,8 +578,8 @@ class KeptSession:
 
         What is published with QoS 0 goes to nobody after the steps that are returned.
 
-        A session with an expiry of 0 is over then: it ends at the next `KeptSessions.expire` or
-        `find`, or sooner by `KeptSessions.discard`, for who has nothing more in its hands.
+        A session with an expiry of 0 is over then: it ends at the next `PersistentSessions.expire`
+        or `find`, or sooner by `PersistentSessions.discard`.
         """
         settings = self._sessions.settings
         self.own = None
@@ -627,11 +627,11 @@ class KeptSession:
 
     # -- QoS 2 from the client ------------------------------------------------------------------
 
-    def begun(self, packet_id: int, answer: Answer) -> None:
+    def begun(self, packet_id: int, answer: PublisherAck) -> None:
         """Note a publication: until `answer` is due, who sends it again waits for that."""
         self.unanswered[packet_id] = answer
 
-    def still_unanswered(self, packet_id: int) -> Answer | None:
+    def still_unanswered(self, packet_id: int) -> PublisherAck | None:
         """Return the answer to a publication that came before, if that is not due yet."""
         answer = self.unanswered.get(packet_id)
         return None if answer is None or answer.is_due else answer
@@ -684,10 +684,10 @@ class KeptSession:
 
 
 @attrs.frozen(slots=True)
-class KeptIdentifier:
+class PersistentIdentifier:
     """The identifier of a publication of the client's (`Identifier`)."""
 
-    session: KeptSession
+    session: PersistentSession
     packet_id: int
 
     def keep(self, kept: Callable[[], object]) -> None:
@@ -699,12 +699,12 @@ class KeptIdentifier:
         self.session.forget_identifier(self.packet_id)
 
 
-def _at_once(_: str, __: Account, steps: Steps) -> None:
+def _run_to_end(_: str, __: Account, steps: Steps) -> None:
     for step in steps:
         step()
 
 
-class KeptSessions:
+class PersistentSessions:
     """All sessions that are kept by one relay.
 
     Args:
@@ -721,7 +721,7 @@ class KeptSessions:
         authority: Says what clients may read; None: everything.
 
     Attributes:
-        by_id: Them, by what they are known by (`KeptSession.key`).
+        by_id: Them, by what they are known by (`PersistentSession.key`).
         groups: See above.
         backing: See above.
         at_rest: See above.
@@ -738,7 +738,7 @@ class KeptSessions:
         keeping: Keeping,
         tree: AccountTree,
         at_rest: Account,
-        settings: KeptSettings,
+        settings: PersistenceSettings,
         *,
         backing: BackingFactory = SteadyBacking,
         queue: Callable[..., SessionQueue] = SessionQueue,
@@ -751,7 +751,7 @@ class KeptSessions:
         self.keeping = keeping
         keeping.faults = self.ledger.faults
         self.settings = settings
-        self.by_id: dict[str, KeptSession] = {}
+        self.by_id: dict[str, PersistentSession] = {}
         self.expired = 0
         self.given_up = 0
         self.ended = QueueSums()
@@ -776,7 +776,7 @@ class KeptSessions:
         }
         self.backing = backing
         self._queue = queue
-        self.take_back: Callable[[str, Account, Steps], object] = _at_once
+        self.take_back: Callable[[str, Account, Steps], object] = _run_to_end
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -821,8 +821,8 @@ class KeptSessions:
                         stop(self.dataspace, turn, session.unsubscribed(text))
                 session.write()
 
-    def make_queue(self, session: KeptSession) -> tuple[SessionQueue, Any]:
-        """Make the queue of a session, and its shelf. For `KeptSession`."""
+    def make_queue(self, session: PersistentSession) -> tuple[SessionQueue, Any]:
+        """Make the queue of a session, and its shelf. For `PersistentSession`."""
         settings = self.settings
         name = f"mqtt/{session.place}"
         shelf = self.keeping.shelf(name)
@@ -844,7 +844,9 @@ class KeptSessions:
         shelf.recover(queue)
         return queue, shelf
 
-    def create(self, client_id: str, name: str, user: str | None = None) -> KeptSession | None:
+    def create(
+        self, client_id: str, name: str, user: str | None = None
+    ) -> PersistentSession | None:
         """Begin a session of a client, whose `user` is verified; None if there are too many.
 
         One user is left no more than a share of what is free (`fits`).
@@ -853,13 +855,13 @@ class KeptSessions:
         mine = sum(1 for each in self.by_id.values() if each.user == user) if user else 0
         if not fits(mine, len(self.by_id), most):
             return None
-        session = KeptSession(self, client_id, name, user)
+        session = PersistentSession(self, client_id, name, user)
         self.by_id[session.key] = session
         return session
 
     def find(
         self, client_id: str, user: str | None = None, *, adopts: bool = False
-    ) -> KeptSession | None:
+    ) -> PersistentSession | None:
         """Return the session of a client; None if there is none, or it is over and ends now.
 
         One that `adopts` takes up what is nobody's, if it has none of its own.
@@ -887,13 +889,13 @@ class KeptSessions:
             steps = chain(session.unobserving(account), end)
             self.take_back(key, account, steps)
 
-    def _end(self, session: KeptSession) -> None:
+    def _end(self, session: PersistentSession) -> None:
         session.queue.delete()
         self.ended.add_past(session.queue)
         session.queue.account.close()
         session.erase()
 
-    def give_up(self, session: KeptSession, why: str) -> None:
+    def give_up(self, session: PersistentSession, why: str) -> None:
         """End the session of a client that is away, for the sake of others; the log says why."""
         self.given_up += 1
         logger.warning(
@@ -932,7 +934,7 @@ class KeptSessions:
 
     def tick(self, now: float) -> None:
         """Let the queues do what is due at `now`, on the ledger's clock, in one step."""
-        at_once(self.tick_in_steps(now))
+        run_to_end(self.tick_in_steps(now))
 
     def tick_in_steps(self, now: float) -> Generator[None, None, None]:
         """Let the queues do what is due at `now`; yield after some of them each.
@@ -941,7 +943,7 @@ class KeptSessions:
         away, and for which nothing more may be kept, not longer than its patience.
         """
         self._note_time(now)
-        over: KeptSession | None = None
+        over: PersistentSession | None = None
         wanted = 0
         call = self.ledger.faults.call
         for number, session in enumerate(list(self.by_id.values()), 1):
@@ -965,7 +967,7 @@ class KeptSessions:
                     yield
             self._wanted = 0
 
-    def _make_room(self, session: KeptSession, why: str) -> None:
+    def _make_room(self, session: PersistentSession, why: str) -> None:
         """End sessions that have more than their share, if there is no room for what comes.
 
         Thousands may ask for it at once, and each time all sessions are compared. So that is done
@@ -979,7 +981,9 @@ class KeptSessions:
         for each in self._over_share(session, session.queue.wants, ENDED_AT_ONCE):
             self.ledger.faults.call(each.queue, "ending its session", self.give_up, each, why)
 
-    def _over_share(self, session: KeptSession, needed: int, most: int) -> list[KeptSession]:
+    def _over_share(
+        self, session: PersistentSession, needed: int, most: int
+    ) -> list[PersistentSession]:
         """Return the sessions to end, so that there is room for what is to be kept for one."""
         at_rest = self.at_rest_of(session.name, session.client_id)
         if at_rest is not self.at_rest and at_rest.debt_bytes + needed <= at_rest.mark_bytes:
@@ -999,10 +1003,10 @@ class KeptSessions:
             most,
         )
 
-    def _is_below(self, session: KeptSession, at_rest: Account) -> bool:
+    def _is_below(self, session: PersistentSession, at_rest: Account) -> bool:
         return self.at_rest_of(session.name, session.client_id) is at_rest
 
-    def _kept_for(self, session: KeptSession) -> Kept:
+    def _kept_for(self, session: PersistentSession) -> Kept:
         tenant = self._tree.of(peer_of(session.name, printable(session.client_id))).tenant
         return Kept(
             "" if tenant is None else tenant.name,
@@ -1033,7 +1037,7 @@ class KeptSessions:
             values: All that was kept with `Keeping.set`, by key.
         """
         now = self.wall()
-        by_place: dict[str, KeptSession] = {}
+        by_place: dict[str, PersistentSession] = {}
         for key, value in values.items():
             if not key.startswith(SESSION_PREFIX):
                 continue
@@ -1055,14 +1059,14 @@ class KeptSessions:
                 self._last_number = max(self._last_number, int.from_bytes(number, "big"))
                 self._restore_identifier(prefix, key, by_place)
 
-    def _restore_session(self, place: str, kept: _KeptValue, now: float) -> KeptSession:
+    def _restore_session(self, place: str, kept: _KeptValue, now: float) -> PersistentSession:
         client_id = place if kept.client is None else kept.client
         name, user = kept.name, kept.user
         if kept.is_older:
             older = peer_of_older(name, printable(client_id))
             name = older.name
             user = older.user if self.settings.verified and older.user != NO_USER else None
-        session = KeptSession(self, client_id, name, user, place)
+        session = PersistentSession(self, client_id, name, user, place)
         self.by_id[session.key] = session
         # Who was connected when the relay ended was last seen then.
         session.left = now if kept.left is None else kept.left
@@ -1088,7 +1092,7 @@ class KeptSessions:
         return session
 
     def _restore_identifier(
-        self, prefix: str, key: str, by_place: Mapping[str, KeptSession]
+        self, prefix: str, key: str, by_place: Mapping[str, PersistentSession]
     ) -> None:
         number, _, place = key.removeprefix(prefix).partition("/")
         session = by_place.get(place)
@@ -1102,7 +1106,7 @@ class KeptSessions:
             session.awaiting.restore(packet_id)
 
     @contextmanager
-    def _account_of(self, session: KeptSession) -> Generator[Account]:
+    def _account_of(self, session: PersistentSession) -> Generator[Account]:
         peer = peer_of(session.name, printable(session.client_id))
         account = self._tree.open(peer, self._tree.of(peer).tenant)
         try:

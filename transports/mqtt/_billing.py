@@ -16,7 +16,7 @@ CACHED_PAYERS: Final = 1_024
 """Topics of one connection of which it is remembered who pays for them."""
 
 
-class Payers:
+class Billing:
     """The accounts of one connection.
 
     Args:

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from ..accounts import Ledger
 
-Beside: TypeAlias = Callable[[Ledger], AbstractAsyncContextManager[Collector | None]]
+Companion: TypeAlias = Callable[[Ledger], AbstractAsyncContextManager[Collector | None]]
 """Called with the ledger and entered before anybody can connect; left when every connection has
 ended and all debt is settled. It may have metrics, which the relay's pages show, or None."""
 

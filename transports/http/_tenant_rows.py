@@ -11,7 +11,7 @@ from ._holdings import BREATH_EVERY
 
 if TYPE_CHECKING:
     from ...accounts import Account, Ledger
-    from ._pace import Pace
+    from ._cooperative import Pace
 
 
 @attrs.define(eq=False)

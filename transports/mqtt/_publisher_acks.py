@@ -41,7 +41,7 @@ class Identifier(Protocol):
         ...
 
 
-class Answer(Writes):
+class PublisherAck(Writes):
     """The acknowledgement of one publication (`clearfunds.accounts.Confirm`).
 
     Args:
@@ -55,10 +55,10 @@ class Answer(Writes):
     )  # fmt: skip
 
     def __init__(
-        self, answers: Answers, packet: PubAck | PubRec, identifier: Identifier | None = None
+        self, answers: PublisherAcks, packet: PubAck | PubRec, identifier: Identifier | None = None
     ) -> None:
         self.packet = packet
-        self._answers: Answers | None = answers
+        self._answers: PublisherAcks | None = answers
         self._expected = 0
         # How many of those who are expected have written nothing, and may do so yet.
         self._unwritten = 0
@@ -130,7 +130,7 @@ class Answer(Writes):
         if self._answers is not None:
             self._answers.add(self)
 
-    def moved_to(self, answers: Answers | None) -> None:
+    def moved_to(self, answers: PublisherAcks | None) -> None:
         """Say it on another connection of the same session, or on none.
 
         The client may speak 3.1.1 there, and have spoken 5 before: that has no reasons.
@@ -171,11 +171,11 @@ class Answer(Writes):
 
 
 class _WrittenAnswer:
-    """What one who has written its message tells an `Answer`."""
+    """What one who has written its message tells an `PublisherAck`."""
 
     __slots__ = ("_answer",)
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: PublisherAck) -> None:
         self._answer = answer
 
     def expect(self) -> None:
@@ -191,7 +191,7 @@ class _WrittenAnswer:
         self._answer.refused(reason)
 
 
-class Answers:
+class PublisherAcks:
     """The acknowledgements that one connection owes its client, in order.
 
     Args:
@@ -221,14 +221,14 @@ class Answers:
         self.pending_pubacks = 0
         self._send: Callable[[PubAck | PubRec], object] | None = send
         self._refuse = refuse
-        self._pending: deque[Answer] = deque()
+        self._pending: deque[PublisherAck] = deque()
 
     def __len__(self) -> int:
         """How many publications are not acknowledged."""
         return len(self._pending)
 
-    def begin(self, packet: PubAck | PubRec, identifier: Identifier | None = None) -> Answer:
-        """Begin one; `Answer.handed_over` puts it in its place.
+    def begin(self, packet: PubAck | PubRec, identifier: Identifier | None = None) -> PublisherAck:
+        """Begin one; `PublisherAck.handed_over` puts it in its place.
 
         Raises:
             RemoteProtocolError: If there are too many.
@@ -239,9 +239,9 @@ class Answers:
                 "all identifiers are in use [MQTT-2.3.1-2]"
             )
             raise RemoteProtocolError(msg)
-        return Answer(self, packet, identifier)
+        return PublisherAck(self, packet, identifier)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: PublisherAck) -> None:
         """Say it, or note it behind those that are not due."""
         if self._pending or not answer.is_due:
             self._pending.append(answer)
@@ -273,7 +273,7 @@ class Answers:
             self._on_fault(exc)
             return type(packet)(packet.packet_id, Reason.UNSPECIFIED_ERROR)
 
-    def refuse(self, answer: Answer, reason: str) -> None:
+    def refuse(self, answer: PublisherAck, reason: str) -> None:
         """End the connection: nobody has taken responsibility for a publication."""
         answer.moved_to(None)
         self._refuse(

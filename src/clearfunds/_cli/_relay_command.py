@@ -18,7 +18,7 @@ from clearfunds.pipeline._errors import PipelineError
 from clearfunds.store import StoreError
 from clearfunds.transports import (
     BearerTokens,
-    Beside,
+    Companion,
     ListenURLError,
     RelayAddresses,
     RelayReport,
@@ -231,7 +231,7 @@ def _spare_the_collector() -> None:
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
 
 
-async def _serve(settings: RelaySettings, beside: Beside | None) -> int:
+async def _serve(settings: RelaySettings, beside: Companion | None) -> int:
     stop = trio.Event()
     status = 0
     async with trio.open_nursery() as nursery:

@@ -12,7 +12,7 @@ from clearfunds.accounts import Ledger, Limit, Outcome
 from clearfunds.transports._account_tree import AccountTree
 from clearfunds.transports._tenants import Peer, Tenant
 from clearfunds.transports.http import Pages
-from clearfunds.transports.http._pace import Pace
+from clearfunds.transports.http._cooperative import Pace
 from clearfunds.transports.http._survey import LEVELS_MAX, survey
 from tests.transports.http.test_pages import Box, fetch, samples, send
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearfunds.transports import RemoteProtocolError
 from clearfunds.transports.mqtt import PubAck, PubRec
-from clearfunds.transports.mqtt._answers import Answer, Answers
+from clearfunds.transports.mqtt._publisher_acks import PublisherAck, PublisherAcks
 
 
 class Client:
@@ -19,9 +19,9 @@ class Client:
     def __init__(self) -> None:
         self.told: list[PubAck | PubRec] = []
         self.refused: list[str] = []
-        self.answers = Answers(self.told.append, self.refused.append)
+        self.answers = PublisherAcks(self.told.append, self.refused.append)
 
-    def publish(self, packet_id: int, expected: int, qos: int = 1) -> Answer:
+    def publish(self, packet_id: int, expected: int, qos: int = 1) -> PublisherAck:
         """One publication, which `expected` queues need time to take."""
         answer = self.answers.begin(PubAck(packet_id) if qos == 1 else PubRec(packet_id))
         for _ in range(expected):
@@ -208,7 +208,7 @@ def test_where_the_protocol_can_say_so_a_refusal_is_an_answer() -> None:
         assert why == "full"
         return type(packet)(packet.packet_id, 0x97)
 
-    answers = Answers(told.append, pytest.fail, refusal)
+    answers = PublisherAcks(told.append, pytest.fail, refusal)
     first = answers.begin(PubAck(1))
     first.expect()
     first.handed_over()

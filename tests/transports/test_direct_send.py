@@ -14,7 +14,7 @@ import trio.testing
 
 from clearfunds.accounts import Account, Ledger, Outcome, Recipient, commit_run
 from clearfunds.dataspace import Batch, Mailbox
-from clearfunds.transports._at_once import commit_and_send
+from clearfunds.transports._direct_send import commit_and_send
 from clearfunds.transports._flusher import OUTLETS_A_STEP, Flusher, open_flusher
 from clearfunds.transports._outlet import SEND_BYTES, Outlet
 

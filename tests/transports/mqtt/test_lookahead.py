@@ -17,10 +17,10 @@ from clearfunds.transports.mqtt import (
     Subscribe,
     encode,
 )
-from clearfunds.transports.mqtt._ahead import PIECE_BYTES, Ahead
+from clearfunds.transports.mqtt._lookahead import PIECE_BYTES, Lookahead
 from clearfunds.transports.mqtt._runs import take_acknowledgements
 
-LOOK = "clearfunds.transports.mqtt._ahead.take_acknowledgements"
+LOOK = "clearfunds.transports.mqtt._lookahead.take_acknowledgements"
 
 SMALL = encode(Publish("a"))
 LARGE = encode(Publish("a", bytes(2 * PIECE_BYTES)))
@@ -38,7 +38,7 @@ packets = st.one_of(
 )
 
 
-def taken_up(ahead: Ahead) -> bytes:
+def taken_up(ahead: Lookahead) -> bytes:
     """All that is whole, and then the rest."""
     pieces = list(iter(ahead.take_up, b""))
     return b"".join(pieces) + ahead.take_rest()
@@ -49,7 +49,7 @@ def test_acknowledgements_overtake_and_all_else_stays_in_order(
     sent: list[bytes], data: st.DataObject
 ) -> None:
     """Cut anywhere, with the pieces taken up in between."""
-    ahead = Ahead()
+    ahead = Lookahead()
     held: list[bytes] = []  # what was not handled yet, and before that what was
     handled: list[bytes] = []
     expected: list[tuple[int, int]] = []
@@ -83,7 +83,7 @@ def test_acknowledgements_overtake_and_all_else_stays_in_order(
 @given(st.lists(packets, max_size=8), st.integers(0, 2 * PIECE_BYTES))
 def test_a_piece_ends_where_a_packet_ends(sent: list[bytes], missing: int) -> None:
     staying = [packet for packet in sent if packet[0] not in (0x40, 0x62, 0xC0)]
-    ahead = Ahead()
+    ahead = Lookahead()
     stream = b"".join([*staying, LARGE])
     ahead.add(stream[: len(stream) - 1 - missing])
     whole = b"".join(iter(ahead.take_up, b""))
@@ -94,7 +94,7 @@ def test_a_piece_ends_where_a_packet_ends(sent: list[bytes], missing: int) -> No
 
 @pytest.mark.parametrize("barrier", [DISCONNECT, b"\x10\x00", b"\x30\xff\xff\xff\xff\x01"])
 def test_nothing_overtakes_what_is_to_be_refused(barrier: bytes) -> None:
-    ahead = Ahead()
+    ahead = Lookahead()
     assert ahead.add(SMALL + encode(PubAck(1)) + barrier[:1]) == [(0x40, 1)]
     assert ahead.add(barrier[1:]) == []
     assert ahead.add(encode(PubAck(2))) == []
@@ -107,7 +107,7 @@ def test_nothing_overtakes_what_is_to_be_refused(barrier: bytes) -> None:
 
 @given(st.lists(st.binary(max_size=20), max_size=10))
 def test_no_garbage_breaks_it(reads: list[bytes]) -> None:
-    ahead = Ahead()
+    ahead = Lookahead()
     taken = [each for data in reads for each in ahead.add(data)]
     kept = taken_up(ahead)
     assert sum(map(len, reads)) - len(kept) == sum(2 if f == 0xC0 else 4 for f, _ in taken)
@@ -142,7 +142,7 @@ def test_what_is_kept_is_looked_at_once(
         return take_acknowledgements(buffer, *args, **kwargs)
 
     monkeypatch.setattr(LOOK, counted)
-    ahead = Ahead()
+    ahead = Lookahead()
     starts = range(0, len(stream), read)
     for start in starts:
         ahead.add(stream[start : start + read])
@@ -152,7 +152,7 @@ def test_what_is_kept_is_looked_at_once(
 
 def test_packets_of_a_few_bytes_are_joined() -> None:
     """A read may be one of them; each by itself would take many times its size."""
-    ahead = Ahead()
+    ahead = Lookahead()
     for _ in range(20_000):
         ahead.add(SMALL)
     pieces = list(iter(ahead.take_up, b""))

@@ -37,7 +37,7 @@ from ...accounts import NO_LIMIT
 from ...accounts._slow_waits import SHARE_MAX, Held, add_up
 from ...accounts._waiters import CREDIT, REASONS, Waiter
 from ...dataspace import Publication
-from .._ticks import next_tick
+from .._ticker import next_tick
 
 if TYPE_CHECKING:
     from ...accounts import Account

@@ -19,8 +19,13 @@ from ._flusher import Flusher
 from ._memory import memory_used
 from ._passed import Noted, PassedTime
 from ._settings import KeepingSettings, ServerSettings
-from .mqtt._kept import CLOCK_KEY, KeptSessions, KeptSettings, SessionQueue
-from .mqtt._kept_retained import keep_retained
+from .mqtt._persistent_retained import keep_retained
+from .mqtt._persistent_sessions import (
+    CLOCK_KEY,
+    PersistenceSettings,
+    PersistentSessions,
+    SessionQueue,
+)
 from .mqtt._server import MqttServer
 from .queues import RamShelves, Shelves, open_ram_shelves, open_shelves
 from .queues._spool import forget_spools
@@ -71,12 +76,12 @@ def keep_sessions(
     at_rest = _at_rest(ledger, keeping, settings)
     values = keeping.store.values("mqtt/") if isinstance(keeping, Shelves) else {}
     mqtt.wall = mqtt.dataspace.retained.wall = clock = _clock(values.get(CLOCK_KEY))
-    mqtt.kept = KeptSessions(
+    mqtt.kept = PersistentSessions(
         mqtt.dataspace,
         keeping,
         mqtt.tree,
         at_rest,
-        KeptSettings(
+        PersistenceSettings(
             expiry=settings.session_expiry,
             max_sessions=settings.max_sessions,
             max_queued=settings.max_queued,

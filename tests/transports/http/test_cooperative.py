@@ -7,8 +7,8 @@ from random import Random
 import pytest
 import trio
 
-from clearfunds.transports.http import _pace
-from clearfunds.transports.http._pace import STRETCH_SECONDS, STRETCH_SECONDS_MAX, Pace
+from clearfunds.transports.http import _cooperative
+from clearfunds.transports.http._cooperative import STRETCH_SECONDS, STRETCH_SECONDS_MAX, Pace
 
 STEP = 0.0001
 
@@ -24,7 +24,7 @@ class Work:
         # In which order Trio runs what is due at once is left to chance.
         monkeypatch.setattr("trio._core._run._r", Random(7))
         for name in ("perf_counter", "thread_time"):
-            monkeypatch.setattr(_pace, name, lambda: self.now)
+            monkeypatch.setattr(_cooperative, name, lambda: self.now)
 
     async def page(self, seconds: float) -> Pace:
         """Work on a page."""

@@ -16,7 +16,7 @@ PIECE_BYTES = 32 << 10
 """Smaller pieces are joined: each read may be one packet of a few bytes."""
 
 
-class Ahead:
+class Lookahead:
     """The unparsed input of a connection that waits, or has waited.
 
     Args:

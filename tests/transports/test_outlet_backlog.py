@@ -28,9 +28,9 @@ from clearfunds.accounts import (
 )
 from clearfunds.dataspace import Batch, TopicFilter
 from clearfunds.transports import Flusher, Outlet, open_flusher
-from clearfunds.transports._behind import Dealing
-from clearfunds.transports._kept_messages import Frame, Framing
-from clearfunds.transports._subscription_policies import Treatment, Treatments
+from clearfunds.transports._backlog_messages import Frame, Framing
+from clearfunds.transports._outlet_backlog import ConsumerPolicy
+from clearfunds.transports._subscription_policies import PolicyRule, PolicyRules
 from clearfunds.transports.mqtt._droppable import QOS_ZERO
 from clearfunds.transports.mqtt._packets import encode_publish
 from clearfunds.transports.queues import RamShelves, open_ram_shelves
@@ -153,7 +153,7 @@ async def way(
     default = treatments[0]
     assert isinstance(default, StuckPolicy)
     rules = [
-        (TopicFilter(each[0]), Treatment(each[1], each[2] if len(each) == 3 else 0.5))
+        (TopicFilter(each[0]), PolicyRule(each[1], each[2] if len(each) == 3 else 0.5))
         for each in treatments[1:]
         if not isinstance(each, StuckPolicy)
     ]
@@ -164,8 +164,8 @@ async def way(
             outlet.owner = own = ledger.open("own")
             outlet.keep = Limit(items=KEEP, bytes=1 << 20)
             outlet.deal_by(
-                Dealing(
-                    Treatments(Treatment(default, 0.5), rules),
+                ConsumerPolicy(
+                    PolicyRules(PolicyRule(default, 0.5), rules),
                     framing,
                     spool_opener(ledger, shelves, at_rest),
                     limit,
@@ -352,7 +352,9 @@ async def test_what_is_to_be_sent_in_a_moment_is_not_stuck() -> None:
 async def test_what_it_cannot_do_it_says_when_it_is_told_to() -> None:
     async with way(StuckPolicy.DROP_OLDEST) as w:
         with pytest.raises(UnfitPolicyError, match="outlet O cannot spill"):
-            w.outlet.deal_by(Dealing(Treatments(Treatment(StuckPolicy.SPILL, 1.0)), QOS_ZERO))
+            w.outlet.deal_by(
+                ConsumerPolicy(PolicyRules(PolicyRule(StuckPolicy.SPILL, 1.0)), QOS_ZERO)
+            )
         with pytest.raises(UnfitPolicyError, match="outlet P cannot conflate"):
             Outlet(
                 w.ledger, w.flusher, w.peer, "P", on_broken=w.broken.append,

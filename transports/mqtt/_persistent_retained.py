@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from ...accounts import Ledger, QuotaExceededError
 from ...dataspace import Publication, RetainedStore
-from ._kept import Keeping
+from ._persistent_sessions import Keeping
 from ._topics import topic_name_fault
 
 logger = logging.getLogger("clearfunds.transports.mqtt")
