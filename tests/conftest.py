@@ -5,8 +5,19 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.signals import heard
+
+EXAMPLES = 40
+"""Of a property, in `make test`, where nothing else is said; `make test-long` has Hypothesis's 100."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples a property is tried with."""
+    if not str(config.getoption("-m")).startswith("long"):
+        settings.register_profile("quick", max_examples=EXAMPLES)
+        settings.load_profile("quick")
 
 
 @pytest.fixture(autouse=True)
