@@ -10,7 +10,7 @@ from hypothesis import settings
 from tests.signals import heard
 
 EXAMPLES = 40
-"""Of a property, in `make test`, where nothing else is said; `make test-long` has Hypothesis's 100."""
+"""Of a property in `make test`, unless a test says otherwise; `make test-long` has 100."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -99,7 +99,7 @@ def test_a_relay_without_limits_has_none_and_others_have_their_defaults(
         found.append(settings)
         return 0
 
-    monkeypatch.setattr("clearfunds._cli._relay_command.run_async", instead)
+    monkeypatch.setattr("clearfunds._cli._relay.run_async", instead)
     assert clearfunds_run(["relay"]) == 0
     for scheme in ("debt", "credit", "nothing"):
         assert clearfunds_run(["relay", *Point("keep-up", scheme, 1).relay(tmp_path).options]) == 0

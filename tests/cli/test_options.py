@@ -45,7 +45,7 @@ def settle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settle:
         found.append(settings)
         return 0
 
-    monkeypatch.setattr("clearfunds._cli._relay_command.run_async", instead)
+    monkeypatch.setattr("clearfunds._cli._relay.run_async", instead)
 
     def settle(*options: str, env: dict[str, str] | None = None, toml: str = "") -> RelaySettings:
         for name, value in (env or {}).items():
@@ -229,7 +229,7 @@ def test_the_file_can_be_named_in_the_environment(
         found.append(settings)
         return 0
 
-    monkeypatch.setattr("clearfunds._cli._relay_command.run_async", keep)
+    monkeypatch.setattr("clearfunds._cli._relay.run_async", keep)
     assert run(["relay"]) == 0
     assert found[0].limit_items == 99
 

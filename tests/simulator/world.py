@@ -87,7 +87,7 @@ def same_again(seed: int) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trio._core._run._r", Random(seed))
         patch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
-        patch.setattr("clearfunds.accounts._steps.perf_counter", lambda: next(looks) * 1e-5)
+        patch.setattr("clearfunds.accounts._cooperative.perf_counter", lambda: next(looks) * 1e-5)
         patch.setattr("clearfunds.dataspace._routes.id", attrgetter("serial"), raising=False)
         yield
 

@@ -34,7 +34,7 @@ def settle(toml: str, folder: Path) -> RelaySettings:
     file = folder / "limits.toml"
     file.write_text(toml, "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clearfunds._cli._relay_command.run_async", instead)
+        patch.setattr("clearfunds._cli._relay.run_async", instead)
         assert run(["relay", "--config", str(file)]) == 0
     return found[0]
 
