@@ -230,8 +230,12 @@ def test_where_the_protocol_can_say_so_a_refusal_is_an_answer() -> None:
 @pytest.mark.parametrize("kind", [PubAck, PubRec])
 def test_moved_to_a_connection_without_reasons_it_gives_none(kind: type[PubAck | PubRec]) -> None:
     """The client spoke MQTT 5, and comes back with 3.1.1: it cannot be told why."""
+
+    def refusal(packet: PubAck | PubRec, why: str) -> PubAck | PubRec:
+        return type(packet)(packet.packet_id, 0x97)
+
     before, after = Client(), Client()
-    before.answers.refusal = lambda packet, _: type(packet)(packet.packet_id, 0x97)
+    before.answers.refusal = refusal
     nobody, refused = (before.answers.begin(kind(n)) for n in (1, 2))
     for answer in (nobody, refused):
         answer.expect()
