@@ -147,7 +147,8 @@ class RamShelves:
     def tell(self, most: int = sys.maxsize) -> bool:
         """Let the shelves say what they have to, so many at `most`; whether there are more."""
         with self._flusher.corked():
-            for _ in range(min(most, len(self._to_tell))):
+            while self._to_tell and most > 0:
+                most -= 1
                 shelf = self._to_tell.pop()
                 self.faults.call(owner_of(shelf.queue), TELLING, shelf.tell)
         self._flusher.flush_now()

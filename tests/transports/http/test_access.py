@@ -350,7 +350,7 @@ async def test_the_log_says_who_looked_at_what(caplog: pytest.LogCaptureFixture)
             await get(url, path)
         for _ in range(3):
             await get(url, "/metrics", token)
-        await get(url, "/trace.json?account=%1b%5b31m", anna)
+        await get(url, "/trace.json?account=%1b[31m" + "x" * 200, anna)
         await get(url, "/ledger.json")
         await get(url, "/ledger.json", {"Host": "evil.example"})
         for number in range(3):
