@@ -54,7 +54,7 @@ on a machine that does nothing else."""
 
 P99_BUSY = 3.0
 """The same in a short test, on a machine where other tests run, and a process may wait for a second
-until it is its turn: an attack that works silences the pair for as long as it lasts, or for good."""
+until it is its turn: an attack that works silences the pair for as long as it lasts."""
 
 MORE_MEMORY = 256 << 20
 """Bytes that the relay's resident memory may grow by, during an attack."""
