@@ -959,19 +959,19 @@ class PersistentSessions:
             elif now - session.short_since >= self.settings.patience:
                 over = session
                 wanted += session.queue.wants
+        asked, self._wanted = self._wanted, 0  # whoever still wants room asks again
         if over is not None and self.settings.stuck is StuckPolicy.DISCONNECT:
             # All that is needed, as it can be done in steps here.
-            for each in self._over_share(over, max(wanted, self._wanted), sys.maxsize):
+            for each in self._over_share(over, max(wanted, asked), sys.maxsize):
                 if self.by_id.get(each.key) is each and each.may_be_ended:
                     call(each.queue, "ending its session", self.give_up, each, NO_ROOM)
                     yield
-            self._wanted = 0
 
     def _make_room(self, session: PersistentSession, why: str) -> None:
         """End sessions that have more than their share, if there is no room for what comes.
 
         Thousands may ask for it at once, and each time all sessions are compared. So that is done
-        once in a while, and for all who have asked since at the next `tick`.
+        once in a while; the next `tick` counts those who have asked since.
         """
         now = self.ledger.clock()
         if now - self._made_room_at < ROOM_SECONDS:
