@@ -597,7 +597,8 @@ class Shares:
 
     def close(self) -> None:
         """Leave all groups; what is not acknowledged goes to others. Idempotent."""
-        self._joining.clear()
+        for look in self._not_joined():
+            look()
         for text in list(self._members):
             self.leave(text)
         stopped, self._stopped = self._stopped, []
@@ -610,7 +611,7 @@ class Shares:
 
         The connection may be closed by then.
         """
-        self._joining.clear()
+        yield from self._not_joined()
         for text in list(self._members):
             yield partial(self.leave, text)
         while self._stopped:
@@ -619,6 +620,14 @@ class Shares:
             yield group.look
         for standing in list(self.standing.values()):
             yield partial(self._retract, account, standing)
+
+    def _not_joined(self) -> Steps:
+        """Let groups end that were made for this connection, which leaves before it has joined."""
+        joining, self._joining = self._joining, []
+        for text, *_ in joining:
+            group = self._groups.by_key.get(self._groups.key_of(self._peer, text))
+            if group is not None:
+                yield group.look
 
     def _retract(self, account: Account, standing: Assertion) -> None:
         with account.turn() as turn:

@@ -28,7 +28,7 @@ from clearfunds.transports.mqtt import (
 )
 from clearfunds.transports.mqtt._packets import encode_publish
 from clearfunds.transports.mqtt._reasons import Reason
-from clearfunds.transports.mqtt._shared import SharedGroup
+from clearfunds.transports.mqtt._shared import SharedGroup, SharedGroups
 from tests.transports.mqtt.peers5 import Client5, connected5
 from tests.transports.peers import BareClient, RunningRelay, connected, running, until
 
@@ -458,6 +458,24 @@ async def test_a_member_of_many_groups_leaves_them_all(kept: bool) -> None:
         await until(lambda: set(relay.ledger.accounts) == {"server", "kept"})  # in steps
         await relay.deserted()
         assert not len(relay.relay.mqtt.groups)
+
+
+async def test_who_goes_before_it_is_told_that_it_shares_leaves_no_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not take the next tick for what was made for it to end."""
+    monkeypatch.setattr(SharedGroups, "tick", lambda *_: None)
+    async with running(max_subscriptions=10_000) as relay:
+        groups = relay.relay.mqtt.groups
+        async with connected5(relay.port, "a") as a:
+            await a.send(Subscribe(1, tuple((f"$share/g{n}/t", 1) for n in range(2_000))))
+            while not groups.by_key:  # noqa: ASYNC110 (not later than the first of many steps)
+                await trio.sleep(0)
+            relay.relay.mqtt.sessions["a"].cut("in the middle of it")
+            assert 0 < len(groups) < 2_000
+            await until(lambda: not relay.relay.mqtt.sessions)
+        await relay.deserted()
+        assert not groups.by_key
 
 
 # -- sessions that are kept -----------------------------------------------------------------------
