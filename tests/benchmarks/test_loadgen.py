@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import trio
 
+from tests.ports import lasting_port
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
@@ -50,13 +52,6 @@ async def generate(port: int, *options: str) -> tuple[int, dict[str, Any], str]:
 
 
 # ---- Real servers --------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def mosquitto(scratch: Path, port: int) -> list[str]:
@@ -98,7 +93,7 @@ class Server(NamedTuple):
 @contextlib.contextmanager
 def running(protocol: str, scratch: Path, prefix: tuple[str, ...] = ()) -> Generator[Server]:
     """Start the real server for a protocol, or skip the test."""
-    port = free_port()
+    port = lasting_port()
     program, *arguments = SERVERS[protocol](scratch, port)
     found = shutil.which(program, path=SBIN)
     if found is None:
@@ -390,7 +385,7 @@ async def test_a_refusal_ends_the_run_and_is_shown() -> None:
 
 
 async def test_nobody_there_is_said_in_a_sentence() -> None:
-    status, found, complaint = await generate(free_port(), "--protocol=mqtt")
+    status, found, complaint = await generate(lasting_port(), "--protocol=mqtt")
     assert (status, found) == (2, {})
     assert "cannot connect" in complaint
 

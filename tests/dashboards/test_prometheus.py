@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import socket
 import subprocess
 import time
 from collections import defaultdict
@@ -23,6 +22,7 @@ from dashboards._files import FOLDER
 from dashboards._rules import ALERTS, RECORDINGS
 from tests.cli.conftest import RelayUnderTest
 from tests.dashboards.queries import panel_queries, rule_queries, selectors
+from tests.ports import lasting_port
 from tests.programs import needs
 from tests.transports.mqtt.users import user_line
 from tests.transports.peers import SECONDS, connected, fetch
@@ -112,9 +112,7 @@ async def prometheus(target: str, folder: Path, login: str = "") -> AsyncGenerat
             assert old in text
             text = text.replace(old, new)
         (folder / name).write_text(text, encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{lasting_port()}"
     with (folder / "log").open("wb") as log:
         process = await trio.lowlevel.open_process(
             [

@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.ports import lasting_port
 from tests.transports.certificates import Papers, papers_in
 
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin")
@@ -48,7 +49,7 @@ def mosquitto_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureMo
     asking: list[int] = []
 
     def listeners(port: int) -> str:
-        asking.append(free_port())
+        asking.append(lasting_port())
         files = f"cafile {papers.trusted}\ncertfile {issued.chain}\nkeyfile {issued.key}\n"
         # It reads them as another user, if it is not told to be who they belong to.
         return (
@@ -65,7 +66,7 @@ def _running(mosquitto: str, folder: Path, listeners: Callable[[int], str]) -> I
     """Run it with the listeners for a port, until the next is asked for; gives the port."""
     # A port that is free now may be taken when mosquitto wants it: it cannot choose one itself.
     for _ in range(5):
-        port = free_port()
+        port = lasting_port()
         process = _start(mosquitto, folder, listeners(port))
         if _answers(process, port):
             break
@@ -76,13 +77,6 @@ def _running(mosquitto: str, folder: Path, listeners: Callable[[int], str]) -> I
     yield port
     process.terminate()
     process.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _start(mosquitto: str, folder: Path, listeners: str) -> "subprocess.Popen[bytes]":

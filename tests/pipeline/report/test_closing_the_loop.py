@@ -5,7 +5,6 @@ The relay and the report are the commands, as processes; publishers and the subs
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from clearfunds.pipeline._arrow import arrow
 from tests.pipeline.conftest import needs_spark
 from tests.pipeline.relays import RelayProcess
 from tests.pipeline.report.clients import Client
+from tests.ports import lasting_port
 from tests.transports.mqtt import wire
 
 TARGET_MS: Final = 250.0
@@ -59,13 +59,6 @@ class SlowSubscriber(Client):
                 self.taken += len(data)
             else:
                 return
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def overload(port: int, journal: Path, *options: str) -> tuple[float, dict[str, Any]]:
@@ -117,7 +110,7 @@ def report(journal: Path, out: Path) -> None:
 @pytest.mark.long
 @needs_spark
 def test_the_recommended_limits_do_what_they_say(tmp_path: Path) -> None:
-    port = free_port()
+    port = lasting_port()
     slow = f"mqtt:{port}/-/slow"
     before, limits = overload(port, tmp_path / "before")
     late = held(tmp_path / "before", slow)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import uuid
@@ -25,6 +24,7 @@ from clearfunds.sink_client import SinkWriter
 from tests.pipeline.relays import SECONDS, RelayProcess
 from tests.pipeline.sink.tables import schema_of
 from tests.pipeline.sink.tasks import COLUMNS, Tasks, told
+from tests.ports import lasting_port
 
 A = [("out/a", f"a{number}") for number in range(7)]
 B = [("out/b", f"b{number}") for number in range(4)]
@@ -377,9 +377,7 @@ def test_a_relay_that_is_killed_without_a_store_has_lost_what_was_staged(
 
 
 def test_a_relay_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = lasting_port()
     tasks = Tasks(monkeypatch, stream_to(port, timeoutSeconds="0.2"))
     with pytest.raises(AwayError, match=rf"127.0.0.1:{port} .* `--listen subscribe\+tcp://"):
         tasks.write(0, 0, A)

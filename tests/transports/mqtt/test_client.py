@@ -270,7 +270,7 @@ async def test_a_server_that_says_nothing_is_given_up(
 
 async def test_nobody_listens_there() -> None:
     with trio.socket.socket() as reserved:
-        await reserved.bind(("127.0.0.1", 0))
+        await reserved.bind(("127.0.0.1", 0))  # and does not listen
         port = reserved.getsockname()[1]
         with pytest.raises(TransportError, match=f"cannot connect to 127.0.0.1 port {port}"):
             async with open_mqtt("127.0.0.1", port):

@@ -102,7 +102,7 @@ class Load:
         with trio.move_on_after(SECONDS):
             while missing():  # noqa: ASYNC110
                 await trio.sleep(PAUSE)
-        assert not missing(), missing()
+        assert not missing(), (missing(), [each.faults[:5] for each in self.subscribers])
 
     def check(self) -> None:
         """See whether everything is as it was promised."""

@@ -13,6 +13,7 @@ import trio
 
 from clearfunds.transports import Flusher, Relay, RelayAddresses, RelaySettings, serve_relay
 from clearfunds.transports.queues import open_shelves
+from tests.ports import lasting_port
 from tests.store.disk import FakeFiles, refuse
 from tests.transports.peers import RunningRelay
 
@@ -31,7 +32,7 @@ async def powered(files: FakeFiles, **settings: Any) -> AsyncGenerator[RunningRe
             super().__init__(settings, flusher, keeping)
             made.append(self)
 
-    settings.setdefault("listen", ("mqtt+tcp://127.0.0.1:0",))
+    settings.setdefault("listen", (f"mqtt+tcp://127.0.0.1:{lasting_port()}",))
     settings.setdefault("fsync_interval", 0.02)
     settings.setdefault("disk_alarm", None)
     settings.setdefault("store", "/")

@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from clearfunds.transports.mqtt import MqttClient, Publish, open_mqtt
-from tests.transports.conftest import MOSQUITTO, free_port
+from tests.ports import lasting_port
+from tests.transports.conftest import MOSQUITTO
 from tests.transports.peers import SECONDS, RunningRelay, kill, running, until
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
@@ -24,7 +25,7 @@ HOST = "127.0.0.1"
 async def bridged(relay: RunningRelay, folder: Path, version: str) -> AsyncGenerator[int]:
     """Run mosquitto with a bridge to the relay, from when it is there; gives mosquitto's port."""
     assert MOSQUITTO is not None
-    port = free_port()
+    port = lasting_port()
     config = folder / "mosquitto.conf"
     config.write_text(
         f"allow_anonymous true\nuser {getpass.getuser()}\nlistener {port} {HOST}\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -16,23 +15,16 @@ from typing import Any
 import pytest
 import trio
 
+from tests.ports import lasting_port
 from tests.transports.peers import SECONDS, fetch, until
 from tests.transports.relay.faithful import Life, Load, mixed
-
-
-def free_port() -> int:
-    """Return a port that nobody has, and hardly anybody will take before it is used."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class RelayProcess:
     """`clearfunds relay` in a process of its own, on the same store and port each time."""
 
     def __init__(self, directory: Path, *options: str) -> None:
-        self.port = free_port()
+        self.port = lasting_port()
         self._argv = [
             *(sys.executable, "-m", "clearfunds", "relay", "--http", "127.0.0.1:0"),
             *("--listen", f"mqtt+tcp://127.0.0.1:{self.port}"),

@@ -9,11 +9,12 @@ import pytest
 import trio
 
 from clearfunds import sink_client
+from tests.ports import lasting_port
 from tests.store.disk import FakeFiles
 from tests.transports.peers import RunningRelay, until
 from tests.transports.relay.faithful import Life
 from tests.transports.relay.powered import powered
-from tests.transports.relay.test_kill import free_port, relay_process
+from tests.transports.relay.test_kill import relay_process
 from tests.transports.subscriptions.sink_load import Clients, SinkLoad
 
 
@@ -39,7 +40,7 @@ ENOUGH = 100
 async def power_fails(seed: int, rounds: int, **settings: object) -> SinkLoad:
     chance = random.Random(seed)
     files = FakeFiles(seed)
-    mqtt, port = free_port(), free_port()
+    mqtt, port = lasting_port(), lasting_port()
     listen = (f"mqtt+tcp://127.0.0.1:{mqtt}", f"subscribe+tcp://127.0.0.1:{port}")
     load = SinkLoad(seed, port)
     clients = Clients(seed, Life(mqtt))
@@ -81,7 +82,7 @@ async def test_power_fails_thirty_times(seed: int) -> None:
 
 async def killed(directory: Path, seed: int, rounds: int, *options: str) -> SinkLoad:
     chance = random.Random(seed)
-    port = free_port()
+    port = lasting_port()
     options += ("--listen", f"subscribe+tcp://127.0.0.1:{port}")
     async with relay_process(directory, *options) as relay:
         load = SinkLoad(seed, port, rows=400)
