@@ -387,6 +387,14 @@ class Attacker:
         return self
 
 
+def give_way() -> None:
+    """Let this thread, an attacker's, take no CPU from those it attacks.
+
+    Attackers are on other machines.
+    """
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
 def until_over(seconds: float, *attacks: Callable[[], object]) -> None:
     """Call each again and again, each in a thread of its own, for so many seconds.
 
@@ -395,8 +403,7 @@ def until_over(seconds: float, *attacks: Callable[[], object]) -> None:
     end = time.monotonic() + seconds
 
     def run(attack: Callable[[], object]) -> None:
-        # Attackers are on other machines: here they may not take the CPU from those they attack.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        give_way()
         while time.monotonic() < end:
             with suppress(OSError):
                 attack()

@@ -17,6 +17,7 @@ from tests.attacks.kit import (
     attack,
     attacked,
     connect,
+    give_way,
     publish,
     subscribe,
     unsubscribe,
@@ -56,6 +57,7 @@ def flooding(port: int, count: int, data: bytes) -> Generator[list[Callable[[], 
 
 
 def _read(client: Attacker) -> None:
+    give_way()
     while client.receive():
         pass
 
