@@ -89,14 +89,12 @@ class ReaderFlow(CreditFlow[Process]):
         self._told: dict[Process, str] = {}
 
     def block(self, peer: Process) -> None:
-        """See `CreditFlow.block`."""
         super().block(peer)
         if peer not in self._told:
             self._told[peer] = name = peer.name
             self._account.block(name)
 
     def unblock(self, peer: Process) -> None:
-        """See `CreditFlow.unblock`."""
         super().unblock(peer)
         if peer in self._told and peer not in self.blockers:
             name = self._told.pop(peer)
@@ -126,7 +124,6 @@ class Reader(Process):
 
     @property
     def name(self) -> str:
-        """See `Process.name`."""
         return self.account.name
 
     def send(self, to: Station, n: int) -> None:
@@ -168,7 +165,6 @@ class Station(Process):
 
     @property
     def name(self) -> str:
-        """See `Process.name`."""
         return self.holder.name
 
     def arrived(self, account: Account, n: int) -> None:
@@ -296,5 +292,4 @@ class StoreProcess(Process):
 
     @property
     def name(self) -> str:
-        """See `Process.name`."""
         return "(store)"

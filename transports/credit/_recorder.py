@@ -35,7 +35,6 @@ class CreditRecorder:
         outcome: Outcome,
         opened: float | None,
     ) -> None:
-        """See `Recorder.settled`."""
         if items:
             self._tell(account, ((holder, items),))
         if self._then is not None:
@@ -44,7 +43,6 @@ class CreditRecorder:
     def delivered(
         self, account: Account, ended: Collection[tuple[Holder, int, int, float]]
     ) -> None:
-        """See `Recorder.delivered`."""
         self._tell(account, [(each[0], each[1]) for each in ended])
         if self._then is not None:
             self._then.delivered(account, ended)
@@ -65,7 +63,6 @@ class CreditRecorder:
         copies: int,
         copied_bytes: int,
     ) -> None:
-        """See `Recorder.published`."""
         if self._then is not None:
             self._then.published(account, about, items, nbytes, copies, copied_bytes)
 
@@ -78,12 +75,10 @@ class CreditRecorder:
         ended: float,
         reason: str,
     ) -> None:
-        """See `Recorder.stalled`."""
         if self._then is not None:
             self._then.stalled(account, at, culprit, seconds, ended, reason)
 
     def limit_changed(self, account: Account) -> None:
-        """See `Recorder.limit_changed`."""
         if self._then is not None:
             self._then.limit_changed(account)
 

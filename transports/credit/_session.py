@@ -33,7 +33,6 @@ class CreditMqttSession(MqttSession):
             self._scheme.leaves(payer)
 
     def _forward(self, account: Account, run: Run) -> None:
-        """See `MqttSession._forward`."""
         scheme, server = self._scheme, self._server
         holders = run.destinations.holders
         room = scheme.room(account, holders)

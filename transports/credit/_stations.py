@@ -34,7 +34,6 @@ class CreditOutlet(Outlet):
         scheme.stations.add(self.station)
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Holder.hold`."""
         self.station.arrived(account, items)
         super().hold(account, item, items, nbytes, now)
 
@@ -63,12 +62,10 @@ class CreditInflight(Inflight):
         scheme.stations.add(self.station)
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Holder.hold`."""
         self.station.arrived(account, items)
         super().hold(account, item, items, nbytes, now)
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """See `Inflight.close`."""
         self.station.go_down()
         super().close(outcome)
 
@@ -95,24 +92,20 @@ class CreditGroup(Group):
         now: float,
         by: Binding | None,
     ) -> None:
-        """See `Queue.take_in`."""
         if self.members or self.keeps or self.deleted:
             self.station.arrived(account, items)
         super().take_in(account, item, items, nbytes, now, by)
 
     def drop(self, account: Account, items: int, nbytes: int) -> None:
-        """See `Group.drop`."""
         self.station.arrived(account, items)
         super().drop(account, items, nbytes)
 
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """See `Queue.delete`."""
         count = super().delete(if_unused=if_unused, if_empty=if_empty)
         self.station.go_down()
         return count
 
     def close(self) -> None:
-        """See `Queue.close`."""
         super().close()
         self.station.go_down()
 
@@ -128,12 +121,10 @@ class CreditSubscription(RangeSubscription):
         scheme.stations.add(self.station)
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Holder.hold`."""
         self.station.arrived(account, items)
         super().hold(account, item, items, nbytes, now)
 
     def close(self) -> None:
-        """See `RangeSubscription.close`."""
         self.station.go_down()
         super().close()
 
@@ -148,21 +139,17 @@ class StoreHop:
         self._station = station
 
     def put(self, message: Message) -> int:
-        """See `Shelf.put`."""
         ticket = self._shelf.put(message)
         self._station.wrote(ticket)
         return ticket
 
     def done(self, seqs: Sequence[int]) -> None:
-        """See `Shelf.done`."""
         self._shelf.done(seqs)
 
     def mark(self, attached: bool, delivered_upto: int) -> int:
-        """See `Shelf.mark`."""
         return self._shelf.mark(attached, delivered_upto)
 
     def want(self, first_seq: int, count: int, nbytes: int) -> None:
-        """See `Shelf.want`."""
         self._shelf.want(first_seq, count, nbytes)
 
 
@@ -189,12 +176,10 @@ class CreditQueue(SessionQueue):
         now: float,
         by: Binding | None,
     ) -> None:
-        """See `Queue.take_in`."""
         self.station.arrived(account, items)
         super().take_in(account, item, items, nbytes, now, by)
 
     def durable(self, ticket: int) -> None:
-        """See `Queue.durable`."""
         super().durable(ticket)
         self.station.durable(ticket)
 
@@ -204,12 +189,10 @@ class CreditQueue(SessionQueue):
         self.station.note_room(not self._writer.unwritten)
 
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """See `Queue.delete`."""
         count = super().delete(if_unused=if_unused, if_empty=if_empty)
         self.station.go_down()
         return count
 
     def close(self) -> None:
-        """See `Queue.close`."""
         super().close()
         self.station.go_down()

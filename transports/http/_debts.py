@@ -48,7 +48,6 @@ class SteppedDebts(Collector):
         self.walks = 0
 
     def describe(self) -> Iterator[Metric]:
-        """See `DebtCollector.describe`."""
         return self._debts.describe()
 
     async def look(self) -> None:

@@ -319,7 +319,6 @@ class _Session:
         self.since = trio.current_time()
 
     def has_input(self) -> bool:
-        """See `Guest`."""
         look = select.poll()
         look.register(self._tcp.socket.fileno(), select.POLLIN)
         return bool(look.poll(0))

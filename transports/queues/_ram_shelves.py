@@ -45,7 +45,6 @@ class RamShelf:
         return len(self._messages)
 
     def put(self, message: Message) -> int:
-        """See `Shelf.put`."""
         copy = attrs.evolve(
             message, loan=None, confirm=None, ticket=0, at_rest=True, pending=False,
             deliveries=0, failures=0, redelivered=False,
@@ -58,7 +57,6 @@ class RamShelf:
         return self._next_ticket()
 
     def done(self, seqs: Sequence[int]) -> None:
-        """See `Shelf.done`."""
         for seq in seqs:
             self._messages.pop(seq, None)
         if len(self._order) > 2 * len(self._messages) + 64:
@@ -70,7 +68,6 @@ class RamShelf:
         return self._next_ticket()
 
     def want(self, first_seq: int, count: int, nbytes: int) -> None:
-        """See `Shelf.want`."""
         self.wants.append((first_seq, count, nbytes))
         self._shelves.has_to_tell(self)
 

@@ -358,19 +358,15 @@ class StoreShelf:
         return f"<StoreShelf {self.name}>"
 
     def put(self, message: Message) -> int:
-        """See `Shelf.put`."""
         return self._shelves.put(self, message)
 
     def done(self, seqs: Sequence[int]) -> None:
-        """See `Shelf.done`."""
         self._shelves.done(self, seqs)
 
     def mark(self, attached: bool, delivered_upto: int) -> int:
-        """See `Shelf.mark`."""
         return self._shelves.mark(self, attached, delivered_upto)
 
     def want(self, first_seq: int, count: int, nbytes: int) -> None:
-        """See `Shelf.want`."""
         self._shelves.want(self, first_seq, count, nbytes)
 
     def recover(self, queue: Queue) -> None:

@@ -227,7 +227,6 @@ class Spool:
     # -- for the shelf --------------------------------------------------------------------------
 
     def durable(self, ticket: int) -> None:
-        """See `ShelfUser.durable`."""
         while self._unsynced:
             seq, (written, loan) = next(iter(self._unsynced.items()))
             if written > ticket:
@@ -255,7 +254,6 @@ class Spool:
         self._holder.progressed_at = progressed_at
 
     def paged_in(self, messages: Sequence[Message]) -> None:
-        """See `ShelfUser.paged_in`."""
         self._waiting = False
         if self._closed:
             return

@@ -283,15 +283,12 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         )
 
     def _holding(self) -> int:
-        """See `Session._holding`."""
         return self._frames.held_bytes
 
     def _let_go(self) -> None:
-        """See `Session._let_go`."""
         self._frames.let_go()
 
     def _drop_input(self, why: str) -> None:
-        """See `Session._drop_input`."""
         self._frames.close()
         super()._drop_input(why)
 
@@ -482,21 +479,17 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         return step
 
     def answer(self, kind: int, number: int, payload: bytes) -> None:
-        """See `_sink_writing.Answers`."""
         self._send(encode_frame(kind, number, payload))
 
     def refuse(self, code: int, number: int, sentence: str) -> None:
-        """See `_sink_writing.Answers`."""
         self._send(encode_error(number, ErrorCode(code), sentence))
 
     def still_waits(self, number: int) -> None:
-        """See `_sink_writing.Answers`."""
         if not self.outlet.queue and not self.outlet.closed:
             self._send(encode_frame(SinkKind.WAITING, number))
             self._server.flusher.ready()
 
     def received(self, rows: int) -> None:
-        """See `_sink_writing.Answers`."""
         self._server.counters.received += rows
 
     def _say(self, sentence: str, name: str, fields: dict[str, object]) -> None:

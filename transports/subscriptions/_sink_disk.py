@@ -44,7 +44,6 @@ class DurableRow(RowConfirm, Writes):
     __slots__ = ()
 
     def written(self, where: str = "", keep: Callable[[str, bytes], object] = nowhere) -> Confirm:
-        """See `Writes.written`."""
         publishing = self.publishing
         publishing.marks.add(where)
         keep(_mark(publishing.sink.sink, where), b"%d %d" % (publishing.batch, self.row + 1))

@@ -56,7 +56,6 @@ class Messages:
             return False
 
     def frames(self, chunk: bytes, start: int = 0) -> Iterator[Frame]:
-        """See `Framing.frames`."""
         while start < len(chunk):
             end, count = self._first(chunk, start)
             assert count, "a run of messages has nothing else in it"

@@ -228,7 +228,6 @@ class Proxy(Entity):
         return f"<Proxy of oid {self.oid} of {self.session.name}>"
 
     def port(self, caveats: Sequence[Caveat] = ()) -> Port:
-        """See `Entity.port`."""
         return Port(self.session.sender, self, tuple(caveats))
 
     def _port(self) -> Port:
@@ -237,7 +236,6 @@ class Proxy(Entity):
         return self._direct
 
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor:
-        """See `Entity.assert_`."""
         made = Made()
         turn.send(self._port(), Make(value, made), nbytes=measure(value))
         return partial(self._retract, made)
@@ -246,7 +244,6 @@ class Proxy(Entity):
         turn.send(self._port(), Unmake(made), nbytes=0)
 
     def message(self, turn: Turn, value: WireValue, source: Source) -> None:
-        """See `Entity.message`."""
         turn.send(self._port(), value, nbytes=measure(value))
 
     def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
@@ -329,14 +326,12 @@ class Attenuated(Entity):
         return Attenuated(entity, caveats, max_caveats_size=self._max_caveats_size)
 
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
-        """See `Entity.assert_`."""
         let_through = self._through(value)
         if let_through is None:
             return None
         return self.entity.assert_(turn, let_through, source)
 
     def message(self, turn: Turn, value: WireValue, source: Source) -> None:
-        """See `Entity.message`."""
         let_through = self._through(value)
         if let_through is not None:
             self.entity.message(turn, let_through, source)
@@ -346,7 +341,6 @@ class Attenuated(Entity):
         self.entity.sync(turn, peer, done, source)
 
     def port(self, caveats: Sequence[Caveat] = ()) -> Recipient:
-        """See `Entity.port`."""
         return self.entity.port((*self.caveats, *caveats))
 
 

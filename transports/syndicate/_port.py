@@ -73,7 +73,6 @@ class NobodyPort(Recipient):
         return self
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Recipient.hold`."""
         account.repay(items, nbytes, Outcome.DROPPED)
 
     def ready(self) -> None:
@@ -116,7 +115,6 @@ class Port(Recipient):
 
     @property
     def last_holder(self) -> Holder:
-        """See `Recipient.last_holder`."""
         sender = self.sender
         return sender.outlet if sender.credited is None else sender.credited
 
@@ -126,7 +124,6 @@ class Port(Recipient):
         return not self.sender.gone and self.target.known
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
-        """See `Recipient.hold`."""
         sender = self.sender
         if sender.gone or not self.target.known:
             sender.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
@@ -182,11 +179,9 @@ class Port(Recipient):
         return writer.message(target, item, self.caveats)
 
     def gathered(self) -> None:
-        """See `Recipient.gathered`."""
         self.sender.gathering.seal()
 
     def ready(self) -> None:
-        """See `Recipient.ready`."""
         self.sender.outlet.ready()
 
 

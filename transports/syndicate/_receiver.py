@@ -205,7 +205,6 @@ class Receiver:
     # -- see `Source` ---------------------------------------------------------------------------
 
     def observes(self) -> None:
-        """See `Source.observes`."""
         allowed = self._max_observations
         if self._observing >= allowed:
             raise RemoteProtocolError(
@@ -215,23 +214,18 @@ class Receiver:
         self._observing += 1
 
     def observes_no_more(self) -> None:
-        """See `Source.observes_no_more`."""
         self._observing -= 1
 
     def awaits(self, answer: Answer) -> None:
-        """See `Source.awaits`."""
         self._awaited.add(answer)
 
     def awaits_no_more(self, answer: Answer) -> None:
-        """See `Source.awaits_no_more`."""
         self._awaited.discard(answer)
 
     def afterwards(self, action: Callable[[], None]) -> None:
-        """See `Source.afterwards`."""
         self._after.append(action)
 
     def complain(self, what: str) -> None:
-        """See `Source.complain`."""
         self._complain(what)
 
 

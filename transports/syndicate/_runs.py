@@ -225,7 +225,6 @@ class SingleMessage:
         self.nbytes = nbytes
 
     def chunk(self, told_as: ToldAs) -> bytes:
-        """See `MessageRun.chunk`."""
         chunk = self._chunks.get(told_as)
         if chunk is None:
             oid, captures = told_as
@@ -239,11 +238,9 @@ class SingleMessage:
         return chunk
 
     def first(self) -> Value:
-        """See `MessageRun.first`."""
         return decode_binary(self._body)
 
     def packets(self, told_as: ToldAs) -> list[bytes]:
-        """See `MessageRun.packets`."""
         return [self.chunk(told_as)]
 
 

@@ -95,7 +95,6 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
                 self.ledger.faults.call(None, "looking for credit that is due", self._give_credit)
 
     def joined(self) -> None:
-        """See `Server.joined`."""
         self._somebody.set()
 
     def _give_credit(self) -> None:

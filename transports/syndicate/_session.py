@@ -149,7 +149,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     # -- the connection's life ------------------------------------------------------------------
 
     def _ending(self) -> str | None:
-        """See `Session._ending`."""
         if self._connection.state is State.CLOSED:
             return "the peer said why it leaves"
         return self._cut_off() if self._eof else None
@@ -195,7 +194,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 self._server.flusher.flush_now()
 
     def _cut_off(self) -> str:
-        """See `Session._cut_off`."""
         self._check_layers()
         left = self._connection.unparsed_bytes
         if left:
@@ -233,7 +231,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             await self._linger()
 
     def _passed_over(self, data: bytes) -> None:
-        """See `Session._passed_over`."""
         if self._websocket is not None:
             self._websocket.receive_data(data)
             self._eof = self._websocket.closed
@@ -260,19 +257,16 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._server.partings.take_back(self.name, self.account, self._work, steps, at_once=1)
 
     def _withdraw(self, reason: str) -> None:
-        """See `Session._withdraw`."""
         self._retract_all()
         self._log(logging.INFO, "left", f"{self.name} left: {reason}", reason)
 
     # -- unfinished input -----------------------------------------------------------------------
 
     def _holding(self) -> int:
-        """See `Session._holding`."""
         held = self._connection.held_bytes + self._messages_bytes + self._ahead_bytes
         return held if self._websocket is None else held + self._websocket.collected_bytes
 
     def _let_go(self) -> None:
-        """See `Session._let_go`."""
         self._connection.let_go()
 
     def _drop_input(self, why: str) -> None:

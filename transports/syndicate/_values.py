@@ -123,7 +123,6 @@ class Encoded(Foreign):
 
     @property
     def pattern_kind(self) -> Hashable:
-        """See `Foreign`."""
         raw = self.raw
         if raw[0] != RECORD:
             return _KINDS[raw[0]]
@@ -132,7 +131,6 @@ class Encoded(Foreign):
         return canonical(self.value().key)
 
     def pattern_entry(self, key: Any) -> Any:
-        """See `Foreign`."""
         raw = self.raw
         if raw[0] not in (RECORD, SEQUENCE):
             if self._children is None:
@@ -155,7 +153,6 @@ class Encoded(Foreign):
         return child
 
     def pattern_has(self, key: Any) -> bool:
-        """See `Foreign`."""
         raw = self.raw
         if raw[0] not in (RECORD, SEQUENCE):
             return self.pattern_entry(key) is not MISSING
@@ -164,7 +161,6 @@ class Encoded(Foreign):
         return isinstance(key, int) and 0 <= key < len(self._places) - 1
 
     def pattern_identity(self) -> Hashable:
-        """See `Foreign`."""
         return ("preserves", canonical(self.value()))
 
 
@@ -198,7 +194,6 @@ class Decoded(Foreign):
 
     @property
     def pattern_kind(self) -> Hashable:
-        """See `Foreign`."""
         content = self.content
         if isinstance(content, Record):
             return label_kind(content.key)
@@ -207,13 +202,11 @@ class Decoded(Foreign):
         return frozenset if is_set(content) else dict
 
     def pattern_entry(self, key: Any) -> Any:
-        """See `Foreign`."""
         if self._children is None:
             self._children = _entries(self.content)
         return self._children.get(key, MISSING)
 
     def pattern_identity(self) -> Hashable:
-        """See `Foreign`."""
         return ("preserves", canonical(self.content, number_of))
 
 

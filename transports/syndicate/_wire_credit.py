@@ -146,11 +146,9 @@ class Credited(Holder):
         self.put(account, item, 1, items, nbytes, now)
 
     def ready(self) -> None:
-        """See `Holder.ready`."""
         self._outlet.ready()
 
     def loans(self) -> Iterator[LoanedItem[Any]]:
-        """See `Holder.loans`."""
         yield from self._loans
 
     def credit(self, turns: int) -> None:
