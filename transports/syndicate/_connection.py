@@ -2,23 +2,22 @@
 
 Rules:
 
-1. No input makes `next_packet` or `decode` raise anything but `RemoteProtocolError`; after one the
-   connection is closed and says the same again.
-2. How the input was cut into pieces changes neither the packets nor the error.
-3. A packet is refused at the first byte that tells that it will be; an oversized one is not
-   collected.
-4. The input held is at most one incomplete packet and what came with its last piece; collecting it
-   takes time in proportion to its size, in however many pieces it comes.
-5. What goes out is written as the last packet that came in was: in binary until one came in text.
+1. `next_packet` and `decode` raise nothing but `RemoteProtocolError`, whatever the input. After
+   one, the connection is closed and raises the same again.
+2. How the input was split into reads changes neither the packets nor the error.
+3. A packet is refused at the first byte that makes it invalid; an oversized one is not collected.
+4. The connection holds at most one incomplete packet and the rest of the last read. Collecting a
+   packet takes time in proportion to its size, however many reads it takes.
+5. Output is in the syntax of the last packet received: binary until a packet in text arrives.
 
-Theory of operation. There is no handshake, and both sides do the same. `_buffer` is the last thing
-received, unchanged, and `_position` is how far it has been cut into packets; one that is cut in two
-by the end of a read is collected in a `bytearray`, while the scanner goes on where it stood.
+Theory of operation. There is no handshake, and both sides do the same. `_buffer` is the last data
+received, unchanged, and `_position` is how far it has been cut into packets. A packet that a read
+cuts in two is collected in a `bytearray`; the scanner resumes where it stopped.
 
-A packet comes as a `Frame`, its bytes and where they are; who only forwards need not decode it.
+A packet arrives as a `Frame`: its bytes and their place. Forwarding it needs no decoding.
 
     OPEN --<error> received or sent, a fault, close()--> CLOSED
-    CLOSED by a fault: one <error> may still be sent, to say what was wrong
+    CLOSED by a fault: one <error> may still be sent, with the reason
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from ._scan_text import DEFAULT_MAX_TEXT_SIZE, TextScanner
 
 
 class State(enum.Enum):
-    """Whether anything may still come and go."""
+    """Whether packets may still be sent and received."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -58,21 +57,21 @@ _TEXT_BEGINS = frozenset(b"[<#@")
 
 
 class Frame(NamedTuple):
-    """One packet as it came, well-formed but not decoded."""
+    """One packet as received: well-formed, but not decoded."""
 
     data: bytes
-    """The buffer that it came in."""
+    """The buffer that contains it."""
     start: int
     end: int
     text: bool
-    """Whether it is written as text."""
+    """Whether it is in the text syntax."""
     embedded: bool
-    """Whether there may be references in it, which mean nothing to anybody but this connection, or
-    annotations, which mean nothing to anybody."""
+    """Whether it may have references, which only this connection understands, or annotations, which
+    nobody does."""
     parts: list[EventParts] | None
-    """Its events, if it is a plain turn: then bodies without references can be forwarded."""
+    """Its events, if it is a plain turn: bodies without references can then be forwarded."""
     packet: Packet | None
-    """What it says, if that had to be decoded already."""
+    """The decoded packet, if finding it required decoding."""
 
     def __bytes__(self) -> bytes:
         return self.data[self.start : self.end]
@@ -82,8 +81,8 @@ class Connection:
     """The protocol of one connection, for either side.
 
     Attributes:
-        state: whether anything may still come and go.
-        text: whether packets are written as text at present.
+        state: whether packets may still be sent and received.
+        text: whether packets are currently sent in the text syntax.
     """
 
     __slots__ = (
@@ -114,7 +113,7 @@ class Connection:
         Args:
             max_packet_size: the largest packet accepted, in bytes.
             max_text_size: the largest packet in text accepted, in bytes.
-            max_depth: how deep values in a packet may be nested, the packet itself included.
+            max_depth: the deepest nesting of values in a packet, the packet included.
         """
         self.state = State.OPEN
         self.text = False
@@ -125,7 +124,7 @@ class Connection:
         self._text_scanner = TextScanner(
             max_text_size=min(max_text_size, max_packet_size), max_depth=max_depth
         )
-        # Whose packet has begun to come; None between packets.
+        # The scanner of a packet that has begun to arrive; None between packets.
         self._scanner: Scanner | TextScanner | None = None
         self._fault: RemoteProtocolError | None = None
         self._error_owed = False
@@ -139,26 +138,26 @@ class Connection:
 
     @property
     def unparsed_bytes(self) -> int:
-        """How much input is held. When the peer has closed its side: what it cut off."""
+        """Bytes of input held. After the peer has closed its side: of an incomplete packet."""
         collected = 0 if self._collected is None else len(self._collected)
         return collected + len(self._buffer) - self._position
 
     @property
     def held_bytes(self) -> int:
-        """How much is in memory of what has been received: what has been cut may be, too."""
+        """Bytes of received data in memory, including what has already been cut into packets."""
         return len(self._buffer) + (0 if self._collected is None else len(self._collected))
 
     def let_go(self) -> None:
-        """Let go of input of which nothing is left to be cut."""
+        """Release input that is fully cut into packets."""
         if self._position and self._position >= len(self._buffer) and self._collected is None:
             self._buffer = b""
             self._position = 0
 
     def receive_data(self, data: bytes) -> None:
-        """Take what has been read from the peer; `next_frame` gives what is in it.
+        """Take data read from the peer; `next_frame` returns the packets in it.
 
-        Never raises. Take out what is complete before the next call, or the input held grows by
-        what is given here. A closed connection drops it.
+        Never raises. Take out all complete packets before the next call: otherwise the input held
+        grows by the size of `data`. A closed connection drops the data.
         """
         if self.state is State.CLOSED:
             return
@@ -174,21 +173,21 @@ class Connection:
             self._position = 0
 
     def next_frame(self) -> Frame | NeedDataType:
-        """Take the next packet out of the input, as it came.
+        """Take the next packet out of the input, not decoded.
 
         Returns:
-            A frame, or `NEED_DATA`. A connection that was closed without a fault says `NEED_DATA`
-            for ever.
+            A frame, or `NEED_DATA`. A connection that was closed without a fault always returns
+            `NEED_DATA`.
 
         Raises:
-            RemoteProtocolError: the peer broke the protocol; send an `Error` with what the
-                exception says, and close the connection.
+            RemoteProtocolError: the peer broke the protocol; send an `Error` with the
+                exception's text, and close the connection.
         """
         if self._fault is not None:
             raise self._fault
         try:
             if self._scanner is None and self._collected is None:
-                # What nearly all packets are, without a detour.
+                # The fast path for nearly all packets.
                 buffer = self._buffer
                 start = self._position
                 if start < len(buffer) and buffer[start] == SEQUENCE:
@@ -236,7 +235,7 @@ class Connection:
         self._position = end
         self.text = False
         if scanner.keyed:
-            # Whether all keys and members are different takes the library to tell.
+            # Only the library can tell whether all keys and members are different.
             decode_binary(data[start:end])
         parts = event_parts(data, start, scanner.marks)
         if parts is None:
@@ -245,7 +244,7 @@ class Connection:
         return Frame(data, start, end, False, embedded, parts, None)
 
     def _decoded(self, data: bytes, start: int, end: int) -> Frame:
-        # It is not a plain turn, so there is no saying yet that it is a packet at all.
+        # It is not a plain turn: only decoding tells whether it is a packet at all.
         packet = decode(data[start:end])
         if isinstance(packet, Error):
             self.close()
@@ -254,14 +253,14 @@ class Connection:
     def buffered(self) -> tuple[bytes, int] | None:
         """Return the input and where in it the next packet begins; None within a packet.
 
-        For who can tell whole packets from what they begin with, and then calls `skip_to`.
+        A caller that recognises whole packets by their beginning then calls `skip_to`.
         """
         if self._scanner is None and self._collected is None and self.state is State.OPEN:
             return self._buffer, self._position
         return None
 
     def skip_to(self, position: int) -> None:
-        """Go on at `position`: what is before it was packets in binary, and has been dealt with."""
+        """Continue at `position`: the caller has handled the binary packets before it."""
         self._position = position
         self.text = False
 
@@ -303,7 +302,7 @@ class Connection:
         return encoded
 
     def fail(self, fault: RemoteProtocolError) -> None:
-        """Note a fault that was found beyond this layer, by the membrane say."""
+        """Note a fault that another layer found, such as the membrane."""
         if self.state is State.OPEN:
             self._fail(fault)
 

@@ -1,8 +1,8 @@
-"""What of what goes out to a Syndicate peer may be dropped: turns of nothing but messages.
+"""Droppable output to a Syndicate peer: turns that contain only messages.
 
-Assertions are state: a peer that is not told of one, or not of its end, has a wrong picture for as
-long as it is connected. Neither may an answer that it waits for be missing, nor what has a
-reference in it, which both sides count. All those go out, whatever the policy says.
+Assertions are state: a peer that misses one, or its retraction, has a wrong picture until it
+disconnects. Answers that the peer waits for, and references, which both sides count, must not be
+lost either. These are always sent, whatever the policy says.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ABLE: Final = frozenset(
         StuckPolicy.DROP_NEWEST,
     )
 )
-"""What can be done about a peer of Syndicate's. Its messages have no topic to be conflated by; and
-assertions could not be told to one that reads messages from the disk first."""
+"""Slow-consumer policies possible for a Syndicate peer. Messages have no topic to conflate by, and
+assertions cannot wait behind messages that are spilled to disk."""
 
 _WHOLE_BINARY: Final = 0x82
 
 
 def _scanner() -> Scanner:
-    # What was sent was made here: there are no bounds to be kept.
+    # This process made the data: no limits are needed.
     return Scanner(max_packet_size=1 << 40, max_depth=1 << 20)
 
 
@@ -38,7 +38,7 @@ class Messages:
     """See `.._backlog_messages.Framing`. Frames have no keys.
 
     Args:
-        websocket: Whether each packet is in a message of a WebSocket.
+        websocket: Whether each packet is in a WebSocket message of its own.
     """
 
     __slots__ = ("_scanner", "_websocket")
@@ -48,7 +48,7 @@ class Messages:
         self._scanner = _scanner()
 
     def may_drop(self, chunk: bytes) -> bool:
-        """See `Framing.may_drop`: a chunk is a run of messages, or one turn; the first tells."""
+        """See `Framing.may_drop`. A chunk is a run of messages or one turn; its start tells."""
         try:
             return self._first(chunk, 0)[1] > 0
         except (RemoteProtocolError, IndexError):
@@ -63,13 +63,13 @@ class Messages:
             start = end
 
     def _first(self, chunk: bytes, start: int) -> tuple[int, int]:
-        """Return where a frame ends, and how many messages it is; 0: something else is in it."""
+        """Return where a frame ends and its number of messages; 0 if it has other events."""
         if self._websocket:
             if chunk[start] != _WHOLE_BINARY:
                 return start, 0
             start += {126: 4, 127: 10}.get(chunk[start + 1], 2)
         if chunk[start] != SEQUENCE:
-            return start, 0  # written as text, or no turn
+            return start, 0  # in text, or not a turn
         scanner = self._scanner
         end = scanner.find_end(chunk, start)
         if end is None:

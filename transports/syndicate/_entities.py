@@ -1,13 +1,12 @@
-"""What references refer to: the dataspace, a gatekeeper, what lies behind another connection.
+"""Entities that references point to: the dataspace, a gatekeeper, or a peer's entity.
 
 Rules:
 
-1. An event reaches an entity within the turn of the packet that it came in, on the account of the
-   connection that it came by. What the entity does it notes in that turn: it happens at the
-   commit, or not at all.
-2. `assert_` returns what takes the assertion back; it is called once, in some later turn, or in
-   the same.
-3. What an entity cannot make sense of it ignores, unless the sender has to be told:
+1. An event reaches an entity within the turn of its packet, on the account of the connection that
+   brought it. The effects that the entity notes in that turn happen at the commit, or not at all.
+2. `assert_` returns a function that takes the assertion back. It is called once, in a later turn
+   or in the same one.
+3. An entity ignores events that it does not understand, unless the sender has to be told:
    `RemoteProtocolError` ends the sender's connection.
 """
 
@@ -44,13 +43,13 @@ if TYPE_CHECKING:
     from ._session import SyndicateSession
 
 Retractor: TypeAlias = Callable[[Turn], None]
-"""Takes an assertion back in the turn given."""
+"""Takes an assertion back in the given turn."""
 
 _OBSERVE = label_kind(Symbol("Observe"))
 _RESOLVE = label_kind(Symbol("resolve"))
 
 MAX_PATTERN_PARTS = 1_000
-"""How many places one pattern may look at or show: a message is looked at in each of them."""
+"""Most places that one pattern may check or capture: each message is checked in all of them."""
 
 _NOTHING = Record(Symbol("reject"), (Record(Symbol("_"), ()),))
 
@@ -58,7 +57,7 @@ _numbers = count(1)
 
 
 class Source(Protocol):
-    """The connection that an event came by."""
+    """The connection that brought an event."""
 
     def observes(self) -> None:
         """Count one more observation.
@@ -69,32 +68,31 @@ class Source(Protocol):
         ...
 
     def observes_no_more(self) -> None:
-        """Count one less."""
+        """Count one observation less."""
         ...
 
     def awaits(self, answer: Answer) -> None:
-        """Note that somebody else is to answer for this connection."""
+        """Note that another peer has to answer for this connection."""
         ...
 
     def awaits_no_more(self, answer: Answer) -> None:
-        """Note that it is no longer waited for."""
+        """Note that the answer is no longer expected."""
         ...
 
     def afterwards(self, action: Callable[[], None]) -> None:
-        """Do something when the packet's turn has been committed."""
+        """Call `action` when the packet's turn has been committed."""
         ...
 
     def complain(self, what: str) -> None:
-        """Log what was ignored."""
+        """Log an event that was ignored."""
         ...
 
 
 class Entity(abc.ABC):
-    """Something that can be referred to. Equal to itself alone.
+    """The target of a reference. Equal only to itself.
 
     Attributes:
-        number: no other entity in this process has it; it is what references to this one are
-            compared by.
+        number: unique in this process; references to the entity are compared by it.
     """
 
     __slots__ = ("number",)
@@ -104,28 +102,28 @@ class Entity(abc.ABC):
 
     @abc.abstractmethod
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
-        """Take an assertion; None if there will be nothing to take back."""
+        """Take an assertion; None if there is nothing to take back later."""
 
     @abc.abstractmethod
     def message(self, turn: Turn, value: WireValue, source: Source) -> None:
         """Take a message."""
 
     def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
-        """Send `#t` to `peer` when all that came before has been dealt with, then call `done`."""
+        """Send `#t` to `peer` when all earlier events have been handled, then call `done`."""
         peer.message(turn, True, source)
         source.afterwards(done)
 
     def port(self, caveats: Sequence[Caveat] = ()) -> Recipient:
-        """Return whom the dataspace is to tell when this entity observes something.
+        """Return the recipient that the dataspace tells when this entity observes something.
 
-        Only what lies behind a connection can: an observer of this process's own would be a turn
-        within a turn. `caveats` apply to what is told, the newest last.
+        Only a peer's entity can observe: an observer in this process would be a turn within a turn.
+        `caveats` apply to everything it is told, the newest last.
         """
         return NobodyPort()
 
 
 class Inert(Entity):
-    """Nothing."""
+    """The entity that does nothing."""
 
     __slots__ = ()
 
@@ -136,14 +134,14 @@ class Inert(Entity):
         """Ignore it."""
 
     def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
-        """Never answer: nothing is there that could have dealt with anything."""
+        """Never answer: there is no entity that could have handled the earlier events."""
         source.afterwards(done)
 
 
 class DataspaceEntity(Entity):
     """A dataspace, as peers know it.
 
-    `<Observe pattern #:observer>` observes; everything else is state, or a message to be routed.
+    `<Observe pattern #:observer>` observes. Everything else is state, or a message to route.
     Records whose label is in the vocabulary are instances of its classes.
     """
 
@@ -158,8 +156,8 @@ class DataspaceEntity(Entity):
         """See `Entity.assert_`.
 
         Raises:
-            RemoteProtocolError: if it observes what is no pattern, or with too many; or if it is
-                not what its label says.
+            RemoteProtocolError: if it observes an invalid pattern, or too many patterns; or if it
+                does not fit its label.
         """
         if isinstance(value, Decoded) and value.pattern_kind == _OBSERVE:
             fields = value.content.fields
@@ -201,7 +199,7 @@ class DataspaceEntity(Entity):
         """See `Entity.message`.
 
         Raises:
-            RemoteProtocolError: if it is not what its label says.
+            RemoteProtocolError: if it does not fit its label.
         """
         turn.publish(self.dataspace, self.vocabulary.known(value))
 
@@ -212,7 +210,7 @@ class Proxy(Entity):
     Attributes:
         session: the peer's connection.
         oid: its number in the peer's table.
-        known: whether the peer still has it: the number may stand for another by now.
+        known: whether the peer still has it: the number may stand for another entity later.
     """
 
     __slots__ = ("_direct", "known", "oid", "session")
@@ -247,14 +245,14 @@ class Proxy(Entity):
         turn.send(self._port(), value, nbytes=measure(value))
 
     def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
-        """See `Entity.sync`: it is the peer's to answer."""
+        """See `Entity.sync`: the peer answers it."""
         answer = Answer(peer, done, source)
         source.awaits(answer)
         turn.send(self._port(), Ask(answer), nbytes=0)
 
 
 class Answer(Entity):
-    """Whom a peer answers that was asked to sync for another."""
+    """The recipient of a peer's answer to a sync that it was asked on behalf of another peer."""
 
     __slots__ = ("_done", "_peer", "_pin", "_session", "_source")
 
@@ -267,7 +265,7 @@ class Answer(Entity):
         self._session: SyndicateSession | None = None
 
     def asked(self, session: SyndicateSession, pin: Pin[Entity]) -> None:
-        """Note by whose connection the answer will come; `pin` keeps this known there till then."""
+        """Note the connection that will answer; `pin` keeps this entity known until then."""
         self._session, self._pin = session, pin
         session.asked(self)
 
@@ -293,15 +291,14 @@ class Answer(Entity):
 
 
 class Attenuated(Entity):
-    """An entity through which less comes than is sent.
+    """An entity behind caveats, which let only part of the events through.
 
-    What is attenuated already is attenuated further: the caveats are one list, and the limit on
-    their size is for all of them.
+    Attenuating it again extends one list of caveats; the limit on their size applies to the list.
 
     Attributes:
-        entity: where it comes out.
+        entity: the entity behind the caveats.
         values: the caveats, the newest last.
-        caveats: the same, in a form that can be applied.
+        caveats: the same, compiled.
     """
 
     __slots__ = ("_max_caveats_size", "caveats", "entity", "values")
@@ -316,7 +313,7 @@ class Attenuated(Entity):
         self._max_caveats_size = max_caveats_size
         self.caveats = compile_caveats(caveats, max_size=max_caveats_size)
         refused = any(isinstance(caveat, Refusal) for caveat in self.caveats)
-        # What lets nothing through is not made any longer.
+        # A list that lets nothing through does not grow any further.
         self.values: tuple[Value, ...] = (_NOTHING,) if refused else tuple(caveats)
 
     def _through(self, value: WireValue) -> WireValue | None:
@@ -337,7 +334,7 @@ class Attenuated(Entity):
             self.entity.message(turn, let_through, source)
 
     def sync(self, turn: Turn, peer: Entity, done: Callable[[], None], source: Source) -> None:
-        """See `Entity.sync`: it says nothing that could be attenuated."""
+        """See `Entity.sync`: a sync has no content to attenuate."""
         self.entity.sync(turn, peer, done, source)
 
     def port(self, caveats: Sequence[Caveat] = ()) -> Recipient:
@@ -349,18 +346,18 @@ def through(
     value: WireValue,
     attenuate: Callable[[Entity, tuple[Value, ...]], Entity],
 ) -> WireValue | None:
-    """Return what caveats let through of a wire value; None for nothing."""
+    """Return the part of a wire value that caveats let through; None for nothing."""
     size = max_attenuated_size(measure(value))
     passed = attenuate_value(caveats, library_value(value), attenuate, max_size=size)
     return None if passed is None else wire_value(passed)
 
 
 class Gatekeeper(Entity):
-    """Gives the dataspace to those who have a sturdyref for it.
+    """Gives the dataspace to peers that have a sturdyref for it.
 
     `<resolve <ref {oid: any sig: bytes}> #:k>` is answered by an assertion to k: `<ok #:dataspace>`
-    or `<error reason>`; or, for clients of before September 2024, `<accepted #:dataspace>` or
-    `<rejected reason>`. It is retracted when the question is.
+    or `<error reason>`; for clients older than September 2024, `<accepted #:dataspace>` or
+    `<rejected reason>`. Retracting the question retracts the answer.
 
     Source: syndicate-protocols, gatekeeper.prs, rpc.prs and sturdy.prs.
     """
@@ -384,7 +381,7 @@ class Gatekeeper(Entity):
         self._max_caveats_size = max_caveats_size
 
     def assert_(self, turn: Turn, value: WireValue, source: Source) -> Retractor | None:
-        """See `Entity.assert_`; what is not `<resolve ...>` is ignored."""
+        """See `Entity.assert_`; everything but `<resolve ...>` is ignored."""
         if not isinstance(value, (Encoded, Decoded)) or value.pattern_kind != _RESOLVE:
             return None
         fields = value.value().fields
@@ -402,7 +399,7 @@ class Gatekeeper(Entity):
     def _resolve(self, step: Value) -> Entity:
         ref: SturdyRef = parse_sturdyref(step)
         if ref.oid != self._oid or not is_genuine(ref, self._key):
-            # Which of the two is wrong is nobody's business who has to ask.
+            # The answer does not say which of the two is wrong: that would help to guess.
             raise RemoteProtocolError("this sturdyref is for nothing here, or was not made here")
         if not ref.caveats:
             return self._dataspace

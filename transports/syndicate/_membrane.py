@@ -1,19 +1,19 @@
-"""What each side of a connection knows of the other's: two tables of references.
+"""The two tables of references of a connection: exported and imported.
 
 Rules:
 
-1. A reference is known while a live assertion has it, as the target or within, once for each
-   occurrence; or while it is pinned: a well-known one, or the peer of a sync not yet answered.
-2. A message brings no reference that is not known: nothing would say when to forget it.
-3. Handles are each sender's own. One in use is not asserted again; retracting one that is not
-   in use does nothing.
-4. An event for an oid that is not exported does nothing; a reference to one is the inert one.
-5. What is refused leaves the tables as they were.
+1. A reference is known while a live assertion contains it, as the target or within, counted once
+   for each occurrence; or while it is pinned: a well-known one, or the peer of an unanswered sync.
+2. A message cannot introduce a reference: nothing would say when to forget it.
+3. Each sender chooses its own handles. Asserting a handle that is in use is an error; retracting
+   one that is not in use does nothing.
+4. An event for an oid that is not exported does nothing; a reference to one is the inert entity.
+5. A refused event leaves the tables unchanged.
 
-Theory of operation. *Exported* is what this side let the peer know, *imported* what the peer let
-this side know; in each, an oid stands for one entity. What the entities are is the session's
-business: any hashable thing, one for another's proxy among them. Values come in with `WireRef`s in
-their `Embedded`s and leave with entities in them, and the other way round.
+Theory of operation. *Exported* are the references that this side gave to the peer, *imported*
+those that the peer gave to this side; in each table, an oid stands for one entity. The session
+chooses the entities: any hashable objects, including proxies of another peer's. Received values
+have `WireRef`s in their `Embedded`s, which become entities; sent values the other way round.
 
 Source: syndicate-rs, relay.rs (membranes); `protocol.prs`.
 """
@@ -31,9 +31,9 @@ from ._preserves import Embedded, Value, map_embedded
 
 Entity = TypeVar("Entity", bound=Hashable)
 
-#: How many references each table may have, and how many assertions may stand in each direction,
-#: unless told otherwise. AMQP 0-9-1 can number as many channels, and MQTT packet identifiers, in
-#: one connection: a peer that needs more of anything at a time is not known.
+#: Default limits on the references in each table and on the live assertions in each direction.
+#: AMQP 0-9-1 can number as many channels in one connection, and MQTT as many packet identifiers.
+#: No known peer needs more of anything at a time.
 DEFAULT_MAX_REFERENCES = 65_536
 DEFAULT_MAX_ASSERTIONS = 65_536
 
@@ -46,7 +46,7 @@ class _Entry(Generic[Entity]):
 
 
 class _Table(Generic[Entity]):
-    """Oids and entities, one to one, with how often each is referred to."""
+    """Oids and entities, one to one, with a reference count for each."""
 
     __slots__ = (
         "_error", "_forget", "_limit", "_name", "by_entity", "by_oid", "forgotten", "next_oid",
@@ -129,22 +129,22 @@ class Standing(Generic[Entity]):
     handle: int
     target: Entity
     assertion: Value
-    """With entities in its `Embedded`s."""
+    """The assertion, with entities in its `Embedded`s."""
     held: list[_Hold[Entity]] = attrs.field(repr=False)
 
 
 @attrs.frozen(slots=True)
 class MembraneStatistics:
-    """How much the two sides know of each other."""
+    """Numbers of references and assertions of one connection."""
 
     exported: int
-    """References that the peer knows of this side's entities."""
+    """References to this side's entities that the peer knows."""
     imported: int
-    """References that this side knows of the peer's."""
+    """References to the peer's entities that this side knows."""
     assertions_received: int
-    """Assertions of the peer that stand."""
+    """The peer's live assertions."""
     assertions_sent: int
-    """Assertions made to the peer that stand."""
+    """Live assertions made to the peer."""
 
 
 class Membrane(Generic[Entity]):
@@ -178,15 +178,16 @@ class Membrane(Generic[Entity]):
         """Make a membrane with empty tables.
 
         Args:
-            proxy: makes the entity that stands for the peer's of this oid; each time another one.
-            attenuate: makes an entity that lets less through to one of this side's; the caveats
-                are as they came (`_sturdy.py`). What it raises is let through.
+            proxy: makes the entity that stands for the peer's entity with this oid; a new one each
+                time.
+            attenuate: makes an entity that puts caveats before one of this side's; the caveats
+                are as received (`_sturdy.py`). Its exceptions are passed on.
             inert: the entity that stands for references to nothing.
-            forget: told of each of the peer's entities that is no longer known.
-            max_exported: how many of this side's references the peer may know.
-            max_imported: how many of the peer's this side may know.
-            max_received: how many of the peer's assertions may stand.
-            max_sent: how many assertions made to the peer may stand.
+            forget: called with each of the peer's entities that is no longer known.
+            max_exported: most references to this side's entities that the peer may know.
+            max_imported: most references to the peer's entities that this side may know.
+            max_received: most live assertions of the peer.
+            max_sent: most live assertions made to the peer.
         """
         self._proxy = proxy
         self._attenuate = attenuate
@@ -209,7 +210,7 @@ class Membrane(Generic[Entity]):
         )
 
     def statistics(self) -> MembraneStatistics:
-        """Return how many references are known and how many assertions stand."""
+        """Return the numbers of known references and of live assertions."""
         return MembraneStatistics(
             len(self._exported.by_oid),
             len(self._imported.by_oid),
@@ -220,17 +221,17 @@ class Membrane(Generic[Entity]):
     # -- well-known references ------------------------------------------------------------------
 
     def export(self, entity: Entity, oid: int = 0) -> Pin[Entity]:
-        """Let the peer know `entity` as `oid`, until the pin is released.
+        """Export `entity` to the peer as `oid`, until the pin is released.
 
         Raises:
-            LocalProtocolError: if that oid, or that entity, is known already; or too many are.
+            LocalProtocolError: if that oid or that entity is already known, or too many are.
         """
         if oid in self._exported.by_oid or entity in self._exported.by_entity:
             raise LocalProtocolError(f"oid {oid} or {entity!r} is exported already")
         return self._pin(self._exported, self._exported.add(entity, oid))
 
     def import_(self, oid: int = 0) -> Pin[Entity]:
-        """Take it that the peer exports `oid`, until the pin is released.
+        """Assume that the peer exports `oid`, until the pin is released.
 
         Raises:
             RemoteProtocolError: if the peer's table is full.
@@ -248,24 +249,24 @@ class Membrane(Generic[Entity]):
 
     @property
     def forgotten(self) -> int:
-        """How many exported references were forgotten; as long as it stays, oids mean the same."""
+        """Exported references forgotten so far; while it is unchanged, oids mean the same."""
         return self._exported.forgotten
 
     def exported(self, oid: int) -> Entity | None:
-        """Return the entity that an event is for; None if the event is to be ignored."""
+        """Return the entity that an event is for; None if the event has to be ignored."""
         entry = self._exported.by_oid.get(oid)
         return None if entry is None else entry.entity
 
     def receive_assert(
         self, oid: int, event: Assert, *, plain: bool = False
     ) -> Standing[Entity] | None:
-        """Note what the peer asserted; `plain` says that there are no references in it.
+        """Note an assertion of the peer; `plain` says that it has no references.
 
         Returns:
-            What stands now; None if the event is to be ignored.
+            The live assertion; None if the event has to be ignored.
 
         Raises:
-            RemoteProtocolError: if the handle is in use, or too much stands already.
+            RemoteProtocolError: if the handle is in use, or there are too many live assertions.
         """
         if event.handle in self._received:
             raise RemoteProtocolError(
@@ -287,14 +288,15 @@ class Membrane(Generic[Entity]):
         return standing
 
     def receive_retract(self, event: Retract, *, keep: bool = False) -> Standing[Entity] | None:
-        """Note what the peer retracted.
+        """Note a retraction of the peer.
 
         Args:
             event: the retraction.
-            keep: whether its references stay known until `let_go`.
+            keep: whether the assertion's references stay known until `let_go`.
 
         Returns:
-            What stood until now, the same object as before; None if there was no such thing.
+            The assertion that was live until now, the same object as before; None if there was
+            none.
         """
         standing = self._received.pop(event.handle, None)
         if standing is not None and not keep:
@@ -302,17 +304,17 @@ class Membrane(Generic[Entity]):
         return standing
 
     def let_go(self, standing: Standing[Entity]) -> None:
-        """Forget the references of what has been retracted, unless something else holds them."""
+        """Forget the references of a retracted assertion, unless something else holds them."""
         _release_all(standing.held)
 
     def receive_message(self, oid: int, event: Message) -> tuple[Entity, Value] | None:
         """Translate a message.
 
         Returns:
-            Whom it is for, and what it says; None if it is to be ignored.
+            The target and the body; None if the message has to be ignored.
 
         Raises:
-            RemoteProtocolError: if it brings a reference that is not known.
+            RemoteProtocolError: if it has a reference that is not known.
         """
         target = self._exported.by_oid.get(oid)
         if target is None:
@@ -320,10 +322,10 @@ class Membrane(Generic[Entity]):
         return target.entity, self._from_wire(event.body, None)
 
     def receive_sync(self, oid: int, event: Sync) -> tuple[Entity, Pin[Entity]] | None:
-        """Note whom to tell; release the pin when that is done.
+        """Note the peer of a sync; release the pin when it has its answer.
 
         Returns:
-            Whom to ask, and whom to answer; None if the event is to be ignored.
+            The entity to ask, and the entity to answer; None if the event has to be ignored.
 
         Raises:
             RemoteProtocolError: if the peer's table is full.
@@ -339,10 +341,10 @@ class Membrane(Generic[Entity]):
     # -- what is sent to the peer ---------------------------------------------------------------
 
     def plain_assert(self, target: Entity) -> tuple[int, int]:
-        """Note an assertion without references to one of the peer's entities.
+        """Note an assertion without references at one of the peer's entities.
 
         Returns:
-            Whom it is addressed to, and its handle.
+            The oid of the target, and the assertion's handle.
 
         Raises:
             LocalProtocolError: as `send_assert`.
@@ -364,7 +366,7 @@ class Membrane(Generic[Entity]):
         return entry, held
 
     def oid_of(self, target: Entity) -> int:
-        """Return what one of the peer's entities is addressed by.
+        """Return the oid that addresses one of the peer's entities.
 
         Raises:
             LocalProtocolError: if `target` is not imported.
@@ -375,7 +377,7 @@ class Membrane(Generic[Entity]):
         """Make the event that asserts something at one of the peer's entities.
 
         Raises:
-            LocalProtocolError: if `target` is not imported, or too much stands already.
+            LocalProtocolError: if `target` is not imported, or there are too many live assertions.
         """
         entry, held = self._new_assertion(target)
         body = self._to_wire(assertion, held)
@@ -385,10 +387,10 @@ class Membrane(Generic[Entity]):
         return TurnEvent(entry.oid, Assert(body, handle))
 
     def send_retract(self, handle: int) -> TurnEvent:
-        """Make the event that retracts what was asserted with `handle`.
+        """Make the event that retracts the assertion with `handle`.
 
         Raises:
-            LocalProtocolError: if nothing stands with that handle.
+            LocalProtocolError: if there is no assertion with that handle.
         """
         sent = self._sent.pop(handle, None)
         if sent is None:
@@ -402,7 +404,7 @@ class Membrane(Generic[Entity]):
 
         Raises:
             LocalProtocolError: if `target` is not imported, or the body has a reference that the
-                peer does not know yet: assert something with it first.
+                peer does not know yet: first assert something that contains it.
         """
         return TurnEvent(self._target(target).oid, Message(self._to_wire(body, None)))
 
@@ -413,7 +415,7 @@ class Membrane(Generic[Entity]):
             The event, and the pin to release when the answer has come.
 
         Raises:
-            LocalProtocolError: if `target` is not imported, or too much is exported.
+            LocalProtocolError: if `target` is not imported, or too many references are exported.
         """
         entry = self._target(target)
         held: list[_Hold[Entity]] = []
@@ -424,7 +426,7 @@ class Membrane(Generic[Entity]):
     # -- the end --------------------------------------------------------------------------------
 
     def disconnect(self) -> list[Standing[Entity]]:
-        """Forget everything; return what the peer had asserted, the oldest first."""
+        """Forget everything; return the peer's live assertions, the oldest first."""
         standing = list(self._received.values())
         for one in standing:
             _release_all(one.held)
@@ -449,7 +451,7 @@ class Membrane(Generic[Entity]):
         held.append((table, entry))
 
     def _from_wire(self, value: Value, held: list[_Hold[Entity]] | None) -> Value:
-        """Translate a value that came in; `held` is None for one that must bring nothing new."""
+        """Translate a received value; `held` is None if it must not introduce references."""
 
         def translate(ref: WireRef) -> Embedded:
             table = self._imported if ref.mine else self._exported
@@ -472,7 +474,7 @@ class Membrane(Generic[Entity]):
         try:
             return map_embedded(translate, value)
         except ValueError:
-            # Two keys of a mapping, or a key twice, are the same reference.
+            # Two keys of a mapping, or a key and itself, are the same reference.
             self._give_back(held)
             raise RemoteProtocolError(
                 "two keys of a dictionary, or members of a set, are the same reference"
@@ -482,7 +484,7 @@ class Membrane(Generic[Entity]):
             raise
 
     def _to_wire(self, value: Value, held: list[_Hold[Entity]] | None) -> Value:
-        """Translate a value that goes out; `held` is None for one that may bring nothing new."""
+        """Translate a value to send; `held` is None if it must not introduce references."""
 
         def translate(entity: Entity) -> Embedded:
             table = self._imported

@@ -1,11 +1,11 @@
-"""The packets of the Syndicate protocol: what they say, and how they are written.
+"""The packets of the Syndicate protocol, and their encoding.
 
-A session sends and receives packets; the most of them are turns, which carry events::
+Peers exchange packets; most of them are turns, which carry events::
 
     Packet = Turn / Error / Extension / Nop       Turn = [[oid event] ...]
     Event  = <A assertion handle> / <R handle> / <M body> / <S peer>
 
-Values in them are those of `_preserves.py`; what stands in an `Embedded` is a `WireRef` here.
+The values in them are those of `_preserves.py`; an `Embedded` contains a `WireRef` here.
 
 Source: syndicate-protocols, protocol.prs and sturdy.prs (WireRef).
 """
@@ -34,17 +34,17 @@ from ._preserves import (
 
 @attrs.frozen(slots=True)
 class WireRef:
-    """A reference as it stands on the wire: `#:[0 oid]`, or `#:[1 oid caveat ...]`.
+    """A reference in its wire form: `#:[0 oid]`, or `#:[1 oid caveat ...]`.
 
-    Iterating gives that sequence, which is how the library writes and compares it.
+    Iterating gives that sequence: the library writes and compares it that way.
     """
 
     mine: bool
-    """Whether whoever sends this is who exports it; else it is the receiver's own."""
+    """Whether the sender exports it; otherwise the receiver does."""
     oid: int
     """Its number in the exporter's table."""
     caveats: tuple[Value, ...] = ()
-    """How the receiver's own is attenuated, the newest last; `mine` has none."""
+    """The caveats on a reference to the receiver's own entity, the newest last; `mine` has none."""
 
     def __iter__(self) -> Iterator[Value]:
         yield 0 if self.mine else 1
@@ -54,30 +54,30 @@ class WireRef:
 
 @attrs.frozen(slots=True)
 class Assert:
-    """Something stands from now on, until its handle is retracted or the connection ends."""
+    """An assertion: live until its handle is retracted or the connection ends."""
 
     assertion: Value
     handle: int
-    """Chosen by who asserts."""
+    """Chosen by the sender."""
 
 
 @attrs.frozen(slots=True)
 class Retract:
-    """What was asserted with this handle stands no longer."""
+    """Ends the assertion with this handle."""
 
     handle: int
 
 
 @attrs.frozen(slots=True)
 class Message:
-    """Something happened."""
+    """A message: it has no duration."""
 
     body: Value
 
 
 @attrs.frozen(slots=True)
 class Sync:
-    """`peer` is to be sent `#t` when all that came before has been dealt with."""
+    """Asks the receiver to send `#t` to `peer` when all earlier events have been handled."""
 
     peer: WireRef
 
@@ -87,7 +87,7 @@ Event: TypeAlias = Assert | Retract | Message | Sync
 
 @attrs.frozen(slots=True)
 class TurnEvent:
-    """One event and whom it is for."""
+    """One event and its target."""
 
     oid: int
     """An oid that the receiver exported."""
@@ -96,14 +96,14 @@ class TurnEvent:
 
 @attrs.frozen(slots=True)
 class Turn:
-    """Events that happen together."""
+    """Events that take effect together."""
 
     events: tuple[TurnEvent, ...]
 
 
 @attrs.frozen(slots=True)
 class Error:
-    """The last packet of a connection: why it ends."""
+    """The last packet of a connection: the reason for its end."""
 
     message: str
     detail: Value = False
@@ -111,12 +111,12 @@ class Error:
 
 @attrs.frozen(slots=True)
 class Nop:
-    """Nothing; it shows that the peer is there."""
+    """The packet that does nothing; it shows that the peer is alive."""
 
 
 @attrs.frozen(slots=True)
 class Extension:
-    """Any other record, such as `<do ...>`: to be ignored by who does not know it."""
+    """Any other record, such as `<do ...>`: a receiver that does not know it ignores it."""
 
     label: Value
     fields: tuple[Value, ...]
@@ -132,10 +132,10 @@ _SYNC = Symbol("S")
 
 
 class _Embeddings:
-    """What the library is to make of the references in one packet.
+    """Translates the references in one packet for the library.
 
     syndicate-py 0.19.3 wraps the peer of a sync twice, `#:#:[0 2]`. That is accepted there and
-    nowhere else, so those wrapped twice are counted.
+    nowhere else, so references that are wrapped twice are counted.
     """
 
     __slots__ = ("doubles",)
@@ -181,8 +181,8 @@ def _is_int(value: Value) -> TypeGuard[int]:
 def decode(data: bytes) -> Packet:
     """Decode one packet that takes all of `data`, in binary or, by its first byte, in text.
 
-    Untrusted data must have been found to be one value by `_scan.py` or `_scan_text.py`: the
-    library sets no limit to what it reads.
+    For untrusted data, `_scan.py` or `_scan_text.py` must first have found that it is one value:
+    the library does not limit its input.
 
     Raises:
         RemoteProtocolError: if it is not a packet.
@@ -248,7 +248,7 @@ def _kind(value: Value) -> str:
 
 
 def to_value(packet: Packet) -> Value:
-    """Return the value that is written for a packet."""
+    """Return the value that encodes a packet."""
     match packet:
         case Turn(events):
             return tuple([(entry.oid, event_value(entry.event)) for entry in events])
@@ -261,7 +261,7 @@ def to_value(packet: Packet) -> Value:
 
 
 def event_value(event: Event) -> Record:
-    """Return the record that is written for an event."""
+    """Return the record that encodes an event."""
     match event:
         case Assert(assertion, handle):
             return Record(_ASSERT, (assertion, handle))
@@ -274,7 +274,7 @@ def event_value(event: Event) -> Record:
 
 
 def encode_event(entry: TurnEvent) -> bytes:
-    """Encode one event and whom it is for, as an element of a turn in binary.
+    """Encode one event and its target, as an element of a turn in binary.
 
     Raises:
         LocalProtocolError: as `encode`.
@@ -286,7 +286,7 @@ def encode(packet: Packet, *, text: bool = False) -> bytes:
     r"""Encode a packet; in text it ends with `\n`.
 
     Raises:
-        LocalProtocolError: if some part of it is not a Preserves value, or a reference in it is
+        LocalProtocolError: if a part of it is not a Preserves value, or a reference in it is
             not a `WireRef`.
     """
     value = to_value(packet)

@@ -1,11 +1,11 @@
-"""The pattern language of the wire, to and from the dataspace's own.
+"""Translation between patterns of the wire and the dataspace's own.
 
     <_>   <bind P>   <lit atom>   <group <rec label> {0: P ...}>   <group <arr> {...}>
     <group <dict> {key: P ...}>
 
-What they mean is the same on both sides: matching is open, captures come depth first, the outer
-before the inner, a mapping's in the order of its keys. What differs is a record whose label is in
-the `Vocabulary`: the dataspace knows it by a class, whose fields, in their order, are the record's.
+The meaning is the same on both sides: matching is open; captures are in depth-first order, outer
+before inner, and a mapping's in the order of its keys. The difference: a record whose label is in
+the `Vocabulary` is an instance of a class to the dataspace, with the record's fields in order.
 
 Source: syndicate-protocols, dataspacePatterns.prs.
 """
@@ -44,12 +44,11 @@ _ATOMS = (bool, float, int, str, bytes, Symbol, Embedded)
 
 
 def pattern_from_wire(value: Value, vocabulary: Vocabulary) -> Pattern:
-    """Return the dataspace's pattern for one of the wire.
+    """Return the dataspace's pattern for a pattern of the wire.
 
     Raises:
         RemoteProtocolError: if it is not a pattern.
-        PatternError: if it is one that the dataspace cannot follow: a dictionary's key that is a
-            reference.
+        PatternError: if the dataspace does not support it: a dictionary's key is a reference.
     """
     if isinstance(value, Record) and isinstance(value.key, Symbol):
         match value.key.name, value.fields:
@@ -113,15 +112,15 @@ def _dict_key(key: Value) -> Hashable:
 
 def _field(fields: tuple[str, ...], key: Value) -> str:
     index = _index(key)
-    # A field that no instance has matches nothing, as in any other record.
+    # A field that no instance has matches nothing, as in other records.
     return fields[index] if index < len(fields) else str(index)
 
 
 def pattern_to_wire(pattern: Pattern, vocabulary: Vocabulary) -> Record:
-    """Return what is written for one of the dataspace's patterns.
+    """Return the wire's form of one of the dataspace's patterns.
 
     Raises:
-        PatternError: if the wire has nothing for it: a class that is not in the vocabulary, a key
+        PatternError: if the wire has no form for it: a class that is not in the vocabulary, a key
             or a constant that is not an atom of Preserves, such as None.
     """
     match pattern:

@@ -1,10 +1,10 @@
-"""What an entity of a peer is told, on its way into the outlet of the peer's connection.
+"""The way of events for a peer's entity into the outlet of the peer's connection.
 
-What one commit tells entities of one peer goes out as one turn (`Gathering`), split only where it
-would be too large for one packet. Each distinct delivery of a run of messages is framed once
+All events of one commit for one peer are sent as one turn (`Gathering`), split only where it would
+be too large for one packet. Each distinct delivery of a run of messages is framed once
 (`_runs.py`).
 
-Source: syndicate-rs, relay.rs (TunnelRelay) for what is told, and that it is one turn.
+Source: syndicate-rs, relay.rs (TunnelRelay) for the events, and for one turn a commit.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from ._values import WireValue
 
 MAX_TURN_BYTES = 256 << 10
-"""What one turn may take before another is begun: a replay of many thousand assertions would be
-more than a peer accepts in one packet. As much as one send."""
+"""Size at which a turn is split: a replay of many thousand assertions would be larger than a peer
+accepts in one packet. As much as one send."""
 
 HANDLELESS = -1
-"""The handle of what was never asserted, because a caveat did not let it through."""
+"""The handle of a value that was never asserted, because a caveat did not let it through."""
 
 
 @attrs.define(slots=True, eq=False)
 class Made:
-    """An assertion to a peer, by the handle that it has there."""
+    """An assertion to a peer, by its handle there."""
 
     handle: int = HANDLELESS
 
@@ -50,46 +50,46 @@ class Make:
 
 @attrs.frozen(slots=True, eq=False)
 class Unmake:
-    """Retract what was asserted."""
+    """Retract an assertion."""
 
     made: Made
 
 
 @attrs.frozen(slots=True, eq=False)
 class Ask:
-    """Ask for a sync on behalf of another."""
+    """Ask for a sync on behalf of another peer."""
 
     answer: Answer
 
 
 class NobodyPort(Recipient):
-    """Tells nobody."""
+    """A recipient that ignores everything."""
 
     __slots__ = ()
 
     @property
     def run_place(self) -> object:
-        """See `Recipient.run_place`: it takes everything."""
+        """See `Recipient.run_place`: it takes every run."""
         return self
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
         account.repay(items, nbytes, Outcome.DROPPED)
 
     def ready(self) -> None:
-        """See `Recipient.ready`."""
+        """Do nothing."""
 
 
 class Port(Recipient):
-    """Tells one entity of a peer what an observation shows, or what others send it.
+    """Tells one entity of a peer about its observations, or passes on events for it.
 
-    It is given runs of messages, the tuple that an observer's pattern captures, `Asserted` and
+    It takes runs of messages, the tuple that an observer's pattern captures, `Asserted` and
     `Retracted` of such tuples, or `Make`, `Unmake`, `Ask` and a message's value.
 
     Attributes:
-        sender: what sends to the peer.
+        sender: the way out to the peer.
         target: the entity.
-        caveats: what everything has to come through first, the newest last.
-        told_as: by which oid, and of what: the captures of its observation's pattern. For runs.
+        caveats: apply to every event first, the newest last.
+        told_as: the entity's oid and the captures of its observation's pattern. For runs.
     """
 
     __slots__ = ("_shown", "caveats", "sender", "target", "told_as")
@@ -101,8 +101,8 @@ class Port(Recipient):
         self.target = target
         self.caveats = caveats
         self.told_as: ToldAs = target.oid, ()
-        # By the identity of the very object, which the dataspace retracts as it was asserted; it
-        # is kept here, so that the number is not used again meanwhile.
+        # Keyed by the identity of the object itself: the dataspace retracts the same object. The
+        # entry keeps the object, so that its id is not reused meanwhile.
         self._shown: dict[int, tuple[Any, Made]] = {}
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class Port(Recipient):
 
     @property
     def run_place(self) -> object:
-        """See `Recipient.run_place`: what one turn tells two of a peer's observers is one turn."""
+        """See `Recipient.run_place`: two of a peer's observers share one turn."""
         return None if self.caveats else self.sender
 
     @property
@@ -120,7 +120,7 @@ class Port(Recipient):
 
     @property
     def hears_of_its_end(self) -> bool:
-        """See `Recipient.hears_of_its_end`: what a peer was told stands until it is retracted."""
+        """See `Recipient.hears_of_its_end`: an assertion to a peer is live until retracted."""
         return not self.sender.gone and self.target.known
 
     def hold(self, account: Account, item: Any, items: int, nbytes: int, now: float) -> None:
@@ -152,7 +152,7 @@ class Port(Recipient):
         sender.gathering.add(account, event, items, nbytes, now)
 
     def _drop(self, item: Any) -> None:
-        """Note that the peer will not be told."""
+        """Note that the peer will not be told of `item`."""
         if isinstance(item, Ask):
             item.answer.end()
         elif isinstance(item, Retracted):
@@ -186,7 +186,7 @@ class Port(Recipient):
 
 
 class Gathering:
-    """The events of one commit for one peer, until it has them all."""
+    """The events of one commit for one peer, until all are in."""
 
     __slots__ = ("_account", "_events", "_items", "_nbytes", "_now", "_sender", "_size")
 
@@ -204,7 +204,7 @@ class Gathering:
     ) -> None:
         """Add an event, for which `account` has been charged."""
         size = len(event) if isinstance(event, bytes) else nbytes
-        # What the peer's own patterns multiply is charged to itself (`dataspace._telling`).
+        # Copies that the peer's own patterns cause are charged to the peer (`dataspace._telling`).
         if self._events and (self._size + size > MAX_TURN_BYTES or account is not self._account):
             self.seal()
         self._account = account
@@ -215,7 +215,7 @@ class Gathering:
         self._now = now
 
     def seal(self) -> None:
-        """Put what there is into the outlet, as one turn."""
+        """Put the events into the outlet, as one turn."""
         account = self._account
         if account is None:
             return

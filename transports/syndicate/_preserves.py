@@ -1,12 +1,11 @@
-"""Preserves, the data language of the protocol: the one place that touches the `preserves` library.
+"""Preserves, the data language of the protocol: the only module that uses the `preserves` library.
 
-The library has no types of its own, so what is used of it is declared here for the checkers. Values
+The library has no type annotations, so the parts in use are declared here for the checkers. Values
 are bool, int, float, str, bytes, `Symbol`, `Record`, tuple, frozenset, dict and `Embedded`.
 
-Three things of the library are mended, because peers must be able to read what is sent to them:
-a symbol that reads like a number, or ends in a newline, is quoted in text; whatever is wrong with
-some text or bytes comes out as one error; and so does whatever cannot be encoded.
-
+This module corrects three things, because peers must be able to read the output: a symbol that
+looks like a number, or ends in a newline, is quoted in text; every fault of text or bytes raises
+the same error; and so does every value that cannot be encoded.
 Source: https://preserves.dev/ (preserves-binary, preserves-text, canonical-binary).
 """
 
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from .._errors import LocalProtocolError, RemoteProtocolError
 
 Value: TypeAlias = Any
-"""A Preserves value; what stands in an `Embedded` is up to who reads."""
+"""A Preserves value; the reader decides what an `Embedded` contains."""
 
 Pair: TypeAlias = tuple[Value, Value]
 
@@ -88,11 +87,11 @@ else:
     from preserves.compare import sorted as _sorted
     from preserves.fold import map_embeddeds as _map_embeddeds
 
-# What the library's decoder and parser raise for bad input: its own DecodeError is a ValueError,
-# as are those of UTF-8, base64 and int(). Bytes that pass `_scan.py` never get as far as the rest.
+# Exceptions of the library's decoder and parser for bad input: its DecodeError is a ValueError,
+# as are those of UTF-8, base64 and int(). Bytes that pass `_scan.py` cause none of the others.
 _INPUT_FAULTS = (ValueError, TypeError, RecursionError, OverflowError)
 
-# What the library takes for a symbol that needs no quotes; some of those it reads back as numbers.
+# Symbols that the library writes without quotes, though it would read some of them as numbers.
 _NEEDS_QUOTES = re.compile(r"[-+]?\d+((\.\d+([eE][-+]?\d+)?)|([eE][-+]?\d+))?\Z|.*\n\Z", re.DOTALL)
 
 
@@ -111,11 +110,11 @@ def _itself(value: Any) -> Any:
 def decode_binary(data: bytes, decode_embedded: _Embedding = _itself) -> Value:
     """Decode one value that takes all of `data`.
 
-    `decode_embedded` is called with what stands in each `Embedded`, the innermost first.
+    `decode_embedded` is called with the content of each `Embedded`, the innermost first.
 
     Raises:
-        RemoteProtocolError: if it is not one value. An error that `decode_embedded` raises is let
-            through as it is.
+        RemoteProtocolError: if it is not one value. An error that `decode_embedded` raises is
+            passed on.
     """
     decoder = _Decoder(data, decode_embedded=decode_embedded)
     try:
@@ -130,7 +129,7 @@ def decode_binary(data: bytes, decode_embedded: _Embedding = _itself) -> Value:
 
 
 def decode_text(text: str, decode_embedded: _Embedding = _itself) -> Value:
-    """Parse one value that takes all of `text` but for white space.
+    """Parse one value that takes all of `text`, except for white space.
 
     Raises:
         RemoteProtocolError: as `decode_binary`.
@@ -152,7 +151,7 @@ def encode_binary(value: Value, encode_embedded: _Embedding = _itself) -> bytes:
     """Encode one value; mappings keep their order.
 
     Raises:
-        LocalProtocolError: if some part of it is not a Preserves value.
+        LocalProtocolError: if a part of it is not a Preserves value.
     """
     try:
         return _encode(value, encode_embedded=encode_embedded, canonicalize=False)
@@ -161,10 +160,10 @@ def encode_binary(value: Value, encode_embedded: _Embedding = _itself) -> bytes:
 
 
 def canonical(value: Value, encode_embedded: _Embedding = _itself) -> bytes:
-    """Encode one value in the canonical form: equal values give equal bytes.
+    """Encode one value in canonical form: equal values give equal bytes.
 
     Raises:
-        LocalProtocolError: if some part of it is not a Preserves value.
+        LocalProtocolError: if a part of it is not a Preserves value.
     """
     try:
         return _encode(value, encode_embedded=encode_embedded, canonicalize=True)
@@ -176,7 +175,7 @@ def encode_text(value: Value, encode_embedded: _Embedding = _itself) -> str:
     """Write one value as text, on one line.
 
     Raises:
-        LocalProtocolError: if some part of it is not a Preserves value.
+        LocalProtocolError: if a part of it is not a Preserves value.
     """
     formatter = _TextFormatter(format_embedded=encode_embedded)
     try:
@@ -194,12 +193,12 @@ def _unencodable(exc: Exception) -> LocalProtocolError:
 
 
 def map_embedded(function: _Embedding, value: Value) -> Value:
-    """Return `value` with each `Embedded` replaced by what `function` makes of its content."""
+    """Return `value` with the content of each `Embedded` replaced by `function` of it."""
     return _map_embeddeds(function, value)
 
 
 def same(one: Value, other: Value) -> bool:
-    """Whether two values are the same to Preserves, to which 1, True and 1.0 are three."""
+    """Whether Preserves treats two values as the same; 1, True and 1.0 are three values."""
     return _eq(one, other)
 
 
@@ -207,7 +206,7 @@ def entries_in_order(mapping: Mapping[Value, Value]) -> list[Pair]:
     """Return the entries of a mapping in Preserves' order of their keys.
 
     Raises:
-        ValueError: if there are keys with references in them, unless those have an order.
+        ValueError: if keys contain references, unless those have an order.
     """
     return _sorted(mapping.items(), key=_first)
 
@@ -217,7 +216,7 @@ def _first(pair: Pair) -> Value:
 
 
 def frozen(value: Value) -> Value:
-    """Return an equal value made of what can be hashed: tuples, frozensets, `ImmutableDict`."""
+    """Return an equal hashable value: made of tuples, frozensets and `ImmutableDict`."""
     if isinstance(value, Record):
         return Record(frozen(value.key), [frozen(field) for field in value.fields])
     if is_sequence(value):
@@ -230,12 +229,12 @@ def frozen(value: Value) -> Value:
 
 
 def is_sequence(value: Value) -> TypeGuard[Sequence[Value]]:
-    """Whether a value is a sequence; what was decoded has tuples."""
+    """Whether a value is a sequence; decoded values have tuples."""
     return isinstance(value, (tuple, list))
 
 
 def is_tuple(value: Value) -> TypeGuard[tuple[Value, ...]]:
-    """Whether a value is a sequence that was decoded, or made as those are."""
+    """Whether a value is a sequence in decoded form."""
     return isinstance(value, tuple)
 
 

@@ -1,4 +1,4 @@
-"""What the turns of one peer do: whole or not at all, and to be taken back when it leaves."""
+"""Effects of a peer's turns: complete or none, and taken back when the peer leaves."""
 
 from __future__ import annotations
 
@@ -21,34 +21,32 @@ if TYPE_CHECKING:
     from ._membrane import Membrane
 
 TURN_EVENTS = 128
-"""Events of a packet that are one turn: two milliseconds' worth. A packet of more is several turns:
-those who have nothing to do with it are not to wait for all of it."""
+"""Most events in one turn: two milliseconds' worth. A larger packet becomes several turns, so that
+unrelated connections do not wait for all of it."""
 
 RETIRE_STEP = 64
-"""How many assertions of a connection that has ended are retracted in one turn: about a
-millisecond's worth."""
+"""Assertions of an ended connection that are retracted in one turn: about a millisecond's worth."""
 
 
 class _Each(Protocol):
-    """Does those events of a packet that stand in a slice of it."""
+    """Handles the events in a slice of a packet."""
 
     def __call__(self, changes: _Changes, turn: AccountTurn, some: slice) -> None: ...
 
 
 class Receiver:
-    """What a peer's turns do to the entities that they are for. It is the `Source` of what it does.
+    """Applies a peer's turns to their target entities. It is the `Source` of their events.
 
     A packet is one turn of the connection's account, unless it has more than `TURN_EVENTS` events.
-    What goes wrong in it ends the connection, and nothing of the turn has happened; all before it
-    has.
+    A fault ends the connection: nothing of its turn has happened, and all earlier turns have.
 
     Args:
-        account: who pays.
-        membrane: which entity an oid stands for.
+        account: the account to charge.
+        membrane: maps oids to entities.
         counters: where messages are counted.
-        max_observations: how many patterns the peer may observe.
-        max_deliveries: how many deliveries one of its packets may cause.
-        complain: logs what was ignored.
+        max_observations: most patterns that the peer may observe.
+        max_deliveries: most deliveries that one of its packets may cause.
+        complain: logs events that were ignored.
     """
 
     __slots__ = (
@@ -72,22 +70,22 @@ class Receiver:
         self._max_observations = max_observations
         self._max_deliveries = max_deliveries
         self._complain = complain
-        # What takes each of the peer's assertions back, by its handle.
+        # The function that takes an assertion back, by handle.
         self._live: dict[int, Retractor] = {}
         self._observing = 0
         self._after: list[Callable[[], None]] = []
-        # What others are to answer for the peer.
+        # Answers that the peer expects from others.
         self._awaited: set[Answer] = set()
 
     # -- turns ----------------------------------------------------------------------------------
 
     def take_parts(self, data: bytes, parts: list[EventParts], nbytes: int) -> Iterator[None]:
-        """Handle a turn without references, as it came: in `data`, `nbytes` of it.
+        """Handle a turn without references, as received: `nbytes` of `data`.
 
-        It is done in steps of `TURN_EVENTS`.
+        It runs in steps of `TURN_EVENTS`.
 
         Raises:
-            RemoteProtocolError: if a step cannot be done; then nothing of that has been.
+            RemoteProtocolError: if a step fails; nothing of that step has happened.
         """
 
         def each(changes: _Changes, turn: AccountTurn, some: slice) -> None:
@@ -108,10 +106,10 @@ class Receiver:
         return self._in_turns(each, len(parts), nbytes)
 
     def take_events(self, events: tuple[TurnEvent, ...], nbytes: int) -> Iterator[None]:
-        """Handle a turn that had to be decoded, in steps of `TURN_EVENTS`.
+        """Handle a turn that needed decoding, in steps of `TURN_EVENTS`.
 
         Raises:
-            RemoteProtocolError: if a step cannot be done; then nothing of that has been.
+            RemoteProtocolError: if a step fails; nothing of that step has happened.
         """
 
         def each(changes: _Changes, turn: AccountTurn, some: slice) -> None:
@@ -137,7 +135,7 @@ class Receiver:
         return self._in_turns(each, len(events), nbytes)
 
     def _in_turns(self, each: _Each, events: int, nbytes: int) -> Iterator[None]:
-        """Do what a packet says: in one turn, or in several if it says very much."""
+        """Handle a packet in one turn, or in several if it has many events."""
         for start in range(0, max(1, events), TURN_EVENTS):
             some = slice(start, start + TURN_EVENTS)
             count = min(TURN_EVENTS, events - start)
@@ -148,7 +146,7 @@ class Receiver:
     def _in_turn(
         self, each: Callable[[_Changes, AccountTurn], None], events: int, nbytes: int
     ) -> None:
-        """Do some of what a packet says in one turn, whole or not at all."""
+        """Handle some events of a packet in one turn, all or none."""
         changes = _Changes(self._live)
         try:
             with self._account.turn(items=max(1, events), nbytes=nbytes) as turn:
@@ -185,14 +183,14 @@ class Receiver:
     def _retract(self, changes: _Changes, turn: AccountTurn, event: Retract) -> None:
         standing = self._membrane.receive_retract(event, keep=True)
         if standing is not None:
-            # The references in it may be needed until it has been told that it is gone.
+            # The entity may need the references until it knows of the retraction.
             self._after.append(partial(self._membrane.let_go, standing))
             retractor = changes.retract(event.handle)
             if retractor is not None:
                 retractor(turn)
 
     def withdrawing(self) -> Steps:
-        """Retract all that the peer has asserted: return the steps in which that is done."""
+        """Return the steps that retract all assertions of the peer."""
         for answer in list(self._awaited):
             answer.end()
         live = list(self._live.values())
@@ -230,7 +228,7 @@ class Receiver:
 
 
 class _Changes:
-    """What one packet does to the peer's assertions, to be undone if it fails."""
+    """A packet's changes to the peer's assertions, to be undone if it fails."""
 
     __slots__ = ("_added", "_live", "_removed")
 
