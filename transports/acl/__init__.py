@@ -1,7 +1,7 @@
-"""Authorisation: who may publish to which topics, and who may read them. No I/O but for the file.
+"""Authorisation: which users may publish to which topics, and read them. No I/O except the file.
 
-`Acl` is the file as mosquitto has it, `Authority` what a relay decides by it, and `Rights` what one
-peer may. Each protocol asks the peer's `Rights`.
+`Acl` is the file in mosquitto's format, `Authority` a relay's rules, and `Rights` the permissions
+of one peer. Each protocol asks the peer's `Rights`.
 """
 
 from ._acl import Acl as Acl

@@ -1,4 +1,4 @@
-"""The access control list of a relay: its rules, the file they come from, and reading it again."""
+"""The access control list of a relay: its rules, their file, and reloading it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ._rules import AclRules, parse_acl
 
 
 class Acl:
-    """Rules that may be read again from their file.
+    """Rules that can be reloaded from their file.
 
     Made by `from_file` or `from_text`.
 
     Attributes:
-        rules: The present ones.
-        on_change: Called when they have changed. What it raises is raised by `reload`, after all
-            of them have been called.
+        rules: The present rules.
+        on_change: Called when they have changed. `reload` raises their exceptions after calling all
+            of them.
     """
 
     __slots__ = ("_file", "on_change", "rules")
@@ -30,46 +30,46 @@ class Acl:
         return f"<Acl: {len(self)} rules, {self._file or 'of a text'}>"
 
     def __len__(self) -> int:
-        """Return how many rules there are."""
+        """Return the number of rules."""
         return len(self.rules)
 
     @classmethod
     def from_text(cls, text: str) -> Acl:
-        """Take the rules in a text.
+        """Parse rules from a text.
 
         Raises:
-            AclFileError: It has something else in it.
+            AclFileError: The text is invalid.
         """
         return cls(parse_acl(text))
 
     @classmethod
     def from_file(cls, file: Path | str) -> Acl:
-        """Read the rules in a file.
+        """Read rules from a file.
 
         Raises:
-            OSError: It cannot be read.
-            AclFileError: It has something else in it.
+            OSError: The file cannot be read.
+            AclFileError: Its content is invalid.
         """
         file = Path(file)
         return cls(_read(file), file)
 
     def reload(self) -> None:
-        """Read the file again, if they come from one; what is no longer allowed ends at once.
+        """Read the file again, if there is one; accesses no longer allowed end at once.
 
         Raises:
-            OSError: It cannot be read; the rules are those of before.
-            AclFileError: It has something else in it; likewise.
+            OSError: The file cannot be read; the rules stay unchanged.
+            AclFileError: Its content is invalid; likewise.
         """
         if self._file is not None:
             self.replace(_read(self._file))
 
     def replace(self, rules: AclRules) -> None:
-        """Let these rules be in force from now on."""
+        """Put new rules into force."""
         self.rules = rules
         for changed in list(self.on_change):
             changed()
 
 
 def _read(file: Path) -> AclRules:
-    # What is no UTF-8 is found line by line.
+    # Bytes that are not UTF-8 are reported by line.
     return parse_acl(file.read_bytes().decode(errors="surrogateescape"), f"{file}, ")

@@ -1,15 +1,15 @@
-"""What each peer may publish to and read: an access control list, tenants, and a default.
+"""Decides what each peer may publish and read: an access control list, tenants, and a default.
 
-How a topic is decided on, for a peer:
-1. A rule of its user's that denies the topic, or else one that allows the access.
+The decision on a topic, for a peer:
+1. A rule of its user that denies the topic, or else one that allows the access.
 2. A pattern that denies it, or else one that allows it (`AclRules.patterns_of`).
-3. The default, where no rule matches: `deny`; `allow`; or `tenant`, which allows what is not of
-   another tenant. A topic is of the tenants that have an entry with a filter for it.
+3. The default, where no rule matches: `deny`; `allow`; or `tenant`, which allows topics that do not
+   belong to another tenant. A topic belongs to the tenants that have an entry with a filter for it.
 4. Where the default allows and there are users, `$SYS/clearfunds/throttled/` is an exception: a
-   client reads there about itself alone.
+   client can read only about itself there.
 
-Decisions are made when a route is found, a filter subscribed to, or a topic first published to, and
-kept; not for each message. Peers that have the same rules share what is kept.
+Decisions are made when a route is found, a filter subscribed to, or a topic first published to, not
+for each message, and are cached. Peers with the same rules share the cache.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
     from ._acl import Acl
 
 AclDefault: TypeAlias = Literal["allow", "deny", "tenant"]
-"""What holds for a topic that no rule matches."""
+"""The decision for a topic that no rule matches."""
 
 ACL_DEFAULTS: Final = get_args(AclDefault)
 
 CACHED_BYTES: Final = 16 << 20
-"""Bytes of the routes, of all peers together, that are known to be writable; when they are reached
-all are forgotten. As the cache of routes (`DEFAULT_CACHED_ROUTES`)."""
+"""Bytes of the routes known to be writable, of all peers together; at this size all are forgotten.
+As the cache of routes (`DEFAULT_CACHED_ROUTES`)."""
 
 ROUTE_BYTES: Final = 1_024
-"""What such a route may take besides its topic, if it is kept nowhere else."""
+"""Most bytes of such a route beside its topic, if nothing else keeps it."""
 
 _READ: Final = int(Access.READ)
 _WRITE: Final = int(Access.WRITE)
 
 
 Rules: TypeAlias = tuple["Sequence[Rule]", "Sequence[Rule] | None"]
-"""Those of one peer: its user's own, and the patterns; see `AclRules.patterns_of`."""
+"""The rules of one peer: its user's own, and the patterns; see `AclRules.patterns_of`."""
 
 
 class Authority:
-    """What a relay decides by.
+    """The authorisation of a relay.
 
     Args:
         acl: The access control list, if there is one.
-        default: What holds where no rule matches; None: `deny` with a list, otherwise `tenant`.
-        tenants: Whose the topics are, for the default `tenant`.
+        default: The decision where no rule matches; None: `deny` with a list, otherwise `tenant`.
+        tenants: Say which topics belong to which tenant, for the default `tenant`.
         own_notices: Returns the topic on which a client is told that it is not read; where there
             are users. None: everybody may read about everybody.
 
     Attributes:
         acl: See above.
         default: See above.
-        denied: What was refused.
-        on_change: Called when what is allowed has changed.
+        denied: Counts of refusals.
+        on_change: Called when the permissions have changed.
     """
 
     def __init__(
@@ -94,31 +94,31 @@ class Authority:
 
     @property
     def restricts_writing(self) -> bool:
-        """Whether there is anybody who may not publish everything."""
+        """Whether some peer may not publish everything."""
         return self.acl is not None or self.default != "allow"
 
     @property
     def restricts_reading(self) -> bool:
-        """Whether there is anybody who may not read everything."""
+        """Whether some peer may not read everything."""
         return self.restricts_writing or self._own_notices is not None
 
     def of(self, peer: Peer, client: str | None = None) -> Rights:
-        """Return what a peer may; `client` is its identifier, where that is not `peer.client`.
+        """Return the rights of a peer; `client` is its identifier, if that is not `peer.client`.
 
-        They stay right when the rules change.
+        They follow changes of the rules.
         """
         rights = Rights(self, peer, peer.client if client is None else client)
         self._rights.add(rights)
         return rights
 
     def close(self) -> None:
-        """Hear no more of changes."""
+        """Stop listening to changes."""
         self.on_change = None
         if self.acl is not None and self._forget in self.acl.on_change:
             self.acl.on_change.remove(self._forget)
 
     def _forget(self) -> None:
-        """Decide anew: the rules have changed."""
+        """Forget all decisions: the rules have changed."""
         self._rulings.clear()
         self._own.clear()
         for rights in list(self._rights):
@@ -128,10 +128,10 @@ class Authority:
             self.on_change()
 
     def ruling(self, rights: Rights) -> _Ruling:
-        """Return what holds for a peer and all that have the same rules. For `Rights`."""
+        """Return the decisions for a peer and all others with its rules. For `Rights`."""
         peer, rules = rights.peer, None if self.acl is None else self.acl.rules
         by_client = self.default != "deny" or (rules is not None and rules.by_client)
-        # The default tenant may ask for the listener, too.
+        # The default tenant may depend on the listener, too.
         key = (peer.listener, peer.user, rights.client) if by_client else (peer.user,)
         ruling = self._rulings.get(key)
         if ruling is None:
@@ -147,35 +147,35 @@ class Authority:
         return own
 
     def default_of(self, peer: Peer, client: str) -> _Default:
-        """Return what holds for a peer where no rule matches."""
+        """Return the default for a peer, where no rule matches."""
         notices = "" if self._own_notices is None else self._own_notices("")
         own = "" if self._own_notices is None else self._own_notices(client)
         tenants = self._tenants if self.default == "tenant" else None
         return _Default(self.default != "deny", tenants, peer, notices, own)
 
     def remember(self, ruling: _Ruling, key: bytes, route: Route) -> None:
-        """Know a route, by its topic as it stands in packets; see `Rights.routes`."""
+        """Cache a route, by its topic as encoded in packets; see `Rights.routes`."""
         size = len(key) + ROUTE_BYTES
         if self._cached + size > CACHED_BYTES:
             for each in list(self._rulings.values()):
                 self.forget_routes(each)
-            self._cached = 0  # what those had that are gone
+            self._cached = 0  # entries of rulings that are gone
         self._cached += size
         ruling.nbytes += size
         ruling.routes[key] = route
 
     def forget_routes(self, ruling: _Ruling) -> None:
-        """Know no routes of some peers."""
+        """Forget the cached routes of some peers."""
         self._cached -= ruling.nbytes
         ruling.nbytes = 0
         ruling.routes.clear()
 
 
 class Rights:
-    """What one peer may, now.
+    """The present permissions of one peer.
 
     Attributes:
-        peer: Who it is.
+        peer: The peer.
         client: Its client identifier.
     """
 
@@ -197,7 +197,7 @@ class Rights:
         return self._authority.denied
 
     def forget(self) -> None:
-        """Decide anew. For `Authority`."""
+        """Forget all decisions. For `Authority`."""
         if self._ruling is not None:
             self._before = self._ruling.rules
         self._ruling = None
@@ -213,13 +213,13 @@ class Rights:
         return self._decided().may_write(topic)
 
     def may_read(self, topic: str) -> bool:
-        """Whether it may be told of what is published to a topic."""
+        """Whether it may read publications to a topic."""
         return self._decided().may_read(topic)
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Whether there may be a topic that matches the filter and that it may read.
+        """Whether there can be a topic that matches the filter and that it may read.
 
-        A subscription is not refused for what it may not read of it: `may_read` says which of the
+        A subscription is not refused because of topics that it may not read: `may_read` says which
         topics it gets. `$share/GROUP/` is not part of a filter.
         """
         return self._decided().may_subscribe(topic_filter)
@@ -227,12 +227,12 @@ class Rights:
     def may_read_all(self, topic_filter: str) -> bool:
         """Whether it may read everything that matches the filter.
 
-        For shared subscriptions: what their group is given is given to any of its members.
+        For shared subscriptions: any member may get any message of the group.
         """
         return self._decided().may_read_all(topic_filter)
 
     def allows(self, topic_filter: str) -> Callable[[str], bool] | None:
-        """Return what says which topics a subscription gets; None: all that match its filter."""
+        """Return the test for topics that a subscription gets; None: all that match its filter."""
         authority = self._authority
         if authority.restricts_writing or (
             authority.restricts_reading and topic_filter.startswith("$")
@@ -241,10 +241,10 @@ class Rights:
         return None
 
     def routes(self, version: int) -> dict[bytes, Route]:
-        """Return the routes that were remembered, if `version` is still that of all routes.
+        """Return the cached routes, if `version` is still the version of all routes.
 
-        They are of topics that it may publish to, as they stand in packets: two bytes of length,
-        UTF-8. To be asked again whenever a route may have become another one.
+        The keys are topics that it may publish to, as encoded in packets: two bytes of length,
+        UTF-8. Ask again whenever routes may have changed.
         """
         ruling = self._decided()
         if ruling.version != version:
@@ -253,14 +253,14 @@ class Rights:
         return ruling.routes
 
     def remember(self, key: bytes, route: Route) -> None:
-        """Add one to `routes`; for who has asked whether it may publish there."""
+        """Add a route to `routes`; for a caller that has checked that it may publish there."""
         self._authority.remember(self._decided(), key, route)
 
     @property
     def reads_less(self) -> bool:
-        """Whether it may read less than before the last change of the rules, or might."""
+        """Whether it may read less than before the last change of the rules, as far as known."""
         if self._before is None:
-            return False  # it has not been told of anything
+            return False  # it has read nothing yet
         return any(
             _takes_away(before, now)
             for before, now in zip(self._before, self._decided().rules, strict=True)
@@ -268,7 +268,7 @@ class Rights:
 
 
 class _OwnRules:
-    """Rules of one user's own, made ready for matching."""
+    """The own rules of one user, prepared for matching."""
 
     __slots__ = ("__weakref__", "index", "rules")
 
@@ -276,12 +276,12 @@ class _OwnRules:
         self.rules = rules
         self.index: FilterIndex[int] = FilterIndex()
         for rule in rules:
-            # Whole numbers: they are compared for each topic that is decided on.
+            # Integers: they are compared for each topic that is decided on.
             self.index.add(rule.filter, int(rule.access))
 
 
 class _Default:
-    """What holds where no rule matches."""
+    """The decision where no rule matches."""
 
     __slots__ = ("_allows", "_notices", "_own", "_peer", "_tenants")
 
@@ -295,7 +295,7 @@ class _Default:
         self._own = own
 
     def allows(self, topic: str) -> bool:
-        """Whether either access is allowed, but for what the server tells of others."""
+        """Whether both accesses are allowed, except for the server's notices about others."""
         if not self._allows:
             return False
         return self._tenants is None or not self._tenants.is_others(self._peer, topic)
@@ -307,7 +307,7 @@ class _Default:
         return self.allows(topic)
 
     def lets_subscribe(self, topic_filter: str) -> bool:
-        """Whether something that matches a filter may be read."""
+        """Whether some topic that matches a filter may be read."""
         if not self._allows:
             return False
         if self._notices and topic_filter.startswith(self._notices):
@@ -315,19 +315,19 @@ class _Default:
         return self._tenants is None or not self._tenants.is_all_others(self._peer, topic_filter)
 
     def lets_read_all(self, topic_filter: str) -> bool:
-        """Whether everything that matches a filter may be read."""
+        """Whether all topics that match a filter may be read."""
         if not self._allows or (self._notices and overlap(f"{self._notices}#", topic_filter)):
             return False
         return self._tenants is None or not self._tenants.is_partly_others(self._peer, topic_filter)
 
 
 class _Ruling:
-    """What holds for all peers that have the same rules.
+    """The decisions for all peers with the same rules.
 
     Attributes:
         routes: See `Rights.routes`.
-        version: Of which version they are.
-        nbytes: What they count for.
+        version: The version of the routes.
+        nbytes: Their size in the cache.
     """
 
     __slots__ = (
@@ -347,13 +347,13 @@ class _Ruling:
         self.routes: dict[bytes, Route] = {}
         self.version = -1
         self.nbytes = 0
-        # The last answers: many who subscribe have the same rules, and are asked for one route.
+        # The last answers: many subscribers have the same rules, and are asked about one route.
         self._read: tuple[str, bool] = "", False
         self._written: tuple[str, bool] = "", False
 
     @property
     def rules(self) -> Rules:
-        """What it is made of."""
+        """The rules behind the decisions."""
         return self._own.rules, self._patterns
 
     def may_write(self, topic: str) -> bool:
@@ -378,7 +378,7 @@ class _Ruling:
             return said
         patterns = self._patterns
         if patterns is None:
-            return False  # with a name that is dangerous in patterns nothing else is allowed
+            return False  # for a name that is dangerous in patterns, nothing else is allowed
         # No index: each client would have one of its own, and there are few patterns.
         return _decide((p.access for p in patterns if topic_matches(p.filter, topic)), access)
 
@@ -408,7 +408,7 @@ class _Ruling:
 
 
 def _takes_away(before: Sequence[Rule] | None, now: Sequence[Rule] | None) -> bool:
-    """Whether rules let somebody read less than others did before, or might."""
+    """Whether rules let somebody read less than earlier ones did, as far as known."""
     if before is None or now is None:
         return now is None and bool(before)
     lost, new = set(before) - set(now), set(now) - set(before)
@@ -416,7 +416,7 @@ def _takes_away(before: Sequence[Rule] | None, now: Sequence[Rule] | None) -> bo
 
 
 def _decide(found: Iterable[int], access: int) -> bool | None:
-    """Return what rules that match a topic say of an access; None: nothing. A denial goes first."""
+    """Return the decision of the rules that match a topic; None: they say nothing. Denials win."""
     allowed: bool | None = None
     for each in found:
         if not each:

@@ -1,4 +1,4 @@
-"""What was refused for want of a permission, for Prometheus."""
+"""Prometheus metric of operations refused by authorisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of what was refused for want of a permission."""
+"""Counts of operations refused by authorisation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import attrs
 
 @attrs.define(slots=True)
 class Denied:
-    """What was refused since the start; totals that never fall."""
+    """Refusals since the start; totals that never fall."""
 
     publish: int = 0
     """Publications that were not routed."""
@@ -16,6 +16,6 @@ class Denied:
     will: int = 0
     """Wills that were not published."""
     queued: int = 0
-    """Messages that were queued and may not be read any more."""
+    """Queued messages that may no longer be read."""
     connection: int = 0
-    """Connections cut because bytes were on their way that may not be read any more."""
+    """Connections cut because output that may no longer be read was on its way."""

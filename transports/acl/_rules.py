@@ -1,17 +1,17 @@
-"""The rules of an access control list, as mosquitto writes them in its `acl_file`.
+"""The rules of an access control list, in the format of mosquitto's `acl_file`.
 
-    topic readwrite lobby/#             before the first user: for clients that name no user
+    topic readwrite lobby/#             before the first user: for clients without a user name
     user anna
     topic read news/#
     topic deny news/drafts/#
     pattern readwrite users/%u/%c/#     for all clients: %u is the user's name, %c the identifier
 
-A line's words are separated by spaces. `read`, `write`, `readwrite` or `deny` may be left out of a
-line whose topic has no space in it; then it is `readwrite`. Empty lines are passed over, and lines
-that begin with #.
+A line's words are separated by spaces. A line whose topic contains no space may leave out `read`,
+`write`, `readwrite` or `deny`; the access is then `readwrite`. Empty lines are skipped, and so are
+lines that begin with #.
 
-One difference from mosquitto: `topic read` alone, which mosquitto takes for a topic that is called
-"read", is an error.
+One difference from mosquitto: `topic read` alone, which mosquitto takes for a topic called "read",
+is an error.
 
 Source: mosquitto 2.0, mosquitto.conf(5) and src/security_default.c.
 """
@@ -37,7 +37,7 @@ _PLACEHOLDER: Final = re.compile("%[uc]")
 
 
 class AclFileError(ValueError):
-    """An ACL file has something else in it; says which line, what is wrong, and what to do."""
+    """An ACL file is invalid; the message gives the line, the fault, and the remedy."""
 
 
 class Access(enum.IntFlag):
@@ -60,7 +60,7 @@ _ANY_WORD: Final = "read, write, readwrite or deny"
 
 @attrs.frozen(slots=True)
 class Rule:
-    """One line: a permission, and the topic filter that it is about."""
+    """One line: a permission, and its topic filter."""
 
     access: Access
     filter: str
@@ -71,12 +71,12 @@ class AclRules:
     """All rules of a list."""
 
     users: Mapping[str | None, Sequence[Rule]] = attrs.field(factory=dict[str | None, "list[Rule]"])
-    """Those of each user; under None those of clients that name no user."""
+    """The rules of each user; under None those of clients without a user name."""
     patterns: Sequence[Rule] = ()
-    """Those for everybody; %u and %c stand in their filters."""
+    """The rules for everybody; their filters contain %u and %c."""
 
     def __len__(self) -> int:
-        """Return how many rules there are."""
+        """Return the number of rules."""
         return sum(map(len, self.users.values())) + len(self.patterns)
 
     @property
@@ -87,8 +87,8 @@ class AclRules:
     def patterns_of(self, user: str | None, client: str) -> list[Rule] | None:
         """Return the patterns as rules for one client; None: it may do nothing that needs them.
 
-        That is where a name has a wildcard in it: as part of a filter it would match more than what
-        belongs to the client. Patterns about users are not for clients that name none.
+        None is for a name with a wildcard: as part of a filter it would match more than the
+        client's own topics. Patterns with %u do not apply to clients without a user name.
         """
         if self.patterns and any(sign in (user or "") + client for sign in "+#"):
             return None
@@ -101,15 +101,15 @@ class AclRules:
 
 
 def parse_acl(text: str, where: str = "") -> AclRules:
-    """Take the rules out of a text; `where` it stands is the beginning of what an error says.
+    """Parse rules from a text; errors begin with `where`, the place of the text.
 
     Raises:
-        AclFileError: It has something else in it.
+        AclFileError: The text is invalid.
     """
     users: dict[str | None, list[Rule]] = {}
     patterns: list[Rule] = []
     user: str | None = None
-    # Not splitlines(), which also ends lines where mosquitto does not.
+    # Not splitlines(), which ends lines where mosquitto does not.
     for number, line in enumerate(text.split("\n"), 1):
         line = line.rstrip()
         if line.startswith("#") or not line.strip(" "):

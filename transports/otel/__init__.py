@@ -1,7 +1,7 @@
-"""Traces as OpenTelemetry spans: an event's packet, its loans, and what they caused.
+"""Traces as OpenTelemetry spans: an event's packet, its loans, and everything they caused.
 
 Needs `opentelemetry-api`, of the extra `otel`; nothing else in the package imports this folder
-unless it is asked to. It touches no global state: who wants spans gives the tracer that makes them.
+unless spans are wanted. It touches no global state: the caller gives the tracer.
 """
 
 from .._otel_export import OtelError as OtelError

@@ -1,4 +1,4 @@
-"""A trace every now and then, of whoever sends something next, as spans."""
+"""Traces of sampled events as spans: now and then, of the next account that sends something."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...accounts import Ledger, Trace
 
 FOLLOW_SECONDS: Final = 10.0
-"""For how long an event is followed, at most; what is outstanding then is said to be so."""
+"""Longest time to follow an event; loans outstanding then are marked as such."""
 
 SHOWN_LOANS: Final = 50
 """Loans of one event that become spans: those outstanding, then the slowest. Two milliseconds."""
@@ -30,19 +30,19 @@ async def sample_traces(
     follow: float = FOLLOW_SECONDS,
     shown: int = SHOWN_LOANS,
 ) -> None:
-    """Make spans of the next event of any account, every so many seconds, until cancelled.
+    """Make spans of the next event of any account, every `every` seconds, until cancelled.
 
-    By time and not by number: it costs the same however much traffic there is, and events that are
-    not sampled cost nothing. Busy accounts are met more often, as they are by any sample.
+    By time and not by number: the cost is the same at any traffic, and other events cost nothing.
+    Busy accounts are sampled more often, as in any sample.
 
     Args:
         ledger: The books.
-        tracer: Makes the spans; what becomes of them is its provider's business.
-        every: Seconds from the beginning of one sample to the next, at least.
-        follow: For how many seconds one is waited for and followed.
-        shown: How many of its loans become spans.
+        tracer: Makes the spans; its provider exports them.
+        every: Least seconds from the beginning of one sample to the next.
+        follow: Most seconds to wait for an event and follow it.
+        shown: The number of its loans that become spans.
 
-    Cancellation: nothing is followed any more, and of what was nothing is recorded.
+    Cancellation: the event being followed is not recorded.
     """
     while True:
         due = trio.current_time() + every

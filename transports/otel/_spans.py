@@ -1,11 +1,11 @@
 """A finished trace as spans.
 
-The packet's turn is the root span. Below a turn there is a span for each loan that it made, from
-when it was handed over until the last of it was settled; below a loan there is one for each turn
-that handling it caused. What the account's readers waited meanwhile are spans below the root.
+The packet's turn is the root span. Below a turn, each loan that it made has a span, from the
+handover until the last of it was settled; below a loan, each turn that its handling caused has one.
+Waits of the account's readers meanwhile are spans below the root.
 
-A trace begins here: MQTT 3.1.1 has no place in a packet for a W3C `traceparent`, and a Syndicate
-turn has none either, so spans of the publishing program cannot be the parents of ours.
+A trace begins here: neither an MQTT 3.1.1 packet nor a Syndicate turn has a place for a W3C
+`traceparent`, so spans of the publishing program cannot be the parents of ours.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 FAULTS: Final = frozenset(
     (Outcome.REJECTED, Outcome.EXPIRED, Outcome.DROPPED, Outcome.WRITTEN_OFF, Outcome.LEAKED)
 )
-"""Outcomes that make a span's status an error: what was lent did not get where it should."""
+"""Outcomes that make a span's status an error: the loan did not reach its destination."""
 
 OUTSTANDING: Final = "outstanding"
-"""The outcome of what had not ended when the trace did."""
+"""The outcome of loans that had not ended when the trace did."""
 
 
 def record_trace(trace: Trace, tracer: Tracer) -> Span:
-    """Make spans of a trace, with the times at which things happened, and return the root.
+    """Make spans of a trace, with the times of its events, and return the root.
 
     Args:
-        trace: What a `clearfunds.accounts.Tracer` found. What it does not show has no span; how
-            much that is stands among the root's attributes.
+        trace: From a `clearfunds.accounts.Tracer`. Parts that it does not show have no span; their
+            number is among the root's attributes.
         tracer: Makes the spans. They are made as new roots, whatever the current span is.
     """
     recorder = _Recorder(trace, tracer)
@@ -72,7 +72,7 @@ class _Recorder:
         self.began = int(trace.began * 1e9)
 
     def at(self, seconds: float | None) -> int:
-        """Return a moment of the trace in nanoseconds since 1970; None is its end."""
+        """Return a time of the trace in nanoseconds since 1970; None is its end."""
         return self.began + round((self.trace.seconds if seconds is None else seconds) * 1e9)
 
     def turn(
@@ -91,7 +91,7 @@ class _Recorder:
         span = self.tracer.start_span(
             "turn",
             parent,
-            # What came in from outside is consumed; what a loan caused happens here.
+            # An event from outside is consumed; a turn that a loan caused happens here.
             SpanKind.CONSUMER if turn is self.trace.root else SpanKind.INTERNAL,
             attributes,
             start_time=self.at(turn.opened),

@@ -1,4 +1,4 @@
-"""Queues on a disk: what binds `clearfunds.dataspace.queues` to `clearfunds.store`."""
+"""Queues on disk: the adapter between `clearfunds.dataspace.queues` and `clearfunds.store`."""
 
 from ._codec import UnstorableError as UnstorableError
 from ._codec import decode as decode

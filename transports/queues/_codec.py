@@ -1,9 +1,9 @@
-"""A queued message as bytes: a header and, apart from it, the payload as it is.
+"""A queued message as bytes: a header, and separately the payload, unchanged.
 
-The header: one byte of version, flags, QoS and tag; the number, size and times; the topic; if the
-publication itself expires, when (a double: the queue's own time to live may be over sooner); if it
-has properties (MQTT 5), these, with their length in front (u32); and if the message has been
-dead-lettered, by whom and why, as JSON.
+The header: one byte each of version, flags, QoS and tag; the number, size and times; the topic; if
+the publication itself expires, when (a double: the queue's own time to live may be over sooner); if
+it has properties (MQTT 5), these, with their length in front (u32); and if the message has been
+dead-lettered, the queue and the reason, as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIXED = struct.Struct(">BBbbIddH")
 _PERSISTENT = 1
 _RETAIN = 2
 _EXPIRES = 4
-# Older versions wrote none of these, and nothing of what is in the header for them.
+# Older versions wrote none of these flags, and none of their fields in the header.
 _WAS_RETAINED = 8
 _EVENT_EXPIRES = 16
 _PROPERTIES = 32
@@ -35,14 +35,14 @@ _LENGTH = struct.Struct(">I")
 
 
 class UnstorableError(ValueError):
-    """Something that cannot be kept on disk, or bytes that are no message."""
+    """Something that cannot be stored on disk, or bytes that are not a message."""
 
 
 def encode(message: Message) -> tuple[bytes, bytes]:
     """Return the header and the payload of a message.
 
     Raises:
-        UnstorableError: If its event is not a `Publication`: only those have a form as bytes.
+        UnstorableError: If its event is not a `Publication`: only those have an encoding.
     """
     event: Any = message.event
     if not isinstance(event, Publication):
@@ -80,10 +80,10 @@ def encode(message: Message) -> tuple[bytes, bytes]:
 
 
 def decode(seq: int, header: bytes, payload: bytes) -> Message:
-    """Return the message of a header and a payload, as it is after it was read from a shelf.
+    """Return the message of a header and a payload, in the state after reading it from a shelf.
 
     Raises:
-        UnstorableError: If the header is none, or one of a later version.
+        UnstorableError: If the header is malformed, or of a later version.
     """
     try:
         version, flags, qos, tag, size, enqueued, expires, length = _FIXED.unpack_from(header)

@@ -1,4 +1,4 @@
-"""Whose a shelf is: who is ended if it cannot be told what has become durable."""
+"""The owner of a shelf: the holder to end if telling it of durability fails."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ READING: Final = "taking what was read back"
 
 
 def owner_of(user: Any) -> object:
-    """Return the holder that a shelf is of: a queue, or the outlet that has put something aside."""
+    """Return the holder that uses a shelf: a queue, or the outlet that has spilled messages."""
     return getattr(user, "holder", user)

@@ -1,8 +1,8 @@
-"""Shelves in RAM: for a relay that was given no directory to keep anything in.
+"""Shelves in RAM: for a relay without a directory to store anything in.
 
-What is put here is at rest as far as accounts are concerned: its publisher is repaid, and the queue
-owes for it within its own budget. It is gone with the process, which is all that such a relay can
-promise; and its clients are promised nothing for longer.
+Messages here count as at rest: their publisher is repaid, and the queue owes for them within its
+own budget. They are lost with the process. Such a relay can promise no more, and promises its
+clients no more.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from .._flusher import Flusher
 from ._owner import TELLING, owner_of
 
 TOLD_A_STEP: Final = 128
-"""Shelves that speak before other tasks may run: about a millisecond's worth."""
+"""Shelves that report before other tasks may run: about a millisecond's worth."""
 
 
 class RamShelf:
-    """What one queue sees of memory that is not its own (`clearfunds.dataspace.queues.Shelf`)."""
+    """One queue's view of memory that is not its own (`clearfunds.dataspace.queues.Shelf`)."""
 
     __slots__ = ("_messages", "_order", "_shelves", "_ticket", "queue", "wants")
 
     def __init__(self, shelves: RamShelves) -> None:
         self._shelves = shelves
         self._messages: dict[int, Message] = {}
-        # Numbers in order, some of them of what has been erased.
+        # Numbers in order; some belong to erased messages.
         self._order: list[int] = []
         self._ticket = 0
         self.queue: Queue | None = None
         self.wants: deque[tuple[int, int, int]] = deque()
 
     def __len__(self) -> int:
-        """How many messages are here."""
+        """The number of messages here."""
         return len(self._messages)
 
     def put(self, message: Message) -> int:
@@ -63,7 +63,7 @@ class RamShelf:
             self._order = [seq for seq in self._order if seq in self._messages]
 
     def mark(self, attached: bool, delivered_upto: int) -> int:
-        """See `Shelf.mark`: there will be nobody to ask."""
+        """See `Shelf.mark`: nothing survives a restart, so there is nothing to write."""
         del attached, delivered_upto
         return self._next_ticket()
 
@@ -72,7 +72,7 @@ class RamShelf:
         self._shelves.has_to_tell(self)
 
     def recover(self, queue: Queue) -> None:
-        """Become the shelf of `queue`, which is new: nothing is here."""
+        """Become the shelf of `queue`; a new shelf is empty."""
         self.queue = queue
 
     def _next_ticket(self) -> int:
@@ -81,7 +81,7 @@ class RamShelf:
         return self._ticket
 
     def tell(self) -> None:
-        """Say what is durable, and answer what was wanted."""
+        """Report durability, and answer requests for messages."""
         queue = self.queue
         if queue is None:
             return
@@ -101,7 +101,7 @@ class RamShelf:
 
 
 class RamShelves:
-    """The shelves of a relay without a store; see `Shelves`, which it stands in for.
+    """The shelves of a relay without a store, in place of `Shelves`.
 
     Attributes:
         faults: See `Shelves`.
@@ -123,26 +123,26 @@ class RamShelves:
         shelf.queue = None
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep nothing: who would read it is this process, which knows."""
+        """Store nothing: only this process would read it, and it knows the value."""
 
     def delete(self, key: str) -> None:
         """See `set`."""
 
     def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
-        """Call back at once: nothing will be more durable later."""
-        del whose  # it is the caller's task
+        """Call back at once: nothing becomes more durable later."""
+        del whose  # the callback runs in the caller's own task
         callback()
 
     def hurry(self) -> None:
         """Do nothing: see `when_durable`."""
 
     def has_to_tell(self, shelf: RamShelf) -> None:
-        """Note that a shelf has something to say, in the next round of the event loop."""
+        """Note that a shelf has something to report, in the next round of the event loop."""
         self._to_tell.add(shelf)
         self._something.set()
 
     def tell(self, most: int = sys.maxsize) -> bool:
-        """Let the shelves say what they have to, so many at `most`; whether there are more."""
+        """Let at most `most` shelves report; return whether there are more."""
         with self._flusher.corked():
             while self._to_tell and most > 0:
                 most -= 1
@@ -152,7 +152,7 @@ class RamShelves:
         return bool(self._to_tell)
 
     async def run(self) -> None:
-        """Let the shelves speak, once for each round of the event loop, until cancelled."""
+        """Let the shelves report, once for each round of the event loop, until cancelled."""
         while True:
             await self._something.wait()
             self._something = trio.Event()
@@ -162,7 +162,7 @@ class RamShelves:
 
 @asynccontextmanager
 async def open_ram_shelves(flusher: Flusher) -> AsyncGenerator[RamShelves]:
-    """Let shelves in RAM speak for as long as the block lasts."""
+    """Let shelves in RAM report for as long as the block lasts."""
     shelves = RamShelves(flusher)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shelves.run)

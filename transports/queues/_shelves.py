@@ -1,14 +1,14 @@
 """The shelves of a relay's queues, on its one store; and small values beside them.
 
 Rules of this file:
-1. What is written between two rounds of the event loop is one batch: all of it survives a crash, or
-   nothing. So a message is put and the packet identifier that it came with is noted, or neither.
-2. Nothing waits for the disk but those who wait for a confirm: a writer's thread does that
-   (`Store.run`), and reads are made in threads.
-3. What has become durable is told to all whom it concerns in one step, and what they send for it
-   goes out at the end of that.
+1. Everything written between two rounds of the event loop is one batch: all of it survives a crash,
+   or nothing. So a message and its packet identifier are both stored, or neither.
+2. Only tasks that need a confirm wait for the disk: a writer's thread writes (`Store.run`), and
+   reads run in threads.
+3. Durability is reported to all queues in one step, and the confirms that they send leave at the
+   end of that step.
 
-A batch has a number; that is the ticket which a `StoreShelf` gives to its queue.
+A batch has a number: the ticket that a `StoreShelf` gives to its queue.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ _MARKS = struct.Struct(">?Q")
 _MARKS_PREFIX = "queue/marks/"
 
 COMMIT_BYTES = 64 << 20
-"""With so much in a batch, what comes next is put into another one: the store takes at most 1 GiB
-at once."""
+"""Size at which a batch is closed: the store takes at most 1 GiB at once."""
 
 
 @attrs.define(slots=True, eq=False)
 class _Batch:
-    """What is written at once, and who wants to know when it is durable."""
+    """Changes that are written together, and the callbacks for their durability."""
 
     number: int
     changes: Changes
@@ -58,28 +57,27 @@ class _Batch:
     callbacks: list[tuple[Callable[[], object], object]] = attrs.field(
         factory=list[tuple[Callable[[], object], object]]
     )
-    """Each with whose it is."""
+    """Callbacks, each with its owner."""
     bodies: dict[int, tuple[bytes, bytes | Body]] = attrs.field(
         factory=dict[int, tuple[bytes, bytes | Body]]
     )
-    """Payloads in it that several queues may have, by their `id`."""
+    """Payloads in it that several queues may share, by their `id`."""
     ticket: int = 0
-    """The store's."""
+    """The store's ticket."""
 
 
 def _nobody(sentence: str | None) -> None:
-    """Tell nobody of trouble."""
+    """Ignore a report of trouble."""
     del sentence
 
 
 class Shelves:
-    """All that one relay keeps on disk. Made by `open_shelves`.
+    """Everything that one relay stores on disk. Made by `open_shelves`.
 
     Attributes:
-        store: Where it is.
-        faults: What is done when a queue, or a callback, raises: it is one of many, and told of by
-            a task that all share.
-        trouble: What is wrong with the disk now, as a sentence, or None.
+        store: The store.
+        faults: Handles exceptions of a queue or a callback: one of many that a shared task calls.
+        trouble: A sentence about the present trouble with the disk, or None.
         on_trouble: Called with that whenever it changes.
     """
 
@@ -95,7 +93,7 @@ class Shelves:
         self._under_way: deque[_Batch] = deque()
         self._written = trio.Event()
         self._shelves: set[StoreShelf] = set()
-        # From before the restart, of queues that have not been asked for yet.
+        # From before the restart, of queues that have not been opened yet.
         self._marks = store.values(_MARKS_PREFIX)
         store.on_durable = self._durable_in_thread
         store.on_trouble = self._trouble_in_thread
@@ -103,9 +101,9 @@ class Shelves:
     # -- writing --------------------------------------------------------------------------------
 
     def shelf(self, name: str) -> StoreShelf:
-        """Return the shelf of the queue called `name`: what is there already, or a new one."""
+        """Return the shelf of the queue `name`: the existing one, or a new one."""
         if name in self._batch.dropped:
-            # Or it would be found once more as it was.
+            # Otherwise the erased shelf would be found again.
             self.commit()
         changes = self._change()
         known = self.store.queues.get(name)
@@ -119,7 +117,7 @@ class Shelves:
         return shelf
 
     def drop(self, shelf: StoreShelf) -> None:
-        """Erase a shelf, with all that is on it."""
+        """Erase a shelf, with all its messages."""
         changes = self._change()
         for number in shelf.numbers():
             changes.drop(number)
@@ -129,7 +127,7 @@ class Shelves:
         self._shelves.discard(shelf)
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep a small value, in the same batch as everything else that is written now."""
+        """Store a small value, in the same batch as everything else that is written now."""
         self._change().set(key, value)
         self._batch.nbytes += len(value)
 
@@ -138,9 +136,9 @@ class Shelves:
         self._change().delete(key)
 
     def when_durable(self, callback: Callable[[], object], whose: object = None) -> None:
-        """Call back when all that was written until now is durable; at once if it is.
+        """Call back when everything written until now is durable; at once if it is.
 
-        `whose` is who is ended if the callback raises: see `clearfunds.accounts.Faults`.
+        `whose` is the owner to end if the callback raises: see `clearfunds.accounts.Faults`.
         """
         if self._batch.changed:
             self._batch.callbacks.append((callback, whose))
@@ -150,7 +148,7 @@ class Shelves:
             callback()
 
     def hurry(self) -> None:
-        """Let what was written until now be durable soon, rather than with the next interval."""
+        """Make everything written until now durable soon, not only at the next interval."""
         self.commit()
         self.store.hurry()
 
@@ -178,16 +176,16 @@ class Shelves:
         return batch.number
 
     def _shared(self, payload: bytes) -> bytes | Body:
-        """Return a payload as it is put to all queues that it came to at once."""
+        """Return a payload in a form that all its queues share."""
         known = self._batch.bodies.get(id(payload))
         if known is None:
             if self._batch.nbytes >= COMMIT_BYTES:
-                # Of what one turn sends, this is the first: nothing is torn apart.
+                # This is the first message of its turn: no turn is split.
                 self.commit()
                 self._change()
             batch = self._batch
             batch.nbytes += len(payload)
-            # With the payload itself, so that its `id` is not another's meanwhile.
+            # The entry keeps the payload, so that its `id` is not reused meanwhile.
             known = batch.bodies[id(payload)] = payload, batch.changes.share(payload)
         return known[1]
 
@@ -196,10 +194,10 @@ class Shelves:
         shelf.erase(seqs, self._change())
 
     def mark(self, shelf: StoreShelf, attached: bool, delivered_upto: int) -> int:
-        """Write what may have been delivered; see `StoreShelf.mark`."""
+        """Write which messages may have been delivered; see `StoreShelf.mark`."""
         self.set(_MARKS_PREFIX + shelf.name, _MARKS.pack(attached, delivered_upto))
         self._batch.users.add(shelf)
-        # The first delivery waits for it.
+        # The first delivery waits for this.
         self._nursery.start_soon(self._hurry_soon)
         return self._batch.number
 
@@ -208,7 +206,7 @@ class Shelves:
         self.hurry()
 
     def commit(self) -> None:
-        """Hand what was written until now to the store's thread."""
+        """Hand everything written until now to the store's thread."""
         batch = self._batch
         if not batch.changed:
             return
@@ -218,20 +216,20 @@ class Shelves:
         self._batch = _Batch(batch.number + 1, self.store.begin())
 
     def close(self) -> None:
-        """Commit what was written; nobody is told any more that it is durable."""
+        """Commit everything written; durability is no longer reported."""
         self.commit()
         for shelf in self._shelves:
             shelf.queue = None
 
     async def commit_each_round(self) -> None:
-        """Commit what was written, once for each round of the event loop, until cancelled."""
+        """Commit writes once for each round of the event loop, until cancelled."""
         while True:
             await self._written.wait()
-            # Whoever is to run in this round runs before this task does.
+            # Every other task of this round runs before this one.
             self._written = trio.Event()
             self.commit()
 
-    # -- what the store's thread says -----------------------------------------------------------
+    # -- reports of the store's thread ----------------------------------------------------------
 
     def _durable_in_thread(self, ticket: int) -> None:
         with suppress(trio.RunFinishedError):
@@ -277,7 +275,7 @@ class Shelves:
     # -- reading --------------------------------------------------------------------------------
 
     def marks_of(self, name: str) -> Marks:
-        """Return what is known of which messages of a queue may have been delivered."""
+        """Return which messages of a queue may have been delivered before the restart."""
         value = self._marks.pop(_MARKS_PREFIX + name, None)
         if value is None:
             return Marks()
@@ -302,7 +300,7 @@ class Shelves:
             try:
                 messages = await trio.to_thread.run_sync(read)
             except Exception as exc:  # noqa: BLE001 (the nursery is of all queues)
-                # What is there is not lost: it is asked for until it comes.
+                # The messages are not lost: the shelf asks for them again until it gets them.
                 if not isinstance(exc, StoreError):
                     self.faults.note(owner_of(shelf.queue), READING, exc)
                 elif not failed:
@@ -322,20 +320,20 @@ class Shelves:
 
 
 LATE = "#late/"
-"""Before a queue's name: where that of its messages is which was written after later ones. A queue
-of the store's takes numbers in order only."""
+"""Before a queue's name: the queue of its messages that were written after later ones. A queue
+of the store takes numbers in order only."""
 
 
 class StoreShelf:
-    """What one queue sees of the store (`clearfunds.dataspace.queues.Shelf`).
+    """One queue's view of the store (`clearfunds.dataspace.queues.Shelf`).
 
-    What is persistent is written in the order of its numbers. What is not may be paged out after
-    what came later; it has a place of its own then, which only this object knows, and is not there
-    after a restart, which is all that it was promised.
+    Persistent messages are written in the order of their numbers. Others may be paged out after
+    later ones. They then have a place of their own, which only this object knows, and are gone
+    after a restart: nothing more was promised.
 
     Attributes:
         name: The queue's name.
-        queue: Whom to tell; to be set by who makes the queue.
+        queue: The queue to report to; its maker sets it.
         last_seq: The highest number that was written in order.
     """
 
@@ -346,7 +344,7 @@ class StoreShelf:
     def __init__(self, shelves: Shelves, name: str, number: int) -> None:
         self._shelves = shelves
         self._number = number
-        # Of the messages that were written late: their numbers there.
+        # The numbers in the store of messages that were written late.
         self._late: dict[int, int] = {}
         self._late_number: int | None = None
         self._last_late = 0
@@ -370,7 +368,7 @@ class StoreShelf:
         self._shelves.want(self, first_seq, count, nbytes)
 
     def recover(self, queue: Queue) -> None:
-        """Become the shelf of `queue`, and tell it what is here from before a restart."""
+        """Become the shelf of `queue`, and report the messages from before a restart."""
         self.queue = queue
         known = self._shelves.store.queues.get(self.name)
         marks = self._shelves.marks_of(self.name)
@@ -389,11 +387,11 @@ class StoreShelf:
     # -- for `Shelves` --------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """Return which of the store's queues are its own."""
+        """Return the ids of its queues in the store."""
         return [n for n in (self._number, self._late_number) if n is not None]
 
     def place_of(self, seq: int, changes: Changes) -> tuple[int, int]:
-        """Return where to put a message: which of the store's queues, and by which number."""
+        """Return the place for a message: the queue in the store, and the number there."""
         if seq > self.last_seq:
             self.last_seq = seq
             return self._number, seq
@@ -423,7 +421,7 @@ class StoreShelf:
             messages = [self._decoded(record.seq, record) for record in records]
             if not records or any(message is not None for message in messages):
                 break
-            # None of these can be read: nothing would mean that nothing follows.
+            # None of these can be read; an empty result would mean that nothing follows.
             first_seq = records[-1].seq + 1
         late = sorted(seq for seq in list(self._late) if seq >= first_seq)
         if late:
@@ -449,7 +447,7 @@ class StoreShelf:
         try:
             return decode(seq, record.header, record.body)
         except UnstorableError as exc:
-            # Its bytes are what was written: by another version. The queue finds that it is gone.
+            # Another version wrote these bytes. The queue will find that the message is gone.
             logger.error(
                 "queue %s: %s", self.name, exc, extra={"event": "unreadable", "queue": self.name}
             )
@@ -478,12 +476,12 @@ async def open_shelves(
     """Open the store in `directory`, and let its thread write for as long as the block lasts.
 
     Args:
-        directory: Where it is.
-        settings: How it behaves.
-        flusher: Sends what is said because something is durable.
-        files: The files in place of those of the operating system, as for `Store.open`.
+        directory: The store's directory.
+        settings: The store's settings.
+        flusher: Flushes the outlets of confirms that waited for durability.
+        files: Replaces the operating system's files, as for `Store.open`.
 
-    Cancellation: what was committed is written and made durable at the end of the block.
+    Cancellation: committed changes are written and made durable at the end of the block.
 
     Raises:
         StoreError: If it cannot be opened: see `Store.open`.
@@ -505,7 +503,7 @@ async def open_shelves(
                     try:
                         shelves.close()
                     finally:
-                        # Whatever goes wrong: a thread that goes on would be waited for, for ever.
+                        # After any failure: otherwise the thread would be waited for, for ever.
                         store.stop()
                         reading.cancel_scope.cancel()
     finally:
@@ -519,7 +517,7 @@ async def _closed(store: Store) -> None:
 
 @attrs.define(slots=True)
 class _Progress:
-    """Says in the log how far the opening of a store is, not more often than one can read it."""
+    """Logs the progress of opening a store, no more often than a person can read."""
 
     directory: Path
     said: float = 0.0

@@ -1,11 +1,11 @@
-"""What a connection has not taken yet, put aside on a shelf, in order (`StuckPolicy.SPILL`).
+"""A slow consumer's messages, spilled to a shelf, in order (`StuckPolicy.SPILL`).
 
 Rules of this file:
-1. What comes is its publisher's until the shelf has it for good; from then on it is owed for by the
-   spool's own account, at rest, whose limit is how much may be spilled.
+1. New messages stay their publisher's debt until the shelf has them for good. From then on the
+   spool's own account owes for them, at rest; its limit is how much may be spilled.
 2. A record is a stretch of whole packets, as long as a loan may grow: one write and one read for
-   hundreds of messages. What is read back is erased at once: nobody acknowledges it.
-3. It is there for as long as its connection is. Nothing of it is taken up after a restart.
+   hundreds of messages. Records read back are erased at once: nobody acknowledges them.
+3. A spool lives as long as its connection. Nothing of it is restored after a restart.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from ...dataspace.queues import Marks, Message
 logger = logging.getLogger("clearfunds.transports.queues")
 
 SPOOL_PREFIX: Final = "spill/"
-"""How the shelves of spools are called, before the connection's name."""
+"""Prefix of the names of spools' shelves, before the connection's name."""
 
 READ_BYTES: Final = 256 << 10
-"""What is read back at once: as much as one send."""
+"""Bytes read back at once: as much as one send."""
 
 READ_RECORDS: Final = 256
-"""How many records that may be."""
+"""Most records read back at once."""
 
 HURRY_ITEMS: Final = 1_000
 HURRY_BYTES: Final = 1 << 20
-"""With so much written and not on disk yet, the shelf is asked not to wait for the next interval: a
-tenth of what a publisher may owe, and an eighth of its bytes."""
+"""With this much written and not on disk yet, the shelf is asked not to wait for the next interval:
+a tenth of what a publisher may owe, and an eighth of its bytes."""
 
 
 class SpoolKeeping(Protocol):
-    """Where spools have their shelves: `Shelves`, or `RamShelves`."""
+    """Keeps the shelves of spools: `Shelves`, or `RamShelves`."""
 
     def shelf(self, name: str) -> Any:
         """Return a shelf."""
@@ -50,29 +50,29 @@ class SpoolKeeping(Protocol):
         ...
 
     def hurry(self) -> None:
-        """Let what was written be durable soon."""
+        """Make everything written until now durable soon."""
         ...
 
 
 OpenSpool = Callable[[Holder, Callable[[], object], Callable[[str], object]], "Spool"]
-"""Opens a spool for a holder, given what `Spool` calls `on_more` and `on_over`."""
+"""Opens a spool for a holder, with the `on_more` and `on_over` of `Spool`."""
 
 
 class Spool:
-    """What one holder has put aside.
+    """The spilled messages of one holder.
 
     Args:
-        holder: Whose it is: the outlet. What is here is in its hands, to the books.
-        keeping: Where the shelf is.
-        account: The spool's own, for what is at rest. It is closed with the spool.
-        name: What the shelf is called.
-        on_more: Called when something can be taken that could not be before.
-        on_over: Called with a sentence, out of any commit, when no more can be put aside.
+        holder: The owner: an outlet. To the books, the messages here are in its hands.
+        keeping: Keeps the shelf.
+        account: The spool's own, for messages at rest. It is closed with the spool.
+        name: The name of the shelf.
+        on_more: Called when `take` can return something again.
+        on_over: Called with a sentence, out of any commit, when no more can be spilled.
 
     Attributes:
         account: See above.
-        over: Why no more can be put aside; None as long as it can.
-        spilled_items: How many messages ever came.
+        over: Why no more can be spilled; None as long as it can.
+        spilled_items: The number of messages ever spilled.
     """
 
     __slots__ = (
@@ -100,19 +100,19 @@ class Spool:
         self._on_over = on_over
         self._shelf: Any = keeping.shelf(name)
         self._shelf.queue = self
-        # What has come and is not written; what is written and not durable, by its number; what is
-        # durable, as one loan; what has been read back.
+        # Messages not yet written; written and not durable, by number; durable, as one loan; and
+        # read back.
         self._fresh: deque[LoanedItem[list[bytes]]] = deque()
         self._unsynced: dict[int, tuple[int, LoanedItem[list[bytes]]]] = {}
         self._unsynced_items = self._unsynced_bytes = 0
         self._rest: LoanedItem[list[bytes]] | None = None
         self._ready: deque[LoanedItem[list[bytes]]] = deque()
         self._items = self._nbytes = 0
-        # A shelf of this name may have been there before: its numbers go on.
+        # A shelf of this name may have existed before: its numbers continue.
         self._next = self._read_next = getattr(self._shelf, "last_seq", 0) + 1
         self._waiting = False
         self._closed = False
-        # The disk may be in trouble already; that is said when there is something to be put aside.
+        # The disk may be in trouble already; that is reported when there is something to spill.
         self.over: str | None = getattr(keeping, "trouble", None)
         self._said_over = False
         self.spilled_items = 0
@@ -122,11 +122,11 @@ class Spool:
 
     @property
     def holder(self) -> Holder:
-        """Whose it is."""
+        """The holder that owns it."""
         return self._holder
 
     def __len__(self) -> int:
-        """Return how many messages are here."""
+        """Return the number of messages here."""
         return self._items
 
     @property
@@ -134,7 +134,7 @@ class Spool:
         """Their bytes."""
         return self._nbytes
 
-    # -- what comes -----------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------
 
     def hold(self, account: Account, chunk: bytes, items: int, nbytes: int, now: float) -> None:
         """Take custody of whole packets, for which `account` has been charged."""
@@ -152,7 +152,7 @@ class Spool:
         fresh.append(LoanedItem(account, [chunk], items, nbytes, self._holder, now, charged=True))
 
     def write(self) -> None:
-        """Hand what has come to the shelf: after a commit, never inside one."""
+        """Hand new messages to the shelf: after a commit, never inside one."""
         fresh = self._fresh
         if fresh and self.over is not None and not self._said_over:
             self._tell_over(self.over)
@@ -173,9 +173,9 @@ class Spool:
             self._next += 1
             chunks = loan.item
             payload = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            # How many messages a record is stands where a publication has its topic.
+            # The record's number of messages takes the place of a publication's topic.
             event = Publication(str(loan.items), payload)
-            # What reads it back, from RAM or from disk, makes it anew.
+            # Reading it back, from RAM or from disk, makes a new copy.
             loan.item = [payload]
             ticket = self._shelf.put(Message(seq, event, loan.bytes, True, time.time()))
             self._unsynced[seq] = ticket, loan
@@ -199,10 +199,10 @@ class Spool:
         )  # fmt: skip
         self._on_over(why)
 
-    # -- what goes ------------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------------
 
     def take(self) -> LoanedItem[list[bytes]] | None:
-        """Take out what comes next, to be sent; None: nothing is here now (see `on_more`)."""
+        """Take out the next messages to send; None: there are none now (see `on_more`)."""
         loan = None
         if self._ready:
             loan = self._ready.popleft()
@@ -211,7 +211,7 @@ class Spool:
                 self._waiting = True
                 self._shelf.want(self._read_next, READ_RECORDS, READ_BYTES)
         elif self._fresh:
-            # Nothing is on the shelf that comes before it.
+            # The shelf has no earlier messages.
             loan = self._fresh.popleft()
         if loan is not None:
             self._items -= loan.items
@@ -220,7 +220,7 @@ class Spool:
         return loan
 
     def _own(self, loan: LoanedItem[list[bytes]]) -> None:
-        # Whoever is to take it now may not do so: that is not what its publisher waits for.
+        # The peer may still not take it, but the publisher does not wait for that.
         if loan.account is not self.account:
             loan.transfer(self.account)
 
@@ -238,7 +238,7 @@ class Spool:
 
     def _rest_grows(self, loan: LoanedItem[list[bytes]]) -> None:
         items, nbytes = loan.items, loan.bytes
-        # There before it is repaid here: debt never touches zero in between.
+        # Charged here before it is repaid there: debt never touches zero in between.
         self.account.borrow(items, nbytes)
         rest = self._rest
         if rest is None:
@@ -250,7 +250,7 @@ class Spool:
             rest.bytes += nbytes
         progressed_at = self._holder.progressed_at
         loan.settle(outcome=Outcome.STORED)
-        # The holder's peer has taken nothing by it.
+        # This is not progress of the holder's peer.
         self._holder.progressed_at = progressed_at
 
     def paged_in(self, messages: Sequence[Message]) -> None:
@@ -291,7 +291,7 @@ class Spool:
         return LoanedItem(self.account, [], items, nbytes, self._holder, rest.opened, charged=True)
 
     def _find_lost(self) -> None:
-        """Give up what was passed over: it cannot be read."""
+        """Give up messages that the shelf has skipped: they cannot be read."""
         passed = takewhile(lambda seq: seq < self._read_next, list(self._unsynced))
         gone = [self._unsynced.pop(seq)[1] for seq in passed]
         self._unsynced_items -= sum(loan.items for loan in gone)
@@ -314,18 +314,18 @@ class Spool:
     def recovered(
         self, first_seq: int, next_seq: int, count: int, nbytes: int, marks: Marks
     ) -> None:
-        """See `ShelfUser.recovered`: nothing is taken up."""
+        """See `ShelfUser.recovered`: nothing is restored."""
         del first_seq, next_seq, count, nbytes, marks
 
     def shelf_trouble(self, sentence: str | None) -> None:
-        """Hear that the disk is in trouble: publishers must not wait until it is not."""
+        """Note that the disk is in trouble: publishers must not wait for its repair."""
         if sentence is not None:
             self._say_over(sentence)
 
-    # -- looking, and the end -------------------------------------------------------------------
+    # -- inspection and end ---------------------------------------------------------------------
 
     def loans(self) -> Iterator[LoanedItem[list[bytes]]]:
-        """Yield all that is here."""
+        """Yield all loans here."""
         yield from self._ready
         if self._rest is not None:
             yield self._rest
@@ -334,7 +334,7 @@ class Spool:
         yield from self._fresh
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """Settle all that is here with `outcome`, and erase it. Idempotent."""
+        """Settle all loans here with `outcome`, and erase the shelf. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -351,7 +351,7 @@ class Spool:
 
 
 def forget_spools(keeping: Any) -> None:
-    """Erase what the last run of a relay has left: its connections are gone. For `Shelves`."""
+    """Erase the spools of a relay's last run: their connections are gone. For `Shelves`."""
     store = keeping.store
     for name in [name for name in store.queues if name.startswith(SPOOL_PREFIX)]:
         keeping.drop(keeping.shelf(name))

@@ -1,4 +1,4 @@
-"""Readers that take ranges, over TCP: frames, and who serves them.
+"""The server for readers that take ranges, and for writers of batches: frames over TCP.
 
 Their client is `clearfunds.range_client`, which needs neither Trio nor anything of this package.
 """

@@ -1,7 +1,7 @@
-"""Durable subscriptions and the store: what is written, when it is durable, and reading it back.
+"""Durable subscriptions in the store: writing, noticing durability, and reading back.
 
 In the store each subscription is a queue called `subscription/NAME`, whose records are blocks, each
-by the number of its last message; and two values, its state and the first number that is not
+under the number of its last message; and two values, its state and the first number that is not
 acknowledged.
 """
 
@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.transports.subscriptions")
 
 PREFIX = "subscription/"
-"""What the names of its queues, and of its values, in the store begin with."""
+"""Prefix of the names of its queues and values in the store."""
 
 STATE = "/state"
 LOW = "/low"
 
 GATHER_SECONDS = 0.005
-"""What has come within this time is written as one block: a fortieth of the store's own default
-interval of fsync, which its publishers wait for anyway."""
+"""Messages that arrive within this time are written as one block: a fortieth of the store's default
+interval of fsync, for which publishers wait anyway."""
 
 LOOK_SECONDS = 0.01
-"""How often who waits until something is durable looks."""
+"""Interval between checks of a task that waits for durability."""
 
 
 class StoreUnwillingError(Exception):
-    """The store does not do what it should; the message says what."""
+    """The store does not do its work; the message gives the reason."""
 
 
 class SubscriptionDisk:
-    """The subscriptions of one relay that are in its store.
+    """The subscriptions of one relay in its store.
 
-    Who owns the store runs its writer; this only hears from it, after `listen`.
+    The owner of the store runs its writer; this only listens to it, after `listen`.
 
     Args:
         store: An open store.
-        flusher: Who sends what publishers are told when their messages are safe.
-        max_reads: How many reads there may be at a time.
+        flusher: Flushes the outlets of publishers when their messages are safe.
+        max_reads: Most concurrent reads.
     """
 
     def __init__(self, store: Store, flusher: Flusher, *, max_reads: int = 8) -> None:
@@ -78,10 +78,10 @@ class SubscriptionDisk:
     # -- for `Subscriptions` --------------------------------------------------------------------
 
     def open_log(self, name: str) -> SubscriptionLog:
-        """Give a subscription its place.
+        """Give a subscription its place in the store.
 
-        Only one that is being taken up finds there what it had. What another has left there whose
-        state was damaged is nobody's: no reader knows what its numbers stand for.
+        Only one that is being restored finds its messages there. Messages left by one with damaged
+        state belong to no subscription: no reader knows what their numbers mean.
         """
         if name != self._restoring:
             self._clear(name)
@@ -89,14 +89,14 @@ class SubscriptionDisk:
         return log
 
     def check_taken_up(self, name: str) -> None:
-        """See whether a subscription is only not there because there was no room for it.
+        """Check that a subscription is not missing just because there was no room to restore it.
 
         Raises:
-            RefusedError: If so.
+            RefusedError: If it is.
         """
         why = self._no_room.get(name)
         if why is not None:
-            msg = f"subscription {name!r} is on disk, and could not be taken up at the start: {why}"
+            msg = f"subscription {name!r} is on disk, and could not be restored at the start: {why}"
             raise RefusedError(msg)
 
     def _clear(self, name: str) -> None:
@@ -105,8 +105,8 @@ class SubscriptionDisk:
         if queue is not None:
             changes.drop(queue.id)
             logger.warning(
-                "subscription %s is made anew: what one of this name had that could not be taken "
-                "up is removed from the store (%d bytes)",
+                "subscription %s is made anew: data of an earlier one that could not be restored "
+                "is removed from the store (%d bytes)",
                 name,
                 queue.live_bytes,
                 extra={"event": "remains_removed", "subscription": name},
@@ -118,24 +118,24 @@ class SubscriptionDisk:
             self.committed(self.store.commit(changes))
 
     def forget(self, name: str) -> None:
-        """A subscription has dropped its place."""
+        """Forget the place of a subscription that has dropped it."""
         self._logs.pop(name, None)
 
     def dirty(self) -> None:
-        """Something has to be written."""
+        """Note that there is something to write."""
         self._dirty.set()
 
     def committed(self, ticket: int) -> int:
-        """Note a ticket that the store gave."""
+        """Note a ticket from the store."""
         self._last = max(self._last, ticket)
         return ticket
 
-    # -- for who owns the store -----------------------------------------------------------------
+    # -- for the store's owner ------------------------------------------------------------------
 
     def restore(self, subscriptions: Subscriptions) -> int:
-        """Take up what is in the store, into `subscriptions`, which is empty; return how many.
+        """Restore subscriptions of the store into `subscriptions`, which is empty; return how many.
 
-        What cannot be taken up is left as it is, and logged.
+        One that cannot be restored is left unchanged in the store, and logged.
         """
         self.subscriptions = subscriptions
         found = 0
@@ -149,9 +149,9 @@ class SubscriptionDisk:
                 self._restore(subscriptions, name, state, values.get(PREFIX + name + LOW))
             except (ValueError, QuotaExceededError) as exc:
                 if isinstance(exc, QuotaExceededError):
-                    self._no_room[name] = str(exc)  # there is nothing wrong with it
+                    self._no_room[name] = str(exc)  # the subscription itself is intact
                 logger.error(
-                    "subscription %s cannot be taken up: %s",
+                    "subscription %s cannot be restored: %s",
                     name,
                     exc,
                     extra={"event": "not_restored", "subscription": name, "reason": str(exc)},
@@ -168,11 +168,11 @@ class SubscriptionDisk:
         low = 1 if raw is None else int(raw)
         following, nbytes = (low, 0) if queue is None else (queue.next_seq, queue.live_bytes)
         if queue is not None and not queue.live_count:
-            low = max(low, following)  # all that there was is done, or lost
+            low = max(low, following)  # all messages are acknowledged, or lost
         subscriptions.restore(name, state, low=low, following=following, nbytes=nbytes)
 
     def listen(self) -> None:
-        """Hear from the store what is durable, beside who hears of it already. In Trio's thread."""
+        """Listen to the store's durability, beside earlier listeners. In Trio's thread."""
         token = trio.lowlevel.current_trio_token()
         before = self.store.on_durable
 
@@ -184,7 +184,7 @@ class SubscriptionDisk:
         self.store.on_durable = tell
 
     def durable(self, ticket: int) -> None:
-        """Everything up to this ticket is on disk. In Trio's thread."""
+        """Note that everything up to this ticket is on disk. In Trio's thread."""
         self._durable = max(self._durable, ticket)
         with self._flusher.corked():
             for subscription in self.subscriptions or ():
@@ -194,7 +194,7 @@ class SubscriptionDisk:
         self._flusher.flush_now()
 
     async def run(self) -> None:
-        """Hand over to the store what has come, a little later, until cancelled."""
+        """Hand new messages to the store, after a short delay, until cancelled."""
         while True:
             await self._dirty.wait()
             await trio.sleep(GATHER_SECONDS)
@@ -202,7 +202,7 @@ class SubscriptionDisk:
             self.write()
 
     def write(self) -> None:
-        """Hand over to the store everything that has come."""
+        """Hand all new messages to the store."""
         for subscription in self.subscriptions or ():
             call = subscription.ledger.faults.call
             call(subscription, "writing to the store", subscription.write)
@@ -210,15 +210,15 @@ class SubscriptionDisk:
     # -- for sessions ---------------------------------------------------------------------------
 
     async def synced(self, seconds: float) -> None:
-        """Wait until everything that was committed so far is durable.
+        """Wait until everything committed so far is durable.
 
         Raises:
-            StoreUnwillingError: If it takes longer than that.
+            StoreUnwillingError: If it takes longer than `seconds`.
         """
         ticket = self._last
         self.store.hurry()
         with trio.move_on_after(seconds):
-            # Polled: it happens once for each attachment.
+            # Polling will do: this happens once for each attachment.
             while self._durable < ticket:  # noqa: ASYNC110
                 await trio.sleep(LOOK_SECONDS)
             return
@@ -231,7 +231,7 @@ class SubscriptionDisk:
         """Read blocks from disk, from `wanted.start` on, in a thread.
 
         Raises:
-            StoreUnwillingError: If they cannot be read, or are not there.
+            StoreUnwillingError: If they cannot be read, or do not exist.
         """
         log = self._logs[subscription.subscription]
         try:
@@ -266,7 +266,7 @@ class _StoreLog:
         self._name = name
         changes = disk.store.begin()
         self.queue = changes.declare(PREFIX + name)
-        if changes:  # else it was there before a restart
+        if changes:  # otherwise it existed before a restart
             disk.committed(disk.store.commit(changes))
 
     def dirty(self) -> None:

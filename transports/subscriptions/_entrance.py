@@ -1,13 +1,12 @@
-"""One connection's way in: HELLO, and then who its peer is, where the relay wants to know.
+"""The start of a connection: HELLO, and then authentication, if the relay requires it.
 
 Rules of this file:
-1. Whoever has not been let in may say HELLO and AUTH, each once, in small frames, and nothing else;
-   what else comes ends the connection, with a sentence that says what is wanted.
-2. A certificate says who its peer is, and needs no password. A password is looked at in a thread
-   where that takes a while, as MQTT's are, and as many at a time as with those; a wrong one is
-   answered later and later (`_guesses`).
-3. What a peer says of itself that nobody can prove is not believed: without passwords and
-   certificates nobody has a name here.
+1. A peer that is not let in may send HELLO and AUTH, each once, in small frames, and nothing else.
+   Anything else ends the connection, with a sentence that says what to send.
+2. A certificate identifies its peer, and needs no password. A slow password check runs in a thread,
+   as for MQTT, and shares its limit on concurrent checks; answers to wrong passwords are delayed
+   longer and longer (`_guesses`).
+3. Claims without proof are ignored: without passwords and certificates, no peer has a name here.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
     from .._link import Link
 
 SHOWN_OF_USER = 100
-"""How much of a name is shown of a user who was not let in; as with MQTT's clients."""
+"""Characters shown of the name of a user that was not let in; as with MQTT's clients."""
 
 
 class NotLetInError(RemoteProtocolError):
-    """A peer that is not let in; it is told why, and the connection is closed."""
+    """The peer is not let in; it gets the reason, and the connection is closed."""
 
 
 def _own_log_ins() -> LogIns:
@@ -47,13 +46,13 @@ def _own_log_ins() -> LogIns:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Doorkeeper:
-    """Who is let in; the same for all connections of a relay.
+    """The relay's rules for letting peers in; the same for all connections.
 
     Attributes:
-        passwords: Who knows users' passwords; None: nobody does.
-        tokens: What tokens are checked with that peers give as passwords; None: none is taken.
-        anonymous: With one of these: whether a peer is let in that names no user.
-        certificates: Whether some peers show a certificate that says who they are.
+        passwords: Holds users' passwords; None: there are none.
+        tokens: Checks tokens that peers give as passwords; None: tokens are not accepted.
+        anonymous: With one of these: whether a peer without a user name is let in.
+        certificates: Whether some peers show a certificate that identifies them.
         log_ins: Checks passwords, of all protocols.
         wall: The wall clock, by which tokens expire.
     """
@@ -67,24 +66,24 @@ class Doorkeeper:
 
     @property
     def asks(self) -> bool:
-        """Whether peers without a certificate are asked who they are."""
+        """Whether peers without a certificate must authenticate."""
         return self.passwords is not None or self.tokens is not None
 
     @property
     def knows_users(self) -> bool:
-        """Whether peers are told apart: what one has made is not another's then."""
+        """Whether peers have identities: then each user owns what it makes."""
         return self.asks or self.certificates
 
 
 class Entrance:
-    """How far a connection's peer has got on its way in.
+    """The progress of a connection's peer in being let in.
 
     Attributes:
-        greeted: Whether it has said HELLO.
-        let_in: Whether it may ask for something.
-        expires_in: Seconds that the peer may stay, from its log-in on; None: as long as it likes.
-        owner: Whose what it makes is: a user; `NO_USER` for those who have proved nothing, where
-            others have to; None where nobody has to.
+        greeted: Whether it has sent HELLO.
+        let_in: Whether it may make requests.
+        expires_in: Seconds that the peer may stay after its log-in; None: no limit.
+        owner: The owner of what it makes: a user; `NO_USER` for an anonymous peer where others
+            authenticate; None where nobody does.
     """
 
     __slots__ = (
@@ -98,17 +97,17 @@ class Entrance:
         self.let_in = False
         self.expires_in: float | None = None
         self.owner: str | None = NO_USER if keeper.knows_users else None
-        # Whether it has sent AUTH, and whether anything that stands on who it is.
+        # Whether it has sent AUTH, or a request that depends on its identity.
         self._named = False
         self._asked = False
 
     @property
     def user(self) -> str:
-        """Who the peer is known to be; `NO_USER`: nobody knows."""
+        """The peer's proven identity; `NO_USER` if there is none."""
         return NO_USER if self.owner is None else self.owner
 
     def check(self, request: Request) -> None:
-        """See whether a request may be made now.
+        """Check that a request may be made now.
 
         Raises:
             RemoteProtocolError: If it may not.
@@ -116,19 +115,19 @@ class Entrance:
         match request:
             case Hello():
                 if self.greeted:
-                    raise RemoteProtocolError("HELLO was said already")
+                    raise RemoteProtocolError("HELLO was already sent")
             case _ if not self.greeted:
                 kind = type(request).__name__.upper()
                 msg = f"{kind} is the first frame, not HELLO ({Kind.HELLO.value})"
                 raise RemoteProtocolError(msg)
             case Auth():
                 if self._named or self._asked:
-                    raise RemoteProtocolError("AUTH comes once, and before anything else is asked")
+                    raise RemoteProtocolError("AUTH comes once, and before any other request")
             case _ if not self.let_in:
                 raise NotLetInError(
-                    "this relay wants to know who its readers and writers are: give a user and a "
+                    "this relay requires readers and writers to authenticate: give a user and a "
                     "password (in Python user=, password=; in Spark the options 'user' and "
-                    "'password'); clients that are older than that cannot be let in"
+                    "'password'); older clients cannot be let in"
                 )
             case Ping():
                 pass
@@ -136,7 +135,7 @@ class Entrance:
                 self._asked = True
 
     def greet(self, hello: Hello) -> int:
-        """Take the peer's first word; return the flags of the answer.
+        """Take the peer's HELLO; return the flags of the answer.
 
         Raises:
             RemoteProtocolError: If it speaks another version.
@@ -156,20 +155,21 @@ class Entrance:
         return AUTH_IS_KNOWN
 
     def log_in(self, auth: Auth, read: Callable[[], Awaitable[bool]]) -> Awaitable[None] | None:
-        """Let a peer in if its password is right; or return what has to be awaited for that.
+        """Let a peer in if its password is right; or return an awaitable that checks it.
 
         Args:
-            auth: What it says.
+            auth: The name and the password.
+            read: Reads on, and returns whether the peer is still connected.
             read: Reads on, and returns whether the peer is still there.
 
         Raises:
-            NotLetInError: If it is wrong, or cannot be looked at.
+            NotLetInError: If it is wrong, or cannot be checked.
         """
         self._named = True
         passwords, tokens = self._keeper.passwords, self._keeper.tokens
         if self._link.user is not None or not self._keeper.asks:
-            return None  # its certificate says who it is; or nobody can say
-        self.let_in = False  # as long as it is not known
+            return None  # its certificate identifies it; or nothing can
+        self.let_in = False  # until its password is checked
         if tokens is not None and Tokens.is_one(auth.password):
             self._let_in_by_token(auth, tokens)
             return None
@@ -185,7 +185,7 @@ class Entrance:
     async def _check(
         self, passwords: Authenticator, attempt: Attempt, auth: Auth, known: Checked | None
     ) -> Checked:
-        """Check a password, unless that is done, and wait until the peer may be told."""
+        """Check a password, unless that is done, and wait until the peer may get the answer."""
         checked = known
         if checked is None:
             checked = await self._keeper.log_ins.check(passwords, attempt, auth.password)
@@ -195,7 +195,7 @@ class Entrance:
     async def _look_at(
         self, auth: Auth, check: Awaitable[Checked], read: Callable[[], Awaitable[bool]]
     ) -> None:
-        """See `log_in`; a thread looks, and nobody looks any more for a peer that has left.
+        """See `log_in`; a thread checks, and is abandoned when the peer has left.
 
         Cancellation: the thread ends on its own, and counts until then. Nothing else is left.
         """

@@ -1,34 +1,34 @@
-"""The wire protocol of subscriptions: frames, and what is in them. Bytes in, requests out.
+"""The wire protocol of subscriptions: frames and their contents. Bytes in, requests out.
 
-A frame is a length (u32, of what follows it), a kind (u8), three zeros, a request number (u32) and
-what the kind has. All integers are little-endian, as the columns of a block are; texts are UTF-8
-after a u16 with their length. The client begins with HELLO, and where WELCOME has the flag 2, with AUTH
-after it; then each request has an answer with
-its number: the one named here, or ERROR. Requests of one connection are answered in order, but
+A frame is a length (u32, of the rest), a kind (u8), three zeros, a request number (u32) and the
+fields of its kind. All integers are little-endian, like the columns of a block; texts are UTF-8
+after a u16 with their length. The client begins with HELLO, and then sends AUTH if WELCOME has flag 2.
+After that, each request gets an answer with
+its number: the one named here, or ERROR. Requests of one connection are answered in order, except
 that acknowledgements and the like overtake fetches for which the client itself leaves no room.
 A client that is not let in gets an ERROR (`NOT_AUTHORIZED`) and the connection is closed.
 
-| kind | | what it has |
+| kind | | fields |
 |---|---|---|
 | 1 | HELLO | `CLFR`, lowest and highest version (u16, u16) |
-| 2 | WELCOME | version (u16), flags (u16: 1 AUTH is understood, 2 it has to come next; a relay that is older sends zero), largest frame that is taken after that (u32) |
+| 2 | WELCOME | version (u16), flags (u16: 1 AUTH is supported, 2 AUTH must come next; an older relay sends zero), largest frame accepted after that (u32) |
 | 3 | ERROR | code (u16, `ErrorCode`), sentence |
 | 4, 5 | PING, PONG | nothing |
 | 6, 7 | AUTH, AUTHENTICATED | the user's name, the password (bytes after a u16 with their length); nothing. Once, and before anything else |
-| 16 | ATTACH | generation (u64, 0: a new one), incarnation (16 bytes, zeros: not known), grace in seconds (f64, negative: not said), start (u8: 0 not asked for, 1 earliest, 2 latest), after grace (u8: 0 not said, 1 hold, 2 drop, 3 write off), durable (u8), join (u8: 1 to read along, without being what keeps it attached; with generation 0, with whoever has it), name, number of filters (u16), filters |
+| 16 | ATTACH | generation (u64, 0: a new one), incarnation (16 bytes, zeros: not known), grace in seconds (f64, negative: not given), start (u8: 0 not given, 1 earliest, 2 latest), after grace (u8: 0 not given, 1 hold, 2 drop, 3 write off), durable (u8), join (u8: 1 to read along, without keeping it attached; with generation 0, along with any generation), name, number of filters (u16), filters |
 | 17 | ATTACHED | handle (u32), zero (u32), generation, low, next, start (u64 each), incarnation |
 | 18, 19 | DETACH, DETACHED | handle; nothing |
 | 24 | HEAD | handle |
-| 25 | HEAD_IS | low, next, messages and bytes that are owed for (u64 each) |
+| 25 | HEAD_IS | low, next, messages and bytes that count as debt (u64 each) |
 | 26 | FETCH | handle, most bytes (u32), start, end (u64 each) |
 | 27 | RECORDS | the number after the last (u64), number of blocks (u32), zero (u32), their sizes (u32 each, zeros up to a multiple of 8), blocks |
 | 28 | ACK | handle, zero (u32), upto (u64) |
 | 29 | ACKED | low, next (u64 each) |
 | 30, 31 | DROP, DROPPED | handle; nothing: the subscription is forgotten |
 | 32 | REACH | handle, zero (u32), start, most bytes (u64 each) |
-| 33 | REACHED | before which number the messages from `start` on have so many (u64) |
+| 33 | REACHED | the number after the last of the messages from `start` on that have that many bytes (u64) |
 
-Kinds from 64 to 95 are those of writers: see `_sink_frames`. The blocks are those of
+Kinds 64 to 95 belong to writers: see `_sink_frames`. The blocks are those of
 `clearfunds.dataspace.subscriptions`.
 """  # noqa: E501
 
@@ -67,11 +67,11 @@ VERSION = 1
 MAGIC = b"CLFR"
 
 DEFAULT_MAX_FRAME_SIZE = 64 << 10
-"""Bytes of one frame that a reader may send: an attachment with a hundred filters of 500 bytes."""
+"""Bytes of one frame from a reader: an attachment with a hundred filters of 500 bytes."""
 
 MAX_LOGIN_BYTES = 8 << 10
-"""Bytes of one frame before its peer is let in: a name, and a password that may be a token of a few
-kB."""
+"""Bytes of one frame before its peer is let in: a name, and a password, which may be a token of a
+few kB."""
 
 AUTH_IS_KNOWN = 1
 AUTH_IS_WANTED = 2
@@ -82,7 +82,7 @@ UNKNOWN = bytes(INCARNATION_BYTES)
 
 
 class Kind(enum.IntEnum):
-    """What a frame is."""
+    """The kinds of frames."""
 
     HELLO = 1
     WELCOME = 2
@@ -108,28 +108,28 @@ class Kind(enum.IntEnum):
 
 
 class ErrorCode(enum.IntEnum):
-    """What an ERROR is about, for programs; its sentence is for people."""
+    """The reason of an ERROR, for programs; its sentence is for people."""
 
     PROTOCOL = 1
     """The peer broke the protocol; the connection is closed."""
     REFUSED = 2
-    """It is not allowed, or not known."""
+    """The request is not allowed, or names something unknown."""
     FENCED = 3
     """A newer reader has attached."""
     DATA_LOSS = 4
-    """The messages are not there any more."""
+    """The messages no longer exist."""
     OTHER_INCARNATION = 5
-    """The subscription was made anew: numbers mean something else."""
+    """The subscription was made anew: numbers have another meaning."""
     STORE = 6
-    """The disk does not do what it should; it may later."""
+    """The disk does not do its work; it may later."""
     NOT_STAGED = 7
-    """What a writer wants to commit is not staged here."""
+    """The parts that a writer wants to commit are not staged here."""
     NOT_AUTHORIZED = 8
     """The relay does not let this peer in; the connection is closed."""
 
 
 class Frame(NamedTuple):
-    """A frame, not looked into."""
+    """A frame, not parsed."""
 
     kind: int
     request: int
@@ -138,7 +138,7 @@ class Frame(NamedTuple):
 
 @attrs.frozen(slots=True)
 class Hello:
-    """The client's first word."""
+    """The client's first frame."""
 
     lowest: int
     highest: int
@@ -146,7 +146,7 @@ class Hello:
 
 @attrs.frozen(slots=True)
 class Auth:
-    """Who the client is."""
+    """The client's name and password."""
 
     user: str
     password: bytes = attrs.field(repr=False)
@@ -154,12 +154,12 @@ class Auth:
 
 @attrs.frozen(slots=True)
 class Ping:
-    """Is anybody there?"""
+    """Ask for a PONG."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class Attach:
-    """Attach to a subscription, and make it if there is none."""
+    """Attach to a subscription, and make it if it does not exist."""
 
     name: str
     generation: int = 0
@@ -174,14 +174,14 @@ class Attach:
 
 @attrs.frozen(slots=True)
 class Detach:
-    """Be attached no more."""
+    """End an attachment."""
 
     handle: int
 
 
 @attrs.frozen(slots=True)
 class AskHead:
-    """Ask what can be fetched."""
+    """Ask which messages can be fetched."""
 
     handle: int
 
@@ -213,7 +213,7 @@ class Drop:
 
 @attrs.frozen(slots=True)
 class Reach:
-    """Ask how far so many bytes reach."""
+    """Ask how many messages a number of bytes covers."""
 
     handle: int
     start: int
@@ -248,11 +248,11 @@ _AFTER: tuple[AfterGrace | None, ...] = (
 )
 
 _REST = _HEADER.size - 4
-"""What a frame's length counts besides what its kind has."""
+"""The part of a frame's length that is not its kind's fields."""
 
 
 class FrameReader:
-    """Frames out of bytes, however they come.
+    """Cuts frames from bytes, however they are split.
 
     Args:
         max_frame_size: Larger frames are refused.
@@ -266,30 +266,30 @@ class FrameReader:
 
     @property
     def unparsed_bytes(self) -> int:
-        """How much of what came has not been returned."""
+        """Bytes received and not yet returned."""
         return len(self._buffer) - self._position
 
     @property
     def held_bytes(self) -> int:
-        """How much is in memory of what came."""
+        """Bytes received that are in memory."""
         return len(self._buffer)
 
     def let_go(self) -> None:
-        """Let go of what has been returned and is in memory still."""
+        """Release memory of frames that have been returned."""
         if self._position:
             self._buffer = self._buffer[self._position :]
             self._position = self._returned = 0
 
     def receive_data(self, data: bytes) -> None:
-        """Take what was read."""
+        """Take data that was read."""
         self._buffer = self._buffer[self._position :] + data if self.unparsed_bytes else data
         self._position = self._returned = 0
 
     def next_frame(self) -> Frame | NeedDataType:
-        """Return the next whole frame.
+        """Return the next complete frame.
 
         Raises:
-            RemoteProtocolError: If it is larger than allowed, or too small to be one.
+            RemoteProtocolError: If it is larger than allowed, or too small for a frame.
         """
         buffer, at = self._buffer, self._position
         if len(buffer) - at < 4:
@@ -309,21 +309,21 @@ class FrameReader:
         return Frame(kind, request, buffer[at + _HEADER.size : end])
 
     def put_back(self) -> None:
-        """Let the frame that was returned last be the next one again."""
+        """Make the last frame returned the next one again."""
         self._position = self._returned
 
     def allow(self, max_frame_size: int) -> None:
-        """Take frames of this size, too."""
+        """Accept frames up to this size, too."""
         self._max = max(self._max, max_frame_size)
 
     def close(self) -> None:
-        """Forget what was not returned."""
+        """Forget data that was not returned."""
         self._buffer = b""
         self._position = self._returned = 0
 
 
 class _Texts:
-    """What stands behind the fixed part of a frame."""
+    """Reads the variable part of a frame."""
 
     def __init__(self, payload: bytes, at: int) -> None:
         self.payload = payload
@@ -347,10 +347,10 @@ class _Texts:
 
 
 def parse_request(frame: Frame) -> Request:
-    """Look into a frame that a reader has sent.
+    """Parse a frame from a reader.
 
     Raises:
-        RemoteProtocolError: If it is none that a reader may send, or is not well formed.
+        RemoteProtocolError: If it is not a request of a reader, or is malformed.
     """
     try:
         request, size = _parse(frame)
@@ -371,7 +371,7 @@ def _name(kind: int) -> str:
 
 
 def _parse(frame: Frame) -> tuple[Request, int]:
-    """Return a request, and how much of the payload it was."""
+    """Return a request, and the size of its part of the payload."""
     payload = frame.payload
     match frame.kind:
         case Kind.FETCH:
@@ -432,7 +432,7 @@ def _parse_attach(payload: bytes) -> tuple[Attach, int]:
     return attach, texts.at
 
 
-# -- what is sent --------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------
 
 
 def encode_frame(kind: int, request: int, *parts: bytes) -> bytes:
@@ -498,7 +498,7 @@ def encode_error(number: int, code: ErrorCode, sentence: str) -> bytes:
 
 
 def code_of(fault: SubscriptionError) -> ErrorCode:
-    """Return what a subscription's refusal is about."""
+    """Return the code for a subscription's refusal."""
     match fault:
         case FencedError():
             return ErrorCode.FENCED

@@ -1,10 +1,10 @@
 """Names of subscriptions and of writers, each user's apart from all others'.
 
-Where the relay knows who its peers are, a name is its user's own: what `alice` calls `readings` is
-kept as `@alice/readings`, and what `bob` calls so as `@bob/readings`. So nobody can reach what is
-another user's, by whatever name, and who a name belongs to is known after a restart, too. Where
-nobody is known, names are kept as they are. Neither kind can look like the other: in a user's name
-`%`, `/` and what cannot be printed are written as `%XX`, and no name of nobody's begins with `@`.
+Where peers authenticate, each user has its own names: `alice`'s `readings` is stored as
+`@alice/readings`, and `bob`'s as `@bob/readings`. So nobody can reach another user's subscription,
+by whatever name, and the owner of a name is still known after a restart. Where nobody
+authenticates, names are stored unchanged. The two kinds cannot be confused: in a user's name `%`,
+`/` and unprintable characters are written as `%XX`, and an unowned name cannot begin with `@`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from .._settings import DEFAULT_NAMES_EACH
 from .._tenants import NO_USER, Peer, printable
 
 OWNED: Final = "@"
-"""What names begin with that belong to a user."""
+"""Prefix of names that belong to a user."""
 
 
 def key_of(owner: str | None, name: str) -> str:
-    """Return under what a name is kept.
+    """Return the key under which a name is stored.
 
     Args:
-        owner: Whose name it is; None: the relay does not know its peers.
-        name: What the owner calls it.
+        owner: The owner of the name; None: the relay does not know its peers.
+        name: The owner's name for it.
     """
     return name if owner is None else f"{prefix_of(owner)}{name}"
 
 
 def prefix_of(owner: str) -> str:
-    """Return what all keys of a user's begin with, and nobody else's."""
+    """Return the common prefix of a user's keys, which no other key has."""
     return f"{OWNED}{_escaped(owner)}/"
 
 
@@ -48,7 +48,7 @@ def _is_special(letter: str) -> bool:
 
 
 def owner_of(key: str) -> tuple[str, str]:
-    """Return whose a key is (`NO_USER`: nobody's), and what its owner calls it."""
+    """Return a key's owner (`NO_USER`: nobody), and the owner's name for it."""
     found = re.fullmatch(f"{OWNED}([^/]+)/(.*)", key, re.DOTALL)
     if found is None:
         return NO_USER, key
@@ -56,9 +56,9 @@ def owner_of(key: str) -> tuple[str, str]:
 
 
 def peer_of(key: str) -> Peer:
-    """Return who a key's user is, for whoever tells tenants and rights apart.
+    """Return a key's user as a peer, to look up its tenant and rights.
 
-    No listener: after a restart it is not known any more by which one it was made.
+    It has no listener: that is not known after a restart.
     """
     user, name = owner_of(key)
     return Peer("", printable(user), name)
@@ -68,10 +68,10 @@ class Names:
     """Finds the keys of names.
 
     Args:
-        what: What they are names of, for sentences: `subscription`, `writer`.
-        heir: The user whose names those are that were made where nobody was known; None: nobody's.
-        most: How many one user may have.
-        known: All keys that there are.
+        what: The kind of thing that has the names, for sentences: `subscription`, `writer`.
+        heir: The user that owns the names made without authentication; None: nobody does.
+        most: Most names of one user.
+        known: Returns all existing keys.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Names:
         self._known = known
 
     def find(self, owner: str | None, name: str) -> tuple[str, str | None]:
-        """Return the key of a name, and why it may not be made anew or reached, if it may not be.
+        """Return the key of a name, and why it may not be made or reached, if that is so.
 
         Args:
-            owner: Who asks; None: the relay does not know its peers.
-            name: What the owner calls it.
+            owner: The user who asks; None: the relay does not know its peers.
+            name: The owner's name for it.
         """
         key = key_of(owner, name)
         if owner is None:
@@ -99,14 +99,14 @@ class Names:
             if owner == self._heir:
                 return name, None
             return key, (
-                f"{self._what} {name!r} was made before this relay asked its peers who they are, "
-                "and is nobody's: whoever runs the relay can give it to a user (--range-owner USER)"
+                f"{self._what} {name!r} was made before this relay authenticated its peers, "
+                "and has no owner: the relay's operator can give it to a user (--range-owner USER)"
             )
         prefix = prefix_of(owner)
         if sum(each.startswith(prefix) for each in known) >= self._most:
             return key, (
-                f"user {owner} has {self._most} of these names, which is the limit for each "
-                f"(--max-range-names): a {self._what} that is not needed any more can be dropped"
+                f"user {owner} has {self._most} of these names, the most for each user "
+                f"(--max-range-names): drop a {self._what} that is no longer needed"
             )
         return key, None
 
@@ -114,11 +114,11 @@ class Names:
         if not name.startswith(OWNED):
             return None
         return (
-            f"{self._what} {name!r}: a name may not begin with {OWNED}, which is for those of users"
+            f"{self._what} {name!r}: a name may not begin with {OWNED}: such names belong to users"
             " (--passwords)"
         )
 
 
 def any_names(what: str, known: Callable[[], Iterable[str]]) -> Names:
-    """Make a `Names` without an heir, and the usual number of names for each user."""
+    """Make a `Names` without an heir, with the default number of names for each user."""
     return Names(what, None, DEFAULT_NAMES_EACH, known)

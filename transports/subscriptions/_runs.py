@@ -1,4 +1,4 @@
-"""Runs of MQTT publications to columns, five times faster than by way of publications."""
+"""Conversion of runs of MQTT publications to columns, five times faster than one by one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..mqtt._frames import PUBLISH
 def columns_of(run: Batch) -> tuple[list[bytes], list[bytes]]:
     """Return the topics and the payloads of a run.
 
-    MQTT's connections are the only ones that make runs of publications, and their raw bytes are
-    QoS 0 PUBLISH packets. What is not exactly so many of these whole is taken apart by its maker.
+    Only MQTT's connections make runs of publications; their raw bytes are QoS 0 PUBLISH packets.
+    If the bytes are not exactly the run's number of whole packets, the run's maker splits them.
     """
     return _columns(run.raw, run.count) or run_columns(run)
 
@@ -42,7 +42,7 @@ def _columns(raw: bytes, count: int) -> tuple[list[bytes], list[bytes]] | None:
         header = raw[at:payload]
         before = payload - at
         frame = stop - at
-        # The ones that follow with this very header are as long as this one.
+        # Following packets with this very header have the same length.
         first = at
         while stop <= end and raw.startswith(header, at):
             values.append(raw[at + before : stop])

@@ -1,4 +1,4 @@
-"""The side of a relay that readers of ranges connect to: what its sessions share."""
+"""The side of a relay for readers of ranges: the state that their sessions share."""
 
 from __future__ import annotations
 
@@ -32,41 +32,41 @@ from ._sink_serving import SinkServing
 from ._user_room import UserRoom
 
 READERS_ACCOUNT = "readers"
-"""The account above those of all readers: a root of its own. What is on its way to a reader is not
-counted with what publishers owe, or they could use up what lets them go on again."""
+"""The account above all readers' accounts, with no parent. Data on its way to a reader does not
+count as publishers' debt: otherwise it could use up the funds that let publishers go on."""
 
 STAGED_ACCOUNT = "staged"
-"""In a relay without a store, the account above those for what writers have staged: at rest in
-RAM."""
+"""In a relay without a store, the account above the accounts of writers' staged rows, which are at
+rest in RAM."""
 
 
 class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
-    """What the sessions of one relay share.
+    """The state that the sessions of readers of one relay share.
 
     Args:
         dataspace: Where subscriptions are bound.
-        flusher: Who sends.
-        account: Whose children the accounts of subscriptions in RAM are: the server's.
-        settings: What readers may make grow.
-        admission: How many connections there may be, of all protocols.
-        limits: How many subscriptions there may be, and how much each may hold.
-        store: Where durable ones are, opened and written by its owner; what is there is taken up.
-            None: there are none. With one, this has to be made in Trio's thread.
-        disk_account: Whose children the accounts of durable ones are.
-        limit_of: What a writer may owe, by its account's name and its own.
-        tree: Where accounts are that a tenant may pay for.
+        flusher: Flushes the outlets.
+        account: The parent of the accounts of subscriptions in RAM: the server's.
+        settings: Limits on readers.
+        admission: Limits the number of connections, of all protocols.
+        limits: The most subscriptions, and the most that each may hold.
+        store: Holds durable ones, opened and written by its owner; its contents are restored.
+            None: there are none. With one, make this object in Trio's thread.
+        disk_account: The parent of the accounts of durable ones.
+        limit_of: Returns the limit of a writer, by its account's name and its own.
+        tree: Holds accounts that a tenant may pay for.
         make: Makes a subscription.
-        door: Who is let in; None: everybody is, and nobody is known.
-        disk_of: Tells whose child the account of what is at rest on disk is, by whose it is,
-            instead of `disk_account`'s.
-        authority: What says what users may read and publish; None: all may everything.
+        door: Decides which peers are let in; None: all are, and none is known.
+        disk_of: Returns the parent of the account for data at rest on disk, by the owner, instead
+            of `disk_account`.
+        authority: Decides what users may read and publish; None: everything.
 
     Attributes:
         door: See above.
         names: Finds the keys of subscriptions' names.
         subscriptions: All of them.
         disk: The store's side, if there is a store.
-        writing: What writers of batches share.
+        writing: The state that writers of batches share.
         readers: The account above those of all readers.
     """
 
@@ -151,16 +151,16 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
         return Names(what, settings.range_owner, settings.max_names_each, known)
 
     def rights_of(self, key: str) -> Rights:
-        """Return what the user may publish and read to whom a subscription, or a writer, belongs.
+        """Return the rights to publish and read of the user that owns a subscription or a writer.
 
-        Its name stands for the client identifier.
+        The name of that takes the place of the client identifier.
         """
         return self.authority.of(peer_of(key))
 
     def rules_changed(self) -> None:
-        """End what is no longer allowed: what the authority says may be something else now."""
+        """End attachments that are no longer allowed, after the authority's rules have changed."""
         for session in list(self.open):
-            what = "looking again at what it may read"
+            what = "checking again what it may read"
             self.ledger.faults.call(session, what, session.rules_changed)
 
     def _sink_disk(self) -> SinkDisk | None:
@@ -182,7 +182,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
     async def keep_time(self) -> None:
         """Hold connections to their deadlines and readers to their grace, until cancelled.
 
-        What has come for durable subscriptions is handed to the store meanwhile.
+        Meanwhile, new messages of durable subscriptions are handed to the store.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().keep_time)
@@ -197,17 +197,17 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
                 call(None, "looking for readers that are stuck", stuck)
                 call(None, "looking for writers that are stuck", self.writing.each_tick)
                 if self.disk is not None:
-                    # Others may have made room on the disk.
+                    # Others may have freed space on the disk.
                     call(None, "writing to the store", self.disk.write)
 
     def _cut_off(self, subscription: RangeSubscription, why: str) -> None:
-        """End the connections of those who keep a subscription attached."""
+        """End the connections that keep a subscription attached."""
         for session in list(self.open):
             if session.is_reader_of(subscription):
                 session.cut(why)
 
     def look_for_the_lost(self) -> None:
-        """Deal with subscriptions whose reader has not come back in time."""
+        """Apply the policy to subscriptions whose reader has not come back in time."""
         with self.flusher.corked():
             lost = self.subscriptions.look_for_the_lost()
         self.flusher.flush_now()
@@ -216,7 +216,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
                 "no reader has come back to subscription %s within %g s: %s",
                 each.subscription,
                 each.options.grace,
-                "it was dropped" if each.closed else "what it held was written off",
+                "it was dropped" if each.closed else "its messages were written off",
                 extra={
                     "event": "grace_over",
                     "subscription": each.subscription,
@@ -228,7 +228,7 @@ class SubscriptionServer(Server[SubscriptionSettings, SubscriptionSession]):
     def close(self) -> None:
         """End all subscriptions here, when the connections have ended. Idempotent.
 
-        What durable ones have in RAM is handed to the store first; it has to be flushed after this.
+        Data of durable ones in RAM is first handed to the store; flush the store after this.
         """
         if self.disk is not None:
             self.disk.write()

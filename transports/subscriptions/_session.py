@@ -1,16 +1,15 @@
 """One reader's connection: binds the frames to subscriptions, an account and an outlet.
 
 Rules of this file, beyond those of every session (`.._session`):
-1. Requests are answered in order. What is on its way to the reader is on the connection's account;
-   while that is over its limit, nothing more is fetched for it.
-2. Meanwhile acknowledgements and the like are still taken (rule 10), but not those of what an
-   earlier fetch of the same connection still waits for.
-3. What a writer of batches stages is not read while its writer's account is over its limit. Writing
-   is in `_sink_writing`; a connection may read and write.
-4. When the connection ends, it is detached from what it was attached to: there is no other way to
-   tell that a reader has gone.
-5. Who is not let in has a HELLO and an AUTH, and nothing else (`_entrance`). Names are looked for
-   among those of the connection's own user (`_names`).
+1. Requests are answered in order. Data on its way to the reader is charged to the connection's
+   account; while that is over its limit, the connection fetches nothing more.
+2. Meanwhile acknowledgements and the like are still taken (rule 10), but not those of messages that
+   an earlier fetch of the same connection still waits for.
+3. A writer's rows are not read while the writer's account is over its limit. See `_sink_writing`;
+   a connection may read and write.
+4. A connection that ends loses its attachments: nothing else tells that a reader has gone.
+5. A peer that is not let in may send HELLO and AUTH, and nothing else (`_entrance`). Names are
+   looked up among those of the connection's own user (`_names`).
 """
 
 from __future__ import annotations
@@ -88,18 +87,18 @@ if TYPE_CHECKING:
     from ._server import SubscriptionServer
 
 MOST_PENDING = LOOK_AHEAD_BYTES // 32
-"""Requests that may be known of while they wait: what one look ahead finds. It looks anew each time
-that it waits, and a reader may ask faster than it takes the answers."""
+"""Most requests to hold while they wait: what one look ahead finds. Each wait looks ahead anew, and
+a reader may send requests faster than it takes the answers."""
 
 
 @attrs.frozen(slots=True, eq=False)
 class _Attachment:
-    """What a connection is attached to."""
+    """A connection's attachment to a subscription."""
 
     subscription: RangeSubscription
     generation: int
     owner: bool
-    """Whether it is what keeps the subscription attached; else it reads along."""
+    """Whether it keeps the subscription attached; otherwise it reads along."""
 
 
 class SubscriptionSession(Session["SubscriptionServer", Account]):
@@ -116,7 +115,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         super().__init__(server, link, f"{listener}/{link.peer}")
         settings = server.settings
         self.account = server.ledger.open(self.name, limit=settings.limit, parent=server.readers)
-        # A reader that does not read holds up nobody but itself.
+        # A reader that does not read holds up only itself.
         self.outlet.owner = self.account
         self._listener = listener
         self._frames = FrameReader(min(settings.max_frame_size, MAX_LOGIN_BYTES))
@@ -124,7 +123,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._ends_at: float | None = None
         # Requests that were read while earlier ones wait.
         self._pending: deque[tuple[int, Request]] = deque()
-        # What has to be awaited before the next request.
+        # To be awaited before the next request.
         self._step: Callable[[], Awaitable[None]] | None = None
         self._attachments: dict[int, _Attachment] = {}
         self._handles = 0
@@ -136,7 +135,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
     # -- its life -------------------------------------------------------------------------------
 
     async def _serve(self) -> str:
-        """See `Session._serve`; between two requests it may have to wait for the disk."""
+        """See `Session._serve`; it may have to wait for the disk between two requests."""
         link = self._link
         flusher = self._server.flusher
         account = self.account
@@ -202,18 +201,18 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 return True
 
     def _writer_owes(self) -> bool:
-        """Whether the next request stages something that its writer has no funds for."""
+        """Whether the next request stages rows that its writer has no funds for."""
         account = None if self._writing is None else self._writing.account
         if account is None or not self._pending or account.funds_are_clear():
             return False
         return isinstance(self._pending[0][1], Stage)
 
     async def _wait_for_the_writer(self) -> bool:
-        """See `_wait_for_clear_funds`; its peer is told meanwhile that it has to wait."""
+        """See `_wait_for_clear_funds`; the peer is told meanwhile that it has to wait."""
         writing = self._writing
         assert writing is not None
         assert writing.account is not None
-        # It may wait for just what the disk has still to take.
+        # It may be waiting for rows that the disk does not have yet.
         self._server.writing.hurry()
         went_on = False
 
@@ -274,7 +273,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._log(logging.INFO, "left", f"{self.name} left: {reason}", reason)
 
     def _is_of_peer(self, whose: object) -> bool:
-        """See `Session.has`: what it reads or writes is not its own, but it is who suffers."""
+        """See `Session.has`: its data is not its own debt, but it is the peer affected."""
         writing = self._writing
         return (
             super()._is_of_peer(whose)
@@ -300,16 +299,16 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
     # -- waiting --------------------------------------------------------------------------------
 
     async def _look_ahead(self, wait: trio.CancelScope) -> None:
-        """Take what reduces debt out of the requests that wait (rule 10)."""
+        """Take requests that reduce debt out of those that wait (rule 10)."""
         allowance = LOOK_AHEAD_BYTES
         looked_at = 0
         while True:
             looked_at = self._overtake(looked_at)
             if looked_at < 0:
-                return  # at something that is to be found in its turn
+                return  # at a fault that has to be found in its turn
             self._server.flusher.flush_now()
             if self._eof:
-                # What it has asked for interests nobody any more.
+                # Nobody wants the answers any more.
                 self._pending.clear()
                 self._left = True
                 wait.cancel()
@@ -319,13 +318,13 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             try:
                 data = await self._link.receive()
             except OSError:
-                data = b""  # it will be found again when its turn comes
+                data = b""  # the fault will be found again when its turn comes
             allowance -= len(data)
             self._received(data)
             self._note_input(ahead=True)
 
     def _overtake(self, looked_at: int) -> int:
-        """Handle what may overtake those before it; return how many stay, -1 to look no further."""
+        """Handle requests that may overtake; return how many stay, -1 to look no further."""
         pending = self._pending
         kept = [pending.popleft() for _ in range(looked_at)]
         try:
@@ -336,7 +335,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                     try:
                         found = self._next_request()
                     except RemoteProtocolError:
-                        return -1  # it will be found again when its turn comes
+                        return -1  # the fault will be found again when its turn comes
                     if found is None:
                         return len(kept)
                     number, request = found
@@ -353,7 +352,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
 
     @staticmethod
     def _is_awaited(ack: Ack, kept: list[tuple[int, Request]]) -> bool:
-        """Whether something that waits would be gone after this acknowledgement."""
+        """Whether this acknowledgement would remove messages that a waiting request asks for."""
         return any(
             isinstance(request, Fetch) and request.handle == ack.handle and request.start < ack.upto
             for _, request in kept
@@ -423,7 +422,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         else:
             super().check_deadline(now)
 
-    # -- the way in -----------------------------------------------------------------------------
+    # -- authentication -------------------------------------------------------------------------
 
     def _when_let_in(self) -> None:
         if self._entrance.let_in:
@@ -445,7 +444,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._logged_in(number)
 
     async def _read_on(self) -> bool:
-        """Read what comes while its password is looked at, a little; whether it is still there."""
+        """Read a little while the password is checked; return whether the peer is still there."""
         if self._frames.unparsed_bytes >= MAX_LOGIN_BYTES:
             await trio.sleep_forever()
         try:
@@ -497,7 +496,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         self._server.logger.info(sentence, self.name, name, extra=fields)
 
     def _attachment(self, handle: int) -> _Attachment:
-        """Return an attachment that may still ask for something."""
+        """Return an attachment that may still make requests."""
         attachment = self._attachments.get(handle)
         if attachment is None:
             raise Refused(f"this connection has no attachment {handle}; attach first")
@@ -542,9 +541,9 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             answer()
 
     def _find(self, request: Attach) -> RangeSubscription:
-        """Return the subscription that is asked for; make it if need be.
+        """Return the subscription that is asked for; make it if it does not exist.
 
-        What it is to be like is changed only by who may: not by a reader that is out.
+        Only an attached reader may change its settings: one that was replaced may not.
         """
         subscriptions = self._server.subscriptions
         for text in request.filters:
@@ -577,7 +576,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         return subscriptions.open(key, request.filters, options)
 
     def _not_readable(self, key: str, filters: Iterable[str]) -> str | None:
-        """Say which filter there is of which its user may read nothing."""
+        """Return why the user may not read something of one of the filters; None if it may."""
         rights = self._server.rights_of(key)
         for text in filters:
             if not rights.may_subscribe(text):
@@ -586,7 +585,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
         return None
 
     def rules_changed(self) -> None:
-        """End the connection if it is attached to something that its user may not read any more."""
+        """End the connection if it is attached to something that its user may no longer read."""
         for each in self._attachments.values():
             subscription = each.subscription
             why = self._not_readable(subscription.subscription, subscription.filters)
@@ -594,7 +593,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
                 self.cut(why)
 
     async def _when_durable(self, number: int, handle: int, answer: Callable[[], None]) -> None:
-        """Answer when what the answer says would be found again after a restart."""
+        """Answer when the answer would still be true after a restart."""
         disk = self._server.disk
         assert disk is not None
         try:
@@ -624,7 +623,7 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             attachment.subscription.detach(attachment.generation)
 
     def is_reader_of(self, subscription: RangeSubscription) -> bool:
-        """Whether it is what keeps a subscription attached."""
+        """Whether this connection keeps a subscription attached."""
         generation = subscription.generation
         return any(
             each.owner and each.subscription is subscription and each.generation == generation
@@ -652,12 +651,12 @@ class SubscriptionSession(Session["SubscriptionServer", Account]):
             subscription = attachment.subscription
             blocks = await disk.read(subscription, wanted, max_bytes)
             if not blocks:
-                # They may have been acknowledged meanwhile.
+                # The messages may have been acknowledged meanwhile.
                 self._attachment(request.handle)
                 subscription.check_range(request.start, request.end)
                 msg = (
                     f"messages from {wanted.start} on of subscription {subscription.subscription} "
-                    "are not in the store, where they should be: see `clearfunds store verify`"
+                    "are missing from the store: see `clearfunds store verify`"
                 )
                 fields = self._fields("store_lost", msg)
                 fields["subscription"] = subscription.subscription

@@ -1,4 +1,4 @@
-"""What readers of subscriptions may make grow, and how long they may take."""
+"""Limits and timeouts for readers of subscriptions."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from ._frames import DEFAULT_MAX_FRAME_SIZE
 
 @attrs.frozen(slots=True, kw_only=True)
 class SubscriptionSettings(ServerSettings):
-    """What holds for each reader's connection; each with the precedent of its default.
+    """The settings for each reader's connection; each with the precedent of its default.
 
-    How many subscriptions there may be, and how much each may hold, is said in
-    `clearfunds.dataspace.subscriptions.SubscriptionLimits`.
+    `clearfunds.dataspace.subscriptions.SubscriptionLimits` limits the number of subscriptions, and
+    the size of each.
     """
 
     limit: Limit = attrs.field(factory=lambda: Limit(items=None, bytes=4 << 20))
-    """What may be on its way to one connection before it is asked for no more: four answers of
+    """Data on its way to one connection before it gets no more: four answers of
     Kafka's `max.partition.fetch.bytes`."""
     max_unsent_bytes: int | None = 256 << 20
-    """What may be on its way to all of them together; as much as publishers may owe. Readers have
-    no account under the publishers': what they read is what lets those go on."""
+    """Data on its way to all of them together; as much as publishers may owe. Readers' accounts are
+    not under the publishers': reading is what lets publishers go on."""
     max_frame_size: int = DEFAULT_MAX_FRAME_SIZE
-    """Bytes of one frame that a reader sends."""
+    """Bytes of one frame from a reader."""
     topics: TopicLimits = attrs.field(factory=TopicLimits)
-    """How long and how deep a topic filter may be; as MQTT clients have it."""
+    """Limits on the length and depth of a topic filter; as for MQTT clients."""
     max_attachments: int = 64
-    """Subscriptions that one connection may be attached to."""
+    """Attachments of one connection."""
     max_fetch_bytes: int = 4 << 20
-    """Bytes of one answer, but for its last block, whatever it was asked for."""
+    """Bytes of one answer, without its last block, whatever the request says."""
     max_reads: int = 8
-    """Reads of the disk at a time, of all connections."""
+    """Concurrent reads of the disk, of all connections."""
     max_stage_size: int = DEFAULT_MAX_PACKET_SIZE + (64 << 10)
-    """Bytes of one STAGE of a writer's: whatever MQTT's clients may publish fits into it."""
+    """Bytes of one STAGE of a writer: any publication allowed to MQTT clients fits into it."""
     sinks: SinkLimits = attrs.field(factory=SinkLimits)
-    """How many writers there may be, and how much each may hold."""
+    """Limits on the number of writers, and on the size of each."""
     max_names_each: int = DEFAULT_NAMES_EACH
-    """Subscriptions, and writers, that one user may have, where users are known."""
+    """Subscriptions, and writers, of one user, where users are known."""
     range_owner: str | None = None
-    """The user whose subscriptions and writers those are that were made where nobody was known;
-    None: nobody's, and nobody can reach them where users are known."""
+    """The user that owns the subscriptions and writers made without authentication; None: nobody,
+    and nobody can reach them where users are known."""
     store_timeout: float = 10.0
-    """How long an attachment to a durable subscription waits until it is on disk."""
+    """How long an attachment waits for a durable subscription to be on disk."""

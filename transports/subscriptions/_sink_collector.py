@@ -1,4 +1,4 @@
-"""What writers of batches have done, for Prometheus. As many series for a thousand as for one."""
+"""Prometheus metrics of writers of batches. The number of series is the same for any number."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class SinkCollector(Collector):
         self._sinks = sinks
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics; for the registry."""
+        """Yield the metrics without values; for the registry."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """Read the figures, once for all metrics, and yield them."""
+        """Read the figures once, and yield all metrics."""
         seen = self._sinks.statistics()
         yield GaugeMetricFamily(
             "clearfunds_sink_writers", "Writers of batches that are known.", value=seen.sinks

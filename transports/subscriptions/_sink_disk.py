@@ -1,8 +1,9 @@
-"""Sinks and the store: what is staged and decided, and where everybody has got to.
+"""Sinks in the store: staged and decided batches, and the progress of each recipient.
 
 In the store each part is a queue called `sink/part/BATCH/PARTITION/ATTEMPT/WRITER`, whose records
-are blocks; a value of that name says that the part is whole. A sink is a value `sink/state/WRITER`.
-What a place on disk notes of a batch is `sink/mark/WRITER`, a line feed, and the place's name.
+are blocks; a value of that name says that the part is complete. A sink is a value
+`sink/state/WRITER`. The progress of a place on disk in a batch is `sink/mark/WRITER`, a line feed,
+and the place's name.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MARK = "sink/mark/"
 
 
 class DurableRow(RowConfirm, Writes):
-    """A row whose places on disk note that they have it, together with it."""
+    """A row whose places on disk note their progress in the same write."""
 
     __slots__ = ()
 
@@ -51,7 +52,7 @@ class DurableRow(RowConfirm, Writes):
 
 
 def place_of(recipient: Recipient) -> str | None:
-    """Name the place on disk where a recipient notes what it has."""
+    """Return the name of the place on disk where a recipient notes its progress."""
     holder = recipient.last_holder
     if isinstance(holder, RangeSubscription):
         return SUBSCRIPTION_PREFIX + holder.subscription if holder.options.durable else None
@@ -69,13 +70,13 @@ def _mark(writer: str, place: str) -> str:
 
 
 class SinkDisk:
-    """The sinks of one relay that are in its store.
+    """The sinks of one relay in its store.
 
     Args:
         store: An open store.
-        flusher: Who sends what is said because something is durable.
-        tickets: Who knows what was committed, and waits for it.
-        max_reads: How many reads there may be at a time.
+        flusher: Flushes the outlets of answers that had to wait for durability.
+        tickets: Knows what was committed, and waits for it.
+        max_reads: Most concurrent reads.
     """
 
     def __init__(
@@ -91,14 +92,14 @@ class SinkDisk:
     # -- for `Sinks` ----------------------------------------------------------------------------
 
     def open_log(self, name: str) -> SinkLog:
-        """Give a sink its place.
+        """Give a sink its place in the store.
 
         Raises:
-            RefusedError: If what is there of one of this name could not be taken up.
+            RefusedError: If a sink of this name exists and could not be restored.
         """
         why = self._broken.get(name)
         if why is not None:
-            msg = f"writer {name!r} is on disk, and could not be taken up at the start: {why}"
+            msg = f"writer {name!r} is on disk, and could not be restored at the start: {why}"
             raise RefusedError(msg)
         return _StoreLog(self, name)
 
@@ -106,12 +107,12 @@ class SinkDisk:
         """Hand changes to the store; return their ticket."""
         return self._tickets.committed(self.store.commit(changes))
 
-    # -- for who owns the store -----------------------------------------------------------------
+    # -- for the store's owner ------------------------------------------------------------------
 
     def restore(self, sinks: Sinks) -> int:
-        """Take up what is in the store, into `sinks`, which is empty; return how many.
+        """Restore sinks from the store into `sinks`, which is empty; return how many.
 
-        What cannot be taken up is left as it is, and logged; its writer is refused.
+        One that cannot be restored is left unchanged, and logged; its writer is refused.
         """
         self.sinks = sinks
         values = self.store.values(PREFIX)
@@ -123,7 +124,7 @@ class SinkDisk:
             batch, partition, attempt, writer = queue_name.removeprefix(PART).split("/", 3)
             value = values.get(queue_name)
             if value is None or STATE + writer not in values:
-                unknown.drop(queue.id)  # it never was whole
+                unknown.drop(queue.id)  # it was never complete
                 unknown.delete(queue_name)
                 continue
             key = PartKey(int(batch), int(partition), int(attempt))
@@ -156,7 +157,7 @@ class SinkDisk:
     def _note_broken(self, name: str, why: str) -> None:
         self._broken[name] = why
         logger.error(
-            "writer %s cannot be taken up: %s", name, why,
+            "writer %s cannot be restored: %s", name, why,
             extra={"event": "not_restored", "writer": name, "reason": why},
         )  # fmt: skip
 
@@ -183,7 +184,7 @@ class SinkDisk:
         return useless
 
     def listen(self) -> None:
-        """Hear from the store what is durable, beside who hears of it already. In Trio's thread."""
+        """Listen to the store's durability, beside earlier listeners. In Trio's thread."""
         token = trio.lowlevel.current_trio_token()
         before = self.store.on_durable
 
@@ -195,16 +196,16 @@ class SinkDisk:
         self.store.on_durable = tell
 
     def durable(self, ticket: int) -> None:
-        """Everything up to this ticket is on disk. In Trio's thread."""
+        """Note that everything up to this ticket is on disk. In Trio's thread."""
         with self._flusher.corked():
             for sink in self.sinks or ():
                 sink.ledger.faults.call(sink, TELLING, sink.durable, ticket)
         self._flusher.flush_now()
 
-    # -- for who publishes, and for sessions ----------------------------------------------------
+    # -- for publishing, and for sessions -------------------------------------------------------
 
     async def read(self, part: Part, block: Block) -> bytes | None:
-        """Read a block, in a thread; None if it is not there.
+        """Read a block, in a thread; None if it does not exist.
 
         Raises:
             StoreError: If the disk fails.
@@ -219,10 +220,10 @@ class SinkDisk:
         return records[0].body
 
     async def synced(self, seconds: float) -> None:
-        """Wait until everything that was committed so far is durable.
+        """Wait until everything committed so far is durable.
 
         Raises:
-            StoreUnwillingError: If it takes longer than that.
+            StoreUnwillingError: If it takes longer than `seconds`.
         """
         await self._tickets.synced(seconds)
 

@@ -1,45 +1,46 @@
 """The wire protocol of writers: the kinds from 64 to 95 of `_frames`.
 
-A writer sends batches, each of which is published once, whole, or not at all. Batches have numbers
-from 0 on, which only grow. One batch is staged in parts, each an attempt at a partition; parts may
-be staged by several connections at once. All that is committed is named by COMMIT; it is published
+A writer sends batches, each of which is published once, complete, or not at all. Batches have
+numbers from 0 on, which only grow. One batch is staged in parts, each an attempt at a partition;
+several connections may stage parts at once. COMMIT names all parts to commit; they are published
 in the order of the partitions, and of the rows in each.
 
-The client says HELLO, then OPEN, once. Integers are little-endian; a batch is an i64, of which -1
+The client sends HELLO, then OPEN, once. Integers are little-endian; a batch is an i64, of which -1
 stands for none.
 
-| kind | | what it has |
+| kind | | fields |
 |---|---|---|
-| 64 | OPEN | generation (u64, 0: whichever there is), incarnation (16 bytes, zeros: not known), take over (u8: 1 to put out who has opened the name before, which takes generation 0), seven zeros, name of the writer |
-| 65 | OPENED | generation (u64), incarnation, the batch committed last, largest STAGE that is taken (u32), most rows in it (u32) |
-| 66 | STAGE | batch, partition (u32), zero (u32), attempt (u64), place of the first of these rows in the part (u64; 0 begins the part, anew if need be), a block of rows. No answer, but an ERROR if it is refused: the first one of a part |
+| 64 | OPEN | generation (u64, 0: the current one), incarnation (16 bytes, zeros: not known), take over (u8: 1 to replace the connection that has opened the name before, which takes generation 0), seven zeros, name of the writer |
+| 65 | OPENED | generation (u64), incarnation, the last committed batch, largest STAGE accepted (u32), most rows in it (u32) |
+| 66 | STAGE | batch, partition (u32), zero (u32), attempt (u64), place of the first of these rows in the part (u64; 0 begins the part, anew if need be), a block of rows. No answer, except an ERROR if it is refused: the first one of a part |
 | 68 | STAGE_END | batch, partition (u32), CRC-32 of the part's blocks one after another (u32), attempt, rows, bytes of the blocks (u64 each) |
-| 69 | STAGED | rows (u64), 1 if the batch is committed already, and they were thrown away (u32), zero (u32) |
+| 69 | STAGED | rows (u64), 1 if the batch is already committed and they were discarded (u32), zero (u32) |
 | 70 | COMMIT | batch, number of parts (u32), zero (u32), of each: attempt (u64), partition (u32), zero (u32) |
-| 71 | COMMITTED | the batch committed last, 1 if this one was already (u32), zero (u32) |
-| 72, 73 | ABORT, ABORTED | batch; the batch committed last |
-| 74, 75 | LAST, LAST_IS | nothing; the batch committed last |
+| 71 | COMMITTED | the last committed batch, 1 if this one was committed before (u32), zero (u32) |
+| 72, 73 | ABORT, ABORTED | batch; the last committed batch |
+| 74, 75 | LAST, LAST_IS | nothing; the last committed batch |
 | 76, 77 | FORGET, FORGOTTEN | nothing: the writer's name is not used again |
 | 79 | WAITING | nothing: sent each second while a request waits for funds, for room or for the disk, with its number |
 
-What is promised. A batch is decided by the first COMMIT of its number that finds all its parts
-whole; every later one, and one of an older batch, is answered as done and does nothing; so is ABORT
-of such a batch, and STAGE, whose rows are passed over. With a store COMMITTED means that the
+Guarantees. A batch is decided by the first COMMIT of its number that finds all its parts complete.
+Every later COMMIT, and one of an older batch, is answered as done and does nothing; so is ABORT
+of such a batch, and STAGE, whose rows are ignored. With a store, COMMITTED means that the
 decision is on disk, with all the rows; without one, that all rows have been handed over and taken.
 
-The decided rows are published after that, in turns that the writer's account pays for, one batch
-after another. Durable subscriptions and the queues of kept sessions have each row on disk exactly
-once, also if the relay is killed in between: each of them notes, in the same write as the row, up
-to which row it has the batch, and is passed over up to there when the rest of the batch is
-published again. So a client takes each row once with QoS 2. With QoS 1 it is at least once: one
-that is connected may be sent a row before that is on disk, and take it anew after a kill. To all
-others each row goes once in one life of the relay, as fast as they take it, like anybody's
-publication; after a kill the rows of the last moments of a batch may come again to whoever is back
-by then.
-Without a store all this holds for one life of the relay: it does not know of batches before.
+The decided rows are published after that, in turns that are charged to the writer's account, one
+batch after another. Durable subscriptions and the queues of persistent sessions have each row on
+disk exactly once, even if the relay is killed in between: each of them notes its progress in the
+batch in the same write as the row, and skips rows up to there when the rest of the batch is
+published again. So a client takes each row once with QoS 2. With QoS 1 delivery is at least once: a
+connected client may be sent a row before the row is on disk, and take it again after a kill. All
+others get each row once in one life of the relay, as fast as they take it, like any publication;
+after a kill, the rows of the last moments of a batch may be sent again to clients that are back by
+then.
+Without a store all this holds for one life of the relay: it does not know earlier batches.
 
-What is staged and not committed goes when its connection ends within a part, when the writer stages
-a newer batch, when its name is taken over, and when nobody has come back for it for some time.
+Rows that are staged and not committed are discarded when their connection ends within a part, when
+the writer stages a newer batch, when its name is taken over, and when no connection has come back
+for them for some time.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ UNKNOWN = bytes(16)
 
 
 class SinkKind(enum.IntEnum):
-    """What a frame is."""
+    """The kinds of frames."""
 
     OPEN = 64
     OPENED = 65
@@ -87,7 +88,7 @@ LAST_KIND = 95
 
 @attrs.frozen(slots=True)
 class Open:
-    """Be the writer of a name, or one of them."""
+    """Become the writer of a name, or one of its connections."""
 
     name: str
     generation: int = 0
@@ -106,7 +107,7 @@ class Stage:
 
 @attrs.frozen(slots=True)
 class StageEnd:
-    """That was all of a part."""
+    """End a part."""
 
     key: PartKey
     rows: int
@@ -124,14 +125,14 @@ class Commit:
 
 @attrs.frozen(slots=True)
 class Abort:
-    """Throw away what is staged of a batch."""
+    """Discard the staged rows of a batch."""
 
     batch: int
 
 
 @attrs.frozen(slots=True)
 class AskLast:
-    """Ask which batch was committed last."""
+    """Ask for the last committed batch."""
 
 
 @attrs.frozen(slots=True)
@@ -153,10 +154,10 @@ _BATCH = Struct("<q")
 
 
 def parse_sink_request(kind: int, payload: bytes) -> tuple[SinkRequest, int]:
-    """Look into a frame that a writer has sent; return how much of its payload that was, too.
+    """Parse a frame from a writer; return the size of its part of the payload, too.
 
     Raises:
-        ValueError: If it is none that a writer may send, or is not well formed; or struct.error.
+        ValueError: If it is not a request of a writer, or is malformed; or struct.error.
     """
     match kind:
         case SinkKind.STAGE:
@@ -210,7 +211,7 @@ def _parse_commit(payload: bytes) -> tuple[Commit, int]:
 
 
 def encode_sink_request(request: SinkRequest) -> tuple[SinkKind, bytes]:
-    """Return the kind of a request's frame, and what is in it."""
+    """Return the kind of a request's frame, and its payload."""
     match request:
         case Open(name, generation, incarnation, take_over):
             raw = name.encode()
@@ -234,22 +235,22 @@ def encode_sink_request(request: SinkRequest) -> tuple[SinkKind, bytes]:
 
 
 def opened(generation: int, incarnation: bytes, last: int, max_frame: int, max_rows: int) -> bytes:
-    """Return what an OPENED has."""
+    """Return the payload of an OPENED."""
     return _OPENED.pack(generation, incarnation, last, max_frame, max_rows)
 
 
 def staged(rows: int, already: bool) -> bytes:
-    """Return what a STAGED has."""
+    """Return the payload of a STAGED."""
     return _STAGED.pack(rows, already, 0)
 
 
 def committed(last: int, already: bool) -> bytes:
-    """Return what a COMMITTED has."""
+    """Return the payload of a COMMITTED."""
     return _COMMITTED.pack(last, already, 0)
 
 
 def batch_is(last: int) -> bytes:
-    """Return what an ABORTED, or a LAST_IS, has."""
+    """Return the payload of an ABORTED, or of a LAST_IS."""
     return _BATCH.pack(last)
 
 
@@ -257,7 +258,7 @@ REFUSED, FENCED, OTHER_INCARNATION, NOT_STAGED = 2, 3, 5, 7
 
 
 def sink_code_of(fault: SinkError) -> int:
-    """Return what a sink's refusal is about, as `ErrorCode` has it."""
+    """Return the `ErrorCode` for a sink's refusal."""
     match fault:
         case NotStagedError():
             return NOT_STAGED

@@ -1,8 +1,8 @@
-"""What all writers' connections of a relay share: the sinks, and who publishes what is decided.
+"""State shared by all writers' connections of a relay: the sinks, and the tasks that publish.
 
-Each batch that is decided is published by a task of its own: rows for two milliseconds at a time,
-and only while the writer's account has funds. An alarm does not stop it, as long as there are: what
-is at rest gets less by it.
+A task of its own publishes each decided batch: rows for two milliseconds at a time, and only while
+the writer's account has funds. An alarm does not stop it as long as it has: publishing reduces the
+data at rest.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("clearfunds.transports.sink")
 
 PUBLISH_SECONDS = 0.002
-"""How long rows are published before others may go on."""
+"""How long rows are published before other tasks may run."""
 
 
 LOOK_AGAIN_SECONDS = 2.0
-"""After so long who waits for funds looks whether only an alarm keeps it."""
+"""Interval at which a task without funds checks whether only an alarm stops it."""
 
 RETRY_SECONDS = 1.0
-"""After so long what the disk did not give is asked for again."""
+"""Delay before a failed read of the disk is repeated."""
 
 
 class SinkServing:
@@ -45,24 +45,24 @@ class SinkServing:
 
     Args:
         dataspace: Where batches are published.
-        flusher: Who sends.
-        account: Whose children the writers' accounts are: the server's.
-        rest: Whose children those are for what is at rest.
-        topics: How long and deep a topic may be.
-        limit_of: What a writer may owe, by its account's name and its own.
-        limits: How many writers there may be, and how much each may hold.
-        disk: The store's side, if there is a store; what is there is taken up.
+        flusher: Flushes the outlets.
+        account: The parent of the writers' accounts: the server's.
+        rest: The parent of the accounts for data at rest.
+        topics: Limits on the length and depth of a topic.
+        limit_of: Returns the limit of a writer, by its account's name and its own.
+        limits: Limits on the number of writers, and on the size of each.
+        disk: The store's side, if there is a store; its contents are restored.
         parent_of: See `Sinks`.
         rest_of: See `Sinks`.
-        names: Makes what finds the keys of writers' names.
-        authority: Says to which topics users may publish; None: to all.
+        names: Makes the `Names` that finds the keys of writers' names.
+        authority: Decides which topics users may publish to; None: all.
 
     Attributes:
         sinks: All of them.
         names: Finds the keys of writers' names.
         disk: See above.
         authority: See above.
-        failures: Batches whose publication was ended by a fault of the relay's own.
+        failures: Batches whose publication ended with an internal error.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SinkServing:
         return authority.of(peer_of(key)).may_write if authority.restricts_writing else None
 
     def topic_fault(self, topic: str) -> str | None:
-        """Say why a topic cannot be published to; None if it can."""
+        """Return why a topic cannot be published to; None if it can."""
         if is_servers_own(topic):
             return f"{topic!r}: topics under {SERVER_TOPIC}/ are the server's own"
         return topic_name_fault(topic) or self._topics.name_fault(topic)
@@ -126,13 +126,13 @@ class SinkServing:
         self._connections[sink] += 1
 
     def disconnected(self, sink: Sink) -> None:
-        """Note that it has gone."""
+        """Note that the connection has ended."""
         self._connections[sink] -= 1
         if not self._connections[sink]:
             del self._connections[sink]
 
     async def moved(self) -> None:
-        """Wait until something was decided, published, or written off, of any sink."""
+        """Wait until a batch of any sink was decided, published, or written off."""
         await self._moved.wait()
 
     def _changed(self, sink: Sink) -> None:
@@ -141,22 +141,22 @@ class SinkServing:
         self._moved = trio.Event()
 
     def hurry(self) -> None:
-        """Have what was staged on the disk as soon as possible."""
+        """Write staged rows to the disk as soon as possible."""
         if self.disk is not None:
             self.disk.store.hurry()
 
     # -- publishing -----------------------------------------------------------------------------
 
     def each_tick(self) -> None:
-        """Throw away what nobody has come back for, and forget who commits nothing any more.
+        """Discard rows that no connection has come back for, and forget inactive writers.
 
-        What has waited for room on the disk is written if there is some; if there has been none for
-        too long, its writer is told.
+        Rows that wait for space on the disk are written if there is some; if there has been none
+        for too long, their writer is told.
         """
         for sink in self.sinks.look_for_the_stuck():
             logger.warning(
-                "what writer %s has staged and not committed was written off: the disk has had no "
-                "room for it for %g s (--disk-limit)",
+                "the staged rows of writer %s were written off: the disk has had no "
+                "space for them for %g s (--disk-limit)",
                 sink.sink, sink.patience,
                 extra={"event": "staged_written_off", "writer": sink.sink},
             )  # fmt: skip
@@ -164,8 +164,8 @@ class SinkServing:
         self._flusher.flush_now()
         for sink, count in left:
             logger.warning(
-                "nobody has come back within %g s for %d parts that writer %s has staged and not "
-                "committed: they were thrown away",
+                "no connection has come back within %g s for %d parts that writer %s has staged "
+                "and not committed: they were discarded",
                 self.sinks.limits.grace, count, sink.sink,
                 extra={"event": "grace_over", "writer": sink.sink, "parts": count},
             )  # fmt: skip
@@ -175,12 +175,12 @@ class SinkServing:
                 sink.sink, self.sinks.limits.expiry,
                 extra={"event": "writer_forgotten", "writer": sink.sink},
             )  # fmt: skip
-        # Who waits for room looks again.
+        # Writers that wait for space check again.
         self._moved.set()
         self._moved = trio.Event()
 
     async def run(self) -> None:
-        """Publish what is decided, until cancelled."""
+        """Publish decided batches, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 moved = self._moved
@@ -198,15 +198,15 @@ class SinkServing:
             self.failures += 1
             self._dataspace.ledger.faults.unowned += 1  # logged here, and counted with the others
             logger.exception(
-                "batch %d of writer %s is not published any further, for an error of the relay's; "
-                "with a store it is, at the next start",
+                "batch %d of writer %s is published no further, after an internal error; "
+                "with a store, publication goes on at the next start",
                 publishing.batch, sink.sink,
                 extra={"event": "publishing_failed", "writer": sink.sink},
             )  # fmt: skip
         else:
             self._tell(sink, publishing)
             self._busy.discard(sink)
-            self._changed(sink)  # the next one may have been decided meanwhile
+            self._changed(sink)  # the next batch may have been decided meanwhile
 
     async def _publish(self, sink: Sink, publishing: Publishing) -> None:
         flusher = self._flusher
@@ -235,7 +235,7 @@ class SinkServing:
             await self.moved()
 
     async def _read(self, publishing: Publishing) -> bytes | None:
-        """Return the current block from the disk; None if it is not there any more."""
+        """Return the current block from the disk; None if it no longer exists."""
         assert self.disk is not None
         said = False
         while True:
@@ -256,7 +256,7 @@ class SinkServing:
                 continue
             if data is None:
                 logger.error(
-                    "%d rows of %s of writer %s are not in the store, where they should be: see "
+                    "%d rows of %s of writer %s are missing from the store: see "
                     "`clearfunds store verify`",
                     block.count, part.key, publishing.sink.sink,
                     extra={"event": "rows_lost", "writer": publishing.sink.sink},
@@ -281,7 +281,7 @@ class SinkServing:
             )  # fmt: skip
 
     def unpublished(self) -> list[str]:
-        """Say what was being published, and is lost with the process."""
+        """Describe the batches whose publication is lost with the process."""
         return [said for sink in self.sinks if (said := sink.unpublished()) is not None]
 
     def close(self) -> None:

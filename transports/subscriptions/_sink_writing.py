@@ -1,12 +1,12 @@
 """One connection's writing: requests to one sink, and their answers.
 
 Rules of this file:
-1. Every refusal is an answer; only what is not of the protocol ends the connection.
-2. What waits says so, once a second, so that its writer can tell waiting from silence.
-3. No writer is told of a decision, or that a name is its own, before that is on the disk: who
-   believed it would not write again what a crash has undone.
-4. When the connection ends within a part, that part is thrown away; all else that it has staged
-   stays, for whoever commits it.
+1. Every refusal is an answer; only a breach of the protocol ends the connection.
+2. A waiting request says so once a second, so that its writer can tell waiting from silence.
+3. A writer learns of a decision, or that a name is its own, only when that is on disk: otherwise it
+   would not repeat what a crash has undone.
+4. When the connection ends within a part, that part is discarded; everything else that it has
+   staged stays, for any connection to commit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ._sink_frames import (
 from ._sink_serving import SinkServing
 
 WAITING_SECONDS = 1.0
-"""How often who waits is told so."""
+"""Interval at which a waiting writer is told that it waits."""
 
 STORE_FAILED = 6
 
@@ -57,7 +57,7 @@ Step = Callable[[], Awaitable[None]]
 
 
 class Answers(Protocol):
-    """How a connection answers: its session."""
+    """Sends a connection's answers: its session."""
 
     def answer(self, kind: int, number: int, payload: bytes) -> None:
         """Send an answer."""
@@ -68,7 +68,7 @@ class Answers(Protocol):
         ...
 
     def still_waits(self, number: int) -> None:
-        """Say that a request waits, if the peer reads at all."""
+        """Say that a request waits, if the peer reads its output."""
         ...
 
     def received(self, rows: int) -> None:
@@ -83,11 +83,11 @@ class SinkConnection:
         serving: The sinks.
         answers: Its session.
         max_stage_size: Bytes of one STAGE.
-        store_timeout: How long the store may take to have something on disk.
-        owner: Whose the names are that it gives; see `Names`.
+        store_timeout: How long the store may take to write to disk.
+        owner: The owner of the names that it uses; see `Names`.
 
     Attributes:
-        sink: Whose writer it is.
+        sink: The sink that it has opened.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class SinkConnection:
         self._max_stage_size = max_stage_size
         self._store_timeout = store_timeout
         self._generation = 0
-        # The part that was refused last: no more is said of what follows of it.
+        # The part that was refused last: its remaining rows get no more answers.
         self._failed: PartKey | None = None
 
     @property
     def account(self) -> Account | None:
-        """Whose funds have to be clear before more is staged."""
+        """The account that must have clear funds before more is staged."""
         return None if self.sink is None else self.sink.account
 
     def handle(self, number: int, request: SinkRequest) -> Step | None:
-        """Answer a request; or return what has to be awaited for that."""
+        """Answer a request; or return a step to await for that."""
         try:
             return self._handle(number, request)
         except SinkError as exc:
@@ -163,7 +163,7 @@ class SinkConnection:
         return sink
 
     def _tell(self, kind: SinkKind, number: int, payload: bytes, *, sure: bool) -> Step | None:
-        """Answer; if it is not sure yet, when it would be found so after a restart, too."""
+        """Answer; if it is not `sure`, only when the answer would survive a restart."""
         answer = partial(self._answers.answer, kind, number, payload)
         if sure or self._serving.disk is None:
             answer()
@@ -204,7 +204,7 @@ class SinkConnection:
             SinkKind.OPENED,
             number,
             opened(sink.generation, sink.incarnation, sink.last, *limits),
-            # Or after a crash the one who was put out would be let in, and this one put out.
+            # Otherwise, after a crash, the replaced connection would be let in, and this one not.
             sure=not request.take_over and sink.last_is_sure,
         )
 
@@ -251,7 +251,7 @@ class SinkConnection:
         self._answers.answer(SinkKind.STAGED, number, staged(request.rows, already))
 
     async def _when_written(self, number: int, request: StageEnd) -> None:
-        """Answer when what was staged would be found after a restart."""
+        """Answer when the staged part would survive a restart."""
         try:
             sink = self._checked()
             while not sink.is_noted(request.key):
@@ -290,7 +290,7 @@ class SinkConnection:
             self._answers.answer(SinkKind.COMMITTED, number, committed(sink.last, already))
 
     async def _settled(self, sink: Sink, batch: int) -> None:
-        """Wait until a decision is on disk; without one, until all has been handed over."""
+        """Wait until a decision is on disk; without a store, until all rows are handed over."""
         if self._serving.disk is not None:
             await self._synced()
             return
@@ -305,7 +305,7 @@ class SinkConnection:
     async def while_saying_so(self, number: int, work: Step) -> None:
         """Await something, and say once a second that a request waits for it.
 
-        What it raises comes in a group, as a nursery has it.
+        Its exceptions are raised in a group, by the nursery.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._say_so, number)
@@ -318,7 +318,7 @@ class SinkConnection:
             self._answers.still_waits(number)
 
     def close(self) -> None:
-        """The connection has ended. Idempotent."""
+        """End the writing of a connection that has ended. Idempotent."""
         sink, self.sink = self.sink, None
         if sink is not None:
             if not sink.closed:

@@ -58,7 +58,7 @@ class Messages:
     def frames(self, chunk: bytes, start: int = 0) -> Iterator[Frame]:
         while start < len(chunk):
             end, count = self._first(chunk, start)
-            assert count, "a run of messages has nothing else in it"
+            assert count, "a run of messages contains only messages"
             yield None, start, end, count
             start = end
 
@@ -73,7 +73,7 @@ class Messages:
         scanner = self._scanner
         end = scanner.find_end(chunk, start)
         if end is None:
-            raise RemoteProtocolError("it is not whole")
+            raise RemoteProtocolError("it is incomplete")
         if scanner.embedded:
             return end, 0
         parts = event_parts(chunk, start, scanner.marks)

@@ -180,14 +180,14 @@ class DataspaceEntity(Entity):
         if parts > MAX_PATTERN_PARTS:
             raise RemoteProtocolError(
                 f"a pattern looks at {parts} places, at most {MAX_PATTERN_PARTS} are allowed; "
-                "capture what is around them"
+                "capture a value that contains them"
             )
         source.observes()
         port = observer.port()
         if isinstance(port, Port):
             port.told_as = port.target.oid, captures
         else:
-            source.complain("an observer is not a peer's own; it will be told nothing")
+            source.complain("an observer is not a peer's own entity; it will get no events")
         observation = self.dataspace.observe(turn, wanted, port, value=value)
         return partial(self._unobserve, observation, source)
 
@@ -400,7 +400,7 @@ class Gatekeeper(Entity):
         ref: SturdyRef = parse_sturdyref(step)
         if ref.oid != self._oid or not is_genuine(ref, self._key):
             # The answer does not say which of the two is wrong: that would help to guess.
-            raise RemoteProtocolError("this sturdyref is for nothing here, or was not made here")
+            raise RemoteProtocolError("this sturdyref names no service here, or was not made here")
         if not ref.caveats:
             return self._dataspace
         return Attenuated(self._dataspace, ref.caveats, max_caveats_size=self._max_caveats_size)

@@ -71,7 +71,7 @@ class _Table(Generic[Entity]):
     def add(self, entity: Entity, oid: int) -> _Entry[Entity]:
         if len(self.by_oid) >= self._limit:
             raise self._error(
-                f"more than {self._limit} references are {self._name}; retract what is no longer "
+                f"more than {self._limit} references are {self._name}; retract those no longer "
                 "needed, or raise the limit"
             )
         entry = _Entry(oid, entity)
@@ -277,7 +277,7 @@ class Membrane(Generic[Entity]):
             return None
         if len(self._received) >= self._max_received:
             raise RemoteProtocolError(
-                f"more than {self._max_received} assertions stand; retract what is no longer "
+                f"more than {self._max_received} assertions are live; retract those no longer "
                 "needed, or raise the limit"
             )
         held: list[_Hold[Entity]] = []
@@ -359,7 +359,7 @@ class Membrane(Generic[Entity]):
         entry = self._target(target)
         if len(self._sent) >= self._max_sent:
             raise LocalProtocolError(
-                f"more than {self._max_sent} assertions to one peer stand; raise the limit"
+                f"more than {self._max_sent} assertions to one peer are live; raise the limit"
             )
         held: list[_Hold[Entity]] = []
         self._hold(self._imported, entry, held)
@@ -394,7 +394,7 @@ class Membrane(Generic[Entity]):
         """
         sent = self._sent.pop(handle, None)
         if sent is None:
-            raise LocalProtocolError(f"nothing stands with handle {handle}")
+            raise LocalProtocolError(f"no assertion has handle {handle}")
         oid, held = sent
         _release_all(held)
         return TurnEvent(oid, Retract(handle))
@@ -441,7 +441,7 @@ class Membrane(Generic[Entity]):
     def _target(self, target: Entity) -> _Entry[Entity]:
         entry = self._imported.by_entity.get(target)
         if entry is None:
-            raise LocalProtocolError(f"{target!r} is not the peer's, or no longer known")
+            raise LocalProtocolError(f"{target!r} is not the peer's entity, or is unknown by now")
         return entry
 
     def _hold(

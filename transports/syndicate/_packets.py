@@ -157,7 +157,7 @@ def _wire_ref(value: Value) -> WireRef:
         if value[0] == 1:
             if any(map(_has_reference, value[2:])):
                 raise RemoteProtocolError(
-                    "a caveat has a reference in it, which means nothing there"
+                    "a caveat has a reference in it, which is not allowed there"
                 )
             return WireRef(False, value[1], value[2:])
     raise RemoteProtocolError("a reference must be #:[0 oid] or #:[1 oid caveat ...] (WireRef)")

@@ -206,7 +206,7 @@ class Receiver:
         allowed = self._max_observations
         if self._observing >= allowed:
             raise RemoteProtocolError(
-                f"more than {allowed} patterns are observed; retract what is no longer needed, or "
+                f"more than {allowed} patterns are observed; retract those no longer needed, or "
                 "raise the limit on subscriptions"
             )
         self._observing += 1

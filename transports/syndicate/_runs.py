@@ -1,17 +1,17 @@
-"""Runs: messages that differ in one atom, found and framed anew without decoding them.
+"""Runs: messages that differ in one atom, recognised and framed anew without decoding.
 
 A publisher's messages are much alike: `[[0 <M <Says "tony" "...">>]]` again and again. A `Template`
-is made from one of them: all its bytes up to the tag of the body's last atom, a string or a byte
-string, and all that follow the atom. Another packet that begins and ends so is as well-formed, is
-for the same entity, and concerns the same observers as long as no pattern has a constant where the
-atom stands. So neither the tags are walked over nor the patterns looked at: where the atom ends is
-told by its length, which is what makes Preserves self-delimiting.
+is made from one of them: all bytes up to the tag of the body's last atom, a string or a byte
+string, and all bytes after the atom. A packet with the same beginning and end is as well-formed,
+has the same target, and concerns the same observers as long as no pattern has a constant in the
+atom's place. So neither tags nor patterns need checking: the atom's length says where it ends,
+because Preserves is self-delimiting.
 
-What an observer is told is, by the template again, fixed bytes, the atom, and fixed bytes. Framing
-a run is one `join` for each distinct delivery. A run goes on from template to template while the
-observers are the same, as MQTT's do from topic to topic.
+An observer is told fixed bytes, the atom, and fixed bytes, again by the template. Framing a run is
+one `join` for each distinct delivery. A run continues from template to template while the observers
+are the same, as MQTT's do from topic to topic.
 
-Source: our own; the idea of a range forwarded at once is that of MQTT's runs (`mqtt/_runs.py`).
+Source: our own; MQTT's runs (`mqtt/_runs.py`) also forward a range at once.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from ._scan import BYTES, RECORD, SEQUENCE, STRING, EventParts
 from ._values import Encoded, encode_integer, encoded, places_of
 
 ToldAs = tuple[int, tuple[Path, ...]]
-"""How an observer is told: by which oid, and what it captures."""
+"""Describes an observer: its oid, and the paths that it captures."""
 
 Layout = tuple[bytes, bytes | None]
-"""What stands before the atom, and what after it; None if it is not shown at all."""
+"""The bytes before the atom, and those after it; None if the observer is not shown the atom."""
 
 MESSAGE_HEAD = b"\xb4\xb3\x01M"
-"""How an event begins that is a message."""
+"""The beginning of an event that is a message."""
 
 _ENDS = b"\x84\x84\x84"
 
 MAX_TEMPLATES = 64
-"""How many kinds of messages of one connection are known again at a time."""
+"""Most kinds of messages of one connection that are recognised at a time."""
 
 MAX_PREFIX = 1 << 10
-"""How long the beginning of a message may be to be known again, in bytes."""
+"""Longest beginning of a message to recognise, in bytes."""
 
 MAX_PREFIX_SIZES = 8
-"""How many different lengths those beginnings may have: each is looked for."""
+"""Most different lengths of those beginnings: each length costs a lookup."""
 
 
 class Template:
-    """What some of a connection's messages have in common.
+    """The common part of some of a connection's messages.
 
     Attributes:
         prefix: a packet up to and including the tag of the atom.
-        suffix: what follows the atom.
-        text: whether the atom is a string, to be valid UTF-8.
-        oid: for whom the messages are.
-        version: the dataspace's, when the observers were found.
-        destinations: whom it concerns: ports.
-        layouts: how each of them is told, by its `Port.told_as`.
+        suffix: the bytes after the atom.
+        text: whether the atom is a string, which must be valid UTF-8.
+        oid: the target of the messages.
+        version: the dataspace's version when the observers were found.
+        destinations: the ports of the observers.
+        layouts: the layout for each of them, by its `Port.told_as`.
     """
 
     __slots__ = ("destinations", "layouts", "oid", "prefix", "suffix", "text", "version")
@@ -80,10 +80,10 @@ class Template:
 
 
 class Templates:
-    """The templates of one connection; those made first go first when there are too many.
+    """The templates of one connection; the oldest is dropped when there are too many.
 
-    A template is made when the same beginning is seen for the second time: who never says the same
-    again is not kept a template for each message.
+    A template is made when the same beginning is seen for the second time: a client that never
+    repeats itself costs no template for each message.
     """
 
     __slots__ = ("_by_size", "_known", "_seen")
@@ -91,14 +91,14 @@ class Templates:
     def __init__(self) -> None:
         self._known: dict[bytes, Template] = {}
         self._by_size: dict[int, dict[bytes, Template]] = {}
-        # Beginnings, with the version of the dataspace in which there was no template for them.
+        # Beginnings without a template, with the version of the dataspace at the time.
         self._seen: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
     def find(self, buffer: bytes, position: int) -> Template | None:
-        """Return the template of what begins at `position`."""
+        """Return the template of the packet that begins at `position`."""
         for size, templates in self._by_size.items():
             template = templates.get(buffer[position : position + size])
             if template is not None:
@@ -121,7 +121,7 @@ class Templates:
         return refused != version
 
     def refuse(self, prefix: bytes, version: int) -> None:
-        """Note that there is no template for this beginning, for as long as nothing changes."""
+        """Note that this beginning can have no template, until something changes."""
         self._seen[prefix] = version
 
     def add(self, template: Template) -> None:
@@ -134,7 +134,7 @@ class Templates:
         self._by_size.setdefault(len(prefix), {})[prefix] = template
 
     def discard(self, prefix: bytes) -> None:
-        """Forget a template, if it is there."""
+        """Forget a template, if it exists."""
         if self._known.pop(prefix, None) is not None:
             templates = self._by_size[len(prefix)]
             del templates[prefix]
@@ -142,20 +142,20 @@ class Templates:
                 del self._by_size[len(prefix)]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all templates."""
         self._known.clear()
         self._by_size.clear()
         self._seen.clear()
 
 
 class MessageRun:
-    """Messages that follow each other and concern the same ports.
+    """Consecutive messages that concern the same ports.
 
     Attributes:
-        destinations: these.
-        segments: messages of one template each: it, and their atoms.
-        count: how many messages there are.
-        nbytes: their bytes as they came.
+        destinations: the ports.
+        segments: messages of one template each: the template, and their atoms.
+        count: the number of messages.
+        nbytes: their bytes as received.
     """
 
     __slots__ = ("_chunks", "count", "destinations", "nbytes", "segments")
@@ -171,7 +171,7 @@ class MessageRun:
         return f"<MessageRun of {self.count}, {self.nbytes} bytes>"
 
     def chunk(self, told_as: ToldAs) -> bytes:
-        """Return the packets, one after the other, that tell a port of all messages."""
+        """Return the packets, joined, that tell a port of all messages."""
         chunk = self._chunks.get(told_as)
         if chunk is None:
             pieces: list[bytes] = []
@@ -187,7 +187,7 @@ class MessageRun:
         return chunk
 
     def first(self) -> Value:
-        """Return the body of the first message, for who wants to say what the run is about."""
+        """Return the body of the first message, to describe the run with."""
         template, atoms = self.segments[0]
         packet = decode(template.prefix + atoms[0] + template.suffix)
         assert isinstance(packet, Turn)
@@ -196,7 +196,7 @@ class MessageRun:
         return message.body
 
     def packets(self, told_as: ToldAs) -> list[bytes]:
-        """Return them one by one."""
+        """Return the packets one by one."""
         packets: list[bytes] = []
         for template, atoms in self.segments:
             before, after = template.layouts[told_as]
@@ -208,11 +208,11 @@ class MessageRun:
 
 
 class SingleMessage:
-    """One message that is like no other, as a run.
+    """One message that no template fits, as a run.
 
     Attributes:
         count: 1.
-        nbytes: its bytes as they came.
+        nbytes: its bytes as received.
     """
 
     __slots__ = ("_body", "_chunks", "_value", "count", "nbytes")
@@ -245,9 +245,9 @@ class SingleMessage:
 
 
 def varying_atom(body: bytes) -> tuple[int, tuple[int, ...]] | None:
-    """Return where the tag of a body's last atom stands, and its path; None if there is none.
+    """Return the place of the tag of a body's last atom, and its path; None if there is none.
 
-    That is a string or a byte string: the body itself, the last field of a record, or the last
+    The atom is a string or a byte string: the body itself, the last field of a record, or the last
     element of a sequence.
     """
     if body[0] in (STRING, BYTES):
@@ -269,10 +269,10 @@ def make_template(
     told: Iterable[ToldAs],
     version: int,
 ) -> Template | None:
-    """Return the template of a packet with one message, for those whom it concerns.
+    """Return the template of a packet with one message, for the observers that it concerns.
 
-    `told` is how they are told of it. None if there is no saying it by a template: the atom is
-    shown twice, say.
+    `told` describes them. None if a template cannot express what one of them is told: the atom is
+    shown twice, for example.
     """
     body = data[parts.start : parts.end]
     varying = varying_atom(body)
@@ -287,7 +287,7 @@ def make_template(
                 return None
             layouts[told_as] = layout
     tag = parts.start + at
-    # The atom is the last thing in the body, which its end marker follows, if it has one.
+    # The atom is the last part of the body; the body's end marker follows it, if it has one.
     suffix = data[parts.end - bool(path) : end]
     return Template(data[start : tag + 1], suffix, parts.oid, version, destinations, layouts)
 
@@ -296,7 +296,7 @@ def _layout(told_as: ToldAs, body: bytes, at: int, path: tuple[int, ...]) -> Lay
     oid, captures = told_as
     before: list[bytes] = [b"\xb5\xb5", encode_integer(oid), MESSAGE_HEAD, b"\xb5"]
     after: list[bytes] | None = None
-    value = Encoded(body)  # once: it remembers what is looked at
+    value = Encoded(body)  # once: it caches the parts that patterns look at
     for capture in captures:
         if capture in ((), path):
             if after is not None:
@@ -324,21 +324,21 @@ def find_run(
 ) -> tuple[MessageRun, int, bool] | None:
     """Find the run of messages that begins at `start`.
 
-    Each is looked at before it is admitted (rule 9): it is, while what the ones before it cost
-    leaves the debt at or below the limit, in items and bytes, where one costs its input and a copy
-    for each observer.
+    Each is checked before it is admitted (rule 9): it is admitted while the cost of the messages
+    before it leaves the debt at or below the limit, in items and bytes. A message costs its input
+    and a copy for each observer.
 
     Args:
-        buffer: what was read.
+        buffer: the data that was read.
         start: where a packet begins.
-        templates: what is known again.
-        version: the dataspace's; what was found out under another is not true any more.
-        room: what the account may still borrow before its readers wait; see `Account.room`.
+        templates: the templates of the connection.
+        version: the dataspace's; templates of another version are outdated.
+        room: how much the account may still borrow before its readers wait; see `Account.room`.
         max_packet_size: larger packets are left to `Connection`, which refuses them.
 
     Returns:
         The run, with a count of 0 if there is no room at all; where it ends; and whether it was cut
-        because the account has no more room. None if what stands at `start` is not known.
+        because the account has no more room. None if no template fits the packet at `start`.
     """
     size = len(buffer)
     room_items, room_bytes = room
@@ -384,7 +384,7 @@ def find_run(
                     length |= buffer[content] << 14
                     content += 1
                 elif not byte:
-                    break  # longer than it need be, to be passed on by nobody
+                    break  # an overlong encoding, which must not be passed on
             stop = content + length
             if not buffer.startswith(suffix, stop) or stop + to_next - position > max_packet_size:
                 break

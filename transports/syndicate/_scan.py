@@ -1,25 +1,25 @@
-"""A walk over the tags of binary Preserves: where a value ends, and what a turn is made of.
+"""A walk over the tags of binary Preserves: it finds the end of a value and the parts of a turn.
 
 Rules:
 
-1. The bytes of a value that was found here can be forwarded as they are: whoever uses the
-   `preserves` library can read them. What the library refuses is refused here, and never with
-   another error than `RemoteProtocolError`.
-2. A value that has not come in full is gone over once, in however many pieces it comes.
-3. What is refused is refused at the first byte that tells, and so is what is too large.
+1. The bytes of a value found here can be forwarded unchanged: every user of the `preserves` library
+   can read them. Values that the library refuses are refused here, and always with
+   `RemoteProtocolError`.
+2. An incomplete value is scanned once, however many pieces it arrives in.
+3. A value that is invalid or too large is refused at the first byte that shows it.
 
-Theory of operation. `Scanner.find_end` steps from tag to tag. `frames` holds what is open: for a
+Theory of operation. `Scanner.find_end` steps from tag to tag. `frames` holds the open values: for a
 compound its tag, which waits for an end marker, and for a prefix the number of values that it still
-takes (an embedded one, an annotation and what it annotates two). When the input ends too soon, the
-walk is remembered as an offset from the start of the value, which holds wherever the bytes are
-moved to. `marks` notes where compounds close near the surface; from those and the first bytes of an
-event `event_parts` tells its parts without a second walk.
+takes (an embedded one, an annotation and its value two). When the input ends too soon, the place is
+stored as an offset from the start of the value, which stays valid when the bytes are moved. `marks`
+notes where compounds close near the surface; from those and the first bytes of an event,
+`event_parts` finds its parts without a second walk.
 
 Equal members of a set and equal keys of a mapping cannot be told from the tags: `keyed` says that
-there are any, and that the library has to look (`_connection.py` sees to it).
+there are sets or mappings, and that the library has to check them (`_connection.py` does that).
 
-Source: https://preserves.dev/preserves-binary.html, with the tag of annotations that version
-0.996.3 of the library has, 0x85.
+Source: https://preserves.dev/preserves-binary.html, and for the tag of annotations, 0x85, version
+0.996.3 of the library.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from typing import NamedTuple
 
 from .._errors import RemoteProtocolError
 
-#: What a packet may take in all, unless told otherwise; as MQTT's here, and for its reason: the
-#: wire format has no limit, and EMQX's 1 MiB is to pass with its wrapping.
+#: Default limit on the size of a packet, as for MQTT here, and for the same reason: the wire format
+#: has no limit, and EMQX's 1 MiB has to pass with its wrapping.
 DEFAULT_MAX_PACKET_SIZE = 2 << 20
 
-#: How deep values may be nested, unless told otherwise; as .NET's System.Text.Json (`MaxDepth`).
+#: Default limit on the nesting of values; as .NET's System.Text.Json (`MaxDepth`).
 #: A turn takes three levels before the body of a message begins.
 DEFAULT_MAX_DEPTH = 64
 
-#: How long an integer may be, in bytes: as the modulus of an RSA key of 4,096 bits, with its sign.
-#: The library's time is quadratic in this, and its stack linear.
+#: Largest integer, in bytes: the modulus of an RSA key of 4,096 bits, with its sign.
+#: The library takes quadratic time in this, and linear stack.
 MAX_INTEGER_SIZE = 513
 
 FALSE = 0x80
@@ -66,21 +66,21 @@ MESSAGE = ord("M")
 _EVENT_FRAMES = (SEQUENCE, RECORD)
 _LABEL_OF_ONE_BYTE = bytes((RECORD, SYMBOL, 1))
 
-# How an event begins, up to its body: five tags at the cost of one.
+# The beginning of an event, up to its body: five tags at the cost of one.
 _event_head = re.compile(
     rb"\xb5\xb0(?:\x00|\x01.|\x02..|\x03...)\xb4\xb3\x01[AMRS]", re.DOTALL
 ).match
 
 
 class Scanner:
-    """Finds the end of one value after the other.
+    """Finds the ends of values, one after the other.
 
     Attributes:
-        embedded: whether the value found last has references in it.
+        embedded: whether the last value found has references in it.
         annotated: whether it has annotations in it.
         keyed: whether it has a set or a mapping in it.
-        marks: where compounds ended that were not nested deeper than a field of an event is,
-            relative to the start of the value found last; overwritten by the next search.
+        marks: where compounds ended that are nested no deeper than a field of an event,
+            relative to the start of the last value found; the next search overwrites it.
     """
 
     __slots__ = (
@@ -108,16 +108,16 @@ class Scanner:
         """Make a scanner that stands at the start of a value.
 
         Args:
-            max_packet_size: how large a value may be, in bytes.
-            max_depth: how deep it may be nested; prefixes count like compounds.
+            max_packet_size: the largest value, in bytes.
+            max_depth: its deepest nesting; prefixes count like compounds.
         """
         self._max_size = max_packet_size
         self._max_depth = max_depth
         self._frames: list[int] = []
         self._offset = 0
-        # Right behind the tag of the compound opened last: a record that ends there has no label.
+        # Just after the tag of the last compound opened: a record that ends there has no label.
         self._opened = 0
-        # How many of the frames are prefixes.
+        # The number of frames that are prefixes.
         self._prefixed = 0
         self._annotated = False
         self._embedded = False
@@ -130,14 +130,14 @@ class Scanner:
     def find_end(self, data: bytes | bytearray, start: int) -> int | None:
         """Find the end of the value that begins at `start`.
 
-        After None, call it again with more of the same value, at whatever `start` that is then.
+        After None, call it again with more of the same value, with its new `start`.
 
         Returns:
-            Where the value ends in `data`; None if it has not come in full.
+            Where the value ends in `data`; None if it is incomplete.
 
         Raises:
-            RemoteProtocolError: if it is no value, or one that is too large or too deep. Neither
-                the scanner nor the input can be used any further.
+            RemoteProtocolError: if it is invalid, too large or too deep. Neither the scanner nor
+                the input can be used any further.
         """
         limit = start + self._max_size
         stop = len(data)
@@ -287,7 +287,7 @@ class Scanner:
 
 
 def _long_length(data: bytes | bytearray, at: int, stop: int) -> tuple[int, int] | None:
-    """Return a length of several bytes and where it ends; None if that has not come."""
+    """Return a length of several bytes and where it ends; None if it is incomplete."""
     length = 0
     for group in range(_MAX_LENGTH_GROUPS):
         if at >= stop:
@@ -312,10 +312,10 @@ def _check_utf8(text: bytes | bytearray, at: int) -> None:
 
 
 class EventParts(NamedTuple):
-    """Where the parts of one event of a turn stand, in the coordinates of the buffer."""
+    """The places of the parts of one event of a turn, as offsets in the buffer."""
 
     oid: int
-    """To whom it is addressed."""
+    """The oid of its target."""
     kind: int
     """`ASSERT`, `RETRACT` or `MESSAGE`."""
     start: int
@@ -327,16 +327,16 @@ class EventParts(NamedTuple):
 
 
 def event_parts(data: bytes | bytearray, start: int, marks: list[int]) -> list[EventParts] | None:
-    """Take a turn apart into its events.
+    """Split a turn into its events.
 
     Args:
-        data: a buffer with a packet in which a `Scanner` found nothing wrong.
+        data: a buffer with a packet in which a `Scanner` found no fault.
         start: where that packet begins.
         marks: the scanner's `marks` for it.
 
     Returns:
-        The events; or None for what is not a plain turn: another packet, one with annotations, an
-        event with a reference for its body, as a sync has. Those want a full decoding.
+        The events; or None if it is not a plain turn: another packet, one with annotations, or with
+        an event whose body is a reference, such as a sync. Those need full decoding.
     """
     if data[start] != SEQUENCE:
         return None
@@ -379,7 +379,7 @@ def event_parts(data: bytes | bytearray, start: int, marks: list[int]) -> list[E
             handle = int.from_bytes(data[body + 2 : body_end], "big", signed=True)
         elif kind != MESSAGE:
             return None
-        # Two end markers must follow, of the event and of the pair: else there are more parts.
+        # The end markers of the event and of the pair must follow: otherwise there are more parts.
         if mark >= last or start + marks[mark + 1] != event_end + 2:
             return None
         events.append(EventParts(oid, kind, body, body_end, handle))
@@ -389,7 +389,7 @@ def event_parts(data: bytes | bytearray, start: int, marks: list[int]) -> list[E
 
 
 def atom_end(data: bytes | bytearray, at: int) -> int:
-    """Return where an atom that has a length ends; it is whole, the scanner has seen it."""
+    """Return where an atom with a length ends; the scanner has found it complete."""
     length = data[at + 1]
     if length < 128:
         return at + 2 + length

@@ -1,13 +1,13 @@
-"""Where a packet written as text ends.
+"""The end of a packet in the text syntax.
 
-Text is for people at a terminal, so nothing here is made for speed; but it must neither be fooled
-nor take time out of proportion, and so what has been looked at is not looked at again. The brackets
-are counted, the rest is left to the parser of the `preserves` library: `_connection.py` has it read
-exactly the bytes found here, and refuses what does not take all of them.
+People at a terminal send text, so nothing here is optimised. But input must neither confuse the
+scanner nor take more time than its size warrants, so no byte is scanned twice. The scanner counts
+brackets; the parser of the `preserves` library does the rest: `_connection.py` gives it exactly the
+bytes found here, and refuses a value that does not take all of them.
 
-Theory of operation. `frames` holds what is open: for a bracket the byte that closes it, and for a
-prefix (`@annotation`, a comment, `#:`) the number of values that it still takes, as in `_scan.py`.
-`inside` is the pattern that ends the token that the input was cut in, if it was.
+Theory of operation. `frames` holds the open values: for a bracket the byte that closes it, and for
+a prefix (`@annotation`, a comment, `#:`) the number of values that it still takes, as in
+`_scan.py`. `inside` is the pattern that ends the token in which the input was cut, if it was.
 
 Source: https://preserves.dev/preserves-text.html.
 """
@@ -20,8 +20,8 @@ from typing import Final
 from .._errors import RemoteProtocolError
 from ._scan import DEFAULT_MAX_DEPTH
 
-#: What a packet in text may take, unless told otherwise: a screenful of long lines. Parsing one
-#: takes about a microsecond a byte, during which nobody else is served: that is 20 ms.
+#: Default limit on a packet in text: a screenful of long lines. Parsing takes about a microsecond
+#: a byte, and no other connection is served meanwhile: 20 ms in all.
 DEFAULT_MAX_TEXT_SIZE = 16 << 10
 
 _SPACE: Final = re.compile(rb"[\s,:]*")
@@ -29,17 +29,17 @@ _IN_STRING: Final = re.compile(rb'["\\]')
 _IN_SYMBOL: Final = re.compile(rb"['\\]")
 _IN_BASE64: Final = re.compile(rb"\]")
 _IN_COMMENT: Final = re.compile(rb"[\r\n]")
-# As the library's `delimiter_follows`; its white space that is not ASCII only matters to it.
+# As the library's `delimiter_follows`, whose white space beyond ASCII matters only to the library.
 _IN_ATOM: Final = re.compile(rb"[\s(){}\[\]<>\"';,@#:]")
 
 _CLOSED_BY: Final = {ord("["): ord("]"), ord("<"): ord(">"), ord("{"): ord("}")}
 _CLOSERS: Final = frozenset(_CLOSED_BY.values())
-# Frames that count are smaller than any closing byte.
+# Frames that count values are smaller than any closing byte.
 _ONE, _TWO = 1, 2
 
 
 class TextScanner:
-    """Finds the end of one packet in text after the other."""
+    """Finds the ends of packets in text, one after the other."""
 
     __slots__ = ("_frames", "_inside", "_max_depth", "_max_size", "_offset")
 
@@ -52,8 +52,8 @@ class TextScanner:
         """Make a scanner that stands at the start of a packet.
 
         Args:
-            max_text_size: how large a packet may be, in bytes.
-            max_depth: how deep it may be nested; annotations and comments count like brackets.
+            max_text_size: the largest packet, in bytes.
+            max_depth: its deepest nesting; annotations and comments count like brackets.
         """
         self._max_size = max_text_size
         self._max_depth = max_depth
@@ -64,7 +64,7 @@ class TextScanner:
     def find_end(self, data: bytes | bytearray, start: int) -> int | None:
         """Find the end of the packet that begins at `start`, as `Scanner.find_end` does.
 
-        A lone `#f` has come in full when the byte behind it has.
+        A lone `#f` is complete only when the byte after it is known.
 
         Raises:
             RemoteProtocolError: if it is too large, too deep, or its brackets do not match.
@@ -103,7 +103,7 @@ class TextScanner:
     def _begin(
         self, data: bytes | bytearray, at: int, stop: int, start: int
     ) -> tuple[int, bool] | None:
-        """Go over the beginning of a token; return what follows, and whether a value is whole."""
+        """Scan the beginning of a token; return the next place, and whether a value is complete."""
         if at >= stop:
             return None
         byte = data[at]
@@ -154,7 +154,7 @@ class TextScanner:
                 self._open(_ONE, at - start)
                 self._inside = _IN_COMMENT
             case "x":
-                # #x"..." or #xd"...": the quotation mark has to be seen before it is passed.
+                # #x"..." or #xd"...": the quotation mark must have arrived before it is passed.
                 quote = at + 2
                 if quote < stop and data[quote] == ord("d"):
                     quote += 1
@@ -179,7 +179,7 @@ class TextScanner:
         self._frames.append(frame)
 
     def _completed(self) -> bool:
-        """Note that a value is whole; say whether it is the packet."""
+        """Note that a value is complete; return whether it is the packet."""
         frames = self._frames
         while frames and frames[-1] <= _TWO:
             frames[-1] -= 1
@@ -192,7 +192,7 @@ class TextScanner:
 def _token_end(
     data: bytes | bytearray, at: int, stop: int, inside: re.Pattern[bytes]
 ) -> tuple[int, bool]:
-    """Return where to go on, and whether that is behind the token's end."""
+    """Return where to continue, and whether that is after the token's end."""
     while found := inside.search(data, at, stop):
         at = found.start()
         if inside is _IN_ATOM:

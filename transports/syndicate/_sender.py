@@ -1,4 +1,4 @@
-"""What goes out to one peer: framed as turns, in the syntax it speaks, and handed to its outlet."""
+"""Output to one peer: framed as turns, in the peer's syntax, and passed to its outlet."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 class Sender:
-    """What sends to one peer.
+    """The way out to one peer.
 
     Args:
-        account: who pays for what the connection says of its own accord.
-        outlet: the way out.
-        connection: knows which syntax the peer speaks.
-        writer: makes the events that it is told.
-        websocket: whether each packet goes out in a message of a WebSocket.
-        complain: logs what could not be said.
+        account: pays for packets that the connection sends on its own.
+        outlet: the send buffer.
+        connection: knows the syntax of the peer.
+        writer: makes the events for the peer.
+        websocket: whether each packet is sent in a WebSocket message of its own.
+        complain: logs messages that cannot be expressed to the peer.
         cut: ends the connection.
 
     Attributes:
-        outlet: the way out.
-        writer: makes the events that the peer is told.
-        gathering: those of the commit that is going on.
-        gone: whether nothing can be told the peer any more.
-        credited: who holds what has been sent until the peer gives credit for it, if it does that.
+        outlet: the send buffer.
+        writer: makes the events for the peer.
+        gathering: the events of the current commit.
+        gone: whether nothing more can be sent to the peer.
+        credited: holds sent turns until the peer gives credit for them, if it does.
     """
 
     __slots__ = (
@@ -68,22 +68,22 @@ class Sender:
         self.gone = False
         self.credited: Credited | None = None
 
-    # -- what the connection says of its own accord ---------------------------------------------
+    # -- packets that the connection sends on its own -------------------------------------------
 
     def say(self, packet: Packet) -> None:
-        """Send a packet, on the connection's own account (rule 2); not on a closed connection."""
+        """Send a packet on the connection's own account (rule 2), unless it is closed."""
         with suppress(LocalProtocolError):
             self.put(self._wrapped(self._connection.send(packet)))
 
     def put(self, data: bytes) -> None:
-        """Send bytes as they are, on the connection's own account (rule 2)."""
+        """Send bytes unchanged, on the connection's own account (rule 2)."""
         if data:
             account = self._account
             account.borrow(1, len(data))
             outlet = self.outlet
             outlet.hold(account, data, 1, len(data), outlet.ledger.clock())
 
-    # -- what others tell the peer --------------------------------------------------------------
+    # -- events from others ---------------------------------------------------------------------
 
     def put_turn(
         self,
@@ -130,7 +130,7 @@ class Sender:
         if packets is None:
             told = list(self._told(port, batch))
             if len(told) < batch.count:
-                # What is left out is given up here; the last of it takes the bytes along.
+                # Copies left out are discarded here; the last of them takes the bytes along.
                 left_out = batch.count - len(told)
                 size = sum(map(len, told))
                 spare = nbytes if not told else max(0, nbytes - size)
@@ -145,21 +145,24 @@ class Sender:
         self._hold(account, packets, batch.count, batch.count, nbytes, now)
 
     def failed(self, account: Account, items: int, nbytes: int, why: Exception) -> None:
-        """End the connection for a fault of ours in framing what it is told. For `Port`.
+        """End the connection after an internal error while framing events. For `Port`.
 
-        It must not surface in the turn of whoever happened to say it.
+        The error must not surface in the turn of the account that caused the event.
         """
         self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
-        account.ledger.faults.note(self.outlet, "framing what it is to be told", why)
+        account.ledger.faults.note(self.outlet, "framing its events", why)
         self._cut(f"internal error: {why!r}")
 
     def unsayable(
         self, account: Account, items: int, nbytes: int, why: LocalProtocolError, *, state: bool
     ) -> None:
-        """Drop what cannot be told this peer; if it is `state`, end the connection. For `Port`."""
+        """Drop an event that cannot be expressed to the peer; end the connection if it is `state`.
+
+        For `Port`.
+        """
         self.outlet.turn_away(account, items, nbytes, Outcome.DROPPED)
         if state:
-            self._cut(f"it cannot be told what is the case: {why}")
+            self._cut(f"an assertion cannot be expressed to it: {why}")
         else:
             self._complain(f"a message was dropped: {why}")
 
@@ -189,7 +192,7 @@ class Sender:
     ) -> None:
         more = len(packets) - nbytes
         if more > 0:
-            # What frames it is owed for, too; it was not known when the commit charged for it.
+            # The framing is charged, too; its size was unknown when the commit charged the account.
             account.borrow(0, more)
             nbytes += more
         try:

@@ -1,4 +1,4 @@
-"""The Syndicate side of a relay: what its sessions share, and when they are given credit."""
+"""The Syndicate side of a relay: state shared by its sessions, and the clock for their credit."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ._settings import SyndicateSettings
 from ._vocabulary import Vocabulary
 
 CREDIT_SECONDS = 0.1
-"""How often it is looked for whose turns credit is due; it should lag less than a second or so
+"""Interval between checks for turns that are due credit; it should lag less than a second or so
 (protocol.prs)."""
 
 
 class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
-    """What the sessions of one relay share.
+    """The state that the Syndicate sessions of one relay share.
 
     Attributes:
-        vocabulary: Which classes stand for records of which labels.
+        vocabulary: Maps labels of records to classes.
         entity: The dataspace, as peers refer to it.
-        policies: What is done about peers that are stuck.
+        policies: The policies for slow consumers.
     """
 
     logger = logging.getLogger("clearfunds.transports.syndicate")
@@ -50,7 +50,7 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
     ) -> None:
         super().__init__(dataspace, flusher, account, settings, admission, tree)
         self.vocabulary = Vocabulary() if vocabulary is None else vocabulary
-        # Whether there is anybody to look for credit for: else there is nothing to wake up for.
+        # Set while some connection may be due credit: otherwise the clock need not wake up.
         self._somebody = trio.Event()
         self.entity = DataspaceEntity(dataspace, self.vocabulary)
         self.policies = SubscriptionPolicies(
@@ -103,7 +103,7 @@ class SyndicateServer(Server[SyndicateSettings, SyndicateSession]):
             return
         oldest = dict.fromkeys(waiting, float("inf"))
         if any(account.debt_items for account in waiting):
-            # One walk over everything that is held, for all of them.
+            # One walk over all loans, for all connections.
             for _, loan in self.ledger.held():
                 account = loan.account
                 if account in oldest and loan.items and loan.opened < oldest[account]:

@@ -1,13 +1,13 @@
 """One Syndicate peer's connection: binds the protocol to an account, an outlet and the entities.
 
 Rules of this file, beyond those of every session (`.._session`):
-1. Funds are looked at before each packet (rule 9).
-2. While the connection waits, a bounded stretch of its input is still read: what it holds is not
-   parsed, but for credit, which would reduce debt (rule 10), where the peer gives any.
-3. However the connection ends, all that its peer has asserted is retracted, on the connection's own
+1. Debt is checked before each packet (rule 9).
+2. While the connection waits, a bounded stretch of its input is still read, but not parsed, except
+   for credit, which reduces debt (rule 10), if the peer gives any.
+3. However the connection ends, all assertions of its peer are retracted, on the connection's own
    account (rule 2).
 
-Source: syndicate-rs, relay.rs (TunnelRelay) for what a peer's packets mean.
+Source: syndicate-rs, relay.rs (TunnelRelay) for the meaning of packets.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     from ._server import SyndicateServer
 
 MAX_AHEAD = 10_000
-"""How many packets are cut from the input of a connection that waits, to look for credit: as many
-as its limit in items, by default."""
+"""Most packets cut from the input of a connection that waits, to look for credit: as many as its
+default limit in items."""
 
 
 class SyndicateSession(Session["SyndicateServer", Account]):
     """One peer's connection.
 
     Attributes:
-        sender: What sends to the peer.
-        credit: What has been agreed with it about credit.
+        sender: The way out to the peer.
+        credit: The state of credit on the wire with the peer.
     """
 
     __slots__ = (
@@ -80,7 +80,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         peer = Peer(listener, NO_USER, link.peer)
         super().__init__(server, link, peer.name)
         settings = server.settings
-        # Known by name: who comes back by the same address finds its debt waiting (rule 14).
+        # Accounts have names: a client that reconnects from the same address finds its debt
+        # again (rule 14).
         limit = settings.limit_of(peer.name, link.peer)
         self.account = server.tree.open(peer, server.tree.of(peer).tenant, limit)
         self.outlet.owner = self.account
@@ -99,7 +100,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._websocket = WebSocket(
                 max_message_size=settings.max_packet_size, origins=settings.origins
             )
-        # WebSocket messages that are to be parsed one by one.
+        # WebSocket messages that are parsed one by one.
         self._messages: deque[bytes] = deque()
         self._messages_bytes = 0
         self._membrane: Membrane[Entity] = Membrane(
@@ -134,9 +135,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._answers: set[Answer] = set()
         self._templates = Templates()
         self._forgotten = 0
-        # What is left of a packet that is handled in steps; nothing else is handled before.
+        # The remaining steps of a packet; no other packet is handled before.
         self._steps: Iterator[None] | None = None
-        # Packets that were cut from the input while it waited, and what was found behind them.
+        # Packets cut from the input while it waited, and the fault found after them.
         self._ahead: deque[Frame] = deque()
         self._ahead_bytes = 0
         self._fault: RemoteProtocolError | None = None
@@ -154,7 +155,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return self._cut_off() if self._eof else None
 
     def _after_sending(self) -> None:
-        """See `Session._after_sending`: what went out at once is no longer owed."""
+        """See `Session._after_sending`: debt for output that left at once is settled."""
         self.credit.give()
         self._answer_websocket()
 
@@ -172,7 +173,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         messages = websocket.receive_data(data)
         self._link.took_apart(perf_counter() - began)
         for message in messages:
-            if message:  # one without a packet would be held, and counts for no bytes
+            if message:  # an empty one would be held without counting for any bytes
                 self._messages.append(message)
                 self._messages_bytes += len(message)
         self._answer_websocket()
@@ -182,10 +183,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._eof = True
 
     def _answer_websocket(self) -> None:
-        """Send a pong, say, unless the peer does not take what it has been sent already.
+        """Send a pong, for example, unless the peer does not take its output.
 
-        A WebSocket keeps one, the latest, which answers all pings before it [RFC 6455 section
-        5.5.3]: who pings and does not read makes nothing grow.
+        A WebSocket keeps one pong, the latest, which answers all earlier pings [RFC 6455 section
+        5.5.3]: a client that pings and does not read makes nothing grow.
         """
         if self._websocket is not None and not self.outlet.queue:
             reply = self._websocket.outgoing()
@@ -201,17 +202,17 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return "the peer closed the connection"
 
     async def _take_leave(self, why: str) -> None:
-        """See `Session._take_leave`; only a WebSocket has a word for it."""
+        """See `Session._take_leave`; only a WebSocket has a closing handshake."""
         if self._websocket is None:
             await super()._take_leave(why)
         else:
-            # What comes after the close frame would be a fault of ours.
+            # Anything after the close frame would violate the protocol.
             self._retract_all()
             code = GOING_AWAY if self._server.stopping else NORMAL_CLOSURE
             await self._close_websocket(code, why)
 
     async def _close_websocket(self, code: int, why: str) -> None:
-        """Say the last word on a WebSocket, whoever ends it."""
+        """Send the close frame on a WebSocket, whichever side ends it."""
         websocket = self._websocket
         assert websocket is not None
         self.sender.put(websocket.close(code, why))
@@ -219,7 +220,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         await self._linger()
 
     async def _say_why(self, fault: RemoteProtocolError) -> None:
-        """Tell the peer what it did wrong, and let it read that."""
+        """Tell the peer what it did wrong, and give it time to read that."""
         self._retract_all()
         websocket = self._websocket
         if websocket is None or websocket.established:
@@ -239,7 +240,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return self.sender.credited
 
     def _retract_all(self) -> None:
-        """Retract all that the peer has asserted; it is told nothing more. Idempotent."""
+        """Retract all assertions of the peer; it is told nothing more. Idempotent."""
         if self.sender.gone:
             return
         self.sender.gone = True
@@ -248,9 +249,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         server = self._server
         call = server.ledger.faults.call
         for answer in list(self._answers):
-            call(self, "ending what it was asked", answer.end)
-        call(self, "retracting what it asserted", self._part_with_assertions)
-        call(self, "forgetting what it knew", self._membrane.disconnect)
+            call(self, "ending syncs that it was asked for", answer.end)
+        call(self, "retracting its assertions", self._part_with_assertions)
+        call(self, "forgetting its references", self._membrane.disconnect)
 
     def _part_with_assertions(self) -> None:
         steps = self._receiver.withdrawing()
@@ -270,7 +271,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         self._connection.let_go()
 
     def _drop_input(self, why: str) -> None:
-        """See `Session._drop_input`; what it asserts is taken back as the connection ends."""
+        """See `Session._drop_input`; assertions are retracted as the connection ends."""
         self._forget_input()
         super()._drop_input(why)
 
@@ -289,7 +290,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return f"no packet for {seconds:.1f} s, {allowed:g} are allowed"
 
     def check_deadline(self, now: float) -> None:
-        """See `Session.check_deadline`; and answer what could not be answered when it came."""
+        """See `Session.check_deadline`; also answers pings that could not be answered before."""
         super().check_deadline(now)
         self._answer_websocket()
 
@@ -298,13 +299,13 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     async def _look_ahead(self, wait: trio.CancelScope) -> None:
         """Read a bounded stretch while the rest waits, and take credit out of it (rule 10).
 
-        Ends when the stretch is full, at the end of the stream, or at something malformed, which
-        is found in its turn. Where the peer has left, and nothing whole of it waits, it ends the
-        wait.
+        It ends when the stretch is full, at the end of the stream, or at malformed input, which is
+        handled in its turn. If the peer has left, and none of its complete packets waits, it ends
+        the wait.
         """
         sender = self.sender
         if sender.credited is None and not self._waiting:
-            return  # nothing would be taken out of it, and it is not to be handled any more
+            return  # nothing would be taken out of it, and it will not be handled any more
         while True:
             if sender.credited is not None:
                 self._take_credit()
@@ -324,10 +325,10 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             try:
                 data = await self._link.receive()
             except OSError:
-                data = b""  # it will be found again when its turn comes
+                data = b""  # the fault will be found again when its turn comes
             self._received(data)
             self._note_input(ahead=True)
-            # Nothing of its own may sit unsent while it waits.
+            # The connection must not have unsent output while it waits.
             self._server.flusher.flush_now()
 
     def _unparsed(self) -> int:
@@ -338,7 +339,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return bool(self._ahead) or self._fault is not None or self._steps is not None
 
     def _cut_ahead(self) -> None:
-        """Cut all whole packets from the input, to be handled when it is their turn."""
+        """Cut all complete packets from the input, to be handled later in order."""
         try:
             while self._fault is None and len(self._ahead) < MAX_AHEAD:
                 frame = self._cut_frame()
@@ -351,21 +352,21 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             self._fault = exc
 
     def _take_credit(self) -> None:
-        """Let credit pass what waits."""
+        """Let credit pass the packets that wait."""
         before = len(self._ahead)
         self._cut_ahead()
         for _ in range(len(self._ahead) - before):
-            # From the new ones, in order; each goes back behind those that wait.
+            # New packets in order; each one that is not credit goes back behind those that wait.
             frame = self._ahead[before]
             packet = frame.packet
-            # Not who asks for credit: that is for the turns behind it, and has to be answered.
+            # Not a request for credit: that concerns the turns after it, and needs an answer.
             if isinstance(packet, Extension) and packet != DO and self.credit.handle(packet):
                 del self._ahead[before]
                 self._ahead_bytes -= frame.end - frame.start
             else:
                 before += 1
 
-    # -- what came in ---------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------
 
     def _handle_input(self) -> bool:
         connection = self._connection
@@ -401,7 +402,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 return True
 
     def _check_layers(self) -> None:
-        """Raise what is wrong below the protocol, after all messages that came before."""
+        """Raise a fault of the lower layers, after all messages before it."""
         if self._link.fault is not None:
             raise self._link.fault
         if self._websocket is not None and self._websocket.fault is not None:
@@ -460,8 +461,8 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             )
 
     def _go_on(self, steps: Iterator[None]) -> bool:
-        """Go on with a packet that is handled in steps; whether it has been handled."""
-        self._steps = None  # nothing is left of one that fails
+        """Continue with a packet in steps; return whether it is done."""
+        self._steps = None  # a packet that fails has no steps left
         for _ in steps:
             if self._work.is_over():
                 self._steps = steps
@@ -472,7 +473,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
     # -- runs of messages -----------------------------------------------------------------------
 
     def _forward_runs(self) -> bool:
-        """Forward runs of messages that are known again; True when there are no funds for more."""
+        """Forward runs of messages that fit templates; True when there are no funds for more."""
         server = self._server
         connection = self._connection
         dataspace = server.dataspace
@@ -508,9 +509,9 @@ class SyndicateSession(Session["SyndicateServer", Account]):
                 return False
 
     def _forward_one(self, frame: Frame, part: EventParts) -> bool:
-        """Forward a message by itself, in one step; False if it takes a turn to do so.
+        """Forward a message alone, in one step; False if it needs a turn.
 
-        The same as the turn would do, where all that it concerns are peers.
+        Its effect is that of the turn, if it concerns peers only.
         """
         server = self._server
         dataspace = server.dataspace
@@ -532,7 +533,7 @@ class SyndicateSession(Session["SyndicateServer", Account]):
         return True
 
     def _learn(self, frame: Frame, part: EventParts, value: WireValue) -> None:
-        """Make a template of a message, if one like it was seen before."""
+        """Make a template of a message, if a similar one was seen before."""
         data = frame.data
         varying = varying_atom(data[part.start : part.end])
         if varying is None:
@@ -566,14 +567,14 @@ class SyndicateSession(Session["SyndicateServer", Account]):
             frame.data, frame.start, frame.end, part, destinations, told, dataspace.version
         )
 
-    # -- what entities ask of the connection -----------------------------------------------------
+    # -- requests of entities --------------------------------------------------------------------
 
     def asked(self, answer: Answer) -> None:
         """Note that the peer is to answer a sync for another."""
         self._answers.add(answer)
 
     def answered(self, answer: Answer) -> None:
-        """Note that it has."""
+        """Note that the peer has answered."""
         self._answers.discard(answer)
 
     def _proxy(self, oid: int) -> Entity:
@@ -585,6 +586,6 @@ class SyndicateSession(Session["SyndicateServer", Account]):
 
 
 def _forget(entity: Entity) -> None:
-    """Hear that one of the peer's entities is not known any more."""
+    """Note that one of the peer's entities is no longer known."""
     if isinstance(entity, Proxy):
         entity.known = False

@@ -1,4 +1,4 @@
-"""What observers are shown, as a peer is told of it."""
+"""The value that a peer gets to see of what an observer is shown."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ._vocabulary import Vocabulary
 
 
 def shown_value(value: Any, vocabulary: Vocabulary) -> Value:
-    """Return what is shown, in the types of the `preserves` library; never raises.
+    """Return the value in the types of the `preserves` library; never raises.
 
     An instance of a class that is not in the vocabulary is a record labelled with the class's name;
-    what nothing on the wire can stand for is `<opaque "...">`, with how Python prints it. That
-    `Observe` which a peer made is the record that it asserted.
+    a value without a form on the wire is `<opaque "...">`, with its Python `repr`. An `Observe`
+    that a peer made is the record that it asserted.
     """
     if isinstance(value, (Encoded, Decoded)):
         return value.value()

@@ -1,16 +1,16 @@
-"""Sturdyrefs: references that can be written down, given away and made to allow less.
+"""Sturdyrefs: references that can be written down, passed on and restricted.
 
-A sturdyref is the name that a service goes by, `oid`, signed with the service's key. Whoever has
-one can add caveats, each of which lets less through; the signature is chained over them, so they
-can be added but not taken away (they are macaroons)::
+A sturdyref is a service's name, `oid`, signed with the service's key. Anybody who has one can add
+caveats, each of which lets less through; the signature is chained over them, so they can be added
+but not removed (sturdyrefs are macaroons)::
 
     sig = f(... f(f(key, oid), caveat) ..., caveat),   f(k, d) = HMAC-BLAKE2s-256(k, d)[:16]
 
 with oids and caveats in the canonical form of Preserves.
 
-A caveat takes what is asserted or sent through the reference and gives what arrives, or nothing:
-`<rewrite pattern template>`, `<or [<rewrite ...> ...]>`, `<reject pattern>`. They are run from the
-right, the newest first. One that is unknown or makes no sense lets nothing through.
+A caveat takes a value asserted or sent through the reference and returns the value that arrives, or
+nothing: `<rewrite pattern template>`, `<or [<rewrite ...> ...]>`, `<reject pattern>`. They apply
+from the right, the newest first. One that is unknown or malformed lets nothing through.
 
 Source: syndicate-protocols, sturdy.prs; A. Birgisson et al., "Macaroons" (NDSS 2014).
 """
@@ -43,11 +43,11 @@ from ._preserves import (
 )
 from ._scan import DEFAULT_MAX_DEPTH, DEFAULT_MAX_PACKET_SIZE
 
-#: Of the 32 bytes that HMAC-BLAKE2s-256 gives, so many are kept (sturdy.prs).
+#: Bytes kept of the 32 that HMAC-BLAKE2s-256 gives (sturdy.prs).
 SIGNATURE_SIZE = 16
 
-#: How large the caveats of one reference may be, unless told otherwise: as Node.js's limit on the
-#: headers of a request (`--max-http-header-size`), which is how macaroons travel elsewhere.
+#: Default limit on the size of the caveats of one reference: Node.js's limit on the headers of a
+#: request (`--max-http-header-size`), in which macaroons travel elsewhere.
 DEFAULT_MAX_CAVEATS_SIZE = 16 << 10
 
 _REF = Symbol("ref")
@@ -61,36 +61,36 @@ class SturdyRef:
     """A signed reference: `<ref {oid: any sig: bytes caveats: [...]}>`."""
 
     oid: Value
-    """The name that the service goes by."""
+    """The name of the service."""
     sig: bytes
-    """Shows that whoever made it knew the service's key, or a reference with fewer caveats."""
+    """Proves that its maker knew the service's key, or a reference with fewer caveats."""
     caveats: tuple[Value, ...] = ()
-    """What has been added, the newest last."""
+    """The added caveats, the newest last."""
 
     def __str__(self) -> str:
         return encode_text(sturdyref_value(self))
 
 
 def sturdyref_value(ref: SturdyRef) -> Record:
-    """Return what is written for a sturdyref, in the wire or in a file."""
+    """Return the record that encodes a sturdyref, on the wire or in a file."""
     parameters = [(_CAVEATS, ref.caveats)] if ref.caveats else []
     return Record(_REF, (ImmutableDict([(_OID, ref.oid), (_SIG, ref.sig), *parameters]),))
 
 
 def read_sturdyref(text: str) -> SturdyRef:
-    """Return the sturdyref that somebody wrote down.
+    """Parse a sturdyref from text.
 
     Raises:
-        RemoteProtocolError: if it is none.
+        RemoteProtocolError: if it is not a sturdyref.
     """
     return parse_sturdyref(decode_text(text))
 
 
 def parse_sturdyref(value: Value) -> SturdyRef:
-    """Return the sturdyref that a value stands for.
+    """Parse a sturdyref from a value.
 
     Raises:
-        RemoteProtocolError: if it is none.
+        RemoteProtocolError: if it is not a sturdyref.
     """
     if isinstance(value, Record) and value.key == _REF and len(value.fields) == 1:
         detail = value.fields[0]
@@ -105,17 +105,17 @@ def parse_sturdyref(value: Value) -> SturdyRef:
 
 
 def mint(oid: Value, key: bytes, caveats: Iterable[Value] = ()) -> SturdyRef:
-    """Make a sturdyref for the service that is known as `oid` and has this key.
+    """Make a sturdyref for the service with the name `oid` and this key.
 
     Raises:
-        LocalProtocolError: if the oid or a caveat has a reference in it or is no Preserves value,
-            or a caveat makes no sense.
+        LocalProtocolError: if the oid or a caveat has a reference in it or is not a Preserves
+            value, or a caveat is malformed.
     """
     return attenuated_sturdyref(SturdyRef(oid, _sign(key, oid)), caveats)
 
 
 def attenuated_sturdyref(ref: SturdyRef, caveats: Iterable[Value]) -> SturdyRef:
-    """Return a sturdyref that lets through less; the key is not needed.
+    """Return a sturdyref that lets less through; this does not need the key.
 
     Raises:
         LocalProtocolError: as `mint`.
@@ -131,7 +131,7 @@ def attenuated_sturdyref(ref: SturdyRef, caveats: Iterable[Value]) -> SturdyRef:
 
 
 def is_genuine(ref: SturdyRef, key: bytes) -> bool:
-    """Whether a sturdyref was made with this key, and only attenuated since."""
+    """Whether a sturdyref was made with this key and only attenuated since."""
     try:
         sig = _sign(key, ref.oid)
         for caveat in ref.caveats:
@@ -152,23 +152,23 @@ def _no_reference(value: Any) -> Value:
 # -- caveats ------------------------------------------------------------------------------------
 
 Attenuate: TypeAlias = Callable[[Any, tuple[Value, ...]], Any]
-"""Makes of an entity, which stands in an `Embedded`, one with these caveats before it."""
+"""Puts caveats before an entity in an `Embedded`; returns the attenuated entity."""
 
 _Matcher: TypeAlias = Callable[[Value, list[Value]], bool]
 _Maker: TypeAlias = Callable[[Sequence[Value], Attenuate], Value]
 
 
 class _CaveatError(Exception):
-    """A caveat makes no sense; within this module only."""
+    """A caveat is malformed; within this module only."""
 
 
 class _NothingError(Exception):
-    """A template makes nothing of these bindings; within this module only."""
+    """A template gives no value for these bindings; within this module only."""
 
 
 @attrs.frozen(slots=True, eq=False)
 class Rewrite:
-    """Lets through what matches, as the template has it."""
+    """Lets matching values through, rewritten by the template."""
 
     matches: _Matcher
     make: _Maker
@@ -183,7 +183,7 @@ class Alternatives:
 
 @attrs.frozen(slots=True, eq=False)
 class Reject:
-    """Lets through what does not match, as it is."""
+    """Lets values through unchanged that do not match."""
 
     matches: _Matcher
 
@@ -199,9 +199,9 @@ Caveat: TypeAlias = Alternatives | Reject | Refusal
 
 
 def compile_caveat(value: Value) -> Caveat:
-    """Return a caveat in a form that can be applied; never raises.
+    """Compile a caveat; never raises.
 
-    One that is unknown or makes no sense becomes a `Refusal`.
+    One that is unknown or malformed becomes a `Refusal`.
     """
     try:
         match _record(value):
@@ -222,9 +222,9 @@ def compile_caveat(value: Value) -> Caveat:
 def compile_caveats(
     values: Sequence[Value], *, max_size: int = DEFAULT_MAX_CAVEATS_SIZE
 ) -> tuple[Caveat, ...]:
-    """Compile caveats in the order in which they are written, the newest last.
+    """Compile caveats in the order of their list, the newest last.
 
-    More than about `max_size` bytes of them are one `Refusal`: they are run for every event.
+    More than about `max_size` bytes of them become one `Refusal`: they run for every event.
     """
     try:
         _weigh(values, max_size, DEFAULT_MAX_DEPTH)
@@ -241,15 +241,15 @@ def attenuate_value(
     max_size: int = DEFAULT_MAX_PACKET_SIZE,
     max_depth: int = DEFAULT_MAX_DEPTH,
 ) -> Value | None:
-    """Return what caveats let through of an assertion or a message; None for nothing.
+    """Return the part of an assertion or a message that caveats let through; None for nothing.
 
     Args:
-        caveats: the newest last; it is applied first.
-        value: what was asserted or sent.
-        attenuate: what `<attenuate template caveats>` does to the entity in an `Embedded`.
-        max_size: about how large, in bytes, a rewritten value may be. Templates repeat what they
-            were given, so a few of them could make it as large as they like.
-        max_depth: how deep a rewritten value may be nested.
+        caveats: the newest last; it applies first.
+        value: the value asserted or sent.
+        attenuate: does `<attenuate template caveats>` to the entity in an `Embedded`.
+        max_size: about the largest size of a rewritten value, in bytes. Templates repeat their
+            bindings, so a few of them could make it as large as they like.
+        max_depth: the deepest nesting of a rewritten value.
     """
     for caveat in reversed(caveats):
         if isinstance(caveat, Refusal):
@@ -264,16 +264,16 @@ def attenuate_value(
         except _NothingError:
             return None
         except (ValueError, TypeError):
-            # Sets of references have no order, without which the library compares none.
+            # The library cannot compare sets of references, which have no order.
             return None
     return value
 
 
 def max_attenuated_size(size: int) -> int:
-    """Return how large what becomes of a value of `size` bytes may be.
+    """Return the largest size that caveats may give a value of `size` bytes.
 
-    Templates may say as much as caveats can, and some of what they are given twice over; work is
-    in proportion to this, and it is done for every message.
+    Templates may add as much as caveats can contain, and some bindings twice over. The work for
+    every message is in proportion to this.
     """
     return DEFAULT_MAX_CAVEATS_SIZE + 4 * size
 
@@ -287,7 +287,7 @@ def _rewritten(caveat: Alternatives, value: Value, attenuate: Attenuate) -> Valu
 
 
 def _weigh(value: Value, room: int, depth: int) -> int:
-    """Return how much of `room` a value leaves; it stops where there is none."""
+    """Return the part of `room` that a value leaves; it stops when none is left."""
     if depth < 0 or room < 0:
         raise _NothingError
     room -= 1
@@ -316,7 +316,7 @@ def _parts(value: Value) -> Iterable[Value]:
 
 
 def _record(value: Value) -> tuple[str, tuple[Value, ...]]:
-    """Return the name and the fields of a record whose label is a symbol; no name for others."""
+    """Return the name and fields of a record whose label is a symbol; no name for other values."""
     if isinstance(value, Record) and isinstance(value.key, Symbol):
         return value.key.name, value.fields
     return "", ()
@@ -336,7 +336,7 @@ def _rewrite(value: Value) -> Rewrite:
             raise _CaveatError("alternatives are <rewrite pattern template>")
 
 
-# Patterns: what is compiled takes a value and a list, to which it appends what is bound.
+# Patterns: compiled, they take a value and a list, to which they append the bindings.
 
 
 def _is_atom(name: str) -> _Matcher | None:
@@ -365,7 +365,7 @@ def _pattern(value: Value) -> tuple[_Matcher, int]:
         atom = _is_atom(value.name)
         if atom is not None:
             return atom, 0
-        raise _CaveatError(f"{value.name} is no kind of atom")
+        raise _CaveatError(f"{value.name} is not a kind of atom")
     match _record(value):
         case ("_", ()):
             return _anything, 0
@@ -414,7 +414,7 @@ def _pattern(value: Value) -> tuple[_Matcher, int]:
 
             return match_entries, bound
         case _:
-            raise _CaveatError("a caveat's pattern makes no sense")
+            raise _CaveatError("a caveat's pattern is malformed")
 
 
 def _anything(_value: Value, _bindings: list[Value]) -> bool:
@@ -433,7 +433,7 @@ def _match_all(matchers: list[_Matcher], parts: Sequence[Value], bindings: list[
 
 
 def _in_order(mapping: Mapping[Value, Value]) -> list[tuple[Value, Value]]:
-    """Return the entries in the order in which their bindings are numbered."""
+    """Return the entries in the order of their bindings' numbers."""
     try:
         return entries_in_order(mapping)
     except (ValueError, TypeError):
@@ -441,17 +441,17 @@ def _in_order(mapping: Mapping[Value, Value]) -> list[tuple[Value, Value]]:
 
 
 def _entry(mapping: Mapping[Value, Value], key: Value) -> Value | None:
-    """Return what a key has; None for nothing. To Python, but not here, 1 and True are one key."""
+    """Return the value of a key; None if there is none. 1 and True are one key to Python only."""
     if key not in mapping:
         return None
     return next((part for at, part in mapping.items() if at == key and same(at, key)), None)
 
 
-# Templates: what is compiled takes what was bound, and how to attenuate an entity.
+# Templates: compiled, they take the bindings and the function that attenuates an entity.
 
 
 def _template(value: Value) -> tuple[_Maker, int]:
-    """Return a maker and how many bindings it needs."""
+    """Return a maker and the number of bindings that it needs."""
     match _record(value):
         case ("lit", (literal,)):
             return lambda _bindings, _attenuate: literal, 0
@@ -490,7 +490,7 @@ def _template(value: Value) -> tuple[_Maker, int]:
                 )
             ), needed
         case _:
-            raise _CaveatError("a caveat's template makes no sense")
+            raise _CaveatError("a caveat's template is malformed")
 
 
 def _templates(values: Sequence[Value]) -> tuple[list[_Maker], int]:

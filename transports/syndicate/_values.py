@@ -1,12 +1,12 @@
-"""Values of the wire, as the dataspace has them.
+"""Values of the wire, in the dataspace's form.
 
 Atoms are Python's own, `Symbol` and `Embedded`. A compound is a `Foreign` value (`Encoded` or
 `Decoded`): its kind is `tuple`, `dict` or `frozenset`, or, for a record, the bytes of its label.
 
-`Encoded` are the bytes as they came. Only what some pattern looks at is ever decoded, entry by
-entry; who forwards them forwards the bytes. They have no references in them and no annotations.
-`Decoded` are those that have, with entities in their `Embedded`s: what a number in a reference
-means depends on whose connection it came by, an entity means the same to everybody.
+`Encoded` values keep the bytes as received. Only entries that a pattern looks at are ever decoded;
+forwarding uses the bytes. They contain neither references nor annotations. `Decoded` values contain
+them, with entities in their `Embedded`s: a number in a reference means something on one connection
+only, an entity means the same everywhere.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WireValue: TypeAlias = Any
 """`Encoded`, `Decoded` or an atom."""
 
 PUBLICATION = "publication"
-"""The label of publications."""
+"""The label of publications' records."""
 
 PUBLICATION_KIND = b"\xb3\x0bpublication"
 
@@ -60,9 +60,9 @@ _KINDS = {SEQUENCE: tuple, DICTIONARY: dict, SET: frozenset}
 
 
 class DictKey:
-    """A key of a dictionary that Python confuses with others (True, 1.0), or that is compound.
+    """A dictionary's key that is compound, or that Python confuses with others (True, 1.0).
 
-    Patterns have it in the place of the key; its canonical bytes are what it is.
+    Patterns have it in the place of the key; its canonical bytes identify it.
     """
 
     __slots__ = ("raw",)
@@ -81,10 +81,10 @@ class DictKey:
 
 
 def dict_key(key: Value) -> Hashable:
-    """Return what stands for a dictionary's key in patterns.
+    """Return the form of a dictionary's key in patterns.
 
     Raises:
-        LocalProtocolError: if there is a reference in it.
+        LocalProtocolError: if it contains a reference.
     """
     if isinstance(key, (str, bytes, Symbol)) or type(key) is int:
         return key
@@ -92,7 +92,7 @@ def dict_key(key: Value) -> Hashable:
 
 
 class Encoded(Foreign):
-    """A compound value as the bytes that it came in.
+    """A compound value as the bytes received.
 
     Attributes:
         raw: one whole, well-formed compound, without references and annotations.
@@ -102,7 +102,7 @@ class Encoded(Foreign):
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-        # What some pattern has looked at: it will be looked at by others.
+        # Entries that some pattern has looked at: others will look at them, too.
         self._children: dict[Any, Any] | None = None
         self._places: list[int] | None = None
         self._decoded: Value = MISSING
@@ -112,7 +112,7 @@ class Encoded(Foreign):
 
     @property
     def nbytes(self) -> int:
-        """What it is charged for."""
+        """The bytes charged for it."""
         return len(self.raw)
 
     def value(self) -> Value:
@@ -168,7 +168,7 @@ class Decoded(Foreign):
     """A compound value with entities in it.
 
     Attributes:
-        content: a compound value of the `preserves` library, made of what can be hashed.
+        content: a hashable compound value of the `preserves` library.
     """
 
     __slots__ = ("_children", "_nbytes", "content")
@@ -183,7 +183,7 @@ class Decoded(Foreign):
 
     @property
     def nbytes(self) -> int:
-        """What it is charged for."""
+        """The bytes charged for it."""
         if self._nbytes is None:
             self._nbytes = _size(self.content)
         return self._nbytes
@@ -211,7 +211,7 @@ class Decoded(Foreign):
 
 
 def number_of(entity: Any) -> int:
-    """Return the number that an entity has in this process."""
+    """Return the number of an entity in this process."""
     number: int = entity.number
     return number
 
@@ -222,9 +222,9 @@ def label_kind(label: Value) -> Hashable:
 
 
 def wire_value(value: Value, nbytes: int | None = None) -> WireValue:
-    """Return a value of the `preserves` library, with entities in it, as the dataspace has it.
+    """Return the dataspace's form of a value of the `preserves` library, with entities in it.
 
-    `nbytes` is what it is charged for, by default what its parts are.
+    `nbytes` is the size to charge, by default the sum of its parts.
     """
     if isinstance(value, Record) or is_tuple(value) or is_mapping(value) or is_set(value):
         return Decoded(value, nbytes)
@@ -232,14 +232,14 @@ def wire_value(value: Value, nbytes: int | None = None) -> WireValue:
 
 
 def _size(value: Value) -> int:
-    # What it takes in binary, nearly: who it is told to has another number for each reference.
+    # Nearly its size in binary: each recipient has another number for each reference.
     return len(encode_binary(value, number_of))
 
 
 def library_value(value: Any) -> Value:
     """Return a wire value in the types of the `preserves` library; the reverse of `wire_value`.
 
-    A tuple of the dataspace's, the captures of a pattern, is a sequence.
+    A tuple of the dataspace, the captures of a pattern, is a sequence.
     """
     if isinstance(value, (Encoded, Decoded)):
         return value.value()
@@ -249,7 +249,7 @@ def library_value(value: Any) -> Value:
 
 
 def encoded(value: Any) -> bytes | None:
-    """Return the bytes of what an observer is shown; None if there are references in it."""
+    """Return the bytes of a value shown to observers; None if it contains references."""
     if isinstance(value, Encoded):
         return value.raw
     if isinstance(value, bytes):
@@ -267,7 +267,7 @@ def encoded(value: Any) -> bytes | None:
         text = value.encode()
         return b"\xb1" + varint(len(text)) + text
     if isinstance(value, Publication):
-        # In one go: an observer of many of them would have each made into a record first.
+        # In one go: otherwise an observer of many of them makes a record of each first.
         levels, payload = encoded(value.levels), encoded(value.payload)
         assert levels is not None
         assert payload is not None
@@ -288,7 +288,7 @@ def _none(_: Any) -> Value:
 
 
 def varint(number: int) -> bytes:
-    """Return a length as the wire has it."""
+    """Return the wire's form of a length."""
     if number < 128:
         return bytes((number,))
     groups = bytearray()
@@ -300,7 +300,7 @@ def varint(number: int) -> bytes:
 
 
 def encode_integer(number: int) -> bytes:
-    """Return an integer as the wire has it, tag and length included."""
+    """Return the wire's form of an integer, with tag and length."""
     if not number:
         return b"\xb0\x00"
     size = (number if number > 0 else ~number).bit_length() // 8 + 1
@@ -308,14 +308,14 @@ def encode_integer(number: int) -> bytes:
 
 
 def value_at(data: bytes, start: int, end: int) -> WireValue:
-    """Return the value that stands at `start`, well-formed and without references."""
+    """Return the value at `start`, which is well-formed and without references."""
     tag = data[start]
     if tag >= RECORD:
         return Encoded(data[start:end])
     if tag >= INTEGER:
         length = data[start + 1]
         body = start + 2
-        while length >= 128:  # its size is known: only where it begins has to be found
+        while length >= 128:  # its size is known: only its beginning has to be found
             length = data[body]
             body += 1
         content = data[body:end]
@@ -331,7 +331,7 @@ def value_at(data: bytes, start: int, end: int) -> WireValue:
 
 
 def places_of(raw: bytes) -> list[int]:
-    """Return where the fields or elements begin, and where the last of them ends."""
+    """Return where the fields or elements begin, and where the last one ends."""
     at = value_end(raw, 1) if raw[0] == RECORD else 1
     places = [at]
     while raw[at] != END:
@@ -341,7 +341,7 @@ def places_of(raw: bytes) -> list[int]:
 
 
 def value_end(data: bytes, at: int) -> int:
-    """Return where the value ends that begins at `at`, in data in which no fault was found."""
+    """Return where the value at `at` ends, in data in which no fault was found."""
     depth = 0
     while True:
         tag = data[at]
@@ -363,7 +363,7 @@ def value_end(data: bytes, at: int) -> int:
 
 
 def _entries(content: Value) -> dict[Any, Any]:
-    """Return what patterns may ask of a compound by key; keys with references in them have none."""
+    """Return the entries of a compound that patterns can look at: keys without references."""
     entries: dict[Any, Any] = {}
     if is_mapping(content):
         for key, part in content.items():

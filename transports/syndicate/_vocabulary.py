@@ -1,12 +1,12 @@
-"""Which Python classes stand for records of which labels, and what stands for a publication.
+"""The mapping between labels of records and Python classes, and the record of a publication.
 
 A record whose label is in the vocabulary is an instance of its class to the dataspace: programs in
-this process observe and publish classes, peers records. All other records stay what they are
-(`_values.py`).
+this process observe and publish classes, peers observe and publish records. All other records stay
+records (`_values.py`).
 
 An MQTT publication on `a/b` is `<publication ["a" "b"] payload qos retain>`: the levels of its
-topic, so that patterns can look at each, its payload as a byte string, its QoS as an integer,
-RETAIN as a boolean. It goes both ways.
+topic, so that patterns can look at each one; its payload as a byte string; its QoS as an integer;
+RETAIN as a boolean. It is translated in both directions.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _PUBLICATION_FIELDS = ("levels", "payload", "qos", "retain")
 
 @attrs.frozen(slots=True)
 class Vocabulary:
-    """Which attrs classes stand for records of which labels; `Publication` is always among them."""
+    """Maps labels of records to attrs classes; it always contains `Publication`."""
 
     classes: Mapping[str, type] = attrs.field(factory=dict[str, type])
-    """By the name of the symbol that is the label."""
+    """The classes, by the name of the symbol that is the label."""
     topics: TopicLimits = attrs.field(factory=TopicLimits)
-    """How long and deep the topic of a publication may be."""
+    """Limits on the length and depth of a publication's topic."""
     _by_kind: dict[object, type] = attrs.field(init=False, repr=False, eq=False)
     _labels: dict[type, str] = attrs.field(init=False, repr=False, eq=False)
 
@@ -43,24 +43,24 @@ class Vocabulary:
         object.__setattr__(self, "_by_kind", by_kind)
 
     def fields(self, cls: type) -> tuple[str, ...]:
-        """Return the names of the fields of a class, in the order of the record's."""
+        """Return the names of the fields of a class, in the record's order."""
         if cls is Publication:
             return _PUBLICATION_FIELDS
         return tuple([field.name for field in attrs.fields(cls)])
 
     def label(self, cls: type) -> str | None:
-        """Return the label of the records that a class stands for; None if it stands for none."""
+        """Return the label of the records of a class; None if it has none."""
         return self._labels.get(cls)
 
     def class_of(self, kind: object) -> type | None:
-        """Return the class that stands for records of this kind; None if none does."""
+        """Return the class of records of this kind; None if there is none."""
         return self._by_kind.get(kind)
 
     def known(self, value: WireValue) -> object:
-        """Return the instance of the class that stands for a record, or the value as it is.
+        """Return the instance of the class for a record, or the value unchanged.
 
         Raises:
-            RemoteProtocolError: if the record cannot be one.
+            RemoteProtocolError: if the record does not fit its class.
         """
         if not isinstance(value, (Encoded, Decoded)):
             return value
@@ -96,7 +96,7 @@ class Vocabulary:
         if type(qos) is not int or not 0 <= qos <= 2:
             raise _not_a_publication("its QoS is not 0, 1 or 2")
         if not isinstance(retain, bool):
-            raise _not_a_publication("whether to retain it is not a boolean")
+            raise _not_a_publication("its RETAIN is not a boolean")
         return Publication(topic, payload, qos, retain)
 
 

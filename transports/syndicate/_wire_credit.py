@@ -1,12 +1,12 @@
-"""The experimental credit on the wire, for peers whose transport hides that nobody reads.
+"""The experimental credit on the wire, for peers whose transport hides backpressure.
 
-    <do <credit-flow-control 202506>>      who sends turns asks for it
-    <will <credit-flow-control 202506>>    who receives them agrees; silence refuses
-    <C n>                                  n more of the turns since then have been dealt with
+    <do <credit-flow-control 202506>>      the sender of turns asks for it
+    <will <credit-flow-control 202506>>    the receiver agrees; silence refuses
+    <C n>                                  n more of the turns since then have been handled
 
-It is advice: nobody has to stop without it. Here it follows the accounts. `CreditGiven`: credit
-for a turn is given when what the turn caused is no longer owed, not when the turn was parsed.
-`Credited`: what is sent to a peer that gives credit is owed until the peer has done so, beyond the
+Credit is advice: a peer need not stop without it. Here it follows the accounts. `CreditGiven`:
+credit for a turn is given when its effects are no longer owed, not when the turn was parsed.
+`Credited`: output to a peer that gives credit is owed until the peer has given it, beyond the
 kernel's buffers and whatever else lies between.
 
 Source: syndicate-protocols, protocol.prs of June 2025.
@@ -24,8 +24,7 @@ from ._packets import Extension
 from ._preserves import Record, Symbol
 
 MAX_APART = 1_000
-"""How many packets of a peer are told apart while they have no credit; more are credited
-together."""
+"""Packets of a peer without credit that are counted separately; more are credited together."""
 
 FEATURE = Record(Symbol("credit-flow-control"), (202506,))
 DO = Extension(Symbol("do"), (FEATURE,))
@@ -40,7 +39,7 @@ def credit(turns: int) -> Extension:
 
 
 def credit_of(packet: Extension) -> int | None:
-    """Return how much credit a packet gives; None if it is another extension, or makes no sense."""
+    """Return the amount of credit in a packet; None if it is another extension, or malformed."""
     if packet.label == _CREDIT and len(packet.fields) == 1:
         turns = packet.fields[0]
         if type(turns) is int and turns > 0:
@@ -49,37 +48,37 @@ def credit_of(packet: Extension) -> int | None:
 
 
 class CreditGiven:
-    """Which turns of a peer are still owed for.
+    """The turns of a peer that are still owed for.
 
-    Exact for the loans that holders have: a turn is dealt with when everything of its account that
-    is held anywhere was caused later. Deliveries that have joined one loan are dealt with together.
+    Exact for the loans of holders: a turn is done when everything of its account that is held
+    anywhere was caused later. Deliveries that share one loan are done together.
     """
 
     __slots__ = ("_turns", "_waiting")
 
     def __init__(self) -> None:
-        # (when they had been committed, how many), the oldest first.
+        # (time of the commit, number of turns), the oldest first.
         self._waiting: deque[tuple[float, int]] = deque()
         self._turns = 0
 
     def __len__(self) -> int:
-        """Return how many turns have had no credit."""
+        """Return the number of turns without credit."""
         return self._turns
 
     def took(self, turns: int, now: float) -> None:
-        """Note that turns have been taken, and committed by now."""
+        """Note that turns were received, and are committed by now."""
         self._turns += turns
         waiting = self._waiting
         if len(waiting) >= MAX_APART:
-            # With the ones before them: credit comes a little later, not for what is owed.
+            # Merge with earlier ones: credit comes a little later, and never for what is owed.
             turns += waiting.pop()[1]
         waiting.append((now, turns))
 
     def due(self, oldest: float) -> int:
-        """Return for how many turns credit is due; it is taken to have been given then.
+        """Return the number of turns that are due credit, and count them as credited.
 
         Args:
-            oldest: since when the oldest is held that the peer still owes for; `inf` for nothing.
+            oldest: when the oldest event was held that the peer still owes for; `inf` if none is.
         """
         turns = 0
         waiting = self._waiting
@@ -90,12 +89,12 @@ class CreditGiven:
 
 
 class Credited(Holder):
-    """What was sent to a peer that gives credit, in order, until it has.
+    """Turns sent to a peer that gives credit, in order, until it gives credit for them.
 
-    The bytes go out through the connection's outlet, which forwards them and holds nothing of it.
-    Turns that were under way when the peer agreed are credited by it, but were not counted here: it
-    may be so many turns ahead. What it cannot have got yet is owed for nevertheless, or one that
-    does not read would have the relay keep what nobody pays for.
+    The bytes leave through the connection's outlet, which forwards them and holds none of them. The
+    peer also credits turns that were under way when it agreed, and that were not counted here: its
+    credit may be that many turns ahead. Turns that it cannot have yet stay owed nevertheless:
+    otherwise a peer that does not read would make the relay keep turns that nobody pays for.
     """
 
     __slots__ = ("_closed", "_loans", "_on_broken", "_outlet", "_turns")
@@ -117,14 +116,14 @@ class Credited(Holder):
         self._on_broken = on_broken
         self._closed = False
         self._loans: deque[LoanedItem[list[Any]]] = deque()
-        # How many turns each of them is.
+        # The number of turns in each loan.
         self._turns: deque[int] = deque()
 
     def __repr__(self) -> str:
         return f"<Credited {self.name}: {sum(self._turns)} turns without credit>"
 
     def __len__(self) -> int:
-        """Return how many loans are not settled."""
+        """Return the number of loans that are not settled."""
         return len(self._loans)
 
     def put(
@@ -152,7 +151,7 @@ class Credited(Holder):
         yield from self._loans
 
     def credit(self, turns: int) -> None:
-        """Settle what the oldest `turns` turns were; fewer, if the peer cannot have so many yet."""
+        """Settle the oldest `turns` turns; fewer, if the peer cannot have that many yet."""
         unbegun = next((loan for loan in self._outlet.unbegun() if loan.holder is self), None)
         while turns > 0 and self._loans and self._loans[0] is not unbegun:
             loan, count = self._loans[0], self._turns[0]
@@ -173,7 +172,7 @@ class Credited(Holder):
         on_broken(why)
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """Take nothing more; what has had no credit is settled with `outcome`. Idempotent."""
+        """Take nothing more; settle turns without credit with `outcome`. Idempotent."""
         self._closed = True
         self._turns.clear()
         while self._loans:

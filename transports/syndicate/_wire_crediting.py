@@ -1,4 +1,4 @@
-"""Credit on the wire for one connection, in both directions (`_wire_credit.py` says what it is)."""
+"""Credit on the wire for one connection, in both directions (see `_wire_credit.py`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Crediting:
-    """What has been agreed with a peer about credit, and what is due to it.
+    """The agreement with a peer about credit, and the credit due to it.
 
     Args:
-        account: what the peer owes.
-        sender: what sends to it; its `credited` is set when the peer agrees to give credit.
-        flusher: who sends.
-        settings: whether credit is given, and how long a peer may take to give it.
+        account: the peer's account.
+        sender: the way out to the peer; its `credited` is set when the peer agrees to give credit.
+        flusher: flushes the outlets.
+        settings: say whether credit is given, and how long a peer may take to give it.
         cut: ends the connection.
     """
 
@@ -46,13 +46,13 @@ class Crediting:
         self._giving: CreditGiven | None = None
 
     def ask(self) -> None:
-        """Ask the peer to give credit, where the settings have it so."""
+        """Ask the peer to give credit, if the settings say so."""
         if self._settings.credit == "request":
             self._asked = True
             self._sender.say(DO)
 
     def handle(self, packet: Extension) -> bool:
-        """Do what an extension asks for; whether it was about credit."""
+        """Handle an extension; return whether it was about credit."""
         settings = self._settings
         sender = self._sender
         if packet == DO and settings.credit != "off":
@@ -86,15 +86,15 @@ class Crediting:
 
     @property
     def uncredited(self) -> int:
-        """How many of the peer's turns have had no credit."""
+        """The number of the peer's turns without credit."""
         return len(self._giving) if self._giving is not None and not self._sender.gone else 0
 
     def give(self, oldest: float = float("inf")) -> None:
-        """Give credit for what is no longer owed.
+        """Give credit for turns that are no longer owed for.
 
         Args:
-            oldest: since when something is held that the peer owes for; without it, credit is given
-                only if nothing is.
+            oldest: when the oldest event was held that the peer owes for; without it, credit is
+                given only if none is held.
         """
         giving = self._giving
         if giving is None or not giving or self._sender.gone:

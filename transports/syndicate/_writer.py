@@ -1,4 +1,4 @@
-"""What one peer is told, as events of the wire."""
+"""Events for one peer, in the wire's form."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _RETRACT_HEAD = b"\xb4\xb3\x01R"
 class Writer:
     """Makes the events of one connection: bytes for a peer that speaks binary, else `TurnEvent`s.
 
-    Bytes that came in are used as they are, unless there are references in them: those have to pass
-    the membrane. Everything here raises `LocalProtocolError` for what cannot be said to this peer:
-    a reference in a message that it does not know, or one assertion more than may stand.
+    Received bytes are used unchanged, unless they contain references, which have to pass the
+    membrane. All methods raise `LocalProtocolError` for an event that the peer cannot be told:
+    a message with a reference that the peer does not know, or one live assertion too many.
     """
 
     __slots__ = ("_attenuate", "_connection", "_membrane", "_vocabulary")

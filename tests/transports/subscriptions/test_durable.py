@@ -183,7 +183,7 @@ async def test_what_cannot_be_taken_up_is_left_alone(
         store.commit(changes)
         async with running(store=store) as relay:
             assert len(relay.server.subscriptions) == 0
-            assert log_of(caplog, "subscription bad cannot be taken up")
+            assert log_of(caplog, "subscription bad cannot be restored")
         assert store.values() == {"subscription/bad/state": b"{}"}
 
 
@@ -201,7 +201,7 @@ async def test_what_could_not_be_taken_up_makes_room_for_one_of_its_name(
     with opened(tmp_path) as store:
         async with running(store=store) as relay:
             reader = await relay.attach(durable=True)
-            assert log_of(caplog, "subscription s is made anew: what one of this name had")
+            assert log_of(caplog, "subscription s is made anew: data of an earlier one")
             await publish(relay, b"other")
             assert await blocking(values, reader, 1, 2) == [b"other"]
     with opened(tmp_path) as store:
@@ -220,10 +220,10 @@ async def test_where_there_is_no_room_for_it_a_subscription_stays_on_disk(
             ticket = reader.ticket
     with opened(tmp_path) as store:
         async with running(store=store, quota=Quota(items=1)) as relay:
-            assert log_of(caplog, "subscription s cannot be taken up: subscription/s may keep 1")
-            with pytest.raises(RefusedError, match=r"could not be taken up .* raise the quota"):
+            assert log_of(caplog, "subscription s cannot be restored: subscription/s may keep 1")
+            with pytest.raises(RefusedError, match=r"could not be restored .* raise the quota"):
                 await relay.attach(durable=True)
-            with pytest.raises(RefusedError, match="could not be taken up"):
+            with pytest.raises(RefusedError, match="could not be restored"):
                 await relay.join(ticket)
     with opened(tmp_path) as store:
         async with running(store=store) as relay:

@@ -166,7 +166,7 @@ async def test_what_happens_when_nobody_comes_back(
         reader = await relay.attach()
         held = policy == "hold"
         assert await blocking(reader.head) == (1 if held else 3, 3)
-        assert bool(log_of(caplog, "what it held was written off")) is not held
+        assert bool(log_of(caplog, "its messages were written off")) is not held
         assert relay.subscription().options.after_grace == policy
 
 

@@ -240,7 +240,7 @@ def test_everything_has_a_limit() -> None:
     with pytest.raises(RemoteProtocolError, match="2 references are imported"):
         membrane.import_(9)
     assert membrane.receive_assert(0, Assert(1, 2)) is not None
-    with pytest.raises(RemoteProtocolError, match="2 assertions stand"):
+    with pytest.raises(RemoteProtocolError, match="2 assertions are live"):
         membrane.receive_assert(0, Assert(1, 3))
     membrane.send_assert(server, Embedded(Thing("one")))
     with pytest.raises(LocalProtocolError, match="2 references are exported"):
