@@ -91,7 +91,7 @@ async def test_whom_one_does_not_believe_is_status_1_and_one_line(
     async with relay(papers, asks=True) as url:
         stranger = await command(*argv, "-u", url)
         nobody = await command(*argv, "-u", url, "--tls-ca", str(papers.trusted))
-    for run, said in ((stranger, "its certificate is not believed"), (nobody, "certificate")):
+    for run, said in ((stranger, "its certificate is not trusted"), (nobody, "certificate")):
         assert run.returncode == 1
         assert run.stderr.count(b"\n") == 1
         assert said in run.stderr.decode()

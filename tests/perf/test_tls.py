@@ -253,13 +253,13 @@ async def said(port: int, tls: ssl.SSLContext, host: str = "localhost") -> str:
 async def test_who_is_not_believed(papers: Papers, tmp_path: Path) -> None:
     stranger = papers_in(tmp_path / "other").for_client().for_client()
     async with secure(papers) as relay:
-        assert "its certificate is not believed" in await said(relay.port, stranger)
+        assert "its certificate is not trusted" in await said(relay.port, stranger)
         issued = papers.issue("elsewhere", "elsewhere.example")
         tls = relay.relay.settings.tls
         assert tls is not None
         tls.context = issued.for_server()
         told = await said(relay.port, papers.for_client().for_client(), "127.0.0.1")
-        assert "its certificate is another's" in told
+        assert "its certificate is for another name" in told
 
 
 async def test_who_speaks_no_tls(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ async def test_who_wants_to_know_who_one_is(
             trusting = whose.for_client().for_client()
             trusting.maximum_version = version
             for _ in range(5):
-                assert "may want a client's certificate" in await said(port, trusting)
+                assert "may require a client's certificate" in await said(port, trusting)
 
 
 @pytest.mark.parametrize(

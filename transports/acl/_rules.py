@@ -162,8 +162,8 @@ def _rule(word: str, rest: str) -> Rule:
     if not space:
         if first in _WORDS:
             msg = (
-                f"there is no topic behind {word} {first}; write one (for a topic that is called "
-                f"so: {word} readwrite {first})"
+                f"there is no topic behind {word} {first}; write one (for a topic with that "
+                f"name: {word} readwrite {first})"
             )
             raise AclFileError(msg)
         topic, access = first, Access.READWRITE

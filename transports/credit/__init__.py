@@ -1,4 +1,4 @@
-"""RabbitMQ's credit flow as the scheme of a whole relay; the other one beside debt and limits."""
+"""RabbitMQ's credit flow for a whole relay: the alternative to debt and limits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How credit stands, for Prometheus and for `/ledger.json`.
+"""The state of credit, for Prometheus and for `/ledger.json`.
 
-For Prometheus as many series for ten thousand processes as for one.
+The number of Prometheus series is the same for ten thousand processes as for one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class CreditCollector(Collector):
         self._scheme = scheme
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics; for the registry."""
+        """Yield the metrics without values; for the registry."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """Read the figures, once for all metrics, and yield them."""
+        """Read the figures once, and yield all metrics."""
         seen = self._scheme.statistics()
         states = GaugeMetricFamily(
             "clearfunds_credit_processes",
@@ -82,22 +82,22 @@ class CreditCollector(Collector):
 
 
 class CreditPage:
-    """What `/ledger.json` tells of credit."""
+    """The part of `/ledger.json` about credit."""
 
     def __init__(self, scheme: CreditScheme) -> None:
         self._scheme = scheme
 
     def row(self) -> dict[str, Any]:
-        """Return how it stands by kind of process, and with how much it begins."""
+        """Return its state by kind of process, and the initial amounts."""
         return flow_row(self._scheme)
 
     def blocked(self) -> list[dict[str, Any]]:
-        """Return a row for each process that is blocked, those first that have been for longest."""
+        """Return a row for each blocked process, the longest blocked first."""
         return [blocked_row(each) for each in self._scheme.statistics().blocked]
 
 
 def flow_row(scheme: CreditScheme) -> dict[str, Any]:
-    """Return what `/ledger.json` tells of credit, but for those who are blocked."""
+    """Return the part of `/ledger.json` about credit, without blocked processes."""
     settings = scheme.settings
     return {
         "scheme": "credit",
@@ -123,7 +123,7 @@ def flow_row(scheme: CreditScheme) -> dict[str, Any]:
 
 
 def blocked_row(process: ProcessStatistics) -> dict[str, Any]:
-    """Return what it tells of one who is blocked: by whom, and what these may still be sent."""
+    """Return the row of a blocked process: its blockers, and the credit left with them."""
     flow = process.flow
     return {
         "kind": process.kind,

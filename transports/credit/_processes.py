@@ -1,19 +1,19 @@
-"""Who sends messages to whom, as RabbitMQ sees it: each is a process with credit of its own.
+"""Senders and receivers of messages, as in RabbitMQ: each is a process with its own credit.
 
-    reader --> outlet            (or what a client has still to acknowledge)
+    reader --> outlet            (or messages that a client has not acknowledged)
     reader --> queue --> store
 
 Rules of this file:
-1. A reader is its account: who comes back under the same name before all of its messages are
-   handled has the credit that it had left, not the initial one (rule 14 of the accounts). In
+1. A reader is its account: a client that comes back under the same name before all of its messages
+   are handled has the credit that it had left, not the initial one (rule 14 of the accounts). In
    RabbitMQ it would be another process.
 2. An outlet has handled a message when its debt is repaid, whatever the outcome: the kernel has it,
-   it was acknowledged, or dropped. A queue has when it has taken it in; what comes of it is between
-   the queue and the store. So has RabbitMQ's.
+   it was acknowledged, or dropped. A queue has handled it when it has taken it in; the rest is
+   between the queue and the store. So it is in RabbitMQ.
 3. The store has handled a message when that is durable. RabbitMQ's has when it is written to its
-   file; here who writes tells only of the former.
-4. Who goes down is forgotten by all others at once (`CreditFlow.peer_down`), and forgets them; what
-   it did stays in the totals.
+   file; our store reports durability only.
+4. A process that goes down is forgotten by all others at once (`CreditFlow.peer_down`), and forgets
+   them; its counts stay in the totals.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class Process(abc.ABC):
-    """One of those who send and are sent messages.
+    """A sender or receiver of messages.
 
     Attributes:
-        scheme: All of them.
-        flow: Its credit; none any more when it is down.
-        down: Whether it is no more.
+        scheme: The scheme that has all processes.
+        flow: Its credit; gone when the process is down.
+        down: Whether it has ended.
     """
 
     __slots__ = ("down", "flow", "scheme")
@@ -49,7 +49,7 @@ class Process(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What an operator knows it by."""
+        """Its name, as an operator knows it."""
 
     def _make_flow(self) -> CreditFlow[Process]:
         return CreditFlow(self, self.grant, clock=self.scheme.ledger.clock)
@@ -58,18 +58,18 @@ class Process(abc.ABC):
         return f"<{type(self).__name__}: down>" if self.down else repr(self.flow)
 
     def grant(self, to: Process, quantity: int) -> None:
-        """Give a peer credit, if it is still there. For its flow."""
+        """Give a peer credit, if it still exists. For its flow."""
         if not to.down:
             to.flow.handle_bump(self, quantity)
 
     def go_down(self) -> None:
-        """Be no more. Idempotent."""
+        """End. Idempotent."""
         if self.down:
             return
         self.down = True
         self._forgotten()
         self.scheme.has_gone(self)
-        # It and its flow have each other: only the garbage collector could free them otherwise.
+        # It and its flow refer to each other: otherwise only the garbage collector frees them.
         del self.flow
 
     def _forgotten(self) -> None:  # noqa: B027 (some are known to nobody)
@@ -77,15 +77,15 @@ class Process(abc.ABC):
 
 
 class ReaderFlow(CreditFlow[Process]):
-    """The credit of a reader: while somebody blocks it, its account's readers wait."""
+    """The credit of a reader: while a station blocks it, its account's readers wait."""
 
     __slots__ = ("_account", "_told")
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader, reader.grant, clock=reader.scheme.ledger.clock)
         self._account = reader.account
-        # By which names its account knows those who block it: they may have others meanwhile, and
-        # two of them the same.
+        # The names under which its account knows the blockers: a blocker's name may change
+        # meanwhile, and two of them may have the same.
         self._told: dict[Process, str] = {}
 
     def block(self, peer: Process) -> None:
@@ -103,10 +103,10 @@ class ReaderFlow(CreditFlow[Process]):
 
 
 class Reader(Process):
-    """Who brings messages in, on one account.
+    """Brings messages in, on one account.
 
     Attributes:
-        account: That.
+        account: The account.
         leaving: Whether its connection has ended; it goes down when nothing is owed any more.
     """
 
@@ -145,13 +145,13 @@ class Reader(Process):
 
 
 class Station(Process):
-    """Who takes messages from readers: a holder.
+    """Takes messages from readers, for a holder.
 
     Attributes:
-        holder: That.
-        credit: What readers begin with here.
-        senders: Those who have sent it something.
-        received: How many messages it was ever sent.
+        holder: The holder.
+        credit: The credit that readers begin with here.
+        senders: The processes that have sent it messages.
+        received: The number of messages ever sent to it.
     """
 
     __slots__ = ("credit", "holder", "received", "senders")
@@ -168,7 +168,7 @@ class Station(Process):
         return self.holder.name
 
     def arrived(self, account: Account, n: int) -> None:
-        """Note that `n` messages have come for its holder, on behalf of `account`."""
+        """Note that `n` messages have arrived for its holder, on behalf of `account`."""
         if not self.down:
             self.received += n
             self.scheme.reader_of(account).send(self, n)
@@ -180,21 +180,21 @@ class Station(Process):
 
 
 class OutletStation(Station):
-    """A way out: messages are handled when they have left."""
+    """The station of an outlet: messages are handled when they have left."""
 
     __slots__ = ()
 
     kind = "outlet"
 
     def handled(self, reader: Reader, n: int) -> None:
-        """Note that it is done with `n` messages of a reader, which have come to it before."""
-        # Granted credit, who has sent nothing would know of it without being known to it.
+        """Note that it is done with `n` messages of a reader, which arrived earlier."""
+        # A reader that has sent nothing would know this station without being known to it.
         if not self.down and reader in self.senders:
             self.flow.ack(reader, self.credit, n)
 
 
 class InflightStation(OutletStation):
-    """What a client has still to acknowledge: messages are handled when it has."""
+    """The station of unacknowledged messages: they are handled when the client acknowledges."""
 
     __slots__ = ()
 
@@ -202,7 +202,7 @@ class InflightStation(OutletStation):
 
 
 class LogStation(OutletStation):
-    """What readers of ranges have still to acknowledge."""
+    """The station of messages that readers of ranges have not acknowledged."""
 
     __slots__ = ()
 
@@ -210,11 +210,11 @@ class LogStation(OutletStation):
 
 
 class QueueStation(Station):
-    """A queue: messages are handled when it has taken them in, unless the store blocks it.
+    """The station of a queue: messages are handled once taken in, unless the store blocks it.
 
     Attributes:
         short: Whether it is blocked because the store takes nothing, rather than for want of
-            credit: there is no room, or the disk is in trouble.
+            credit: there is no space, or the disk is in trouble.
     """
 
     __slots__ = ("_under_way", "short")
@@ -223,7 +223,7 @@ class QueueStation(Station):
 
     def __init__(self, scheme: CreditScheme, holder: Holder, credit: Credit) -> None:
         super().__init__(scheme, holder, credit)
-        # The tickets of what was written and is not durable.
+        # The tickets of messages that are written and not durable.
         self._under_way: deque[int] = deque()
         self.short = False
 
@@ -235,14 +235,14 @@ class QueueStation(Station):
         reader = self.scheme.reader_of(account)
         credit = self.credit
         while n:
-            # Until it has handled enough of them to grant more, nothing changes in between.
+            # Nothing changes before it has handled enough of them to grant more.
             some = min(n, max(1, self.flow.credit_to.get(reader, credit.more_after)))
             reader.send(self, some)
             self.flow.ack(reader, credit, some)
             n -= some
 
     def wrote(self, ticket: int) -> None:
-        """Note that a message was given to the store."""
+        """Note that a message was handed to the store."""
         if not self.down:
             scheme = self.scheme
             self.flow.send(scheme.store, scheme.settings.queue_store)
@@ -250,7 +250,7 @@ class QueueStation(Station):
             self._under_way.append(ticket)
 
     def durable(self, ticket: int) -> None:
-        """Note that the store is done with what was written with this ticket, and before."""
+        """Note that the store is done with everything written up to this ticket."""
         under_way = self._under_way
         n = 0
         while under_way and under_way[0] <= ticket:
@@ -260,8 +260,8 @@ class QueueStation(Station):
             self.scheme.store.flow.ack(self, self.scheme.settings.queue_store, n)
 
     def note_room(self, has_room: bool) -> None:
-        """Note whether the store takes what it is given. RabbitMQ's queues block in this way, too,
-        where it is not for want of credit.
+        """Note whether the store takes messages. RabbitMQ's queues block in this way, too, for
+        other reasons than credit.
         """  # noqa: D205
         if self.short is has_room and not self.down:
             self.short = not has_room
@@ -276,10 +276,10 @@ class QueueStation(Station):
 
 
 class StoreProcess(Process):
-    """What all queues write to.
+    """The store, to which all queues write.
 
     Attributes:
-        received: How many messages it was ever sent.
+        received: The number of messages ever sent to it.
     """
 
     __slots__ = ("received",)

@@ -1,4 +1,4 @@
-"""Hears of every repayment, and lets who was waiting for that have its credit."""
+"""Listens to every repayment, and gives the senders their credit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class CreditRecorder:
     """The recorder of a ledger whose readers wait for credit (`clearfunds.accounts.Recorder`).
 
     Args:
-        scheme: Who is to know.
-        then: Who else is told: a journal.
+        scheme: The scheme to notify.
+        then: Another recorder to notify: a journal.
     """
 
     __slots__ = ("_scheme", "_then")
@@ -48,11 +48,11 @@ class CreditRecorder:
             self._then.delivered(account, ended)
 
     def _tell(self, account: Account, ended: Sequence[tuple[Holder | Gone | None, int]]) -> None:
-        """Let its sender have its credit; what goes wrong must not keep debt from being repaid."""
+        """Give senders their credit; an error must not keep debt from being repaid."""
         try:
             self._scheme.repaid_several(account, ended)
         except Exception as exc:  # noqa: BLE001 (whatever it is)
-            self._scheme.ledger.faults.note(ended[0][0], "giving credit for what it had", exc)
+            self._scheme.ledger.faults.note(ended[0][0], "giving credit for its loans", exc)
 
     def published(
         self,
@@ -85,7 +85,7 @@ class CreditRecorder:
 
 @contextmanager
 def hearing(scheme: CreditScheme) -> Generator[None]:
-    """Have `scheme` hear of every repayment for the length of a block, beside who does already."""
+    """Notify `scheme` of every repayment within a block, beside an earlier recorder."""
     ledger = scheme.ledger
     before = ledger.recorder
     ledger.recorder = CreditRecorder(scheme, before)

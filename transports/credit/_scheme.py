@@ -1,11 +1,12 @@
-"""The scheme of a whole relay: all processes, and what makes them of accounts and holders.
+"""The scheme of a whole relay: all processes, and their relation to accounts and holders.
 
 Rules of this file:
-1. Debt is counted as ever: who holds whose is seen, and patience and policies are as they were. But
-   nobody waits for a limit: a reader waits while somebody has no credit for it (`Account.block`),
-   whoever else it might have something for. So an innocent topic on the same connection waits, too.
-2. Whatever a holder is given goes through its station (`_stations.py`); whatever is repaid is told
-   of by the ledger's recorder (`_recorder.py`). So no way out of a holder can be forgotten.
+1. Debt is counted as without credit: pages show who holds whose, and patience and policies are the
+   same. But no reader waits for a limit: it waits while a station has no credit for it
+   (`Account.block`), whatever it may send to others. So an unaffected topic on the same connection
+   waits, too.
+2. All input of a holder passes its station (`_stations.py`), and the ledger's recorder
+   (`_recorder.py`) reports all repayments. So no way out of a holder can be forgotten.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KINDS: Final[tuple[str, ...]] = ("reader", "outlet", "inflight", "subscription",
 
 
 SWEEP_FROM: Final = 64
-"""How many readers there are before it is looked which of them are no more; then twice as many."""
+"""Number of readers at which to look for ended ones; the next time at twice as many."""
 
 
 class CreditScheme:
@@ -36,14 +37,14 @@ class CreditScheme:
 
     Args:
         ledger: The books.
-        settings: How much credit there is at which hop.
+        settings: The amounts of credit at each hop.
 
     Attributes:
         ledger: See above.
         settings: See above.
-        readers: Those who bring messages in, by account, as long as that is not paid off.
-        stations: Those who take them.
-        store: Whom queues write to.
+        readers: The processes that bring messages in, by account, until that is paid off.
+        stations: The processes that take them.
+        store: The process that queues write to.
     """
 
     def __init__(self, ledger: Ledger, settings: CreditSettings | None = None) -> None:
@@ -52,9 +53,9 @@ class CreditScheme:
         self.readers: dict[Account, Reader] = {}
         self.stations: set[Station] = set()
         self.store = StoreProcess(self)
-        # When to look for readers whose accounts nobody has told of that they are no more.
+        # When to look for readers whose accounts have ended without notice.
         self._sweep_at = SWEEP_FROM
-        # What those did that are no more, and what they were sent.
+        # The counts of processes that have ended.
         self._past: dict[str, CreditSums] = dict.fromkeys(KINDS, CreditSums())
         self._past_received: dict[str, int] = dict.fromkeys(KINDS, 0)
 
@@ -75,7 +76,7 @@ class CreditScheme:
         return reader
 
     def _sweep(self) -> None:
-        """Forget readers that never had a connection, as a writer of batches, and are no more."""
+        """Forget ended readers that never had a connection, such as a writer of batches."""
         known = self.ledger.accounts
         for account, reader in list(self.readers.items()):
             if known.get(account.name) is not account:
@@ -83,9 +84,9 @@ class CreditScheme:
         self._sweep_at = max(SWEEP_FROM, 2 * len(self.readers))
 
     def leaves(self, account: Account) -> None:
-        """Note that the connection of an account has ended: it is a reader until it owes nothing.
+        """Note that an account's connection has ended; the reader stays until it owes nothing.
 
-        What it has sent is still under way, and may hold back who comes back under its name.
+        Its messages are still under way, and may hold back a client that returns under its name.
         """
         reader = self.readers.get(account)
         if reader is not None:
@@ -94,7 +95,7 @@ class CreditScheme:
                 reader.go_down()
 
     def has_gone(self, process: Process) -> None:
-        """Forget a process that is down, but for what it did. For `Process`."""
+        """Forget a process that is down, and keep its counts. For `Process`."""
         self._past[process.kind] += process.flow.sums()
         if isinstance(process, Reader):
             self.readers.pop(process.account, None)
@@ -102,16 +103,16 @@ class CreditScheme:
             self.stations.discard(process)
             self._past_received[process.kind] += process.received
 
-    # -- what is repaid -------------------------------------------------------------------------
+    # -- repayments -----------------------------------------------------------------------------
 
     def repaid(self, account: Account, holder: Holder | Gone | None, items: int) -> None:
-        """Note that `items` of an account's are about to be repaid by `holder`."""
+        """Note that `holder` is about to repay `items` of an account."""
         self.repaid_several(account, ((holder, items),))
 
     def repaid_several(
         self, account: Account, ended: Iterable[tuple[Holder | Gone | None, int]]
     ) -> None:
-        """Note that several holders are about to repay some of an account's."""
+        """Note that several holders are about to repay items of an account."""
         reader = self.readers.get(account)
         if reader is None:
             return
@@ -126,19 +127,19 @@ class CreditScheme:
         if reader.leaving and account.debt_items <= all_items:
             reader.go_down()
 
-    # -- who waits ------------------------------------------------------------------------------
+    # -- waiting --------------------------------------------------------------------------------
 
     def room(self, account: Account, recipients: Iterable[Recipient]) -> int:
         """Return how many messages `account` may send to each of these before it is blocked.
 
-        As many as it likes to those whose hop has no credit to begin with. At least one.
+        No limit applies to recipients whose hop has no initial credit. At least one.
         """
         least = UNLIMITED
         reader = self.readers.get(account)
         credit_from = {} if reader is None else reader.flow.credit_from
         for recipient in recipients:
             station = getattr(recipient.last_holder, "station", None)
-            # A queue handles what it is given at once.
+            # A queue handles its input at once.
             if isinstance(station, OutletStation):
                 left = credit_from.get(station, station.credit.initial)
                 if 0 < left < least:
@@ -146,20 +147,20 @@ class CreditScheme:
         return least
 
     def is_blocked(self, account: Account) -> bool:
-        """Whether somebody has no credit for what `account` sends."""
+        """Whether a station has no credit for messages of `account`."""
         reader = self.readers.get(account)
         return reader is not None and reader.flow.blocked
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- inspection -----------------------------------------------------------------------------
 
     def processes(self) -> Iterator[Process]:
-        """Yield all that there are."""
+        """Yield all processes."""
         yield from self.readers.values()
         yield from self.stations
         yield self.store
 
     def statistics(self) -> CreditStatistics:
-        """Return how credit stands. Costs about 2 us for each process."""
+        """Return the state of credit. Costs about 2 us for each process."""
         counts = {kind: [0, 0, 0, 0] for kind in KINDS}
         sums = dict(self._past)
         received = dict(self._past_received)
@@ -195,7 +196,7 @@ class CreditScheme:
 
 
 def _known_as(reader: Reader, gone: Gone) -> Process | None:
-    """Return whom a reader has sent to that was called so: what it held has leaked."""
+    """Return the process with that name that a reader has sent to: its loans have leaked."""
     for peer in reader.flow.credit_from:
         if peer.name == gone.name and peer.kind == gone.kind:
             return peer

@@ -26,7 +26,7 @@ class CreditMqttSession(MqttSession):
         self._scheme = scheme
 
     def _close(self) -> None:
-        """See `Session._close`; who paid for some of its topics is no reader any more either."""
+        """See `Session._close`; other accounts that paid for its topics are no readers any more."""
         payers = () if self._payers is None else tuple(self._payers.others)
         super()._close()
         for payer in payers:
@@ -37,7 +37,7 @@ class CreditMqttSession(MqttSession):
         holders = run.destinations.holders
         room = scheme.room(account, holders)
         if run.count > room:
-            # A run is cut by what may still be borrowed: so much as leaves room for these.
+            # `find_run` cuts a run by room for borrowing: pass the room that fits `room` messages.
             cut = find_run(
                 self._connection.buffer,
                 self._connection.position,
@@ -49,6 +49,6 @@ class CreditMqttSession(MqttSession):
             assert cut is not None
             run = cut
         super()._forward(account, run)
-        # Who has just spent its credit is given more by those that take it at once.
+        # Outlets that take messages at once may give new credit right away.
         if scheme.is_blocked(account) and len(server.flusher.dirty) <= OUTLETS_A_STEP:
             server.flusher.flush_now()

@@ -1,4 +1,4 @@
-"""How much credit each hop of a relay begins with, and after how much handled there is more."""
+"""The initial credit of each hop of a relay, and the messages handled before more is granted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class CreditSettings:
     """The hops of a relay, each with its {initial, more_after}. {0, 0} turns one off."""
 
     reader_outlet: Credit = DEFAULT_CREDIT
-    """From who publishes to each way out that a message is for, be it to a socket or to who has
-    still to acknowledge. As RabbitMQ's credit_flow_default_credit; {200, 50} is that of 3.5.5."""
+    """From a publisher to each outlet of a message, for a socket or for acknowledgements. As
+    RabbitMQ's credit_flow_default_credit; {200, 50} is that of 3.5.5."""
     reader_queue: Credit = DEFAULT_CREDIT
-    """From who publishes to each queue of a kept session. As the same setting of RabbitMQ's."""
+    """From a publisher to each queue of a persistent session. As the same setting of RabbitMQ's."""
     queue_store: Credit = STORE_CREDIT_TODAY
     """From each queue to the store. As RabbitMQ's msg_store_credit_disc_bound."""

@@ -1,7 +1,7 @@
-"""The holders of a relay whose readers wait for credit: what they are given has a station to pass.
+"""The holders of a relay whose readers wait for credit: each has a station for its input.
 
-Each is the holder of its name, and tells its station of what comes. What leaves is told of by the
-ledger's recorder, whichever way it goes.
+A station's name is its holder's, which notifies it of input. The ledger's recorder reports output,
+by whatever way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CreditOutlet(Outlet):
-    """The way out to one connection, whose senders have credit for it."""
+    """The send buffer of one connection, whose senders have credit for it."""
 
     __slots__ = ("_scheme", "station")
 
@@ -38,13 +38,13 @@ class CreditOutlet(Outlet):
         super().hold(account, item, items, nbytes, now)
 
     def turn_away(self, account: Account, items: int, nbytes: int, why: Outcome) -> None:
-        """See `Outlet.turn_away`: it has come this far, or it would be handled without having."""
+        """See `Outlet.turn_away`: the input counts as arrived before it is handled."""
         self.station.arrived(account, items)
         super().turn_away(account, items, nbytes, why)
 
     def close(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """See `Outlet.close`; whoever sends to it is forgotten, and its own reader leaves."""
-        # First, or what is settled now would still be granted for.
+        """See `Outlet.close`; its senders are forgotten, and its own reader leaves."""
+        # First: otherwise loans settled now would still cause grants.
         self.station.go_down()
         super().close(outcome)
         if self.owner is not None:
@@ -52,7 +52,7 @@ class CreditOutlet(Outlet):
 
 
 class CreditInflight(Inflight):
-    """What a client has still to acknowledge, and whose senders have credit for it."""
+    """A client's unacknowledged messages, whose senders have credit for it."""
 
     __slots__ = ("station",)
 
@@ -71,9 +71,9 @@ class CreditInflight(Inflight):
 
 
 class CreditGroup(Group):
-    """What those who share a subscription have still to take, and whose senders have credit for it.
+    """The queue of a shared subscription, whose senders have credit for it.
 
-    What goes straight through to a member takes credit of that one's outlet only.
+    Messages that go straight through to a member take credit of that member's outlet only.
     """
 
     __slots__ = ("station",)
@@ -111,7 +111,7 @@ class CreditGroup(Group):
 
 
 class CreditSubscription(RangeSubscription):
-    """What readers of ranges have still to acknowledge, and whose senders have credit for it."""
+    """Messages that readers of ranges have not acknowledged; their senders have credit for it."""
 
     __slots__ = ("station",)
 
@@ -130,7 +130,7 @@ class CreditSubscription(RangeSubscription):
 
 
 class StoreHop:
-    """What a queue sees of its shelf (`Shelf`): each message that it writes takes credit."""
+    """A queue's view of its shelf (`Shelf`): each message that it writes takes credit."""
 
     __slots__ = ("_shelf", "_station")
 
@@ -154,10 +154,10 @@ class StoreHop:
 
 
 class CreditQueue(SessionQueue):
-    """The queue of a kept session, whose senders have credit for it, as it has with the store.
+    """The queue of a persistent session: its senders have credit for it, and it for the store.
 
     Attributes:
-        station: Where that is counted.
+        station: Counts that credit.
     """
 
     __slots__ = ("station",)
@@ -184,7 +184,7 @@ class CreditQueue(SessionQueue):
         self.station.durable(ticket)
 
     def work(self) -> None:
-        """See `Queue.work`; what finds no room in the store holds its senders back."""
+        """See `Queue.work`; a lack of space in the store holds its senders back."""
         super().work()
         self.station.note_room(not self._writer.unwritten)
 

@@ -1,4 +1,4 @@
-"""How credit stands in a relay, as its pages tell of it."""
+"""The state of credit in a relay, for its pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ProcessStatistics:
     kind: str
     """`reader` or `queue`."""
     flow: CreditFlowStatistics
-    """How its credit stands, and with whom."""
+    """The state of its credit, and its peers."""
 
 
 @attrs.frozen(slots=True)
@@ -23,24 +23,24 @@ class KindStatistics:
     """All processes of a kind: `reader`, `outlet`, `inflight`, `queue`, `subscription`, `store`."""
 
     processes: int
-    """How many there are now."""
+    """Processes now."""
     flow: int
-    """How many of them RabbitMQ would show as `flow`: blocked, or come to be a moment ago."""
+    """Processes that RabbitMQ would show as `flow`: blocked, or so a moment ago."""
     blocked: int
-    """How many are blocked now."""
+    """Processes blocked now."""
     deferred: int
-    """How many grants they hold back now."""
+    """Grants that they hold back now."""
     received: int
     """Messages ever sent to them."""
     sums: CreditSums
-    """What they did so far, those included that are no more."""
+    """Their counts so far, including ended ones."""
 
 
 @attrs.frozen(slots=True)
 class CreditStatistics:
-    """How credit stands in a relay."""
+    """The state of credit in a relay."""
 
     kinds: dict[str, KindStatistics]
     """By kind."""
     blocked: tuple[ProcessStatistics, ...]
-    """Those that are blocked now, for longest first."""
+    """The blocked ones, the longest blocked first."""

@@ -1,4 +1,4 @@
-"""Has the sides of a relay make their sessions and holders so that readers wait for credit."""
+"""Makes the sides of a relay use sessions and holders whose readers wait for credit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def use_credit(scheme: CreditScheme, side: Server[Any, Any]) -> None:
-    """Let the connections of `side` use `scheme`; before anybody connects."""
+    """Make the connections of `side` use `scheme`; before anybody connects."""
     side.make_outlet = partial(CreditOutlet, scheme)
     if isinstance(side, MqttServer):
         side.make_session = partial(CreditMqttSession, scheme)

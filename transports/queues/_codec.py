@@ -91,7 +91,7 @@ def decode(seq: int, header: bytes, payload: bytes) -> Message:
             msg = f"message {seq} is of version {version}; this is for version {VERSION}"
             raise UnstorableError(msg)
         if not 0 <= qos <= HIGHEST_QOS:
-            raise ValueError(f"QoS {qos} is none")
+            raise ValueError(f"there is no QoS {qos}")
         end = _FIXED.size + length
         topic = header[_FIXED.size : end].decode()
         event_expires: float | None = None
@@ -114,7 +114,7 @@ def decode(seq: int, header: bytes, payload: bytes) -> Message:
     except UnstorableError:
         raise
     except (struct.error, UnicodeDecodeError, ValueError, TypeError) as exc:
-        msg = f"message {seq} has a header that is none: {exc}"
+        msg = f"message {seq} has a malformed header: {exc}"
         raise UnstorableError(msg) from exc
     return Message(
         seq=seq,

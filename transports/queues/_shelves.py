@@ -254,7 +254,7 @@ class Shelves:
             logger.warning("the store can be written to again", extra={"event": "store_ok"})
         else:
             logger.error(
-                "%s; nothing that is not on disk is confirmed until then",
+                "%s; until then, only messages on disk are confirmed",
                 sentence,
                 extra={"event": "store_trouble", "reason": sentence},
             )

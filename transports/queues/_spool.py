@@ -164,8 +164,8 @@ class Spool:
                 or self._unsynced_bytes + loan.bytes > bytes_left
             ):
                 self._say_over(
-                    f"{self._items} messages ({self._nbytes} bytes) are put aside for it, and more "
-                    "may not be (max_queued, max_queued_bytes, disk_limit or kept_limit)"
+                    f"{self._items} messages ({self._nbytes} bytes) are spilled for it, and no "
+                    "more may be (max_queued, max_queued_bytes, disk_limit or kept_limit)"
                 )
                 return
             fresh.popleft()

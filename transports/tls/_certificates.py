@@ -1,4 +1,4 @@
-"""What certificate is shown, and what is asked of a peer's: from files."""
+"""Certificates from files: the own one, and those to check the peer's against."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 from .._errors import TransportError
 
 OLDEST: Final = ssl.TLSVersion.TLSv1_2
-"""What is older is not to be used any more [RFC 8996]."""
+"""Older versions must not be used any more [RFC 8996]."""
 
 
 class CertificateError(TransportError, ValueError):
@@ -20,13 +20,13 @@ class CertificateError(TransportError, ValueError):
 
 @attrs.frozen(kw_only=True)
 class Certificates:
-    """Files, in PEM: who one is, and whom one believes.
+    """PEM files with the own certificate, and with the trusted ones.
 
     Attributes:
-        chain: The certificate that is shown, and those that vouch for it.
+        chain: The own certificate, and those that vouch for it.
         key: Its private key; None: it is in the same file.
-        trusted: Whose signature is believed under a peer's certificate. None: for a client, those
-            that the system believes; for a server, clients need no certificate.
+        trusted: The authorities that may sign a peer's certificate. None: for a client, those that
+            the system trusts; for a server, clients need no certificate.
     """
 
     chain: str | Path | None = None
@@ -34,7 +34,7 @@ class Certificates:
     trusted: str | Path | None = None
 
     def for_server(self) -> ssl.SSLContext:
-        """Read the files; return what connections that are accepted are encrypted with.
+        """Read the files; return the TLS context for accepted connections.
 
         Raises:
             CertificateError: There is no certificate, or a file cannot be used.
@@ -47,10 +47,10 @@ class Certificates:
         return context
 
     def for_client(self, *, verify: bool = True) -> ssl.SSLContext:
-        """Read the files; return what connections to servers are encrypted with.
+        """Read the files; return the TLS context for connections to servers.
 
         Args:
-            verify: Whether a server has to prove who it is. Without that anybody in between can
+            verify: Whether to check the server's certificate. Without that, anybody in between can
                 read along.
 
         Raises:
@@ -66,7 +66,7 @@ class Certificates:
 
     def _read(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.minimum_version = OLDEST
-        # It could want to read before it sends.
+        # With renegotiation, TLS could need input before it sends.
         context.options |= ssl.OP_NO_RENEGOTIATION
         if self.chain is not None:
             self._read_chain(context, self.chain)
@@ -86,7 +86,7 @@ class Certificates:
     def _read_chain(self, context: ssl.SSLContext, chain: str | Path) -> None:
         key = chain if self.key is None else self.key
         for path in (chain, key):
-            # OpenSSL would not say which of the two.
+            # OpenSSL would not say which of the two files it is.
             try:
                 Path(path).read_bytes()
             except OSError as error:
@@ -95,7 +95,7 @@ class Certificates:
             context.load_cert_chain(chain, key, password=_no_password)
         except _EncryptedKeyError:
             msg = (
-                f"the key in {key} is encrypted, and there is nobody to ask for its password: "
+                f"the key in {key} is encrypted, and its password cannot be asked for: "
                 "write one that is not (openssl pkey -in KEY -out PLAIN), and let only its owner "
                 "read it"
             )
@@ -115,11 +115,11 @@ class Certificates:
 
 
 class _EncryptedKeyError(Exception):
-    """A key wants a password."""
+    """A key needs a password."""
 
 
 def _no_password() -> str:
-    # Otherwise OpenSSL would ask for it in the terminal.
+    # Otherwise OpenSSL would ask for the password in the terminal.
     raise _EncryptedKeyError
 
 
@@ -133,10 +133,10 @@ def said(error: ssl.SSLError) -> str:
 
 
 def common_name(certificate: dict[str, Any]) -> str | None:
-    """Return whose a certificate is, as `ssl.SSLSocket.getpeercert` gives it; None if it says not.
+    """Return the common name of a certificate from `ssl.SSLSocket.getpeercert`; None without one.
 
-    The last of several, which is the most specific one [RFC 4514 section 2.1]. One that is blank
-    names nobody.
+    The last of several, which is the most specific one [RFC 4514 section 2.1]. A blank one counts
+    as none.
     """
     subject: tuple[tuple[tuple[str, str], ...], ...] = certificate.get("subject", ())
     names = [value for part in subject for name, value in part if name == "commonName"]

@@ -1,4 +1,4 @@
-"""Waiting until a handshake is over."""
+"""Completion of a handshake."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 async def shake_hands(secure: TlsSocket) -> None:
-    """Do all of a handshake.
+    """Do the whole handshake.
 
-    Cancellation: the connection is of no use any more.
+    Cancellation: the connection cannot be used any more.
 
     Raises:
         ssl.SSLError, OSError: As `TlsSocket.shake_hands`.

@@ -1,4 +1,4 @@
-"""What a server's connections are encrypted with, as long as it runs."""
+"""The TLS contexts of a running server."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class ServerTls:
-    """Certificates of a server, that can be changed while it runs.
+    """A server's certificates, which can be changed while it runs.
 
     Args:
-        make: Makes what connections are encrypted with: `Certificates.for_server`, which reads the
-            files again each time; or something of the caller's own.
+        make: Makes the context for connections: `Certificates.for_server`, which reads the
+            files again each time; or a function of the caller's own.
 
     Attributes:
-        context: What connections from now on are encrypted with.
-        asks_nobody: The same, for those that need no certificate of the client's in any case.
+        context: The context for new connections.
+        asks_nobody: The same, for connections that never need a client's certificate.
     """
 
     def __init__(self, make: Callable[[], ssl.SSLContext]) -> None:
@@ -31,14 +31,14 @@ class ServerTls:
 
     @property
     def asks(self) -> bool:
-        """Whether peers are asked who they are."""
+        """Whether peers are asked for a certificate."""
         return self.context.verify_mode is not ssl.CERT_NONE
 
     def reload(self) -> None:
-        """Take what there is now, for connections from now on.
+        """Make a new context from the present files, for new connections.
 
         Raises:
-            CertificateError: A file cannot be used; all stays as it was. Or whatever `make` raises.
+            CertificateError: A file cannot be used; nothing changes. Or whatever `make` raises.
         """
         context, asks_nobody = self._make(), self._without_question()
         self.context, self.asks_nobody = context, asks_nobody

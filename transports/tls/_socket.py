@@ -1,15 +1,15 @@
-"""A socket of which all that is sent goes out encrypted, and all that comes is decrypted.
+"""A socket that encrypts its output and decrypts its input.
 
-Python's own `ssl.SSLSocket` will not do where sends do not block: what OpenSSL could not write it
-has encrypted all the same, and it wants the same bytes again. An outlet would take them for unsent,
-and might drop them.
+Python's own `ssl.SSLSocket` does not fit non-blocking sends: OpenSSL has already encrypted the data
+that it could not write, and wants the same bytes again. An outlet would take them for unsent, and
+might drop them.
 
 Rules of this file:
-1. Bytes are taken when the kernel has taken the whole record that they are in: so a loan is repaid
-   no sooner than it would be without TLS. But for its last byte, a record counts as taken as soon
-   as it is begun, so that who sends knows that it is: that byte comes first in what is sent next.
-2. What waits here is at most the rest of one record, and `ANSWERS_BYTES` of what OpenSSL says of
-   itself, for which nobody owes; and, of what came, a record that is not complete.
+1. Bytes are taken when the kernel has taken the whole record that contains them: so a loan is
+   repaid no sooner than without TLS. Except for its last byte, a record counts as taken as soon as
+   it is begun, so that the sender knows about it: that byte comes first in the next send.
+2. This object buffers at most the rest of one record, and `ANSWERS_BYTES` of TLS's own messages,
+   which are charged to nobody; and, of the input, one incomplete record.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from .._layer import Connected
 
 QUIET_BYTES: Final = 64 << 10
-"""What may come that says nothing: TLS's own messages, of which each has OpenSSL make new keys. 64
+"""Most input without data: TLS's own messages, each of which makes OpenSSL derive new keys. 64
 KiB of them hold the loop for 50 ms (measured)."""
 
 RECORD_BYTES: Final = 16 << 10
-"""The most that a record may have [RFC 8446 section 5.1]."""
+"""The largest record [RFC 8446 section 5.1]."""
 
 ANSWERS_BYTES: Final = 64 << 10
-"""What may wait of what TLS itself has to say: a certificate chain, or the answers to a peer that
+"""Most unsent messages of TLS itself: a certificate chain, or the answers to a peer that
 changes its keys again and again and reads nothing."""
 
 
@@ -40,13 +40,13 @@ class TlsSocket(Layer):
     """See this file's docstring. Nothing can be sent or received before the handshake is over.
 
     Args:
-        below: A connected, non-blocking socket; taken over, and of no use to anybody else.
-        context: Certificates, and what is wanted of the peer's.
+        below: A connected, non-blocking socket; taken over, and not to be used elsewhere.
+        context: Certificates, and the requirements for the peer's.
         server_side: Whether the peer is the one that has connected.
-        server_hostname: Whose certificate a server has to have; for a client.
+        server_hostname: The host name that a server's certificate must have; for a client.
 
     Raises:
-        ValueError: The host's name is none.
+        ValueError: The host name is invalid.
     """
 
     __slots__ = (
@@ -70,30 +70,30 @@ class TlsSocket(Layer):
             server_side=server_side,
             server_hostname=server_hostname,
         )
-        # What is encrypted and has not been taken by the kernel; the last byte of what was to be
-        # sent, if it is in there.
+        # Encrypted data that the kernel has not taken; the last byte of the data to send, if its
+        # record is among that.
         self._rest = b""
         self._last: int | None = None
-        # Of what comes: whether it has ended, or how it was wrong.
+        # State of the input: whether it has ended, or its fault.
         self._ended = False
         self._fault: OSError | None = None
-        # How much of it has said nothing since something was last said.
+        # Bytes of input since the last data.
         self._quiet = 0
         self._said = False
 
     @property
     def peer_certificate(self) -> dict[str, Any] | None:
-        """What `ssl.SSLSocket.getpeercert` would return; None if the peer has not shown any."""
+        """The result of `ssl.SSLSocket.getpeercert`; None if the peer has shown none."""
         return self._tls.getpeercert() or None
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake as far as can be gone; return whether it is over.
+        """Advance the handshake as far as possible; return whether it is over.
 
-        To be called first, and again when something has come, or `unsent` can be sent.
+        Call it first, and again when input has arrived, or `unsent` data can be sent.
 
         Raises:
-            ssl.SSLError: There can be no agreement; the peer has been told, where TLS can say so.
-            OSError: As the socket has it; the end of the stream, too.
+            ssl.SSLError: The two sides cannot agree; the peer was told, where TLS allows it.
+            OSError: From the socket; also for the end of the stream.
         """
         while True:
             try:
@@ -117,21 +117,21 @@ class TlsSocket(Layer):
 
     @property
     def unsent(self) -> bool:
-        """Whether something waits that has been encrypted."""
+        """Whether encrypted data waits to be sent."""
         return bool(self._rest)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing more will come, and `recv` says so at once."""
+        """Whether no more input will arrive, and `recv` says so at once."""
         return self._ended or self._fault is not None
 
     def recv(self, size: int, /) -> bytes:
-        """Read and decrypt some; b"" when the peer has said that it sends no more.
+        """Read and decrypt some data; b"" when the peer has ended its sending.
 
         Raises:
-            BlockingIOError: Nothing is there of which a record is complete.
-            ssl.SSLError: What came is no TLS, or was changed on its way.
-            OSError: As the socket has it; or the peer says nothing for too long.
+            BlockingIOError: There is no complete record.
+            ssl.SSLError: The input is not TLS, or was changed on its way.
+            OSError: From the socket; or the peer sends no data for too long.
         """
         if self._fault is not None:
             raise self._fault
@@ -139,7 +139,7 @@ class TlsSocket(Layer):
             try:
                 came = self._below.recv(size)
             except BlockingIOError:
-                # What came together with the last of the handshake is all that there is.
+                # Data that arrived with the end of the handshake is all there is.
                 if not self._incoming.pending:
                     raise
             else:
@@ -158,7 +158,7 @@ class TlsSocket(Layer):
         except ssl.SSLZeroReturnError:
             self._ended = True
         except ssl.SSLError as error:
-            # What came before it counts.
+            # Data before the fault still counts.
             self._fault = error
         if self._outgoing.pending:
             try:
@@ -182,11 +182,11 @@ class TlsSocket(Layer):
         """Encrypt and send some of `data`; see rule 1 of this file.
 
         Returns:
-            How many bytes of it have been taken. What has not has to be given again, and first.
+            How many bytes of it have been taken. The rest must be passed again, and first.
 
         Raises:
             BlockingIOError: Nothing of it has been taken.
-            OSError: As the socket has it; or it is not what had to be given.
+            OSError: From the socket; or `data` does not begin with the rest of the last send.
         """
         if self._fault is not None:
             raise ConnectionAbortedError(errno.ECONNABORTED, "TLS has failed")
@@ -214,22 +214,22 @@ class TlsSocket(Layer):
         return taken
 
     def shutdown(self, how: int, /) -> None:
-        """See `Connected.shutdown`; the peer is told by TLS, too, that no more is sent."""
+        """See `Connected.shutdown`; it also ends the sending by TLS."""
         self._say_the_end()
         super().shutdown(how)
 
     def close(self) -> None:
-        """See `Connected.close`; the peer is told that this is the end, if it can be."""
+        """See `Connected.close`; it tells the peer by TLS, if that is possible."""
         if self.fileno() >= 0:
             self._say_the_end()
         super().close()
 
     def _say_the_end(self) -> None:
-        # After a record that is not complete it would be read as a part of that.
+        # After an incomplete record, the message would be read as a part of the record.
         if self._rest or self._said:
             return
         self._said = True
-        # As soon as that is said it waits for the peer to say the same: nobody here does.
+        # After sending its own closure, OpenSSL waits for the peer's: nobody here does.
         with contextlib.suppress(OSError, ValueError):
             try:
                 self._tls.unwrap()
@@ -237,15 +237,13 @@ class TlsSocket(Layer):
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        """Send what TLS itself has to say, after what waits already."""
+        """Send TLS's own messages, after data that waits already."""
         self._rest += self._outgoing.read()
         if self._rest and not self._push() and len(self._rest) > ANSWERS_BYTES:
-            raise ConnectionAbortedError(
-                errno.ECONNABORTED, "it reads nothing of what TLS has to say"
-            )
+            raise ConnectionAbortedError(errno.ECONNABORTED, "it reads none of TLS's own messages")
 
     def _push(self) -> bool:
-        """Send what has been encrypted; return whether the kernel has taken all of it."""
+        """Send encrypted data; return whether the kernel has taken all of it."""
         try:
             sent = self._below.send(self._rest)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Why a client has not come to terms with a server: what was wrong, and what can be done."""
+"""Reasons why a TLS connection to a server failed, with remedies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from ._certificates import said
 
-# X509_V_ERR_*, as openssl/x509_vfy.h has them; Python names none of them.
+# X509_V_ERR_* of openssl/x509_vfy.h; Python has no names for them.
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _OTHER_NAME: Final = 62
@@ -16,7 +16,7 @@ _OTHER_ADDRESS: Final = 64
 _WANTS_A_CERTIFICATE: Final = frozenset(
     {"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"}
 )
-"""What a server says of TLS 1.3, and of 1.2, whom a client has shown no certificate."""
+"""Alerts of a server that requires a client's certificate, with TLS 1.3 and 1.2."""
 
 _DOES_NOT_BELIEVE_OURS: Final = frozenset(
     {
@@ -38,35 +38,35 @@ _NO_TLS: Final = frozenset(
 BROKEN_OFF: Final = (
     "it ended the connection within the TLS handshake; does it speak TLS on that port?"
 )
-"""What to say of a server that has closed the connection before the handshake was over."""
+"""The sentence for a server that closed the connection during the handshake."""
 
 
 def trouble(error: ssl.SSLError) -> str:
-    """Return what is wrong between a client and a server, and what to do about it.
+    """Return the fault between a client and a server, and its remedy.
 
-    The files are called what `Certificates` calls them, and so the options of the commands.
+    The files have the names that `Certificates` gives them, and so the options of the commands.
     """
     why = said(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code in (_OTHER_NAME, _OTHER_ADDRESS):
-            return f"its certificate is another's ({why}); connect to it by a name that it has"
+            return f"its certificate is for another name ({why}); connect by a name that it has"
         if code in (_NOT_YET_VALID, _EXPIRED):
-            return f"its certificate is not of this time ({why}); or this machine's clock is not"
+            return f"its certificate is not valid now ({why}); or this machine's clock is wrong"
         return (
-            f"its certificate is not believed ({why}); say who has signed it: "
+            f"its certificate is not trusted ({why}); give the certificate of its authority: "
             "--tls-ca FILE, Certificates(trusted=FILE)"
         )
     reason = error.reason or ""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return BROKEN_OFF
     if reason in _NO_TLS:
-        return f"what answers speaks no TLS ({why}); is that the port for it?"
+        return f"the server does not speak TLS ({why}); is that its port for TLS?"
     if reason in _WANTS_A_CERTIFICATE:
         return (
-            f"it does not go on with TLS ({why}); it may want a client's certificate: "
+            f"it refuses the TLS handshake ({why}); it may require a client's certificate: "
             "--tls-certificate FILE and --tls-key FILE, Certificates(chain=FILE, key=FILE)"
         )
     if reason in _DOES_NOT_BELIEVE_OURS:
-        return f"it does not believe the client's certificate ({why}); who has to have signed it?"
+        return f"it does not trust the client's certificate ({why}); which authority must sign it?"
     return f"TLS failed ({why})"

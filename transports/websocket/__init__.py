@@ -1,4 +1,4 @@
-"""WebSocket, server side: a sans-I/O layer under any protocol of binary messages, or of a stream.
+"""WebSocket, server side: a sans-I/O layer below any protocol of binary messages or of a stream.
 
 Needs h11 and wsproto, of the extra `relay`.
 """

@@ -1,15 +1,15 @@
-"""Frames, server side [RFC 6455 section 5]: a client's are taken apart, ours are made.
+"""Frames, server side [RFC 6455 section 5]: parses a client's, makes the server's.
 
 Rules of this file:
-1. No garbage makes `FrameReader.receive_data` raise anything but `FrameError`.
-2. How the input was cut into pieces changes neither what comes of it nor the error.
-3. What will be refused is refused at its header; nothing of it is collected.
-4. What is held is at most one incomplete message of `max_message_size` bytes (nothing of a stream),
-   and a header or a control frame that is incomplete.
+1. `FrameReader.receive_data` raises nothing but `FrameError`, whatever the input.
+2. How the input was split into reads changes neither the result nor the error.
+3. A frame is refused at its header; nothing of a refused frame is collected.
+4. The reader holds at most one incomplete message of `max_message_size` bytes (nothing of a
+   stream), and one incomplete header or control frame.
 
-wsproto's own reading of frames takes 10 us for each, however short: a read full of empty pings, or
+wsproto's own reader takes 10 us for each frame, however short: a read full of empty pings, or
 of one-byte fragments, kept the loop for a tenth of a second. Its unmasking of long payloads is the
-best there is in Python, and used. The tests compare all this with wsproto's verdict.
+fastest in Python, and is used here. The tests compare all this with wsproto's verdict.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from wsproto.frame_protocol import CloseReason, XorMaskerSimple
 from .._errors import RemoteProtocolError
 
 FAST_BYTES: Final = 8 << 10
-"""The longest payload that is unmasked as one number: 1.4 us instead of 11 for a frame of 200
-bytes, as much as wsproto's method takes for 8 KiB, half as fast for 64 KiB."""
+"""The longest payload unmasked as one number: 1.4 us instead of 11 for a frame of 200
+bytes; the same as wsproto's method for 8 KiB, half as fast for 64 KiB."""
 
 MAX_CONTROL_BYTES: Final = 125
 """[RFC 6455 section 5.5]."""
@@ -53,10 +53,10 @@ _pack_long_header = struct.Struct(">BBQ").pack
 
 
 class FrameError(RemoteProtocolError):
-    """A fault in what a client sent.
+    """A fault in a client's frames.
 
     Attributes:
-        code: What to close with [RFC 6455 section 7.4.1].
+        code: The code to close with [RFC 6455 section 7.4.1].
     """
 
     def __init__(self, code: CloseReason, message: str) -> None:
@@ -65,16 +65,16 @@ class FrameError(RemoteProtocolError):
 
 
 class FrameReader:
-    """What a client sends after the handshake.
+    """Parses the input after the handshake.
 
     Args:
         max_message_size: The largest message accepted, in bytes. None: there is no such limit, and
-            no message is put together: what has come of one is given away at once.
+            no message is assembled: its parts are passed on at once.
 
     Attributes:
-        ping: What the last ping had in it that was read, for the owner to answer and take out.
-        close_code: The code of the close frame, after which nothing is read; 1005 if there was none
-            in it; None before.
+        ping: The payload of the last ping read; the owner answers it and takes it out.
+        close_code: The code of the close frame, after which nothing is read; 1005 if it had none;
+            None before it.
     """
 
     __slots__ = (
@@ -86,35 +86,35 @@ class FrameReader:
         self.ping: bytes | None = None
         self.close_code: int | None = None
         self._max_message_size = max_message_size
-        # A header or a control frame, as long as it is incomplete.
+        # An incomplete header or control frame.
         self._held: bytes = b""
-        # The message that is not complete, and whether a fragment of it has come that is not the
-        # last: only then may there be a continuation.
+        # The incomplete message, and whether it has begun in fragments: only then may a
+        # continuation come.
         self._message = bytearray()
         self._assembling = False
-        # The frame in the middle of which the input ended: what unmasks it, how much of it has
-        # still to come, and whether it is its message's last.
+        # The frame that the input was cut in: its unmasking state, its remaining bytes, and
+        # whether it is its message's last.
         self._masker: XorMaskerSimple | None = None
         self._left = 0
         self._final = False
 
     @property
     def collected_bytes(self) -> int:
-        """How much of an incomplete message is held."""
+        """Bytes held of an incomplete message."""
         return len(self._message)
 
     def drop(self) -> None:
-        """Let go of what is held; nothing may be read afterwards."""
+        """Release everything held; nothing may be read afterwards."""
         self._held = b""
         self._message = bytearray()
 
     def stream(self) -> None:
-        """Let go of the message that is not complete; put no message together from now on."""
+        """Release the incomplete message; assemble no more messages from now on."""
         self._message = bytearray()
         self._max_message_size = None
 
     def receive_data(self, data: bytes, messages: list[bytes]) -> None:
-        """Take what has been read; append the binary messages that are whole now.
+        """Take data that was read; append the binary messages that are complete now.
 
         Raises:
             FrameError: With the messages before the fault appended.
@@ -153,9 +153,9 @@ class FrameReader:
                 position = start
 
     def _bounds(self, data: bytes, position: int) -> tuple[int, int]:
-        """Return where the payload of a frame begins and ends, once its header has been judged.
+        """Check a frame's header, and return where its payload begins and ends.
 
-        It begins beyond the end of the data if the header is incomplete.
+        If the header is incomplete, the beginning is beyond the end of the data.
         """
         if len(data) - position < 2:
             return len(data) + 1, 0
@@ -194,7 +194,7 @@ class FrameReader:
         return start, start + length
 
     def _judge(self, first: int, second: int) -> None:
-        """Refuse what the first two bytes of a frame tell to be wrong."""
+        """Refuse a frame by its first two bytes."""
         opcode = first & _OPCODE
         if not second & _MASKED:
             fault = "an unmasked frame came; a client must mask all [RFC 6455 section 5.1]"
@@ -224,7 +224,7 @@ class FrameReader:
     def _take_piece(
         self, masker: XorMaskerSimple, data: bytes, position: int, messages: list[bytes]
     ) -> int:
-        """Take what there is of a long frame; return where it ends."""
+        """Take the available part of a long frame; return where it ends."""
         end = min(position + self._left, len(data))
         self._take(masker.process(bytearray(data[position:end])), messages)
         self._left -= end - position
@@ -253,7 +253,7 @@ class FrameReader:
 
 
 def _unmask(data: bytes, start: int, end: int) -> bytes:
-    """Return the payload in these bounds, the masking key before it taken off."""
+    """Return the payload in these bounds, unmasked by the key before it."""
     size = end - start
     keys = data[start - 4 : start] * ((size + 3) >> 2)
     from_bytes = int.from_bytes
@@ -282,7 +282,7 @@ def _close_code(payload: bytes) -> int:
 
 
 def may_be_sent(code: int) -> bool:
-    """Whether a close frame may have this code: one that is registered, or of a range for all.
+    """Whether a close frame may have this code: a registered one, or one of a free range.
 
     1012 to 1014 were registered after RFC 6455.
     """
@@ -295,7 +295,7 @@ def binary_frame(payload: bytes) -> bytes:
 
 
 def binary_header(size: int) -> bytes:
-    """Make what stands before a message of `size` bytes in one frame."""
+    """Make the header of a message of `size` bytes in one frame."""
     if size < _TWO_BYTES:
         return _SHORT_HEADERS[size]
     if size < 1 << 16:
@@ -309,9 +309,9 @@ def pong_frame(payload: bytes) -> bytes:
 
 
 def close_frame(code: int, reason: str = "") -> bytes:
-    """Make a close frame; 1005 stands for one with nothing in it.
+    """Make a close frame; code 1005 makes one without content.
 
-    Of the reason as much goes in as there is room for, and what cannot be encoded goes in as "?":
+    The reason is cut to the space there is, and characters that cannot be encoded become "?":
     it must not keep a connection from being closed.
     """
     payload = b""

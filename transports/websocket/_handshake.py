@@ -1,13 +1,13 @@
 """The opening handshake, server side [RFC 6455 section 4.2]: an HTTP request in, 101 or 4xx out.
 
 Rules of this file:
-1. No garbage makes `receive_data` raise anything but `RefusedError`, which has the HTTP answer.
-2. How the input was cut into pieces changes neither the answer nor what is left over.
-3. What is held is at most `max_size` bytes.
+1. `receive_data` raises nothing but `RefusedError`, which has the HTTP answer, whatever the input.
+2. How the input was split into reads changes neither the answer nor the rest of the input.
+3. The handshake holds at most `max_size` bytes.
 
-h11 reads the request. wsproto's own handshake is not used: it decodes header fields as it finds
-them, and what is not ASCII there ends in `UnicodeDecodeError`; it sets no limit of ours; and it
-drops what came after the request.
+h11 reads the request. wsproto's own handshake is not used: it decodes header fields, and raises
+`UnicodeDecodeError` if they are not ASCII; it does not apply our limit; and it drops the data
+after the request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .._errors import RemoteProtocolError
 from .._origins import may_connect
 
 VERSION: Final = b"13"
-"""The only version there is [RFC 6455 section 4.1]."""
+"""The only version [RFC 6455 section 4.1]."""
 
 NONCE_BYTES: Final = 16
 
@@ -34,14 +34,14 @@ UPGRADE_WANTED: Final = (
     ("Upgrade", "websocket"),
     ("Sec-WebSocket-Version", VERSION.decode()),
 )
-"""What 426 must say [RFC 9110 section 15.5.22], [RFC 6455 section 4.4]."""
+"""Header fields required in a 426 answer [RFC 9110 section 15.5.22], [RFC 6455 section 4.4]."""
 
 
 class RefusedError(RemoteProtocolError):
-    """A handshake that is answered with an HTTP error.
+    """The handshake is answered with an HTTP error.
 
     Attributes:
-        answer: The whole HTTP response; nothing may follow it but the end of the connection.
+        answer: The whole HTTP response; close the connection after it.
     """
 
     def __init__(self, status: HTTPStatus, sentence: str, *headers: tuple[str, str]) -> None:
@@ -54,8 +54,8 @@ class Handshake:
 
     Args:
         max_size: The largest request accepted, in bytes.
-        subprotocol: What is chosen of what the client offers, if it is among that.
-        origins: Whose pages may connect, as browsers name them; none: those of the same host.
+        subprotocol: The subprotocol to choose, if the client offers it.
+        origins: Origins whose web pages may connect, as browsers name them; empty: the same host.
     """
 
     __slots__ = ("_h11", "_max_size", "_origins", "_subprotocol", "_taken")
@@ -63,7 +63,7 @@ class Handshake:
     def __init__(
         self, *, max_size: int, subprotocol: str | None = None, origins: Collection[str] = ()
     ) -> None:
-        # h11 is never given more than this, so that the limit is the same however it comes.
+        # h11 never gets more than this, so that the limit does not depend on the reads.
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=max_size)
         self._max_size = max_size
         self._subprotocol = subprotocol
@@ -71,10 +71,10 @@ class Handshake:
         self._taken = 0
 
     def receive_data(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """Take what has been read.
+        """Take data that was read.
 
         Returns:
-            The answer and what came after the request; None while it is incomplete.
+            The answer, and the data after the request; None while the request is incomplete.
 
         Raises:
             RefusedError: It is not a request for a WebSocket, or not one that can be served.
@@ -82,7 +82,7 @@ class Handshake:
         if not data:
             return None
         if not self._taken and not data[:1].isalpha():
-            # A peer of another protocol, or TLS: it would wait for us, and we for a line's end.
+            # Another protocol, or TLS: the peer would wait for us, and we for a line's end.
             raise RefusedError(
                 HTTPStatus.BAD_REQUEST,
                 f"the connection begins with byte {data[0]:#04x}, which begins no HTTP request; "
@@ -101,18 +101,18 @@ class Handshake:
         return None
 
     def _read(self, data: bytes) -> h11.Request | None:
-        """Let h11 read some data, of which there must be some: nothing would be the end."""
+        """Pass data to h11; it must not be empty, which would mean the end of the stream."""
         self._taken += len(data)
         try:
             self._h11.receive_data(data)
             event = self._h11.next_event()
         except h11.RemoteProtocolError as exc:
-            # h11's error holds itself, by the frame that raised it again, and with it all callers.
+            # A frame in the traceback of h11's error holds the error, and with it all callers.
             exc.__traceback__ = None
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {exc}") from None
         if event is h11.NEED_DATA:
             return None
-        # A server whose peer has not closed gets nothing else first.
+        # For a server, a request is the first event unless the peer has closed.
         assert isinstance(event, h11.Request)
         return event
 
@@ -120,15 +120,15 @@ class Handshake:
 def _accept(request: h11.Request, subprotocol: str | None) -> bytes:
     """Make the answer that switches protocols.
 
-    Whatever else is offered beyond the protocol itself, extensions and other subprotocols, is not
-    taken up, by not being mentioned. Who offers none gets none.
+    The answer does not mention other offers, such as extensions and other subprotocols, and so
+    declines them. A client that offers no subprotocol gets none.
     """
     headers = list(request.headers)
     if request.method != b"GET":
         raise RefusedError(
             HTTPStatus.METHOD_NOT_ALLOWED, "its method must be GET", ("Allow", "GET")
         )
-    # HTTP/1.0 knows no Upgrade [RFC 9110 section 7.8]. h11 has seen to Host.
+    # HTTP/1.0 has no Upgrade [RFC 9110 section 7.8]. h11 has checked Host.
     if request.http_version < b"1.1" or "websocket" not in _tokens(headers, b"upgrade"):
         raise RefusedError(
             HTTPStatus.UPGRADE_REQUIRED,
@@ -151,7 +151,7 @@ def _accept(request: h11.Request, subprotocol: str | None) -> bytes:
         [],
         [b"0"],
     ):
-        # Or it could not be told from the first frames.
+        # A body could not be told from the first frames.
         raise RefusedError(HTTPStatus.BAD_REQUEST, "it must have no body")
     chosen = b""
     if subprotocol is not None and subprotocol in _members(headers, b"sec-websocket-protocol"):
@@ -163,7 +163,7 @@ def _accept(request: h11.Request, subprotocol: str | None) -> bytes:
 
 
 def _check_origin(request: h11.Request, origins: Collection[str]) -> None:
-    """Refuse who comes by a page of somebody else [RFC 6455 section 10.2]."""
+    """Refuse a browser that comes from a page of another origin [RFC 6455 section 10.2]."""
     headers = list(request.headers)
     hosts = [value.decode("latin-1") for value in _values(headers, b"host")]
     for value in _values(headers, b"origin"):
@@ -171,8 +171,8 @@ def _check_origin(request: h11.Request, origins: Collection[str]) -> None:
         if not may_connect(origin, hosts[0] if hosts else None, origins):
             raise RefusedError(
                 HTTPStatus.FORBIDDEN,
-                f"pages of {origin!r:.200} may not connect here; a relay lets them with "
-                "--origin, and by itself those of its own host",
+                f"pages of {origin!r:.200} may not connect here; a relay allows them with "
+                "--origin, and pages of its own host by default",
             )
 
 
@@ -203,7 +203,7 @@ def _is_nonce(key: bytes) -> bool:
 
 
 def _response(status: HTTPStatus, sentence: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    """Make a response that ends its connection, with a sentence for who looks at it."""
+    """Make a response that ends its connection, with a sentence for a person."""
     body = f"{sentence}\n".encode()
     connection = "Upgrade, close" if status is HTTPStatus.UPGRADE_REQUIRED else "close"
     lines = [

@@ -1,4 +1,4 @@
-"""A connection whose stream of bytes is in binary messages of a WebSocket, both ways."""
+"""A connection whose stream of bytes is in binary WebSocket messages, both ways."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ CODES: Final = {
     Ending.CUT: POLICY_VIOLATION,
     Ending.ERROR: INTERNAL_ERROR,
 }
-"""What a connection is closed with [RFC 6455 section 7.4.1]."""
+"""Codes to close a connection with [RFC 6455 section 7.4.1]."""
 
 
 class WebSocketLink(Link):
-    """A connection as any other to a session whose protocol does not mind where messages end.
+    """A connection for sessions whose protocol ignores the boundaries of messages.
 
-    What it receives is what is in the peer's messages, however long these are: nothing is held of
-    one that is not complete. What is sent on `sock` goes out in messages, too. The handshake is
-    answered, and pings are, without the session; nobody owes for that. Who breaks the protocol is
-    at the end of its stream, and `fault` says why.
+    It receives the contents of the peer's messages, however long: nothing of an incomplete one is
+    held. Output on `sock` is sent in messages, too. This class answers the handshake and pings,
+    without the session; nothing is charged for that. When the peer breaks the protocol, its stream
+    ends, and `fault` gives the reason.
 
     Args:
         sock: The accepted socket; taken over.
         peer: The other side's address, for people.
-        subprotocol: What is chosen of the subprotocols that the client offers.
-        origins: Whose pages may connect; none: those of the same host (`may_connect`).
-        touch: Is called for each read, if it is given.
+        subprotocol: The subprotocol to choose, if the client offers it.
+        origins: Origins whose pages may connect; empty: the same host (`may_connect`).
+        touch: Called for each read, if it is given.
     """
 
     __slots__ = ("_messages", "_touch", "_websocket")
@@ -71,18 +71,18 @@ class WebSocketLink(Link):
         self._touch = touch
 
     async def receive(self) -> bytes:
-        """See `Link.receive`: what was in messages, or in as much of them as has come."""
+        """See `Link.receive`: the contents of messages, or of parts that have arrived."""
         websocket = self._websocket
         while not (websocket.closed or websocket.fault):
             data = await super().receive()
             if self._touch is not None:
                 self._touch()
             if not data or self.why is not None:
-                return b""  # what is read of one that has been cut is nobody's any more
+                return b""  # the connection was cut: nobody wants the data any more
             began = perf_counter()
             pieces = websocket.receive_data(data)
             self.took_apart(perf_counter() - began)
-            # Where it cannot be sent to, what it has said still counts; the next read will tell.
+            # If sending fails, the input still counts; the next read will notice.
             with suppress(OSError):
                 self._messages.send_control(websocket.outgoing())
             self.fault = websocket.fault
@@ -94,7 +94,7 @@ class WebSocketLink(Link):
         return b""
 
     async def say_goodbye(self) -> None:
-        """See `Link.say_goodbye`: by a close frame, or the answer to a bad handshake."""
+        """See `Link.say_goodbye`: a close frame, or the answer to a bad handshake."""
         websocket = self._websocket
         self._say_why()
         self.sock.shutdown(socket.SHUT_WR)
@@ -102,14 +102,14 @@ class WebSocketLink(Link):
             websocket.receive_data(data)
 
     def close(self) -> None:
-        """See `Link.close`; says the last word if that has not been said and can be sent."""
+        """See `Link.close`; sends a close frame if none was sent and it is possible."""
         if not self.closed:
             with suppress(OSError):
                 self._say_why()
         super().close()
 
     def _say_why(self) -> None:
-        # Within a message it would be a part of that.
+        # Within a message, the frame would be a part of that.
         if self._messages.between_messages:
             last_word = self._websocket.close(CODES[self.ending], self.why or "")
             self._messages.send_control(last_word)

@@ -1,17 +1,16 @@
-"""A socket of which all that is sent goes out in binary messages [RFC 6455 section 5].
+"""A socket whose output is sent in binary messages [RFC 6455 section 5].
 
-For a protocol that is a stream of bytes to its ends, wherever messages begin and end (MQTT 3.1.1,
-section 6). Who sends does so as over any non-blocking socket: each `send` says how much of what it
-was given has been taken, and what has not is given again.
+For a protocol that is a stream of bytes, wherever messages begin and end (MQTT 3.1.1, section 6).
+It is used like any non-blocking socket: each `send` returns how many bytes it has taken, and the
+caller passes the rest again.
 
 Rules of this file:
-1. A message has as many bytes as there were to be sent when it began, at most `MESSAGE_BYTES`.
-   Those come before anything else, out of whatever is given later: of what has been taken nothing
-   is given again.
-2. A control frame goes out between two messages; of those that wait for that, the last.
-3. What waits here is at most the rest of a header or of a control frame that has begun, and one
-   control frame (or the answer to a handshake, with a pong): 400 bytes, for which nobody owes. A
-   peer that does not read cannot make them more.
+1. A message has as many bytes as there were to send when it began, at most `MESSAGE_BYTES`. Those
+   are the first bytes of later sends: bytes that were taken are not passed again.
+2. A control frame is sent between two messages; of several that wait, the last.
+3. This object buffers at most the rest of a header or of a control frame that has begun, and one
+   control frame (or the answer to a handshake, with a pong): 400 bytes, which are charged to
+   nobody. A peer that does not read cannot make them more.
 """
 
 from __future__ import annotations
@@ -26,42 +25,42 @@ if TYPE_CHECKING:
     from .._layer import Connected
 
 MESSAGE_BYTES: Final = 16 << 10
-"""The most that goes into one message. Who takes whole messages only, as a browser's script does,
-should not have to wait for much on a slow line: at 100 kB a second a sixth of a second."""
+"""The largest message. A peer that takes whole messages only, such as a browser's script, should
+not wait long on a slow line: at 100 kB a second, a sixth of a second."""
 
 
 class MessageSocket(Layer):
     """See this file's docstring.
 
     Args:
-        below: A connected, non-blocking socket; taken over, and of no use to anybody else.
+        below: A connected, non-blocking socket; taken over, and not to be used elsewhere.
     """
 
     __slots__ = ("_begun", "_control", "_left")
 
     def __init__(self, below: Connected) -> None:
         super().__init__(below)
-        # What goes out before anything else: the rest of a control frame, or of a header.
+        # To be sent before anything else: the rest of a control frame, or of a header.
         self._begun = b""
-        # How much of the message that has begun has still to be given.
+        # Bytes that the message that has begun still needs.
         self._left = 0
-        # What goes out before the next message begins.
+        # To be sent before the next message begins.
         self._control = b""
 
     @property
     def between_messages(self) -> bool:
-        """Whether nothing has begun that is not complete."""
+        """Whether no message or frame is incomplete."""
         return not (self._left or self._begun)
 
     def send(self, data: Any, /) -> int:
-        """Send some of `data`, in a message that has begun or in messages of its own.
+        """Send some of `data`, in the message that has begun or in new messages.
 
         Returns:
             How many bytes of it have been taken.
 
         Raises:
             BlockingIOError: Nothing of it has been taken.
-            OSError: As the socket has it.
+            OSError: From the socket.
         """
         size = len(data)
         if size <= MESSAGE_BYTES:
@@ -107,12 +106,12 @@ class MessageSocket(Layer):
         return taken
 
     def send_control(self, frame: bytes = b"") -> None:
-        """Send a control frame as soon as it may be, in place of one that waits; or try again.
+        """Send a control frame as soon as possible, in place of one that waits; or try again.
 
-        What cannot go out now does with the next message, or the next time that this is called.
+        A frame that cannot be sent now is sent with the next message, or at the next call.
 
         Raises:
-            OSError: As the socket has it, but for BlockingIOError.
+            OSError: From the socket, except for BlockingIOError.
         """
         if frame:
             self._control = frame
@@ -124,7 +123,7 @@ class MessageSocket(Layer):
                 self._note_control(self._below.send(waiting))
 
     def _note_control(self, sent: int) -> None:
-        """Note that so much has been sent of what waits between two messages."""
+        """Note that `sent` bytes of the frame between two messages were sent."""
         begun = len(self._begun)
         if sent > begun:
             self._begun, self._control = self._control[sent - begun :], b""

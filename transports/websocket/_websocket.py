@@ -1,15 +1,15 @@
-"""One WebSocket connection, server side [RFC 6455]: bytes in, whole binary messages out.
+"""One WebSocket connection, server side [RFC 6455]: bytes in, complete binary messages out.
 
 Rules of this file:
-1. No garbage makes `receive_data` raise anything; what is wrong is in `fault`, and what came before
-   it still counts.
-2. How the input was cut into pieces changes neither the messages nor the fault.
-3. What waits to be sent is at most the handshake's answer and one pong, 127 bytes; what is held of
-   the input is bounded as `_handshake.py` and `_frames.py` say.
+1. `receive_data` never raises, whatever the input; a fault is in `fault`, and the messages before
+   it still count.
+2. How the input was split into reads changes neither the messages nor the fault.
+3. Unsent output is at most the handshake's answer and one pong, 127 bytes; `_handshake.py` and
+   `_frames.py` bound the input held.
 
     HANDSHAKE --a valid request--> established --the peer's close frame--> closed
-    HANDSHAKE, established --> fault (nothing more is taken in)
-    `close` has our last word in any of these, once
+    HANDSHAKE, established --> fault (no more input is taken)
+    `close` returns our last frame in any of these, once
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ GOING_AWAY: Final = 1001
 PROTOCOL_ERROR: Final = 1002
 POLICY_VIOLATION: Final = 1008
 INTERNAL_ERROR: Final = 1011
-"""What a connection is closed with [RFC 6455 section 7.4.1]."""
+"""Code to close a connection with [RFC 6455 section 7.4.1]."""
 
 
 class WebSocket:
     """The server side of one connection. No I/O.
 
-    What its session does:
+    Its session does this:
 
         read:   messages = ws.receive_data(data)
                 send ws.outgoing(), if there is any
-                handle the messages; what it has to say goes out as `WebSocket.frame(...)`
+                handle the messages; send its own as `WebSocket.frame(...)`
                 if ws.fault is not None or ws.closed: stop reading
         end:    send ws.close(...), whatever ended it: it is the HTTP error of a refused handshake,
                 the answer to the peer's close frame, or a close frame of our own; nothing after it;
                 shut down the sending side; go on reading until `closed`, or the end of the stream,
-                or a second has passed: closed with input unread, the kernel would drop what the
-                peer has not taken yet. Some clients never close first (trio-websocket's).
+                or a second has passed: closed with input unread, the kernel would drop output that
+                the peer has not taken yet. Some clients never close first (trio-websocket's).
 
-    Frames may be sent only once `established`; how long that may take is the session's to see to.
-    Messages are to be dealt with before more is read: a read of 64 KiB can have 10,000 of them. All
-    that is sent is charged to somebody, pongs too; but while the connection takes nothing,
-    `outgoing` may be left alone, and what waits there does not grow.
+    Frames may be sent only once `established`; the session limits the time that this may take.
+    Handle messages before reading more: a read of 64 KiB can have 10,000 of them. All output is
+    charged to an account, including pongs; but while the connection takes nothing, `outgoing` may
+    be left alone, and unsent output does not grow.
 
-    Any path is served. No extension is chosen, permessage-deflate neither, and no subprotocol but
-    the one that is given here (a browser's script must ask for no other). Scripts on web pages may
+    Any path is served. No extension is chosen, not even permessage-deflate, and no subprotocol but
+    the one given here (a browser's script must ask for no other). Scripts on web pages may
     connect if `origins` has the page's, or else if it is of the same host. There is no TLS.
 
     Args:
-        max_message_size: The largest message accepted, in bytes. None: messages are of any size,
-            since they are taken as a stream, piece by piece as it comes, of which nothing is held.
+        max_message_size: The largest message accepted, in bytes. None: messages are of any size:
+            they are taken as a stream, piece by piece, and none is held.
         max_handshake_size: The largest HTTP request accepted, in bytes.
-        subprotocol: What is chosen of the subprotocols that the client offers, if it is among them.
-        origins: Whose pages may connect, as browsers name them in `Origin`, in lower case; none:
-            those of the same host (`may_connect`); `*`: anybody's. Who does not say where it comes
-            from is no page's script, and may.
+        subprotocol: The subprotocol to choose, if the client offers it.
+        origins: Origins whose pages may connect, as browsers name them in `Origin`, in lower case;
+            empty: the same host (`may_connect`); `*`: any. A client without an origin is not a
+            page's script, and may connect.
 
     Attributes:
         established: Whether the opening handshake has succeeded. It stays so.
-        closed: Whether the peer has sent its close frame: nothing more comes.
+        closed: Whether the peer has sent its close frame: no more input follows.
         fault: How the peer broke the protocol, for the session to raise once it has handled the
-            messages that came before; nothing more comes.
+            messages before it; no more input is taken.
     """
 
     frame = staticmethod(binary_frame)
-    """Make the bytes of one binary message to the peer; may be framed once for several peers."""
+    """Make the bytes of one binary message to the peer; several peers may share them."""
 
     __slots__ = (
         "_answer",
@@ -101,9 +101,9 @@ class WebSocket:
             max_size=max_handshake_size, subprotocol=subprotocol, origins=origins
         )
         self._reader = FrameReader(max_message_size)
-        # The handshake's, until it is taken out.
+        # The handshake's answer, until it is taken out.
         self._answer = b""
-        # What `close` is to say when that is not for this side to choose.
+        # The result of `close` if this side has no choice.
         self._last_word = b""
         self._said = False
 
@@ -119,13 +119,14 @@ class WebSocket:
         return f"<WebSocket {state}, {self._reader.collected_bytes} bytes of a message>"
 
     def receive_data(self, data: bytes) -> list[bytes]:
-        """Take what has been read from the peer.
+        """Take data that was read from the peer.
 
-        Never raises; look at `fault` and `closed` afterwards. When this side has closed already,
+        Never raises; check `fault` and `closed` afterwards. When this side has closed already,
         messages are dropped and only the peer's close frame is looked for.
 
         Returns:
-            The binary messages that are whole now, in order; or what there is of the stream.
+            The binary messages that are complete now, in order; or the available part of the
+            stream.
         """
         messages: list[bytes] = []
         if self.fault is not None or self.closed or (self._said and not self.established):
@@ -146,28 +147,28 @@ class WebSocket:
             self._fail(exc, close_frame(exc.code, str(exc)))
         if reader.close_code is not None:
             self.closed = True
-            # The reason is not sent back: it is the peer's to give.
+            # The answer does not repeat the reason.
             self._last_word = close_frame(reader.close_code)
         return [] if self._said else messages
 
     @property
     def collected_bytes(self) -> int:
-        """How much of an incomplete message is held."""
+        """Bytes held of an incomplete message."""
         return self._reader.collected_bytes
 
     def drop(self) -> None:
-        """Let go of a message that is not complete, and hold nothing of what comes after it."""
+        """Release an incomplete message, and hold nothing of later ones."""
         self._reader.stream()
 
     @property
     def close_code(self) -> int | None:
-        """The code of the peer's close frame: 1005 if it had none; None as long as none came."""
+        """The code of the peer's close frame: 1005 if it had none; None before it."""
         return self._reader.close_code
 
     def outgoing(self) -> bytes:
-        """Take out what must be sent without being asked for: the handshake's answer, a pong.
+        """Take out automatic output: the handshake's answer, a pong.
 
-        Of several pings since the last call only the last is answered, as [RFC 6455 section 5.5.3]
+        Only the last of several pings since the last call is answered, as [RFC 6455 section 5.5.3]
         allows: a peer that sends pings and does not read makes nothing grow.
         """
         reader = self._reader
@@ -181,15 +182,15 @@ class WebSocket:
         return out
 
     def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> bytes:
-        """Take out the last that is to be sent, b"" if it has been taken already.
+        """Take out the last output, b"" if it was taken already.
 
-        That is what `outgoing` would say, and then: for a `fault`, the close frame that names it or
+        It is the output of `outgoing`, and then: for a `fault`, the close frame that names it or
         the HTTP error; for the peer's close frame, the same code in answer; during the handshake,
         nothing; otherwise, our own close frame.
 
         Args:
-            code: Why, where it is for this side to say [RFC 6455 section 7.4].
-            reason: The same for people; what is over 123 bytes of UTF-8 is cut off.
+            code: The reason, if this side chooses it [RFC 6455 section 7.4].
+            reason: The same for people; it is cut to 123 bytes of UTF-8.
 
         Raises:
             LocalProtocolError: The code is not one that may be sent.
@@ -205,7 +206,7 @@ class WebSocket:
         return out + self._last_word
 
     def _fail(self, fault: RemoteProtocolError, last_word: bytes) -> None:
-        # Where it was raised leads back here: kept, only the garbage collector could free this.
+        # Its traceback leads back here: otherwise only the garbage collector frees this object.
         fault.__traceback__ = fault.__context__ = fault.__cause__ = None
         self.fault = fault
         self._last_word = last_word

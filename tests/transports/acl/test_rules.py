@@ -45,7 +45,7 @@ def test_a_file_is_read_as_mosquitto_reads_it() -> None:
     ("line", "error"),
     [
         ("topic", "there is no topic behind topic; write one, or remove the line"),
-        ("topic read", "for a topic that is called so: topic readwrite read"),
+        ("topic read", "for a topic with that name: topic readwrite read"),
         ("pattern deny ", "there is no topic behind pattern deny"),
         ("topic my topic", "'my' is not read, write, readwrite or deny"),
         ("topic Read a", "'Read' is not read"),

@@ -70,7 +70,7 @@ def test_what_older_versions_have_written_is_read() -> None:
 def test_properties_that_are_cut_off_are_none() -> None:
     header, _ = encode(Message(1, Publication("a", b"", properties=b"12345"), 1, True, 0.0))
     for end in range(len(header) - 9, len(header)):
-        with pytest.raises(UnstorableError, match="message 1 has a header that is none"):
+        with pytest.raises(UnstorableError, match="message 1 has a malformed header"):
             decode(1, header[:end], b"")
 
 

@@ -353,7 +353,7 @@ async def test_messages_of_another_version_are_passed_over(
         await until(lambda: heard.done)
         assert await Taker(queue).take(2) == [b"first", b"third"]
         await until(lambda: len(queue) == 0)
-    assert log_of(caplog, "message 2 has a header that is none")
+    assert log_of(caplog, "message 2 has a malformed header")
 
 
 async def test_shelves_in_ram_do_the_same_for_as_long_as_they_last() -> None:

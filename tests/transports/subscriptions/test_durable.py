@@ -168,7 +168,7 @@ async def test_what_the_store_has_lost_is_a_loss_that_is_said(
             changes = store.begin()
             changes.done(store.queues["subscription/s"].id, 0, 100)
             store.commit(changes)
-            with pytest.raises(DataLossError, match=r"messages from 1 on .* not in the store"):
+            with pytest.raises(DataLossError, match=r"from 1 on .* missing from the store"):
                 await blocking(values, reader, 1, 3)
             assert log_of(caplog, "clearfunds store verify")
             await blocking(reader.ack, 3)  # and it can go on behind them

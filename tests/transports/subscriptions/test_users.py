@@ -383,7 +383,7 @@ async def test_what_is_nobodys_is_for_the_operator_to_give(tmp_path: Path) -> No
         job = await attach(relay, "payments", Access(), durable=True)
         (await write(relay, "job", Access())).close()
         job.close()
-    refused = "made before this relay asked .*--range-owner"
+    refused = "made before this relay authenticated .*--range-owner"
     async with running(listen=LISTEN, passwords=QUICK, store=store) as relay:
         for user in ("anna", "bert"):
             with pytest.raises(RefusedError, match=refused):
@@ -407,7 +407,7 @@ async def test_one_user_has_so_many_names_and_leaves_the_others_theirs() -> None
             await attach(relay, "c", anna)
         there += [await attach(relay, "c", bert), await attach(relay, "a", anna)]
         there_too = [await write(relay, name, anna) for name in "ab"]
-        with pytest.raises(RefusedError, match="a writer that is not needed any more"):
+        with pytest.raises(RefusedError, match="drop a writer that is no longer needed"):
             await write(relay, "c", anna)
         for reader in there:
             reader.close()

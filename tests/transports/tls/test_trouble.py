@@ -56,7 +56,7 @@ def test_a_certificate_of_another_time(papers: Papers) -> None:
     chain = papers.folder / "old.pem"
     leaf.private_key_and_cert_chain_pem.write_to_path(chain)
     said = told(Certificates(chain=chain), papers.for_client())
-    assert said.startswith("its certificate is not of this time (certificate verify failed: ")
+    assert said.startswith("its certificate is not valid now (certificate verify failed: ")
     assert "expired" in said
 
 
@@ -65,18 +65,18 @@ def test_a_certificate_of_another_name_and_of_nobody_who_is_known(
 ) -> None:
     for host in ("example.com", "127.0.0.9"):
         said = told(papers.for_server(), papers.for_client(), host)
-        assert said.startswith("its certificate is another's (")
+        assert said.startswith("its certificate is for another name (")
         assert host in said
     said = told(papers.for_server(), papers_in(tmp_path / "other").for_client())
-    assert said.startswith("its certificate is not believed (")
+    assert said.startswith("its certificate is not trusted (")
 
 
 def test_a_client_that_is_not_believed(papers: Papers, tmp_path: Path) -> None:
     stranger = papers_in(tmp_path / "other").for_client("stranger")
     client = attrs.evolve(stranger, trusted=papers.trusted)
     said = told(papers.for_server(asks=True), client)
-    assert said.startswith("it does not believe the client's certificate (")
-    assert "may want a client's certificate" in told(
+    assert said.startswith("it does not trust the client's certificate (")
+    assert "may require a client's certificate" in told(
         papers.for_server(asks=True), papers.for_client()
     )
 
