@@ -35,18 +35,18 @@ class CreditCollector(Collector):
         seen = self._scheme.statistics()
         states = GaugeMetricFamily(
             "clearfunds_credit_processes",
-            "Those who send and are sent messages, by kind and state: flow is blocked, or come to "
-            "be a moment ago, as RabbitMQ shows it.",
+            "Processes by kind and state: flow is blocked, or was a moment ago, as RabbitMQ shows "
+            "it.",
             labels=["process", "state"],
         )
         blocked = GaugeMetricFamily(
             "clearfunds_credit_blocked_processes",
-            "Those that are blocked now: somebody has no credit left for them.",
+            "Processes that are blocked now: a receiver has no credit left for them.",
             labels=["process"],
         )
         deferred = GaugeMetricFamily(
             "clearfunds_credit_deferred_grants",
-            "Grants that are held back by who is blocked.",
+            "Grants that blocked processes hold back.",
             labels=["process"],
         )
         families = {
@@ -55,17 +55,17 @@ class CreditCollector(Collector):
             ),
             "overdrawn": CounterMetricFamily(
                 "clearfunds_credit_overdrawn_messages",
-                "Messages that they have sent without credit.",
+                "Messages that they sent without credit.",
                 labels=["process"],
             ),
             "blocks": CounterMetricFamily(
                 "clearfunds_credit_blocks",
-                "How often they came to be blocked, however shortly.",
+                "Times that they became blocked, however briefly.",
                 labels=["process"],
             ),
             "seconds": CounterMetricFamily(
                 "clearfunds_credit_blocked_seconds",
-                "Seconds that they were blocked, those that go on included.",
+                "Seconds that they were blocked, including present blocks.",
                 labels=["process"],
             ),
         }

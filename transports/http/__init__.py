@@ -1,6 +1,6 @@
 """The relay's pages: a small HTTP/1.1 server, metrics, health and the ledger.
 
-Needs h11, of the extra `relay`; nothing else in the package imports this folder.
+Needs h11, of the extra `relay`; no other part of the package imports this folder.
 """
 
 from ._access import Access as Access

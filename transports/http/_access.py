@@ -1,11 +1,11 @@
-"""Who may look at the pages, and by what name a browser may know them.
+"""Access to the pages: authentication, and the host names that a browser may use.
 
-1. `Access.open_pages` are for everybody. They say that the relay is there, and nothing of anybody.
-2. All others are for those who have a token or a password, if there are any: as `Authorization:
-   Bearer TOKEN`, or as `Basic` with a user's name and password, or with any name and a token, which
-   is how a browser can give one.
-3. A page on the Web may have a browser that can connect read what is here, under a name of its own
-   (DNS rebinding, see `_hosts.py`). So the name by which the browser came has to be this machine's,
+1. `Access.open_pages` are for everybody. They say that the relay is alive, and nothing about peers.
+2. All others require a token or a password, if there are any: as `Authorization: Bearer TOKEN`, or
+   as `Basic` with a user's name and password, or with any name and a token: a browser can send
+   only that.
+3. A web page may make a browser that can connect read these pages, under a name of its own
+   (DNS rebinding, see `_hosts.py`). So the name in the browser's request has to be this machine's,
    or one of `Access.hosts`.
 """
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from ..mqtt._passwords import Authenticator
 
 OPEN_PAGES: Final = frozenset({"/healthz", "/readyz"})
-"""What a probe asks for, which has no secret to give."""
+"""Pages for probes, which have no secret to send."""
 
 ANY_HOST: Final = "*"
 """Stands for every name."""
 
 NOBODY: Final = "-"
-"""The user, where nobody is asked."""
+"""The user, where no authentication is required."""
 
 TOKEN: Final = "token"
-"""The user who has given a token; it is not known who has it."""
+"""The user of a token, whose holder is unknown."""
 
 REMEMBERED_MAX: Final = 64
-"""Passwords that were right, which need not be hashed again."""
+"""Right passwords that need no second hashing."""
 
 _CHALLENGES: Final = (
     ("WWW-Authenticate", 'Basic realm="clearfunds", charset="UTF-8"'),
@@ -54,12 +54,12 @@ _CHALLENGES: Final = (
 
 @attrs.frozen
 class Verdict:
-    """What has become of a request, before any page has seen it."""
+    """The result of checking a request, before any page has seen it."""
 
     user: str
-    """Who asks; `NOBODY` if that is not known, or does not matter."""
+    """The user; `NOBODY` if it is unknown, or does not matter."""
     refusal: Response | None = None
-    """What it is answered with, if not with a page."""
+    """The answer, if it is not a page."""
 
 
 def _names(given: Iterable[str]) -> frozenset[str]:
@@ -68,17 +68,17 @@ def _names(given: Iterable[str]) -> frozenset[str]:
 
 @attrs.define(kw_only=True, eq=False)
 class Access:
-    """See this file's docstring. For the pages of one server."""
+    """The rules of this file's docstring, for the pages of one server."""
 
     tokens: BearerTokens | None = None
-    """Of which one is enough."""
+    """Valid tokens; any one is enough."""
     passwords: Authenticator | None = attrs.field(default=None, repr=False)
-    """Who knows the passwords of users."""
+    """Checks the passwords of users."""
     hosts: frozenset[str] = attrs.field(factory=frozenset[str], converter=_names)
-    """Names, without a port, by which the pages may be asked for; `*`: by any. This machine's own
-    name and `localhost` are always among them."""
+    """Host names, without a port, that requests may use; `*`: any. This machine's own name and
+    `localhost` are always among them."""
     open_pages: frozenset[str] = OPEN_PAGES
-    """Pages that are for everybody, by whatever name."""
+    """Pages for everybody, by any host name."""
     _attempts: Attempts = attrs.field(factory=Attempts, init=False)
     _remembered: OrderedDict[bytes, str] = attrs.field(
         factory=OrderedDict[bytes, str], init=False, repr=False
@@ -90,13 +90,13 @@ class Access:
 
     @property
     def asks(self) -> bool:
-        """Whether anything is asked for."""
+        """Whether authentication is required."""
         return self.tokens is not None or self.passwords is not None
 
     async def judge(self, request: Request, address: str) -> Verdict:
-        """Say who asks for a page, and whether he gets it.
+        """Return the user who asks for a page, and whether access is granted.
 
-        Where a password has to be hashed that is done in a thread, one at a time.
+        A password is hashed in a thread, one at a time.
         """
         if request.path in self.open_pages:
             return Verdict(NOBODY)
@@ -146,7 +146,7 @@ class Access:
         passwords = self.passwords
         if passwords is None or not user:
             return False
-        # An authenticator that does not say when its passwords change is asked each time.
+        # An authenticator without a generation, which counts changes, is asked each time.
         generation = getattr(passwords, "generation", None)
         known_as = hmac.digest(self._key, b"%d " % (generation or 0) + given, sha256)
         if generation is not None and known_as in self._remembered:
@@ -175,7 +175,7 @@ def _unauthorized(sentence: str) -> Response:
 
 
 def _user_and_password(credentials: bytes) -> tuple[str, bytes]:
-    """Take the credentials of `Basic` apart [RFC 7617]; ("", b"") if they are none."""
+    """Parse the credentials of `Basic` [RFC 7617]; ("", b"") if they are malformed."""
     try:
         user, colon, password = base64.b64decode(credentials, validate=True).partition(b":")
         return (user.decode(), password) if colon else ("", b"")

@@ -1,4 +1,4 @@
-"""How often one address may be wrong about a token or a password."""
+"""A limit on wrong tokens and passwords from one address."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import trio
 from .._addresses import network
 
 BURST: Final = 10
-"""So many times at once: a browser's tabs, or a person who tries all passwords that he has."""
+"""Attempts at once: a browser's tabs, or a person who tries all their passwords."""
 
 PER_SECOND: Final = 0.5
-"""Afterwards so often. With a password of eight random letters that takes some thousand years."""
+"""Attempts a second after that: eight random letters would take some thousand years."""
 
 ADDRESSES_MAX: Final = 1024
-"""Of the addresses that were wrong lately; those that have not been for longest are forgotten."""
+"""Addresses remembered; the ones whose last error is the longest ago are forgotten."""
 
 
 class Attempts:
-    """Counts by address; of IPv6 by /64, which is what one subscriber has."""
+    """Counts by address; of IPv6 by /64, the share of one subscriber."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return of how many addresses something is known."""
+        """Return the number of addresses remembered."""
         return len(self._left)
 
     def seconds_to_wait(self, address: str) -> int:
-        """Return for how long an address has had its attempts, in whole seconds; 0 if it has not.
+        """Return how long an address has to wait, in whole seconds; 0 if it may try now.
 
-        A checkpoint is not executed.
+        No checkpoint is executed.
         """
         left = self._now(network(address))
         return 0 if left >= 1 else math.ceil((1 - left) / PER_SECOND)
 
     def failed(self, address: str) -> None:
-        """Note that it was wrong once more."""
+        """Note a wrong attempt."""
         where = network(address)
         self._left[where] = self._now(where) - 1, trio.current_time()
         self._left.move_to_end(where)

@@ -1,19 +1,19 @@
-"""The audit, in steps: `Ledger.audit` for a relay that has no time to stand still.
+"""The audit, in steps: `Ledger.audit` for a relay that cannot pause.
 
 `Ledger.discrepancies` looks at everything at one instant, and holds the loop for more than a
-microsecond for each loan. Here the same books are walked with pauses, in which they go on moving;
-so an account is judged only if it did not move between the beginning of the walk and its
-judgement:
+microsecond for each loan. This module walks the same books with pauses, during which debts go on
+changing. So an account is judged only if it did not change between the beginning of the walk and
+its judgement:
 
-1. Its marks (what it ever borrowed, what it owes) are the same then as they were at the beginning.
-   Borrowing only ever raises the first, so nothing was borrowed; and nothing was repaid, or it
-   would owe less.
-2. An account with children is judged only if no account moved at all, because what its children
-   borrow and repay may cancel out in its marks.
-3. A loan may go from one holder to another and be met twice, or not at all. So what does not
-   balance is looked at again, and told of only if each look finds the same.
+1. Its marks (the sum it ever borrowed, its debt) are the same as at the beginning. Borrowing only
+   ever raises the first, so nothing was borrowed; and nothing was repaid, or the debt would be
+   lower.
+2. An account with children is judged only if no account changed at all, because borrowing and
+   repayments of its children may cancel out in its marks.
+3. A loan may move from one holder to another and be counted twice, or not at all. So a discrepancy
+   is checked again, and reported only if each look finds the same.
 
-A ledger small enough is walked without a pause, and then all of it is judged.
+A small ledger is walked without a pause, and then all of it is judged.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from ._cooperative import Pace
 
 LOOKS: Final = 3
-# How often the same discrepancy must be seen, where looking took time.
+# Times that a discrepancy must be found, if looking took time.
 
 DISCREPANCIES_MAX: Final = 100
-# Sentences told; a broken relay has one for each account.
+# Most sentences; a broken relay has one for each account.
 
 
 @attrs.frozen
@@ -41,24 +41,24 @@ class AuditResult:
     """Whether the books balance, as far as they could be judged."""
 
     discrepancies: tuple[str, ...]
-    """A sentence for each thing that is wrong; at most a hundred, and how many more there are."""
+    """A sentence for each fault; at most a hundred, and the number of others."""
     judged: int
-    """Accounts whose debt was compared with what holders hold of it."""
+    """Accounts whose debt was compared with their holders' loans."""
     moving: int
-    """Accounts that were borrowing and repaying too busily for that."""
+    """Accounts that borrowed and repaid too busily for that."""
 
     @property
     def balanced(self) -> bool:
-        """Whether nothing wrong was found."""
+        """Whether no fault was found."""
         return not self.discrepancies
 
 
 async def audit(ledger: Ledger, pace: Pace) -> AuditResult:
-    """Walk the books in steps and say what is wrong with them.
+    """Walk the books in steps and describe their faults.
 
-    On cancellation nothing has changed, but that leaked loans found on the way are repaid.
+    On cancellation nothing has changed, except that leaked loans found on the way are repaid.
     """
-    # A stretch of its own: the totals must be read in one, however many accounts there are.
+    # A new stretch: the totals must be read in one, however many accounts there are.
     await pace.pause()
     look = _Look(ledger)
     await look.walk(pace)
@@ -81,7 +81,7 @@ class _Look:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        # Two dictionaries of numbers rather than one of pairs: see `Everybody`.
+        # Two dictionaries of numbers instead of one of pairs: see `Everybody`.
         self._items: dict[Account, int] = {}
         self._bytes: dict[Account, int] = {}
         self.found: list[str] = []
@@ -92,7 +92,7 @@ class _Look:
     async def walk(self, pace: Pace) -> None:
         ledger = self._ledger
         pauses = pace.pauses
-        # What the garbage collector found is owed and held by nobody until it is drained.
+        # Loans that the garbage collector found are owed and held by nobody until drained.
         ledger.drain()
         self._compare_totals()
         marks: dict[Account, tuple[int, int, int, int]] = {}
@@ -101,12 +101,12 @@ class _Look:
                 await pace.breathe()
             marks[account] = _marks(account)
         await self._count_held(pace)
-        # What accounts owe for themselves is owed by their ancestors too (rule 13).
+        # Ancestors owe their descendants' debts, too (rule 13).
         own_bytes = dict(self._bytes)
         for number, (account, items) in enumerate(list(self._items.items())):
             if not number % BREATH_EVERY:
                 await pace.breathe()
-            # An ancestor may have loans of its own, so the amounts are those of before this loop.
+            # An ancestor may have loans of its own, so use the amounts from before this loop.
             for ancestor in account.chain[1:]:
                 self._add(ancestor, items, own_bytes[account])
         await self._judge(marks, pace)

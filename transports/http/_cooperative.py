@@ -1,9 +1,9 @@
-"""Long work in short stretches, so that the relay goes on meanwhile.
+"""Long work in short stretches, so that the relay continues meanwhile.
 
-A stretch is as long as what others did since the one before it, within bounds. A page of two
+A stretch is as long as other tasks took since the one before it, within bounds. A page of two
 hundred stretches of a fixed length takes two hundred turns of the loop: half a second while the
-relay is quiet, half a minute when many publish and each turn takes 0.1 s: when people want to look.
-In this way it takes about twice as long as by itself, and what others do at most twice as long.
+relay is quiet, half a minute when many clients publish and each turn takes 0.1 s: just when people
+want to look. In this way a page takes about twice its own time, and other work at most twice.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from typing import Final
 import trio
 
 STRETCH_SECONDS: Final = 0.001
-# A fifth of the 5 ms that no page may hold the loop for while there is little else: pages are made
-# side by side, and the relay may be slower than the machine this was measured on.
+# A fifth of the 5 ms for which a page may hold the loop when there is little else: several pages
+# run at once, and the relay may be slower than the machine this was measured on.
 
 STRETCH_SECONDS_MAX: Final = 0.01
-# Of all pages together, in a turn of the loop in which others take as long: a fifth of the 50 ms
-# that a message may take then.
+# Of all pages together, in a turn of the loop in which other tasks take as long: a fifth of the
+# 50 ms that a message may take then.
 
 
 class Pace:
-    """Tells a long piece of work when to let others go on.
+    """Tells a long piece of work when to let other tasks run.
 
-    By time and not by number, because what a step costs depends on the machine and on the ledger.
+    By time and not by number, because the cost of a step depends on the machine and the ledger.
 
     Attributes:
-        pauses: How often others were let go on. What was read without a pause in between was read
-            at one instant.
+        pauses: The number of pauses. Everything read between two pauses was read at one instant.
     """
 
     __slots__ = ("_began", "_busy", "_others", "_since", "_until", "pauses")
 
     _all_seconds = 0.0
-    """What the stretches of all of them have taken so far."""
+    """The total time of stretches so far, of all of these objects."""
 
     def __init__(self) -> None:
         self.pauses = 0
@@ -45,7 +44,7 @@ class Pace:
 
     @property
     def busy_seconds(self) -> float:
-        """CPU time of all stretches so far, without what others did in the pauses."""
+        """CPU time of all stretches so far, without other tasks in the pauses."""
         return self._busy + thread_time() - self._began
 
     async def breathe(self) -> None:
@@ -63,7 +62,7 @@ class Pace:
         await trio.lowlevel.checkpoint()
         pages = Pace._all_seconds - pages
         others = perf_counter() - now - pages
-        # Trio runs what is due in any order: others may come twice in a pause, and not in the next.
+        # Trio runs due tasks in any order: others may run twice in a pause, and not in the next.
         usual = (others + self._others) / 2
         self._others = others
         self._begin(max(STRETCH_SECONDS, min(usual, STRETCH_SECONDS_MAX - pages)))

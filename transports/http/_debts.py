@@ -1,4 +1,4 @@
-"""The ledger's totals for `/metrics`, with the walk that some of them take done in steps."""
+"""The ledger's totals for `/metrics`; those that need a walk are computed in steps."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from ...accounts._tops import Tops
 
 SHARE_MAX: Final = 0.005
-"""Of a core: how much the walks may take together, however many loans there are and however often
-is scraped. The live page may take three times as much."""
+"""Largest share of a core for the walks together, however many loans and scrapes there are. The
+live page may take three times as much."""
 
 SHORT_SECONDS: Final = 0.01
-"""A walk that takes less than this is done for each scrape: nobody scrapes once a second or more
-often, but for tests."""
+"""A walk shorter than this is done for each scrape: only tests scrape once a second or more
+often."""
 
 
 def due_after(began: float, busy: float) -> float:
-    """Return when a walk may be done again that began then and took `busy` seconds."""
+    """Return when the next walk may begin after one that began at `began` and took `busy` s."""
     return began if busy < SHORT_SECONDS else began + busy / SHARE_MAX
 
 
 class SteppedDebts(Collector):
-    """A `DebtCollector` that finds out beforehand, in steps, what takes long.
+    """A `DebtCollector` that computes slow figures beforehand, in steps.
 
     Attributes:
-        walks: How often that was done.
+        walks: The number of walks.
     """
 
     def __init__(self, ledger: Ledger, limits: Mapping[str, Limit | Account] | None = None) -> None:
@@ -51,9 +51,9 @@ class SteppedDebts(Collector):
         return self._debts.describe()
 
     async def look(self) -> None:
-        """Find out what `collect` is to tell of; not again too soon after a walk that took long.
+        """Compute figures for `collect`; not again too soon after a long walk.
 
-        A checkpoint, but for small ledgers. On cancellation, what was found before stays.
+        A checkpoint, except for small ledgers. On cancellation, earlier figures stay.
         """
         began = trio.current_time()
         if self._tops is not None and began < self._due:
@@ -71,5 +71,5 @@ class SteppedDebts(Collector):
         self.walks += 1
 
     def collect(self) -> Iterator[Metric]:
-        """Read the totals, all at one instant, and yield them with what `look` has found."""
+        """Read the totals, all at one instant, and yield them with the results of `look`."""
         return self._debts.collect(self._tops)

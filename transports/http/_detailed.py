@@ -1,7 +1,7 @@
-"""`/metrics/detailed`: a series for each account, holder, queue, each who-holds-whose-debt.
+"""`/metrics/detailed`: a series for each account, holder, queue, and pair of holder and debtor.
 
-The number of these has no bound but the number of peers, so nothing is served unless it is asked
-for, by `family=`, and never more than `limit=` series; what is left out is counted in the page.
+Only the number of peers bounds the number of series. So a family is served only if `family=` asks
+for it, and never more than `limit=` series; the page counts series left out.
 The prefix is `clearfunds_detailed_`, so that one Prometheus can scrape both pages.
 """
 
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
     from ._holdings import Who
 
 SERIES_DEFAULT: Final = 50_000
-# As many as four thousand accounts have. A Prometheus server takes in some hundred thousand a
-# second.
+# Enough for four thousand accounts. A Prometheus server ingests some hundred thousand a second.
 SERIES_MAX: Final = 200_000
-# The rows of a page are kept until it has been sent; this bounds them to some 20 MB.
+# A page's rows are kept until it is sent; this limits them to some 20 MB.
 PIECE_CHARACTERS: Final = 32768
 
 _Row = tuple[str, tuple[float | None, ...]]
 
 _Held = tuple[str, "Account | None", str, Cell]
-"""The labels of a row of the matrix, its account if it is in the ledger, its holder, how much."""
+"""The labels of a row of the matrix, its account if the ledger has it, its holder, the amounts."""
 
 
 class _ForEver(float):
-    """Infinite, as Prometheus's format has it."""
+    """Infinity, in Prometheus's format."""
 
     def __repr__(self) -> str:
         return "+Inf"
@@ -54,29 +53,29 @@ _FOR_EVER: Final = _ForEver("inf")
 
 @attrs.frozen
 class DetailedQuery:
-    """What was asked for."""
+    """The parameters of a request."""
 
     families: tuple[str, ...]
     """`account`, `holder`, `matrix`, `blame`, `queue`, `tenant`, each at most once."""
     account: Patterns | None = None
-    """Which accounts, where accounts are told of; of a queue, its own, and of a tenant."""
+    """Selects accounts; of a queue, its own, and of a tenant."""
     holder: Patterns | None = None
-    """Which holders, where holders are told of; queues are among them."""
+    """Selects holders; queues are among them."""
     limit: int = SERIES_DEFAULT
-    """Series at most."""
+    """Most series."""
 
     @classmethod
     def parse(cls, query: Mapping[str, tuple[str, ...]]) -> DetailedQuery:
-        """Read a query string's fields.
+        """Parse a query string's fields.
 
         Raises:
-            ValueError: something is wrong with them; the message says what in a sentence.
+            ValueError: A field is invalid; the message is a sentence about it.
         """
         for field in query:
             if field not in ("family", "account", "holder", "limit"):
                 msg = f"There is no field {field[:50]!r}; there are family, account, holder, limit."
                 raise ValueError(msg)
-        # An ordered set: a family named twice would be a metric told of twice.
+        # An ordered set: a family named twice would give a metric twice.
         families = dict.fromkeys(",".join(query.get("family", ())).split(","))
         unknown = [family for family in families if family not in TABLES]
         if unknown:
@@ -108,8 +107,8 @@ async def write_detailed(
 ) -> AsyncGenerator[bytes, None]:
     """Write the page, in pieces.
 
-    Each row is read at one instant, the page as a whole is not. Where there is not room for all,
-    each family has its share, and those after it what it leaves of that.
+    Each row is read at one instant, the page as a whole is not. If there is no room for all series,
+    each family has its share, and later ones also get the unused part of that.
     """
     books = _Books(ledger, query, pace)
     room = query.limit
@@ -130,7 +129,7 @@ async def write_detailed(
 
 
 async def _write(table: _Table, pace: Pace) -> AsyncGenerator[bytes, None]:
-    """Write a table, one metric after the other, as Prometheus wants to have them."""
+    """Write a table, one metric after the other: Prometheus requires that order."""
     text: list[str] = []
     characters = 0
     rows = table.rows
@@ -139,7 +138,7 @@ async def _write(table: _Table, pace: Pace) -> AsyncGenerator[bytes, None]:
         name = metric.name
         for start in range(0, len(rows), BREATH_EVERY):
             await pace.breathe()
-            # As `Family.sample` does it, which would take three times as long for each.
+            # The format of `Family.sample`, which would take three times as long for each.
             lines = "".join(
                 [
                     f"{name}{labels} {values[column]!r}\n"
@@ -157,13 +156,13 @@ async def _write(table: _Table, pace: Pace) -> AsyncGenerator[bytes, None]:
 
 
 def _encode(text: list[str]) -> bytes:
-    # A name with half of a surrogate pair in it must not cost the whole page.
+    # A name with half of a surrogate pair must not spoil the whole page.
     return "".join(text).encode("utf-8", "replace")
 
 
 @attrs.define
 class _Table:
-    """Rows of one family, as many as there is room for."""
+    """Rows of one family, as many as fit."""
 
     metrics: tuple[Family, ...]
     room: int
@@ -174,7 +173,7 @@ class _Table:
         """Add a row, with a finite value or None for each metric; count it if there is no room."""
         series = len(values) - values.count(None)
         if series > self.room:
-            # No smaller row after this one: what is there is the beginning of the list.
+            # Smaller rows after this one are left out, too: the page has the beginning of the list.
             self.room = 0
             self.left_out += series
         else:
@@ -184,7 +183,7 @@ class _Table:
 
 @attrs.define
 class _Books:
-    """What the page is made of: who holds what, and who is told of first, looked at once."""
+    """The contents of the page: who holds whose debt, read once, and the order of rows."""
 
     ledger: Ledger
     query: DetailedQuery
@@ -193,12 +192,12 @@ class _Books:
     _holdings: Holdings | None = None
     _cells: list[_Held] | None = None
     above: dict[Account, dict[str, None]] = attrs.field(factory=dict["Account", "dict[str, None]"])
-    """Accounts above others, and who holds what those below them owe; once `cells` are known."""
+    """Accounts above others, and the holders of their descendants' debt; once `cells` are known."""
 
     async def accounts(self) -> list[Account]:
-        """Return the accounts that were asked for, those first that are most looked for.
+        """Return the selected accounts, the most interesting first.
 
-        Those that wait, then those that owe, those that have waited, and the others.
+        Waiting accounts, then accounts with debt, then accounts that have waited, then the others.
         """
         if self._accounts is None:
             waiting: list[Account] = []
@@ -219,13 +218,13 @@ class _Books:
         return self._accounts
 
     async def holdings(self) -> Holdings:
-        """Return who holds what."""
+        """Return the holdings of all holders."""
         if self._holdings is None:
             self._holdings = await Holdings.of(self.ledger, self.pace)
         return self._holdings
 
     async def cells(self) -> list[_Held]:
-        """Return those that were asked for, those of accounts that wait first."""
+        """Return the selected rows of the matrix, waiting accounts first."""
         if self._cells is None:
             first: list[_Held] = []
             after: list[_Held] = []
@@ -256,11 +255,11 @@ class _Books:
                 (first if waits else after).append((labels, account, holder, cell))
 
     async def is_wanted_holder(self, name: str) -> bool:
-        """Whether that holder was asked for."""
+        """Whether the request selects that holder."""
         return self.query.holder is None or await self._matches(self.query.holder, name)
 
     async def is_wanted_account(self, name: str) -> bool:
-        """Whether that account was asked for."""
+        """Whether the request selects that account."""
         return self.query.account is None or await self._matches(self.query.account, name)
 
     async def _matches(self, pattern: Patterns, name: str) -> bool:
@@ -332,7 +331,7 @@ async def _holders(books: _Books, table: _Table) -> None:
     router = books.ledger.router
     clock, pace = books.ledger.clock, books.pace
     if router.name not in holdings.cells and await books.is_wanted_holder(router.name):
-        # So that there is a series to say that nobody holds anything.
+        # A series that says that nobody holds anything.
         labels = f'{{holder="{escape(router.name)}",kind="{router.kind}"}}'
         table.add(labels, 0, 0, 0, 0.0, 0.0, None, router.patience, *_NEVER_BEHIND)
     since = await _waited_since(books)
@@ -380,9 +379,9 @@ def _behind(who: Who, now: float) -> tuple[float | None, ...]:
 
 
 async def _waited_since(books: _Books) -> dict[Account, float]:
-    """Return at which accounts readers wait, and since when the first of them does.
+    """Return the accounts at which readers wait, and since when the first of them does.
 
-    As `accounts._patience` has it: those that only an alarm stops wait on no holder.
+    As in `accounts._patience`: readers that only an alarm stops wait on no holder.
     """
     since: dict[Account, float] = {}
     for number, waiter in enumerate(list(books.ledger.waiters)):
@@ -397,7 +396,7 @@ async def _waited_since(books: _Books) -> dict[Account, float]:
 async def _first_that_waits(
     books: _Books, cells: dict[str, Cell], since: dict[Account, float]
 ) -> float | None:
-    """Return since when somebody waits for what a holder has; None if nobody does."""
+    """Return since when a reader waits for a holder's loans; None if nobody does."""
     first: float | None = None
     accounts = books.ledger.accounts
     for number, name in enumerate(cells):
@@ -428,14 +427,14 @@ async def _blame(books: _Books, table: _Table) -> None:
             for holder, seconds in list(account.blame.items()):
                 if await books.is_wanted_holder(holder):
                     table.add(_of_cell(account.name, holder), seconds)
-    # Who may be blamed next has a series from before: Prometheus's `rate` sees no rise in one that
-    # begins with the value that it keeps, as that of a first stall would.
+    # A holder that may be blamed next needs a series beforehand: Prometheus's `rate` sees no rise
+    # in a series that begins with its final value, such as that of a first stall.
     for number, (labels, debtor, holder, _) in enumerate(await books.cells()):
         if not number % BREATH_EVERY:
             await books.pace.breathe()
         if debtor is not None and _may_be_blamed(debtor, holder):
             table.add(labels, 0.0)
-    # Those above an account owe what it owes.
+    # Accounts above owe the debt of those below.
     for account, holders in books.above.items():
         if await books.is_wanted_account(account.name):
             for holder in holders:
@@ -455,7 +454,7 @@ async def _queues(books: _Books, table: _Table) -> None:
             and await books.is_wanted_account(holder.account.name)
         ):
             queues.append(holder)
-    # Those first that have most: where there is not room for all, they are the ones looked for.
+    # The fullest first: if there is no room for all, these matter most.
     queues.sort(key=len, reverse=True)
     for queue in queues:
         await books.pace.breathe()
@@ -534,9 +533,9 @@ def _of_cell(account: str, holder: str) -> str:
 
 
 def _may_be_blamed(account: Account, holder: str) -> bool:
-    """Whether who holds the account's debt is not on its statement yet, and may get there."""
+    """Whether a holder of the account's debt is not on its statement yet, and may get there."""
     blame = account.blame
-    # Where nobody has a limit, nobody waits.
+    # Without a limit, nobody waits.
     return bool(account.limited) and (
         not blame or (holder not in blame and len(blame) < MAX_BLAMED)
     )
@@ -595,9 +594,9 @@ _ACCOUNT = (
             ("account", "parent", "state"),
             (
                 "account_moving_limit_age_seconds",
-                "How long clearing what the account owes takes, as fast as of late.",
+                "Time to clear the account's debt at its recent rate.",
             ),
-            ("account_moving_limit_target_seconds", "How long that should be at most."),
+            ("account_moving_limit_target_seconds", "The most that this should be."),
         ),
         _moving,
     ),
@@ -607,8 +606,8 @@ _HOLDER = (
     (
         _families(
             ("holder", "kind"),
-            ("holder_debt_items", "Events in the holder's hands, whoever owes for them."),
-            ("holder_debt_bytes", "Bytes in the holder's hands, whoever owes for them."),
+            ("holder_debt_items", "Events in the holder's hands, of all accounts."),
+            ("holder_debt_bytes", "Bytes in the holder's hands, of all accounts."),
             ("holder_loans", "Loans in the holder's hands."),
             ("holder_oldest_loan_age_seconds", "Age of the oldest loan in the holder's hands."),
             ("holder_idle_seconds", "Time since the holder made progress, if it holds anything."),
@@ -617,11 +616,11 @@ _HOLDER = (
                 "Time without progress for which readers have waited for the holder.",
             ),
             ("holder_patience_seconds", "Time waited for it after which its policy applies."),
-            ("holder_behind_seconds", "Time for which it has been behind; 0 if it was before."),
+            ("holder_behind_seconds", "Time for which it has been behind; 0 if no longer."),
             ("holder_dropped_items_total", "Events it could not take that were dropped."),
             ("holder_dropped_bytes_total", "Bytes it could not take that were dropped."),
-            ("holder_stored_items_total", "Events it could not take that were put aside."),
-            ("holder_stored_bytes_total", "Bytes it could not take that were put aside."),
+            ("holder_stored_items_total", "Events it could not take that were spilled."),
+            ("holder_stored_bytes_total", "Bytes it could not take that were spilled."),
         ),
         _holders,
     ),
@@ -645,7 +644,7 @@ _BLAME = (
             ("account", "holder"),
             (
                 "blamed_seconds_total",
-                "Seconds that readers of the account waited for the holder; 0 if they may yet.",
+                "Seconds that readers of the account waited for the holder; 0 if not so far.",
             ),
         ),
         _blame,
@@ -661,11 +660,11 @@ _QUEUE = (
             ("queue_unacked_messages", "Messages of the queue delivered and not acknowledged."),
             (
                 "queue_at_rest_messages",
-                "Messages that the queue has put aside and owes for itself.",
+                "Messages at rest in the queue, which owes for them itself.",
             ),
-            ("queue_at_rest_bytes", "Bytes that the queue has put aside and owes for itself."),
-            ("queue_limit_messages", "How many messages the queue may put aside."),
-            ("queue_limit_bytes", "How many bytes the queue may put aside."),
+            ("queue_at_rest_bytes", "Bytes at rest in the queue, which owes for them itself."),
+            ("queue_limit_messages", "Most messages at rest in the queue."),
+            ("queue_limit_bytes", "Most bytes at rest in the queue."),
             ("queue_ram_messages", "Messages of the queue in RAM, on disk as well or not."),
             ("queue_disk_only_messages", "Messages of the queue that are on disk and not in RAM."),
             ("queue_unwritten_messages", "Messages of the queue that wait to be written."),
@@ -674,7 +673,7 @@ _QUEUE = (
             ("queue_messages_delivered_total", "Deliveries from the queue."),
             (
                 "queue_messages_redelivered_total",
-                "Deliveries that may be a repetition.",
+                "Deliveries that may be repetitions.",
             ),
             ("queue_messages_acked_total", "Messages of the queue that were acknowledged."),
             ("queue_messages_expired_total", "Messages that outlived their time in the queue."),
@@ -683,7 +682,7 @@ _QUEUE = (
             ("queue_messages_dead_lettered_total", "Messages published anew as dead letters."),
             ("queue_messages_recovered_total", "Messages of the queue found after a restart."),
             ("queue_messages_lost_total", "Messages of the queue that were not found on disk."),
-            ("queue_messages_paged_out_total", "Messages let go of in RAM, to be read back."),
+            ("queue_messages_paged_out_total", "Messages paged out of RAM, to be read back."),
             ("queue_messages_paged_in_total", "Messages of the queue read back from disk."),
         ),
         _queues,
@@ -694,9 +693,9 @@ _GROUP = (
     (
         _families(
             ("holder", "member"),
-            ("group_member_messages_total", "Messages that the member of the group was given."),
-            ("group_member_unacked_messages", "Those that it has and has not acknowledged."),
-            ("group_member_flows", "Whether it takes anything at the moment; 0: it is stuck."),
+            ("group_member_messages_total", "Messages given to the member of the group."),
+            ("group_member_unacked_messages", "Messages that it has not acknowledged yet."),
+            ("group_member_flows", "Whether it takes messages now; 0: it is stuck."),
         ),
         _groups,
     ),
@@ -711,9 +710,9 @@ _TENANT = (
             ("tenant_debt_bytes", "Bytes unfinished on behalf of the tenant."),
             ("tenant_debt_limit_items", "Debt in events above which it waits or shares."),
             ("tenant_debt_limit_bytes", "Debt in bytes above which it waits or shares."),
-            ("tenant_share_items", "Its share of the server's limit while that is passed."),
-            ("tenant_share_bytes", "Its share of the server's limit while that is passed."),
-            ("tenant_user_accounts", "Users of the tenant that have accounts of their own."),
+            ("tenant_share_items", "Its share of the server's limit while that is exceeded."),
+            ("tenant_share_bytes", "Its share of the server's limit while that is exceeded."),
+            ("tenant_user_accounts", "Users of the tenant that have their own accounts."),
             ("tenant_accounts", "Accounts that cause the tenant's debt: its connections, mostly."),
             ("tenant_waiting_readers", "Readers of the tenant's connections that wait now."),
             ("tenant_waiting_seconds", "How long the first of them has waited."),
@@ -731,4 +730,4 @@ TABLES: Final[dict[str, tuple[tuple[tuple[Family, ...], _Fill], ...]]] = {
     "group": _GROUP,
     "tenant": _TENANT,
 }
-"""What each `family=` is: metrics whose samples stand in one table, and who fills it."""
+"""The metrics of each `family=`, whose samples share one table, and the function that fills it."""

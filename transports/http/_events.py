@@ -1,4 +1,4 @@
-"""Server-sent events: a text stream that browsers know how to read, and to resume.
+"""Server-sent events: a text stream that browsers can read and resume.
 
 HTML Living Standard, section 9.2 ("Server-sent events").
 """
@@ -14,12 +14,12 @@ CONTENT_TYPE: Final = "text/event-stream"
 
 
 def event(name: str, data: str) -> bytes:
-    """Write one event down.
+    """Encode one event.
 
     Args:
-        name: What sort of event it is, for `addEventListener`; one line.
-        data: What it says. Each line gets a field of its own, by any of the three ends of a line
-            that the standard knows.
+        name: The type of the event, for `addEventListener`; one line.
+        data: Its content. Each line becomes a field, by any of the three line endings
+            of the standard.
     """
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     fields = "".join(f"data: {line}\n" for line in lines)
@@ -32,16 +32,16 @@ def retry(milliseconds: int) -> bytes:
 
 
 class Audience(Protocol):
-    """Whoever counts those who watch."""
+    """Counts browsers that watch."""
 
     watching: int
 
 
 class EventStream:
-    """The body of a stream of events; its browser counts as one that watches until it is closed.
+    """The body of a stream of events; its browser counts as watching until it is closed.
 
-    Not in the generator itself, whose `finally` is not reached if it is closed before its first
-    event was asked for, as for HEAD.
+    The generator cannot count it: its `finally` does not run if it is closed before its first
+    event, as for HEAD.
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None], audience: Audience) -> None:
@@ -56,7 +56,7 @@ class EventStream:
         return await anext(self._events)
 
     async def aclose(self) -> None:
-        """Watch no more. Idempotent."""
+        """End the stream. Idempotent."""
         if self._audience is not None:
             self._audience.watching -= 1
             self._audience = None

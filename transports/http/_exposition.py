@@ -1,7 +1,7 @@
 """Prometheus's text format, written piece by piece.
 
-prometheus_client writes a whole page at once, which is right for pages of constant size; a page
-with a line for each account must let the loop go on in between.
+prometheus_client writes a whole page at once, which suits pages of constant size. A page with a
+line for each account must let the loop run in between.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# NUL ends the input for Prometheus's lexer, wherever it stands.
+# NUL ends the input of Prometheus's lexer, at any place.
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"', "\0": "\ufffd"})
 _escaped: Final = re.compile(r'[\\\n"\0]').search
 
 
 @attrs.frozen
 class Family:
-    """One metric: its name, whether it is a gauge or a counter, and what it means."""
+    """One metric: its name, its type (gauge or counter), and its description."""
 
     name: str
-    """As it stands in the samples: a counter's ends with `_total`."""
+    """As in the samples: a counter's ends with `_total`."""
     documentation: str
     kind: str = "gauge"
     labels: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Family:
         return f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
 
     def sample(self, labels: str, value: float) -> str:
-        """One line, with labels as `format_labels` gives them."""
+        """One line, with labels from `format_labels`."""
         return f"{self.name}{labels} {format_value(value)}\n"
 
 
@@ -53,12 +53,12 @@ def format_labels(labels: Mapping[str, str]) -> str:
 
 def escape(value: str) -> str:
     """Write a label's value, without its quotes."""
-    # Hardly a name has anything to escape in it, and looking takes a quarter of the time.
+    # Few names need escaping, and checking takes a quarter of the time.
     return value.translate(_ESCAPES) if _escaped(value) else value
 
 
 def format_value(value: float) -> str:
-    """Write a number as Go reads it."""
+    """Write a number in the form that Go parses."""
     if isinstance(value, int):
         return str(value)
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""Who holds whose debt, found by walking what holders physically hold (rule 15), in steps."""
+"""Who holds whose debt, found by walking the holders' own records (rule 15), in steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BREATH_EVERY: Final = 64
 
 @attrs.frozen
 class Hands:
-    """All holders of one name. Names are the operator's, and nothing keeps them apart."""
+    """All holders of one name. Operators choose names, which may repeat."""
 
     name: str
     kind: str
@@ -30,10 +30,10 @@ class Hands:
 
 @attrs.define
 class Cell:
-    """How much of one account's debt one pair of hands holds."""
+    """The part of one account's debt in one pair of hands."""
 
     opened: float
-    """When the oldest of the loans was made, on the ledger's clock."""
+    """When the oldest of the loans was made, by the ledger's clock."""
     items: int = 0
     bytes: int = 0
     loans: int = 0
@@ -47,10 +47,10 @@ class Cell:
 
 
 class Everybody:
-    """Everybody who may hold debt: the holders, the router, and nobody (`(loose)`).
+    """Everybody that may hold debt: the holders, the router, and nobody (`(loose)`).
 
-    Their `Hands` are made as they are iterated over. Ten thousand of them kept would be enough new
-    objects to set off a full garbage collection, which takes longer than any step of ours.
+    Their `Hands` are made during iteration. Ten thousand of them kept would be enough new objects
+    to cause a full garbage collection, which takes longer than any step here.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -60,7 +60,7 @@ class Everybody:
 
     @classmethod
     async def of(cls, ledger: Ledger, pace: Pace) -> Everybody:
-        """Look who is there, in steps."""
+        """Find the holders, in steps."""
         everybody = cls(ledger)
         for number, holder in enumerate(list(ledger.holders)):
             if not number % BREATH_EVERY:
@@ -77,11 +77,11 @@ class Everybody:
 
 
 async def cells_of(hands: Hands, ledger: Ledger, pace: Pace) -> dict[str, Cell]:
-    """Return what `hands` hold, by the name of the account that owes for it."""
+    """Return the loans of `hands`, by the name of the account that owes for them."""
     cells: dict[str, Cell] = {}
     for holder in hands.holders:
-        # A holder's list of loans may not change while it is walked, hence the copy; a loan that
-        # has been settled when its turn comes has nothing outstanding any more.
+        # A holder's list of loans must not change during the walk, hence the copy; a loan that
+        # was settled before its turn has nothing outstanding any more.
         await _add_all(cells, list(holder.loans()), pace)
         if holder is ledger.router:
             for turn in list(ledger.turns):
@@ -98,11 +98,11 @@ async def _add_all(cells: dict[str, Cell], loans: list[Any], pace: Pace) -> None
         if start:
             await pace.breathe()
         for loan in loans[start : start + BREATH_EVERY]:
-            # What is not a loan is the audit's to tell of (rule 15), and one that was settled while
-            # others were looked at has nothing outstanding any more.
+            # The audit reports entries that are not loans (rule 15); a loan that was settled
+            # meanwhile has nothing outstanding any more.
             if not isinstance(loan, LoanedItem) or not loan.items:
                 continue
-            # As `_add`: there may be a hundred thousand of them.
+            # The same as `_add`, inline: there may be a hundred thousand of them.
             cell = cells.get(loan.account.name)
             if cell is None:
                 cells[loan.account.name] = Cell(loan.opened, loan.items, loan.bytes, 1)
@@ -123,29 +123,29 @@ def _add(cells: dict[str, Cell], account: str, items: int, nbytes: int, opened: 
 
 @attrs.define
 class Who:
-    """Those of one name who hold something."""
+    """The holders of one name that hold something."""
 
     kind: str
     patience: float | None = None
-    """Seconds, the least of theirs; None for the loose loans, which nobody holds."""
+    """Seconds, the least of theirs; None for the loose loans, which have no holder."""
     progressed_at: float | None = None
-    """When they last made progress, on the ledger's clock; the longest ago of theirs."""
+    """Their last progress by the ledger's clock; the one longest ago."""
     behind_since: float | None = None
-    """Since when they have been behind, on the ledger's clock; the longest of theirs."""
+    """Since when they have been behind, by the ledger's clock; the longest of theirs."""
     relief: Relief | None = None
-    """What has become of what they could not take; None if they were never relieved."""
+    """The fate of messages they could not take; None if they were never relieved."""
 
 
 @attrs.define
 class Holdings:
-    """What everybody holds who holds something, by name, found in one walk.
+    """The loans of all holders that have some, by name, found in one walk.
 
-    Each holder is read at one instant. Nothing is kept of those who hold nothing: there may be ten
+    Each holder is read at one instant. Holders without loans are not kept: there may be ten
     thousand of them.
     """
 
     cells: dict[str, dict[str, Cell]] = attrs.field(factory=dict[str, "dict[str, Cell]"])
-    """How much, by the name of the account that owes for it."""
+    """The amounts, by the name of the account that owes for them."""
     who: dict[str, Who] = attrs.field(factory=dict[str, Who])
 
     @classmethod
@@ -155,7 +155,7 @@ class Holdings:
         for number, holder in enumerate(list(ledger.holders)):
             if not number % BREATH_EVERY:
                 await pace.breathe()
-            # A holder's list of loans may not change while it is walked, hence the copy.
+            # A holder's list of loans must not change during the walk, hence the copy.
             loans: list[Any] = list(holder.loans())
             if loans:
                 await found._add(holder.name, holder.kind, holder, loans, pace)

@@ -1,7 +1,7 @@
-"""JSON for the pages, which never breaks off in the middle of one.
+"""JSON for the pages; a bad number does not break off a page.
 
-JSON has no infinity and no NaN. A number that is one of these is a fault of ours; it is written as
-null, so that the rest of the page is told all the same.
+JSON has no infinity and no NaN. Such a number is an internal error; it is written as null, so that
+the rest of the page is still served.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Encode = Callable[[object], str]
 
 
 def encoder(*separators: str) -> Encode:
-    """Return what makes JSON with these between items, and between names and values.
+    """Return a function that makes JSON with these separators, as in `json.dumps`.
 
-    One for all rows: `json.dumps` with options makes a new one for each call.
+    One function for all rows: `json.dumps` with options makes a new encoder for each call.
     """
     item, name = separators
     encode = JSONEncoder(allow_nan=False, separators=(item, name)).encode

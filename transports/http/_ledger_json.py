@@ -30,15 +30,15 @@ CONTENT_TYPE: Final = "application/json"
 PIECE_CHARACTERS: Final = 32768
 
 CELLS_MAX: Final = 50_000
-"""Of the matrix, kept while the holders are gone through: ten megabytes."""
+"""Cells of the matrix kept while walking the holders: ten megabytes."""
 
 GROUP_MEMBERS_MAX: Final = 100
-"""Members of one group that are told of, those first that have most in their hands."""
+"""Members of one group on the page, the fullest first."""
 
 
 @attrs.define
 class _Page:
-    """Text on its way out."""
+    """Text to be sent."""
 
     text: list[str] = attrs.field(factory=list[str])
     characters: int = 0
@@ -64,16 +64,16 @@ class _Page:
         self.rows = 0
 
     def end(self) -> None:
-        """End it."""
+        """End a list."""
         self.write("\n]" if self.rows else "]")
 
     @property
     def full(self) -> bool:
-        """Whether there is enough for a piece."""
+        """Whether there is enough text for a piece."""
         return self.characters >= PIECE_CHARACTERS
 
     def take(self) -> bytes:
-        """Take what was written."""
+        """Take out the text."""
         data = "".join(self.text).encode("ascii")
         self.text.clear()
         self.characters = 0
@@ -81,14 +81,14 @@ class _Page:
 
 
 class Flow(Protocol):
-    """What those who publish wait for, where it is not debt."""
+    """The scheme that makes publishers wait, if it is not debt."""
 
     def row(self) -> dict[str, Any]:
-        """Return what is told of it."""
+        """Return its row."""
         ...
 
     def blocked(self) -> list[dict[str, Any]]:
-        """Return a row for each who is blocked."""
+        """Return a row for each blocked process."""
         ...
 
 
@@ -97,7 +97,7 @@ async def write_ledger(
 ) -> AsyncGenerator[bytes, None]:
     """Write the page, in pieces."""
     page = _Page()
-    # A stretch of its own: the totals must be read in one, however many accounts there are.
+    # A new stretch: the totals must be read in one, however many accounts there are.
     await pace.pause()
     page.write(f'{{"time": {_encode(datetime.now(UTC).isoformat(timespec="milliseconds"))}')
     page.write(f',\n"totals": {_encode(_totals(ledger))}')
@@ -116,8 +116,8 @@ async def write_ledger(
     page.end()
     everybody = await Everybody.of(ledger, pace)
     page.begin("holders")
-    # What they hold is found once, for their row and for the matrix; but not kept for all, if there
-    # is too much of it.
+    # Holdings are computed once, for the holder's row and for the matrix; but they are not kept
+    # for all holders, if there are too many.
     found: list[tuple[Hands, dict[str, Cell] | None]] = []
     kept = 0
     for hands in everybody:
@@ -160,7 +160,7 @@ async def write_ledger(
     page.begin("rings")
     for ring in rings:
         await pace.breathe()
-        # A row for each who waits: ten thousand may be on one ring.
+        # A row for each member that waits: ten thousand may be on one ring.
         page.separate()
         page.write(
             f'{{"members": {_encode(ring.members)}, "seconds": {_encode(round(ring.seconds, 6))}, '
@@ -226,7 +226,7 @@ def _totals(ledger: Ledger) -> dict[str, Any]:
 
 
 def account_row(statement: AccountStatistics) -> dict[str, Any]:
-    """Return the statement of one account as the page has it."""
+    """Return the page's form of an account's statement."""
     return {
         "name": statement.name,
         "parent": statement.parent,
@@ -265,7 +265,7 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
         "held": _amount(sum([cell.items for cell in held]), sum([cell.bytes for cell in held])),
         "loans": sum([cell.loans for cell in held]),
         "oldest_seconds": round(max([now - cell.opened for cell in held], default=0.0), 6),
-        # Who holds nothing is not failing to make progress.
+        # A holder without loans does not fail to make progress.
         "idle_seconds": round(
             max([now - h.progressed_at for h in holders], default=0.0) if held else 0.0, 6
         ),
@@ -285,7 +285,7 @@ def _holder_row(hands: Hands, cells: dict[str, Cell], now: float) -> dict[str, A
 
 
 def _group(holders: list[Holder]) -> dict[str, Any]:
-    """Return what is told of a group besides; of others nothing is."""
+    """Return the extra fields of a group; none for other holders."""
     group = next((holder for holder in holders if isinstance(holder, Group)), None)
     if group is None:
         return {}

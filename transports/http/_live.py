@@ -1,12 +1,12 @@
-"""The live page at `/`: who waits on whom, who owes, who holds, and for how long.
+"""The live page at `/`: who waits on whom, debts, holders, and durations.
 
-How it keeps from disturbing the relay:
-1. Nothing is looked at unless a browser watches. There is no task for it: the browser that finds no
-   fresh sample takes one, and all others get the same one (`Sampler`).
-2. Samples are taken at least a second apart, and so far apart that they take no more than
-   `SHARE_MAX` of a core, however many accounts there are; in stretches of a millisecond (`Pace`).
-3. No queue is kept for a browser. It asks for the next sample when it has taken the last one, and
-   one that is slow gets fewer. One that takes nothing is dropped by the server.
+Limits on its cost for the relay:
+1. Nothing is read unless a browser watches. There is no task for it: a browser that finds no fresh
+   sample takes one, and all others get the same one (`Sampler`).
+2. Samples are at least a second apart, and take no more than `SHARE_MAX` of a core, however many
+   accounts there are; each is taken in stretches of a millisecond (`Pace`).
+3. No browser has a queue. It asks for the next sample when it has taken the last one, and a slow
+   one gets fewer. The server drops a browser that takes nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HISTORY_MAX: Final = 300
 # Samples kept, of totals only: five minutes, twenty kilobytes.
 
 BROWSERS_MAX: Final = 16
-# Of 64 connections (`HttpLimits`): however many tabs are left open, Prometheus gets in.
+# Of 128 connections (`HttpLimits`): however many tabs are left open, Prometheus gets in.
 
 FINISHED: Final = (Outcome.DELIVERED, Outcome.ACKED, Outcome.STORED)
 
@@ -55,8 +55,8 @@ _FILES: Final = {
 }
 
 _HEADERS: Final = (
-    # Names on the page are what peers say they are: should one ever get to be more than text,
-    # nothing it asks for is run or loaded.
+    # Peers choose the names on the page: should one ever become more than text, nothing that it
+    # asks for is run or loaded.
     (
         "Content-Security-Policy",
         (
@@ -70,20 +70,20 @@ _HEADERS: Final = (
 
 @attrs.frozen
 class Sample:
-    """One look at the books, as it goes out to all browsers."""
+    """One reading of the books, sent to all browsers."""
 
     number: int
     """Counts up from 1."""
     event: bytes
-    """What is sent."""
+    """The bytes to send."""
 
 
 class Sampler:
-    """Takes samples for whoever asks, as seldom as the rules of this file say.
+    """Takes samples on request, as rarely as the rules of this file say.
 
     Attributes:
-        taken: How many samples have been taken so far.
-        history: The totals of the latest of them, for those who come later.
+        taken: The number of samples so far.
+        history: The totals of the latest samples, for new browsers.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -95,15 +95,15 @@ class Sampler:
         self.history: deque[tuple[float | int | None, ...]] = deque(maxlen=HISTORY_MAX)
 
     async def next(self, after: int) -> Sample:
-        """Return a fresh sample that comes after that one; wait for it to be due, and take it.
+        """Return a fresh sample later than `after`; wait until it is due, and take it.
 
-        On cancellation nothing has changed: another who waits takes it instead.
+        On cancellation nothing has changed: another browser that waits takes it instead.
         """
         fresh = self._fresh(after)
         if fresh is not None:
             return fresh
         async with self._lock:
-            # Somebody else may have taken one meanwhile.
+            # Another browser may have taken one meanwhile.
             fresh = self._fresh(after)
             if fresh is not None:
                 return fresh
@@ -122,7 +122,7 @@ class Sampler:
         seen = await survey(self._ledger, pace)
         busy = pace.busy_seconds
         every = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, busy / SHARE_MAX))
-        # When what is put aside reaches its limit nobody waits yet, but owes from then on.
+        # When data at rest reaches its limit, nobody waits yet, but further data counts as debt.
         at_rest = self._ledger.at_rest
         headroom = min(
             [1.0 - pressure(a) for a in self._ledger.roots if a not in at_rest], default=1.0
@@ -134,7 +134,7 @@ class Sampler:
             seen["time"],
             totals["debt_items"],
             totals["waiting"],
-            # What was given up is not finished.
+            # Events that were given up are not finished.
             sum([totals["repaid_items"][each.label] for each in FINISHED]),
             totals["waited_seconds"],
             round(headroom, 4),
@@ -169,8 +169,8 @@ class LivePage:
     """The page, its events, and the statements of accounts that it shows.
 
     Attributes:
-        sampler: Where its events come from.
-        watching: How many browsers watch.
+        sampler: The source of its events.
+        watching: The number of browsers that watch.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -184,7 +184,7 @@ class LivePage:
         }
 
     def handlers(self) -> dict[str, Handler]:
-        """What is served, by path."""
+        """The handlers, by path."""
         pages: dict[str, Handler] = dict.fromkeys(self._files, self.file)
         return {**pages, "/live/events": self.events, "/live/statement": self.statement}
 
@@ -193,7 +193,7 @@ class LivePage:
         return self._files[request.path]
 
     async def events(self, request: Request) -> Response:
-        """Serve the totals of the last minutes, as far as somebody watched, then each sample."""
+        """Serve the totals of the last minutes, as far as sampled, and then each sample."""
         if self.watching >= BROWSERS_MAX:
             return Response.sentence(
                 503, f"{BROWSERS_MAX} browsers watch already; close one.", ("Retry-After", "5")
@@ -201,21 +201,21 @@ class LivePage:
         return Response(
             EventStream(self._events(), self),
             content_type=CONTENT_TYPE,
-            # nginx would keep events back until it has enough of them.
+            # Otherwise nginx would buffer events until it has enough of them.
             headers=(*_HEADERS, ("X-Accel-Buffering", "no")),
             endless=True,
         )
 
     async def statement(self, request: Request) -> Response:
-        """Serve one account's statement: what it owes, and who kept its readers waiting.
+        """Serve one account's statement: its debt, and the holders that its readers waited for.
 
-        It is null for an account that is closed and has paid all it owed.
+        It is null for an account that is closed and owes nothing.
         """
         names = request.query.get("account", ())
         if len(names) != 1:
-            return Response.sentence(400, "Say whose, as in ?account=mqtt:1883/-/pub.")
+            return Response.sentence(400, "Name an account, as in ?account=mqtt:1883/-/pub.")
         account = self._account(names[0])
-        # Not 404 if there is none: browsers take that for an error of the page's.
+        # No 404 if there is none: browsers report that as an error of the page.
         row = None if account is None else account_row(account.statistics())
         return Response(
             _encode({"statement": row}).encode(), content_type="application/json", headers=_HEADERS
@@ -225,7 +225,7 @@ class LivePage:
         accounts = self._ledger.accounts
         account = accounts.get(name)
         if account is None and is_clipped(name):
-            # The page knows no more of a very long name than its beginning.
+            # The page knows only the beginning of a very long name.
             return next((a for full, a in accounts.items() if full.startswith(name[:-1])), None)
         return account
 

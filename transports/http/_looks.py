@@ -1,10 +1,10 @@
-"""Lines in the log about who has looked at what, and who was refused.
+"""Log lines about access to the pages: granted and refused.
 
-A scraper asks for the same page every few seconds, for years, and whoever floods the pages must not
-flood the log. So the log is told of each address, user, page and answer when it is new, and then at
-most every `REPEAT_SECONDS`, with how many there were in between; and of no more than `LINES_BURST`
-at once and `LINES_PER_SECOND` in the long run: the rest is counted. Answers and refusals have lines
-of their own, so that those who are refused cannot hide those who are not.
+A scraper asks for the same page every few seconds, for years, and a flood of requests must not
+flood the log. So each combination of address, user, page and answer is logged when it is new, and
+then at most every `REPEAT_SECONDS`, with the number of repetitions. At most `LINES_BURST` lines are
+written at once and `LINES_PER_SECOND` in the long run: the rest is counted. Answers and refusals
+have separate budgets, so that refused requests cannot hide others.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ LINES_BURST: Final = 20
 LINES_PER_SECOND: Final = 0.2
 
 KNOWN_MAX: Final = 512
-"""Of those that the log has been told of; those who have not looked for longest are forgotten."""
+"""Combinations remembered; the ones not seen for longest are forgotten."""
 
 TEXT_MAX: Final = 200
 """Characters of a user's name, and of a reason."""
 
-NO_PAGE: Final = "a page that is not there"
-"""Stands for all of their paths, or each would be something new."""
+NO_PAGE: Final = "an unknown page"
+"""Stands for all unknown paths: otherwise each would be new."""
 
 
 @attrs.frozen
 class Look:
-    """An answer that somebody got."""
+    """An answer to a request."""
 
     address: str
-    """Where it was asked for, without the port."""
+    """The client's address, without the port."""
     user: str
     path: str
-    """What was asked for: a page's path, or `NO_PAGE`; empty if that could not be read."""
+    """The path of the page, or `NO_PAGE`; empty if it could not be parsed."""
     status: int
 
 
 @attrs.define
 class _Known:
-    """When the log was told of a look, and how many there were since."""
+    """When a combination was last logged, and its number of repetitions since."""
 
     at: float
     times: int = 0
 
 
 class _Lines:
-    """How many lines there may be now, and how many there would have been."""
+    """The budget of log lines, and the number of lines beyond it."""
 
     def __init__(self) -> None:
         self._left = float(LINES_BURST)
@@ -61,7 +61,7 @@ class _Lines:
         self.untold = 0
 
     def take(self, now: float) -> bool:
-        """Take one, if there is one."""
+        """Take a line from the budget, if there is one."""
         self._left = min(LINES_BURST, self._left + (now - self._at) * LINES_PER_SECOND)
         self._at = now
         if self._left < 1:
@@ -72,23 +72,23 @@ class _Lines:
 
 
 class Looks:
-    """See this file's docstring."""
+    """The log of access by the rules of this file's docstring."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Look, _Known] = OrderedDict()
         self._answers, self._refusals = _Lines(), _Lines()
 
     def __len__(self) -> int:
-        """Return of how many the log has been told, as far as is known."""
+        """Return the number of combinations remembered."""
         return len(self._known)
 
     def note(self, look: Look, peer: str, reason: str = "") -> None:
-        """Tell the log of an answer, unless it has been told enough.
+        """Log an answer, within the budget.
 
         Args:
-            look: What was answered to whom.
-            peer: Its address, with the port.
-            reason: Why it was refused, if it was.
+            look: The answer.
+            peer: The client's address, with the port.
+            reason: The reason of a refusal.
         """
         now = trio.current_time()
         known = self._known.get(look)
@@ -128,6 +128,6 @@ class Looks:
             what,
             f": {reason}" if reason else "",
             "" if times == 1 else f"; {times} times since the last such line",
-            f" (nothing was said of {untold} others)" if untold else "",
+            f" ({untold} other lines were left out)" if untold else "",
             extra=fields,
         )

@@ -1,4 +1,4 @@
-"""How late the event loop is."""
+"""The lag of the event loop."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 EVERY_SECONDS: Final = 0.5
-"""As often as holders' patience is looked at. A wake-up of an idle process takes up to half a
+"""The interval of the watch over slow consumers, too. Waking an idle process takes up to half a
 millisecond: twice a second is a thousandth of a core, ten times would be half a hundredth."""
 
 LAG_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Seconds. prometheus_client's default buckets, from a millisecond on; 5 ms are what a page may
-hold up the loop for."""
+"""Seconds. prometheus_client's default buckets, from a millisecond on; a page may hold up the loop
+for 5 ms."""
 
 
 class LoopLag(Collector):
-    """Serves how late a task was woken that sleeps for half a second, again and again.
+    """Measures how late a task is woken that sleeps for half a second, again and again.
 
-    A step that holds up the loop is met with a probability that grows with its length; whatever
-    takes longer than the sleep is always met.
+    It meets a step that holds up the loop with a probability that grows with the step's length; a
+    step longer than the sleep is always met.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class LoopLag(Collector):
             self._late.add(max(0.0, trio.current_time() - due))
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metric; for the registry."""
+        """Yield the metric without values; for the registry."""
         yield self._family()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what was measured so far."""
+        """Yield the measurements so far."""
         family = self._family()
         family.add_metric([], self._late.cumulative(), self._late.total)
         yield family

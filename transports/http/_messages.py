@@ -1,4 +1,4 @@
-"""What a page's handler is given and what it gives back."""
+"""The input and the output of a page's handler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trio
 TEXT = "text/plain; charset=utf-8"
 
 QUERY_FIELDS_MAX = 32
-"""Fields looked at in one query string; our own pages know fewer than ten."""
+"""Fields read in one query string; our own pages know fewer than ten."""
 
 
 @attrs.frozen
@@ -19,25 +19,25 @@ class Request:
     """A GET or HEAD request whose head has been read and checked."""
 
     method: str
-    """`GET` or `HEAD`. A handler may treat both alike: the body is left out for it."""
+    """`GET` or `HEAD`. A handler may treat both alike: the server omits the body."""
     path: str
     """The path, percent-decoded, without the query string."""
     query: Mapping[str, tuple[str, ...]]
-    """The values of each field of the query string, in the order they were given."""
+    """The values of each field of the query string, in order."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    """The header fields, names in lower case, in the order they came."""
+    """The header fields in order, names in lower case."""
 
     @classmethod
     def parse(
         cls, method: str, target: str, headers: tuple[tuple[bytes, bytes], ...] = ()
     ) -> Request:
-        """Read a request's target, in origin or absolute form [RFC 9112 section 3.2].
+        """Parse a request's target, in origin or absolute form [RFC 9112 section 3.2].
 
         Raises:
-            ValueError: the target is not one that can be read.
+            ValueError: The target is malformed.
         """
         if target.startswith("/"):
-            # Not left to urlsplit, which would take the start of `//x/y` for a host's name.
+            # Not with urlsplit, which would take the start of `//x/y` for a host's name.
             path, _, query = target.partition("?")
         else:
             parts = urlsplit(target)
@@ -51,9 +51,9 @@ class Request:
         )
 
     def field(self, name: bytes) -> bytes | None:
-        """Return the value of a header field, by its name in lower case; None if it is not there.
+        """Return the value of a header field, by its name in lower case; None if it is missing.
 
-        The first, where there are several.
+        The first, if there are several.
         """
         return next((value for each, value in self.headers if each == name), None)
 
@@ -62,30 +62,30 @@ class Request:
 class Response:
     """A page: its status and its body, in one piece or in many.
 
-    A body given as an async iterator goes out piece by piece as it is made, in chunked transfer
-    coding; the iterator is closed if the peer goes away before its end.
+    A body given as an async iterator is sent piece by piece, in chunked transfer coding; the
+    iterator is closed if the peer leaves before its end.
     """
 
     body: bytes | AsyncIterator[bytes] = b""
-    """The page itself."""
+    """The page's content."""
     status: int = 200
     """The status code."""
     content_type: str = TEXT
     """The body's media type."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Further header fields. Those of framing, date and connection are the server's."""
+    """Further header fields. The server adds those of framing, date and connection."""
     endless: bool = False
-    """Whether the body has no end of its own, as a stream of events has none.
+    """Whether the body has no end of its own, such as a stream of events.
 
-    It ends when the peer goes away, which is noticed at once, or does not take what is sent; little
-    is kept for it in the kernel. The connection serves nothing else afterwards.
+    It ends when the peer leaves, which is noticed at once, or does not take its data; the kernel
+    buffers little for it. The connection serves nothing else afterwards.
     """
     scope: trio.CancelScope | None = attrs.field(default=None, eq=False)
-    """Sending ends when this is cancelled: the answer breaks off, and the connection ends."""
+    """Cancelling this breaks off the answer and ends the connection."""
 
     @classmethod
     def sentence(cls, status: int, text: str, *headers: tuple[str, str]) -> Response:
-        """A plain sentence, with a line's end: what a person at `curl` sees."""
+        """Return a plain sentence, with a line's end: for a person at `curl`."""
         return cls(f"{text}\n".encode(), status, TEXT, headers)
 
 

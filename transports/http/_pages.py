@@ -37,39 +37,40 @@ if TYPE_CHECKING:
     from ._persistence_collector import KeptCollector
 
 LONG_PAGES_MAX: Final = 4
-# Pages with a row for each account that are under way at once. Each takes the loop for a
-# millisecond at a time, so together they stay below 5 ms; and each keeps its rows in memory.
+# Concurrent pages with a row for each account. Each takes the loop for a millisecond at a time, so
+# together they stay below 5 ms; and each keeps its rows in memory.
 
 TAKEN_SECONDS: Final = 1.0
-# A long page of which nothing was taken for so long breaks off when there is no other room for one
-# more: 64 KiB a second are half a megabit.
+# A long page of which nothing is taken for this time is broken off when another page needs its
+# place: 64 KiB a second are half a megabit.
 
 
 class Pages:
-    """What can be looked at of a relay: metrics, the ledger, and whether it is well.
+    """The relay's pages: metrics, the ledger, and health.
 
-    - `/`: a live page for people: who waits on whom, who owes, who holds (see `LivePage`).
-    - `/metrics`: totals for Prometheus, as many series however many accounts there are.
+    - `/`: a live page for people: who waits on whom, debts, holders (see `LivePage`).
+    - `/metrics`: totals for Prometheus; the number of series does not depend on accounts.
     - `/metrics/detailed?family=account,holder,matrix,blame,queue,group,tenant`, with
       `&account=PATTERN`, `&holder=PATTERN`, `&limit=N`: a series for each account, each holder,
-      each who-holds-whose-debt, each who-waited-on-whom, each queue, member of a group and tenant.
+      each pair of holder and debtor, each pair of waiter and blocker, each queue, member of a
+      group and tenant.
     - `/ledger.json`: accounts, holders, who holds whose debt, and whether the books balance.
     - `/ledger.json?top=N&by=debt|waited|held`: who waits on whom, the first N accounts and holders,
-      how many more there are; of bounded size and cost (see `Survey`).
-    - `/trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N`: what the next
-      events of some accounts cause, loan by loan, to their outcomes (see `_trace_page.py`).
+      and the number of others; of bounded size and cost (see `Survey`).
+    - `/trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N`: everything that
+      the next events of some accounts cause, loan by loan, to the outcomes (see `_trace_page.py`).
     - `/healthz`: 200 while the loop turns.
     - `/readyz`: 200 while the relay takes connections, else 503.
 
-    Patterns are as shells have them: `*` is any text, `?` any character. No page needs the loop for
+    Patterns are those of shells: `*` is any text, `?` any character. No page holds the loop for
     more than a few milliseconds at a time.
 
     Args:
-        ledger: The books that are shown.
-        limits: What bounds debt, by level, shown beside it: see `DebtCollector`.
-        collectors: What else `/metrics` serves, as a `RelayCollector`.
-        kept: Of what is kept, if anything is.
-        flow: What those who publish wait for, where it is not debt.
+        ledger: The books to show.
+        limits: The limits on debt, by level, shown beside it: see `DebtCollector`.
+        collectors: Further collectors for `/metrics`, such as a `RelayCollector`.
+        kept: The collector for persistent sessions and the store, if there are any.
+        flow: The scheme that makes publishers wait, if it is not debt.
     """
 
     def __init__(
@@ -106,15 +107,15 @@ class Pages:
         self._trace = TracePage(ledger)
 
     async def watch(self) -> None:
-        """Measure how late the loop is, until cancelled; for who runs the pages."""
+        """Measure the lag of the loop until cancelled; the server of the pages runs it."""
         await self._loop_lag.watch()
 
     def set_ready(self) -> None:
-        """From now on the relay takes connections."""
+        """Note that the relay takes connections from now on."""
         self._state = "ready"
 
     def set_stopping(self) -> None:
-        """From now on the relay takes no more connections."""
+        """Note that the relay takes no more connections."""
         self._state = "stopping"
 
     def handlers(self) -> dict[str, Handler]:
@@ -132,8 +133,8 @@ class Pages:
     async def metrics(self, request: Request) -> Response:
         """Serve the totals; cancellation leaves nothing behind."""
         text: list[bytes] = []
-        # One scrape after the other: many at once would each take their time in the same turn of
-        # the loop, and nothing else would come in between.
+        # One scrape after the other: many at once would all run in the same turn of the loop,
+        # without any other task in between.
         async with self._one_scrape:
             await self._debts.look()
             if self._kept is not None:
@@ -141,13 +142,13 @@ class Pages:
             await self._process.look(Pace())
             for collector in self._collectors:
                 await trio.lowlevel.checkpoint()
-                families = list(collector.collect())  # All of it read at one instant.
+                families = list(collector.collect())  # All read at one instant.
                 await trio.lowlevel.checkpoint()
                 text.append(generate_latest(_Collected(families)))
         return Response(b"".join(text), content_type=_exposition.CONTENT_TYPE)
 
     async def detailed(self, request: Request) -> Response:
-        """Serve what was asked for, a series for each account or holder."""
+        """Serve the selected families, a series for each account or holder."""
         try:
             query = DetailedQuery.parse(request.query)
         except ValueError as error:
@@ -167,7 +168,7 @@ class Pages:
         return self._long(pieces, _ledger_json.CONTENT_TYPE)
 
     async def healthz(self, request: Request) -> Response:
-        """Say that the loop turns: it has just come by here."""
+        """Say that the loop turns: it has just run this."""
         return Response.sentence(200, "The relay is alive.")
 
     async def readyz(self, request: Request) -> Response:
@@ -186,7 +187,7 @@ class Pages:
         return Response(page, content_type=content_type, scope=page.scope)
 
     def _break_one_off(self) -> bool:
-        """Make room for a long page, where one is not taken; return whether there is."""
+        """Make room for a long page by breaking off a stalled one; return whether there is room."""
         slowest = min(self._long_pages, key=lambda page: page.given_at)
         if trio.current_time() - slowest.given_at < TAKEN_SECONDS:
             return False
@@ -207,10 +208,10 @@ async def serve_pages(
 ) -> None:
     """Serve `pages` until cancelled; `await nursery.start(serve_pages, ...)` gives their addresses.
 
-    To be run in the loop that the ledger's accounts are used in. `/readyz` says 503 until
+    Run it in the loop that uses the ledger's accounts. `/readyz` says 503 until
     `Pages.set_ready` has been called. Arguments, errors and cancellation are those of `serve_http`;
-    without `access` nobody is asked for a token, and browsers have to come by an address,
-    `localhost` or `host`.
+    without `access` no token is required, and browsers have to use an address, `localhost` or
+    `host`.
     """
     access = Access(hosts=(host,)) if access is None else access
     listeners = await trio.open_tcp_listeners(port, host=host)
@@ -228,19 +229,19 @@ async def serve_pages(
             urls: list[str] = await nursery.start(serve)
             task_status.started(urls)
     finally:
-        # As `serve_http` does, if it has come so far.
+        # `serve_http` closes them, too, if it has started.
         for listener in listeners:
             listener.socket.close()
 
 
 class _LongPage:
-    """The pieces of a page, one of `among` until it is closed.
+    """The pieces of a page, which counts in `among` until it is closed.
 
-    Not in the generator itself, whose `finally` is not reached if it is closed before its first
-    piece was asked for, as for HEAD.
+    The generator cannot count it: its `finally` does not run if it is closed before its first
+    piece, as for HEAD.
 
     Attributes:
-        scope: What sending it ends with.
+        scope: Cancelling it ends the sending.
         given_at: When a piece was given out that has not been taken yet; inf: there is none.
     """
 
@@ -266,7 +267,7 @@ class _LongPage:
 
 
 class _Collected(Collector):
-    """What has been collected already, to be written down."""
+    """Metrics that have been collected already, to be written."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -276,7 +277,7 @@ class _Collected(Collector):
 
 
 class BuildInfo(Collector):
-    """Which version this is."""
+    """The version of the program."""
 
     def __init__(self) -> None:
         try:

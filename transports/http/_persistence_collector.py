@@ -1,8 +1,8 @@
-"""What a relay keeps, for Prometheus: sessions, their queues in sum, and the store.
+"""Prometheus metrics of stored data: persistent sessions, the sums of their queues, and the store.
 
-As many series for ten thousand queues as for one. The queues are gone through in steps before a
-scrape (`look`), so each is read at one instant, and not all of them together; the counters never
-fall, since what queues did that are no more is kept.
+The number of series is the same for ten thousand queues as for one. The queues are read in steps
+before a scrape (`look`), so each is read at one instant, and not all of them together. The counters
+never fall, since the counts of deleted queues are kept.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from ..mqtt._shared import SharedGroups
 
 STORE_SECONDS: Final = 0.5
-"""How long the store may take to say how it is: as RabbitMQ has it for its alarms. It is asked in a
-thread; if it does not answer, what it said before is told of once more."""
+"""Longest wait for the store's figures; RabbitMQ's for its alarms. A thread asks for them; if there
+is no answer, the last one is served once more."""
 
 
 @attrs.frozen
 class _Kept:
-    """What a walk has found."""
+    """The results of a walk."""
 
     sums: QueueSums
     away: int
@@ -45,15 +45,15 @@ class _Kept:
 
 
 class KeptCollector(Collector):
-    """Serves what is kept, as `clearfunds_queue_messages{state="ready"}`.
+    """Serves metrics of stored data, as `clearfunds_queue_messages{state="ready"}`.
 
     Args:
-        sessions: Those that are kept; None: there are none, and no samples of them.
-        store: Where; None: in RAM, and there are no samples of a store.
-        groups: Those that share subscriptions; their queues are in the sums, too.
+        sessions: The persistent sessions; None: there are none, and no samples of them.
+        store: The store; None: data is in RAM, and there are no samples of a store.
+        groups: The shared subscriptions; their queues are in the sums, too.
 
     Attributes:
-        walks: How often the queues were gone through.
+        walks: How often the queues were read.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class KeptCollector(Collector):
         self.walks = 0
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics without reading anything; for the registry."""
+        """Yield the metrics without values, reading nothing; for the registry."""
         return self._families({})
 
     async def look(self) -> None:
-        """Find out what `collect` is to tell of; the queues not too soon after a long walk.
+        """Compute figures for `collect`; the queues not again too soon after a long walk.
 
-        On cancellation, what was found before stays.
+        On cancellation, earlier figures stay.
         """
         if self._store is not None:
             with trio.move_on_after(STORE_SECONDS):
@@ -88,7 +88,7 @@ class KeptCollector(Collector):
         if self._sessions is None or (self._kept is not None and began < self._due):
             return
         pace = Pace()
-        # Both at one instant: a queue that is deleted from now on is still among these.
+        # Both at one instant: a queue that is deleted from now on is still in the list.
         sums, sessions = self._sessions.ended.copy(), list(self._sessions.by_id.values())
         away = 0
         for session in sessions:
@@ -102,7 +102,7 @@ class KeptCollector(Collector):
         self.walks += 1
 
     async def _add_groups(self, sums: QueueSums, pace: Pace) -> tuple[int, int, int]:
-        """Add what groups have; return how many there are, and their members, here and away."""
+        """Add the groups' figures; return the numbers of groups, and members, here and away."""
         if self._groups is None:
             return 0, 0, 0
         members = away = 0
@@ -116,7 +116,7 @@ class KeptCollector(Collector):
         return len(groups), members, away
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what `look` has found."""
+        """Yield the results of `look`."""
         values: dict[str, _Value] = {}
         if self._kept is not None and self._sessions is not None:
             values |= _of_queues(self._kept.sums)
@@ -193,10 +193,10 @@ def _of_store(seen: StoreStatistics) -> dict[str, _Value]:
 
 
 _METRICS: Final[dict[str, tuple[str, ...]]] = {
-    "sessions": ("Sessions kept for MQTT clients that asked for it.", "state"),
-    "sessions_expired_total": ("Sessions that ended because nobody came back for them.",),
+    "sessions": ("Persistent sessions of MQTT clients.", "state"),
+    "sessions_expired_total": ("Sessions that expired while their client was away.",),
     "sessions_given_up_total": (
-        "Sessions of clients that were away that ended because others waited for room.",
+        "Sessions of absent clients that ended because others waited for space.",
     ),
     "shared_groups": ("Groups of MQTT clients that share a subscription.",),
     "shared_members": ("Members of groups that share a subscription.", "state"),
@@ -208,18 +208,18 @@ _METRICS: Final[dict[str, tuple[str, ...]]] = {
     "queue_disk_only_messages": ("Messages in queues that are on disk and not in RAM.",),
     "queue_unsynced_messages": ("Messages in queues that are written and not yet durable.",),
     "queue_unwritten_messages": (
-        "Messages in queues that wait for room on disk, or for it to work; publishers owe them.",
+        "Messages in queues that wait for disk space or a working disk; publishers owe for them.",
     ),
-    "queue_messages_paged_out_total": ("Messages let go of in RAM, to be read back from disk.",),
+    "queue_messages_paged_out_total": ("Messages paged out of RAM, to be read back from disk.",),
     "queue_messages_paged_in_total": ("Messages read back from disk.",),
     "queue_messages_published_total": ("Messages that came into queues, whatever became of them.",),
     "queue_messages_delivered_total": ("Deliveries from queues.",),
     "queue_messages_redelivered_total": (
-        "Deliveries of messages that somebody may have had before.",
+        "Deliveries of messages that a client may have received before.",
     ),
     "queue_messages_acked_total": ("Messages in queues that were acknowledged.",),
     "queue_messages_requeued_total": ("Deliveries that came back into their queues.",),
-    "queue_messages_rejected_total": ("Messages that a consumer did not want back.",),
+    "queue_messages_rejected_total": ("Messages that a consumer rejected for good.",),
     "queue_messages_failed_total": ("Messages whose delivery has failed too often.",),
     "queue_messages_expired_total": ("Messages that outlived their time to live in a queue.",),
     "queue_messages_dropped_total": ("Messages dropped from the heads of full queues.",),
@@ -228,40 +228,38 @@ _METRICS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "queue_messages_purged_total": ("Messages purged, or deleted with their queues.",),
     "queue_messages_written_off_total": (
-        "Messages that queues gave up because publishers waited for them for too long.",
+        "Messages that queues discarded because publishers waited for them for too long.",
     ),
     "queue_messages_dead_lettered_total": ("Messages published once more as dead letters.",),
     "queue_messages_dead_letters_failed_total": (
-        "Dead letters that could not be published, or were refused where they went.",
+        "Dead letters that could not be published, or were refused by their destination.",
     ),
-    "queue_messages_cycles_total": ("Dead letters dropped because they had come back by itself.",),
+    "queue_messages_cycles_total": ("Dead letters dropped because they had gone in a cycle.",),
     "queue_messages_stored_total": ("Messages in queues that came to rest on disk.",),
     "queue_messages_recovered_total": ("Messages of queues found on disk after a restart.",),
-    "queue_messages_lost_total": (
-        "Messages of queues that should have been on disk and were not.",
-    ),
+    "queue_messages_lost_total": ("Messages of queues that were missing on disk.",),
     "queue_messages_passed_total": (
         "Messages of groups that went straight through to a member, which acknowledges none.",
     ),
     "queue_messages_spent_total": (
-        "Messages of groups that ended with a member that left and may have had them (QoS 2).",
+        "Messages of groups that ended with a member that left and may have received them (QoS 2).",
     ),
     "store_bytes": ("Bytes of the store's log, by whether they are needed.", "state"),
     "store_snapshot_bytes": ("Size of the store's last snapshot of its index.",),
     "store_segments": ("Files of the store's log.",),
     "store_pending_bytes": ("Bytes that wait in RAM to be written to the store.",),
-    "store_unsynced_bytes": ("Bytes written to the store and not yet fsynced.",),
+    "store_unsynced_bytes": ("Bytes written to the store and not yet synced.",),
     "store_commits_total": ("Changes handed to the store.",),
     "store_batches_total": ("Writes to the store's log, each of several changes.",),
     "store_written_bytes_total": ("Bytes written to the store's log, copying included.",),
-    "store_fsyncs_total": ("Fsyncs of the store's log that went well.",),
+    "store_fsyncs_total": ("Fsyncs of the store's log that succeeded.",),
     "store_fsync_seconds_total": ("Seconds that the fsyncs of the store's log took.",),
-    "store_slowest_fsync_seconds": ("How long the slowest fsync took since the start.",),
+    "store_slowest_fsync_seconds": ("Duration of the slowest fsync since the start.",),
     "store_compacted_bytes_total": ("Bytes copied forward in the store, to free others.",),
     "store_compacted_segments_total": ("Files of the store's log that were copied forward.",),
-    "store_deleted_segments_total": ("Files of the store's log that were given back.",),
+    "store_deleted_segments_total": ("Files of the store's log that were deleted.",),
     "store_snapshots_total": ("Snapshots of the store's index written.",),
-    "store_failures_total": ("Times that the disk refused to take what the store wrote.",),
+    "store_failures_total": ("Times that the disk refused a write of the store.",),
     "store_damages_total": (
         "Places in the store that could not be read, when it was opened or since.",
     ),
@@ -269,4 +267,4 @@ _METRICS: Final[dict[str, tuple[str, ...]]] = {
         "Whether the store cannot be written to: 1 while the disk refuses, otherwise 0.",
     ),
 }
-"""What each metric means, and its label if it has one."""
+"""The description of each metric, and its label if it has one."""

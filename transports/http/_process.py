@@ -1,7 +1,7 @@
-"""What the process takes of the machine, under the names that Prometheus's client libraries use.
+"""The process's use of the machine, under the names of Prometheus's client libraries.
 
-As `prometheus_client.ProcessCollector` has it, but for how open descriptors are counted. That
-lists them, which with 10,000 connections holds up the loop for 10 ms.
+As in `prometheus_client.ProcessCollector`, except for counting open descriptors: that class lists
+them, which holds up the loop for 10 ms with 10,000 connections.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from ._cooperative import Pace
 
 _SELF: Final = Path("/proc/self")
-# Places in /proc/self/stat after the name of the program, as proc(5) numbers them from 3 on.
+# Places in /proc/self/stat after the name of the program; proc(5) numbers them from 3 on.
 _UTIME, _STIME, _STARTTIME, _VSIZE, _RSS = (number - 3 for number in (14, 15, 22, 23, 24))
 
 
 class ProcessFigures(Collector):
     """Serves CPU time, memory and descriptors of this process; nothing where there is no `/proc`.
 
-    The number of open descriptors is that of the last `look`.
+    The number of open descriptors is from the last `look`.
     """
 
     def __init__(self) -> None:
@@ -39,24 +39,24 @@ class ProcessFigures(Collector):
         self._open_fds: int | None = None
 
     async def look(self, pace: Pace) -> None:
-        """Count the open descriptors, in steps where the kernel does not know how many there are.
+        """Count the open descriptors, in steps if the kernel does not know their number.
 
-        On cancellation, what was counted before stays.
+        On cancellation, the earlier count stays.
         """
         folder = _SELF / "fd"
         try:
-            # Linux says so since 6.2, and 0 before; it is a descriptor itself that lists them.
+            # Linux tells since 6.2, and 0 before; listing them opens a descriptor itself.
             count = folder.stat().st_size or await _count(folder, pace) - 1
         except OSError:
             return
         self._open_fds = count
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics; for the registry."""
+        """Yield the metrics without values; for the registry."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """Read what the kernel says."""
+        """Read the kernel's figures and yield them."""
         try:
             text = (_SELF / "stat").read_text(encoding="ascii", errors="replace")
         except OSError:

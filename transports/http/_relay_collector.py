@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class TransportCounts:
-    """What one protocol's sessions have seen so far; what is not counted stays 0.
+    """The counts of one protocol's sessions so far; a protocol leaves unused counts at 0.
 
     All but `connections` and `subscriptions` only ever rise.
     """
@@ -26,13 +26,13 @@ class TransportCounts:
     accepted_connections_total: int = 0
     """Connections ever accepted."""
     refused_connections_total: int = 0
-    """Connections turned away by a limit, or before they said who they are."""
+    """Connections turned away by a limit, or before they authenticated."""
     broken_connections_total: int = 0
     """Connections closed because the peer broke the protocol."""
     silent_connections_total: int = 0
     """Connections closed because the peer sent nothing for longer than was agreed."""
     subscriptions: int = 0
-    """Subscriptions, or patterns observed, that stand now."""
+    """Subscriptions, or patterns observed, at present."""
     messages_received_total: int = 0
     """Messages published by peers."""
     messages_rejected_total: int = 0
@@ -44,26 +44,26 @@ class TransportCounts:
     received_bytes_total: int = 0
     """Bytes read from peers."""
     internal_errors_total: int = 0
-    """Faults of the relay's own. Each closes the connection that it belongs to; those that belong
-    to none are counted with one of the transports."""
+    """Internal errors. Each closes the connection that it belongs to; errors that belong to none
+    are counted with one of the transports."""
 
 
 class RelayCollector(Collector):
     """Serves the counts of each protocol, as `clearfunds_connections{transport="mqtt"}`.
 
     Args:
-        read: returns the present counts by protocol. The protocols are few and known beforehand.
+        read: Returns the present counts by protocol. The protocols are few and known beforehand.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, TransportCounts]]) -> None:
         self._read = read
 
     def describe(self) -> Iterator[Metric]:
-        """Name the metrics without reading anything; for the registry."""
+        """Yield the metrics without values, reading nothing; for the registry."""
         return self._families({})
 
     def collect(self) -> Iterator[Metric]:
-        """Read the counts, once for all metrics, and yield them."""
+        """Read the counts once, and yield all metrics."""
         return self._families(self._read())
 
     def _families(self, counts: Mapping[str, TransportCounts]) -> Iterator[Metric]:
@@ -84,11 +84,11 @@ _METRICS: Final = {
     "refused_connections_total": "Connections turned away.",
     "broken_connections_total": "Connections closed because the peer broke the protocol.",
     "silent_connections_total": "Connections closed because the peer sent nothing for too long.",
-    "subscriptions": "Subscriptions, or patterns observed, that stand now.",
+    "subscriptions": "Subscriptions, or patterns observed, at present.",
     "messages_received_total": "Messages published by peers.",
     "messages_rejected_total": "Messages not routed: to reserved topics, or over a quota.",
-    "messages_unroutable_total": "Messages that concerned nobody, over all transports.",
+    "messages_unroutable_total": "Messages without any recipient, over all transports.",
     "messages_delivered_total": "Messages handed to peers, once for each, over all transports.",
     "received_bytes_total": "Bytes read from peers.",
-    "internal_errors_total": "Faults of the relay's own; each closes one connection.",
+    "internal_errors_total": "Internal errors of the relay; each closes at most one connection.",
 }

@@ -1,11 +1,11 @@
-"""Which connections are kept, where more come than there may be.
+"""The choice of a connection to close, when there are too many.
 
-A page that says whether the relay is well has to be there when others keep connections and do
-nothing with them. So there is always room for one that comes: another is closed for it, one that
-waits for its peer. Of the address that has most; there, one that has been asked for nothing rather
-than one whose peer does not take what it asked for, once it has waited for a second; and then the
-one that has waited longest. One that the relay works for is never closed: no more are than there
-may be requests at a time.
+The health pages have to be available when others keep idle connections. So there is always room for
+a new connection: one that waits for its peer is closed for it. The choice is among the connections
+of the address with the most. There, a connection without a request goes before one whose peer does
+not take the answer, once it has waited for a second; and then the one that has waited longest. A
+connection that the relay works for is never closed: there are no more of them than concurrent
+requests allowed.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from typing import Final, Protocol
 import trio
 
 YOUNG_SECONDS: Final = 1.0
-"""For so long it does not matter what a connection waits for: on a busy machine a peer says nothing
-for a moment after it has connected."""
+"""Time during which it does not matter what a connection waits for: on a busy machine a peer is
+silent for a moment after it has connected."""
 
 
 class Waits(enum.IntEnum):
-    """What a connection waits for; in the order in which they are closed."""
+    """The states of a connection, in the order in which they are closed."""
 
     READING = 0
-    """For its peer to ask for something, or to close."""
+    """It waits for its peer to send a request, or to close."""
     SENDING = 1
-    """For its peer to take what it has asked for."""
+    """It waits for its peer to take the answer."""
     WORKS = 2
-    """It does not; something is done for its peer."""
+    """It does not wait: the relay works on a request."""
 
 
 class Guest(Protocol):
     """A connection."""
 
     address: str
-    """Of its peer, without the port."""
+    """The peer's address, without the port."""
     waits: Waits
     since: float
-    """When that began, on Trio's clock."""
+    """When the wait began, on Trio's clock."""
     scope: trio.CancelScope
-    """It ends when this is cancelled."""
+    """Cancelling this ends the connection."""
 
     def has_input(self) -> bool:
-        """Return whether there is something that its peer has sent and nobody has looked at."""
+        """Return whether the peer has sent data that was not read."""
         ...
 
 
@@ -52,7 +52,7 @@ class Room:
     """The connections of one server; see this file's docstring.
 
     Attributes:
-        closed: How many were closed for others.
+        closed: The number of connections closed for others.
     """
 
     def __init__(self, limit: int) -> None:
@@ -61,11 +61,11 @@ class Room:
         self.closed = 0
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of connections."""
         return len(self._guests)
 
     def enter(self, guest: Guest) -> bool:
-        """Make room for one; False if there is none, as all others are being worked for."""
+        """Make room for one; False if there is none, because all others are being worked for."""
         if len(self._guests) >= self._limit:
             other = self._least_missed()
             if other is None:
@@ -91,7 +91,7 @@ class Room:
 
         waiting.sort(key=order)
         for guest in waiting:
-            # What it was asked for may have come while the loop was busy with something else.
+            # Its request may have arrived while the loop was busy.
             if guest.waits is Waits.SENDING or not guest.has_input():
                 return guest
         return waiting[0] if waiting else None

@@ -1,19 +1,19 @@
 """A small HTTP/1.1 server for the relay's own pages: h11 on Trio, in the relay's own loop.
 
-It runs in the relay's loop, and not in a thread beside it, so that a page sees the ledger between
-two steps and never in the middle of one.
+It runs in the relay's loop, not in a thread, so that a page sees the ledger between two steps and
+never in the middle of one.
 
 Rules:
 
-1. A handler's fault is answered 500 and logged; a peer's fault is answered 4xx with a sentence; in
-   neither case does anything but that one connection suffer.
-2. Whatever a peer can make grow or last has a limit: connections, requests under way, the size of
-   a head, the time for a head, the time between requests, the time to take one piece of an answer
-   and all of it. One connection too many is served all the same, and another closed for it that
-   waits (`_room.py`): pages that are for everybody are there whatever others do.
+1. A handler's exception is answered 500 and logged; a peer's fault is answered 4xx with a sentence;
+   in both cases only that one connection suffers.
+2. Everything that a peer can make grow or last has a limit: connections, concurrent requests, the
+   size of a head, the time for a head, the time between requests, the time to take one piece of an
+   answer and all of it. One connection too many is still served, and a waiting one is closed for
+   it (`_room.py`): pages for everybody are always available.
 3. One task a connection, in the server's own nursery, and a second only while an endless answer is
    sent, to notice that the peer has gone; nothing outlives `serve_http`.
-4. Only GET and HEAD, and no request has a body: pages are looked at, nothing is changed by them.
+4. Only GET and HEAD, and no request has a body: pages are read-only.
 """
 
 from __future__ import annotations
@@ -50,41 +50,41 @@ if TYPE_CHECKING:
 log = logging.getLogger("clearfunds.transports.http")
 
 RECEIVE_BYTES: Final = 4096
-# One receive. Small, because h11 looks at the size of a head only while it is incomplete: a head
-# can be larger than its limit by as much as one receive.
+# One receive. Small, because h11 checks the size of a head only while it is incomplete: a head can
+# exceed its limit by as much as one receive.
 
 SEND_BYTES: Final = 65536
 # One send, and what a reader must take within `HttpLimits.write_seconds`: 64 KiB in 20 s is slower
-# than any scraper or browser that is still alive.
+# than any live scraper or browser.
 
 STREAM_BUFFER_BYTES: Final = 65536
-# What the kernel keeps for a peer of an endless answer (Linux doubles it): some seconds of events.
-# It would grow to megabytes otherwise, and who is asleep be noticed only when they are full.
+# The kernel's buffer for a peer of an endless answer (Linux doubles it): some seconds of events.
+# It would grow to megabytes otherwise, and a sleeping peer be noticed only when they are full.
 
 LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 262144
-# How long, and for how much, we go on reading after our last word (nginx: lingering_close, 5 s).
+# Limits on reading after the last output (nginx: lingering_close, 5 s).
 
 ACCEPTS_A_STEP: Final = 16
-# Connections accepted before others may run. One at a time would make a probe wait for two hundred
-# turns of a busy loop, if as many stand before it.
+# Connections accepted before other tasks may run. One at a time would make a probe wait for two
+# hundred turns of a busy loop, if as many connections are before it.
 
 ACCEPT_PAUSE_SECONDS: Final = 0.1
-# When there is no descriptor left to accept with, as `trio.serve_listeners` has it.
+# Pause when there is no descriptor left to accept with, as in `trio.serve_listeners`.
 
 CROWDED_SECONDS: Final = 10.0
-# Between two lines in the log that connections are closed for others.
+# Between two log lines about connections closed for others.
 
 
 @attrs.frozen
 class HttpLimits:
-    """What one peer, and all of them together, may ask of the server."""
+    """Limits on one peer, and on all of them together."""
 
     connections: int = attrs.field(default=128, validator=attrs.validators.ge(1))
-    """Connections at once. For one more another is closed, which has been waiting for its peer."""
+    """Concurrent connections. For one more, a connection that waits for its peer is closed."""
     requests: int = attrs.field(default=64, validator=attrs.validators.ge(1))
-    """Requests worked on at once; others are answered 503, but for those of pages that are for
-    everybody (`Access.open_pages`)."""
+    """Concurrent requests; others are answered 503, except those for pages for everybody
+    (`Access.open_pages`)."""
     head_bytes: int = attrs.field(default=16384, validator=attrs.validators.ge(256))
     """Request line and header fields together (h11's own default, as nginx's 4 x 8 KiB)."""
     head_seconds: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
@@ -92,7 +92,7 @@ class HttpLimits:
     idle_seconds: float = attrs.field(default=75.0, validator=attrs.validators.gt(0))
     """Between requests (nginx's keepalive_timeout; longer than Prometheus's scrape interval)."""
     write_seconds: float = attrs.field(default=20.0, validator=attrs.validators.gt(0))
-    """For the peer to take one piece of an answer of at most 64 KiB."""
+    """For the peer to take one piece of an answer, of at most 64 KiB."""
     page_seconds: float = attrs.field(default=60.0, validator=attrs.validators.gt(0))
     """For all of an answer that has an end."""
 
@@ -111,15 +111,15 @@ async def serve_http(
     """Serve pages until cancelled; `await nursery.start(serve_http, ...)` gives their addresses.
 
     Args:
-        handlers: what makes the page at each path. The mapping is looked at for every request, so
-            pages may be added while it serves.
-        host: the address to listen on; only this machine's own unless told otherwise.
-        port: the port to listen on; 0 for one that is free.
-        listeners: sockets that listen already, used instead of `host` and `port`. They are closed
-            at the end.
-        limits: what peers may ask of the server.
-        access: who may look, and by what name; None: everybody may.
-        tls: what connections are encrypted with; None: they are not. No certificate is asked for.
+        handlers: makes the page at each path. The mapping is read for every request, so pages may
+            be added while it serves.
+        host: the address to listen on; by default only this machine's own.
+        port: the port to listen on; 0 for a free one.
+        listeners: listening sockets, used instead of `host` and `port`. They are closed at the
+            end.
+        limits: limits on peers.
+        access: authentication, and allowed host names; None: everybody may look.
+        tls: the TLS context for connections; None: no encryption. No certificate is asked for.
         task_status: is given the URL of each socket, as `http://127.0.0.1:39464`.
 
     Raises:
@@ -147,7 +147,7 @@ async def _accept(
     serve: Callable[[trio.SocketStream], Awaitable[object]],
     nursery: trio.Nursery,
 ) -> None:
-    """Accept until cancelled, as many at once as have come."""
+    """Accept until cancelled, all waiting connections at once."""
     # Trio's own accept() takes one in each turn of the loop.
     with socket.socket(fileno=os.dup(listener.socket.fileno())) as sock:
         sock.setblocking(False)
@@ -159,7 +159,7 @@ async def _accept(
                 except BlockingIOError:
                     break
                 except OSError as error:
-                    # Anything else concerns only the connection that has gone already.
+                    # Any other error concerns only a connection that has already gone.
                     if error.errno in _SHORT_OF:
                         await trio.sleep(ACCEPT_PAUSE_SECONDS)
                     break
@@ -182,7 +182,7 @@ def _url(listener: trio.SocketListener, *, secure: bool) -> str:
 
 
 class _RefusedError(Exception):
-    """A request that is answered with a sentence, after which the connection ends."""
+    """The request is answered with a sentence, and then the connection ends."""
 
     def __init__(self, status: int, sentence: str, *headers: tuple[str, str]) -> None:
         super().__init__(sentence)
@@ -191,11 +191,11 @@ class _RefusedError(Exception):
 
 
 class _SlowReaderError(Exception):
-    """The peer does not take what it asked for; the message says what it did."""
+    """The peer does not take its answer; the message describes that."""
 
 
 class _Server:
-    """What the connections of one server share."""
+    """The state that the connections of one server share."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _Server:
         self._crowded_at = -CROWDED_SECONDS
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one connection to its end. Only cancellation comes out of it."""
+        """Serve one connection to its end. Raises nothing but cancellation."""
         session = _Session(stream, self)
         closed = self.room.closed
         try:
@@ -234,7 +234,7 @@ class _Server:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("HTTP: %s went away", session.peer)
         except Exception:
-            # Rule 1: a fault of ours on one connection must not end the relay.
+            # Rule 1: an internal error on one connection must not end the relay.
             log.exception("HTTP: the connection of %s failed", session.peer)
         finally:
             self.room.leave(session)
@@ -253,7 +253,7 @@ class _Server:
             )
 
     async def answer(self, request: Request, address: str) -> tuple[str, Response]:
-        """Return who asks for a page, and what he gets."""
+        """Return the user who asks for a page, and the answer."""
         access = self.access
         if access is not None and request.path in access.open_pages:
             return NOBODY, await self._page(request)
@@ -286,7 +286,7 @@ class _Server:
             return Response.sentence(500, "This page could not be made; the log says why.")
 
     def note(self, session: _Session, user: str, request: Request, response: Response) -> None:
-        """Tell the log of an answer, but for pages that say nothing of anybody."""
+        """Log an answer, except for pages without data about peers."""
         if self.access is None or request.path in self.access.open_pages:
             return
         path = request.path if request.path in self.handlers else NO_PAGE
@@ -313,7 +313,7 @@ class _Session:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self.address, self.peer = _peer(stream)
         self.network = network(self.address)
-        # See `Guest`: it waits for its first request, and has not begun to.
+        # See `Guest`: it waits for its first request, which has not begun.
         self.scope = trio.CancelScope()
         self.waits = Waits.READING
         self.since = trio.current_time()
@@ -332,7 +332,7 @@ class _Session:
             self.waits = Waits.WORKS
 
     async def serve(self) -> None:
-        """Answer requests until either side has had enough."""
+        """Answer requests until either side ends."""
         if self._server.tls is not None and not await self._shake_hands(self._server.tls):
             return
         while True:
@@ -372,13 +372,13 @@ class _Session:
         return not scope.cancelled_caught
 
     async def _next_request(self) -> Request | None:
-        """Wait for the next request; None if the peer closed, or went quiet between requests.
+        """Wait for the next request; None if the peer closed, or sent none in time.
 
         Raises:
-            _RefusedError: what came is not a request that can be served.
+            _RefusedError: the input is not a request that can be served.
         """
         limits = self._limits
-        # Bytes of this request may have come together with the one before it (pipelining).
+        # Bytes of this request may have arrived with the one before it (pipelining).
         begun = bool(self._h11.trailing_data[0])
         patience = limits.head_seconds
         if self._answered and not begun:
@@ -416,7 +416,7 @@ class _Session:
         return _RefusedError(400, f"This is not an HTTP request: {error}.")
 
     def _check(self, event: h11.Request) -> Request:
-        """Turn a head away that asks for what no page can do, else read its target."""
+        """Refuse a head that asks for something no page does; otherwise parse its target."""
         method = event.method.decode("ascii")
         if method not in ("GET", "HEAD"):
             raise _RefusedError(
@@ -444,8 +444,8 @@ class _Session:
             if scope.cancelled_caught:
                 raise _SlowReaderError("took a page so slowly that others could not have theirs")
         finally:
-            # An async generator that is left half-way is otherwise closed by the garbage
-            # collector, at a time of its own choosing.
+            # Otherwise the garbage collector closes an async generator that was left half-way, at
+            # any time.
             aclose = getattr(response.body, "aclose", None)
             if aclose is not None:
                 await aclose()
@@ -494,13 +494,13 @@ class _Session:
         except (trio.BrokenResourceError, _SlowReaderError):
             raise
         except Exception as error:
-            # The status has gone out already. What is left is to leave the last chunk out, by
-            # which the peer knows that the page is not whole [RFC 9112 section 8].
+            # The status has been sent already. Leaving out the last chunk tells the peer that the
+            # page is incomplete [RFC 9112 section 8].
             log.exception("HTTP: a page of %s failed half-way", self.peer)
             raise trio.BrokenResourceError from error
 
     async def _stream_pieces(self, body: AsyncIterator[bytes]) -> None:
-        """Send an endless body for as long as the peer is there.
+        """Send an endless body as long as the peer is there.
 
         Raises:
             trio.BrokenResourceError: the peer is gone.
@@ -514,7 +514,7 @@ class _Session:
                 nonlocal gone
                 left = LINGER_BYTES
                 with suppress(trio.BrokenResourceError):
-                    # Nothing more is asked for on this connection: what comes is not looked at.
+                    # This connection takes no more requests: the input is ignored.
                     while left > 0 and (data := await self._stream.receive_some(RECEIVE_BYTES)):
                         left -= len(data)
                 gone = True
@@ -526,7 +526,7 @@ class _Session:
             except (trio.BrokenResourceError, _SlowReaderError) as error:
                 failure = error
             nursery.cancel_scope.cancel()
-        # Raised out here, or it would come out as a group of one.
+        # Raised out here: otherwise it would be in a group of one.
         if failure is not None:
             raise failure
         if gone:
@@ -557,14 +557,14 @@ class _Session:
             await self._linger()
 
     async def _linger(self) -> None:
-        """Let the peer read our last answer before the connection goes.
+        """Let the peer read the last output before the connection closes.
 
-        Closing a socket with unread input makes the kernel send a reset, which destroys what is
-        still on its way to the peer [RFC 9112 section 9.6].
+        Closing a socket with unread input makes the kernel send a reset, which destroys output
+        that is still on its way to the peer [RFC 9112 section 9.6].
         """
         with self._waiting(Waits.READING), trio.move_on_after(LINGER_SECONDS):
             if isinstance(self._stream, trio.SSLStream):
-                # Says the end by TLS, too, and waits for the peer to do so.
+                # Ends the sending by TLS, too, and waits for the peer's end.
                 await self._stream.unwrap()
                 return
             await self._stream.send_eof()

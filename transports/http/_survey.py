@@ -1,15 +1,15 @@
-"""What the live page shows of the books: the top of everything, found in steps.
+"""The live page's view of the books: the top of everything, found in steps.
 
 Everything here is bounded, however many accounts, holders and loans there are: the rows by the
-constants below, each name by `NAME_CHARACTERS`; how many are left out is said. So is what is kept
-on the way: numbers by name of holder, and no objects by loan.
+constants below, each name by `NAME_CHARACTERS`; the page counts rows left out. Intermediate data is
+bounded, too: numbers by name of holder, and no objects by loan.
 
-1. Accounts are gone through once, holders and their loans once; then those few holders that are
-   shown once more, for the matrix. Each row is read at one instant, the survey as a whole is not.
-2. Who waits, and until when a holder has patience, is as `accounts._patience` has it: time counts
-   from the holder's last progress, or from when the first of those who wait on it began to.
-3. An account with others below it owes for them and is a level, not one of those who cause debt.
-   Neither is one for what is at rest; the one above these is a level while there is something.
+1. Accounts are read once, holders and their loans once; then the few holders shown are read once
+   more, for the matrix. Each row is read at one instant, the survey as a whole is not.
+2. Waits and remaining patience are as in `accounts._patience`: time counts from the holder's last
+   progress, or from when the first reader that waits on it began to, whichever is later.
+3. An account with others below it owes their debt and is a level, not a cause of debt. The same
+   holds for an account of data at rest; its parent is a level while there is such data.
 """
 
 from __future__ import annotations
@@ -48,36 +48,36 @@ NAMED_MAX: Final = 4
 MEMBERS_MAX: Final = 4
 RINGS_MAX: Final = 3
 MATRIX_ACCOUNTS_MAX: Final = 16
-# What a person takes in on one screen; the whole is on /ledger.json.
+# As much as fits on one screen; /ledger.json has everything.
 
 NAME_CHARACTERS: Final = 200
-# A client identifier may have a thousand bytes, and is what a peer says it is.
+# A client identifier may have a thousand bytes, which the peer chooses.
 
 STILL_SECONDS: Final = 1.0
-# Without progress for so long, a holder is taken to stand still (as `accounts.RING_SECONDS`).
+# Without progress for this time, a holder counts as standing still (as `accounts.RING_SECONDS`).
 
 RING_WAITERS_MAX: Final = 1000
-# Rings are looked for at one instant, or they may be none; beyond that it would take too long, and
-# the survey says that they were not.
+# Rings must be sought at one instant, or they may not be real; beyond this number that takes too
+# long, and the survey says that it did not look.
 
 CHUNK: Final = 1024
-# Accounts ranked between two looks at the clock: a fifth of a millisecond.
+# Accounts ranked between two checks of the clock: a fifth of a millisecond.
 
 T = TypeVar("T")
 
 By = Literal["debt", "waited", "held"]
-"""What comes first: who owes most; who waits, and has waited, the longest; who holds most."""
+"""The order of rows: the largest debt; the longest wait, now or in all; the largest holding."""
 
 
 @attrs.frozen
 class Most:
-    """How many rows there may be, and of whom."""
+    """Limits on the rows, and their order."""
 
     accounts: int = ACCOUNTS_MAX
     holders: int = HOLDERS_MAX
     by: By = "debt"
-    """The accounts are those that owe most, or for `waited` that have waited the longest. The
-    holders are those on whom somebody waits in vain, or for `held` those that hold most."""
+    """The accounts are those with the largest debt, or for `waited` with the longest waits. The
+    holders are those that stand still while readers wait on them, or for `held` the fullest."""
 
 
 MOST: Final = Most()
@@ -89,7 +89,7 @@ class AccountRow(TypedDict):
     name: str
     parent: str | None
     at_rest: str | None
-    """Where what it owes for is at rest, of a level; None: it is not."""
+    """Where a level's data is at rest; None: it is not at rest."""
     state: str
     debt_items: int
     debt_bytes: int
@@ -100,19 +100,18 @@ class AccountRow(TypedDict):
     at it."""
     waiting_seconds: float
     waited_seconds: float
-    """For how long its own readers have waited in all."""
+    """The total time that its own readers have waited."""
     oldest_seconds: float | None
-    """The age of its oldest loan; None for levels, of which it is not known."""
+    """The age of its oldest loan; None for levels, for which it is not known."""
 
 
 class LevelRow(AccountRow):
     """An account above others."""
 
     weight: float
-    """How large its share is beside its siblings'."""
+    """The weight of its share among its siblings."""
     share_items: int | None
-    """What it may owe, in events, while the one above it owes too much; None: there is nothing to
-    share now."""
+    """Its share in events, while the account above owes too much; None: nothing is shared now."""
     share_bytes: int | None
     """The same in bytes."""
 
@@ -128,7 +127,7 @@ class MemberRow(TypedDict):
 
 
 class HolderRow(TypedDict):
-    """Those of one name who hold debt, and what becomes of them."""
+    """The holders of one name that hold debt, and their state."""
 
     name: str
     kind: str
@@ -138,51 +137,51 @@ class HolderRow(TypedDict):
     oldest_seconds: float
     idle_seconds: float
     waited_items: int
-    """How many of the items somebody waits for."""
+    """The items that readers wait for."""
     policy: str | None
     patience: float | None
     left_seconds: float | None
-    """Until its policy applies; None if nobody waits on it, or it may take for ever."""
+    """Until its policy applies; None if nobody waits on it, or it has no patience limit."""
     owner: str | None
-    """The account whose reader it waits on in turn, if it has one that waits."""
+    """The account whose reader it waits on in turn, if that waits."""
     away: bool
-    """Whether it is a queue whose client is not there: its session is what is ended then."""
+    """Whether it is a queue whose client is away: then its policy ends the session."""
     behind_seconds: float | None
-    """For how long it has been behind: relieved by its policy, so that nobody waits on it; None if
+    """How long it has been behind: relieved by its policy, so that nobody waits on it; None if
     it is not."""
     dropped_items: int
-    """What it has lost by that so far."""
+    """Messages dropped by that so far."""
     stored_items: int
-    """What has been put aside for it so far."""
+    """Messages spilled for it so far."""
     members: NotRequired[list[MemberRow]]
-    """Of a group: who shares what comes, those first that have most in their hands."""
+    """The members of a group, the fullest first."""
     members_more: NotRequired[int]
-    """How many are left out."""
+    """Members left out."""
 
 
 class WaitedOnRow(HolderRow):
-    """A holder, and what it has of the debt that is waited for at one account."""
+    """A holder, and its part of the debt at one account where readers wait."""
 
     here_items: int
     here_bytes: int
     enough: bool
-    """Whether the readers go on when it has got rid of that, or is given up."""
+    """Whether the readers go on when it has cleared that part, or is given up."""
 
 
 class WaitRow(TypedDict):
-    """Readers that wait at one account, and on whom."""
+    """Readers that wait at one account, and the holders that they wait on."""
 
     at: str
     alarms: list[str]
-    """Which are up there: then that is what is waited for, and the memory that somebody holds."""
+    """Alarms raised there: then readers wait for those, and for holders to free memory."""
     reason: str
     """`debt`, or `alarm`, `share`, `rate`, `credit`."""
     rate: str | None
-    """What may come in, where more has: then nobody is waited on."""
+    """The rate limit, if it was exceeded: then readers wait on no holder."""
     blockers: list[str]
-    """Who has no credit left for them, for longest first; then these are waited for."""
+    """Stations without credit for them, the longest first; then readers wait for these."""
     waiting: list[str]
-    """The accounts whose readers wait there, those first who have waited the longest."""
+    """The accounts whose readers wait there, the longest wait first."""
     count: int
     seconds: float
     debt_items: int
@@ -196,7 +195,7 @@ class WaitRow(TypedDict):
 
 
 class RingRow(TypedDict):
-    """Readers none of which can go on unless another of them does."""
+    """Readers that block each other: none can go on unless another does."""
 
     members: list[str]
     count: int
@@ -204,45 +203,45 @@ class RingRow(TypedDict):
 
 
 class IncidentRow(TypedDict):
-    """What has happened lately: see `accounts._incidents`."""
+    """A recent event: see `accounts._incidents`."""
 
     ago_seconds: float
     holder: str | None
     given_up: bool
     relieved: bool
-    """Whether it stayed, and lost what it could not take, or had it put aside."""
+    """Whether it stayed, and its messages were dropped or spilled."""
     kind: str | None
     policy: str | None
-    """By what it was relieved, if it was."""
+    """The policy that relieved it, if any."""
     items: int
-    """Written off, when it was given up; if it was relieved, dropped and put aside so far."""
+    """Items written off, if it was given up; if it was relieved, dropped and spilled so far."""
     bytes: int
     debtors: list[str]
     debtors_more: int
     idle_seconds: float
     ring: int
     waits: int
-    """How many waits for it, which were slow, are over."""
+    """Slow waits for it that are over."""
     cancelled: int
     seconds: float
-    """How long the longest of them was."""
+    """The length of the longest of them."""
     accounts: list[str]
     accounts_more: bool
 
 
 class Survey(TypedDict):
-    """All that is shown."""
+    """Everything that the page shows."""
 
     time: float
     totals: dict[str, Any]
     alarms: list[str]
-    """Those that are up: nobody who publishes is read."""
+    """Raised alarms: no publisher is read."""
     troubles: list[str]
-    """What is wrong beside the books, in sentences."""
+    """Faults beside the books, in sentences."""
     levels: list[LevelRow]
-    """The server, the tenants, and what is at rest."""
+    """The server, the tenants, and the accounts of data at rest."""
     levels_owing: int
-    """How many accounts owe for others below them."""
+    """Accounts that owe for others below them."""
     tightest: list[AccountRow]
     accounts: list[AccountRow]
     holders: list[HolderRow]
@@ -251,11 +250,11 @@ class Survey(TypedDict):
     waits: list[WaitRow]
     rings: list[RingRow]
     rings_sought: bool
-    """Whether rings were looked for: not if more than `RING_WAITERS_MAX` wait."""
+    """Whether rings were sought: not if more than `RING_WAITERS_MAX` readers wait."""
     incidents: list[IncidentRow]
     """The latest first."""
     more: dict[str, int]
-    """How many rows of each kind are left out."""
+    """Rows of each kind that are left out."""
 
 
 @attrs.define(eq=False)
@@ -265,21 +264,21 @@ class _Crowd:
     since: float
     count: int = 0
     longest: dict[str, float] = attrs.field(factory=dict[str, float])
-    """Since when, by account, for the first so many."""
+    """Since when readers wait, by account; for the longest waits."""
     items: dict[str, int] | None = None
-    """What each holder has of the debt waited for, if this crowd is shown."""
+    """Each holder's part of the debt waited for, if this crowd is shown."""
     bytes: dict[str, int] = attrs.field(factory=dict[str, int])
     only: frozenset[str] | None = None
-    """The holders that can be waited on, where not all can: who has no credit left for them."""
+    """The holders to wait on, if not all: stations without credit for them."""
 
 
 @attrs.define
 class _Holdings:
-    """What holders have, by their names. Numbers apart, for the sake of the garbage collector."""
+    """The holders' loans, by name. Plain numbers, to spare the garbage collector."""
 
     crowds: dict[Account, _Crowd]
     shown: dict[Account, float]
-    """The accounts that are shown, and when the oldest of their loans was made."""
+    """The accounts shown, and when the oldest of their loans was made."""
     items: dict[str, int] = attrs.field(factory=dict[str, int])
     bytes: dict[str, int] = attrs.field(factory=dict[str, int])
     loans: dict[str, int] = attrs.field(factory=dict[str, int])
@@ -290,18 +289,18 @@ class _Holdings:
     more: dict[str, list[Holder]] = attrs.field(factory=dict[str, "list[Holder]"])
 
     def add(self, name: str, items: int, nbytes: int, loans: int, opened: float) -> None:
-        """Add what one holder has."""
+        """Add the loans of one holder."""
         self.items[name] = self.items.get(name, 0) + items
         self.bytes[name] = self.bytes.get(name, 0) + nbytes
         self.loans[name] = self.loans.get(name, 0) + loans
         self.opened[name] = min(opened, self.opened.get(name, opened))
 
     def concerns(self, account: Account) -> bool:
-        """Whether it matters whose a loan is: it is shown, or somebody waits for it."""
+        """Whether an account's loans matter: it is shown, or a reader waits for it."""
         return account in self.shown or not self.crowds.keys().isdisjoint(account.chain)
 
     def charge(self, name: str, account: Account, items: int, nbytes: int, opened: float) -> None:
-        """Note whose debt it is that somebody has."""
+        """Note a holder's part of an account's debt."""
         if account in self.shown:
             self.shown[account] = min(opened, self.shown[account])
         waited_for = False
@@ -318,21 +317,21 @@ class _Holdings:
             self.waited[name] = self.waited.get(name, 0) + items
 
     def guilt(self, name: str, now: float) -> tuple[bool, int]:
-        """Return whether it stands still while somebody waits on it, and for how many items."""
+        """Return whether it stands still while readers wait on it, and for how many items."""
         waited = self.waited.get(name, 0)
         if not waited:
             return False, 0
         return any(now - each.progressed_at >= STILL_SECONDS for each in self.here(name)), waited
 
     def here(self, name: str) -> list[Holder]:
-        """Who of that name holds something."""
+        """Return the holders of that name that hold something."""
         first = self.first.get(name)
         return [] if first is None else [first, *self.more.get(name, ())]
 
 
 async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
-    """Look at the books, in steps, and return what the page shows of them."""
-    # A stretch of its own: the totals must be read in one, however many accounts there are.
+    """Read the books, in steps, and return the page's view of them."""
+    # A new stretch: the totals must be read in one, however many accounts there are.
     await pace.pause()
     totals = _totals(ledger)
     await pace.breathe()
@@ -344,7 +343,7 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
         crowds[at].items = {}
     owing, tightest, count, levels_owing = await _top_accounts(ledger, pace, most)
     now = ledger.clock()
-    # Where an alarm stops them that no repayment ends, they wait on no holder.
+    # Readers that an alarm stops, which no repayment ends, wait on no holder.
     waited_for: dict[Account, _Crowd] = {}
     for at, crowd in crowds.items():
         if at.waits_on_holders:
@@ -370,7 +369,7 @@ async def survey(ledger: Ledger, pace: Pace, most: Most = MOST) -> Survey:
     levels.sort(key=lambda a: (a in at_rest, a.name))
     sums = {each.account: each for each in await tenants_of(ledger, pace)}
     tenants = sorted(sums, key=pressure, reverse=True)
-    # After the server's, before those for what is at rest.
+    # After the server, before the accounts of data at rest.
     place = sum(a not in at_rest for a in levels)
     levels[place:place] = tenants
     await pace.pause()
@@ -417,7 +416,7 @@ def _guilt(name: str, holdings: _Holdings, now: float, most: Most) -> tuple[bool
 
 
 def clipped(name: str) -> str:
-    """Return a name as it is shown, cut if it is very long."""
+    """Return a name in the form shown, cut if it is very long."""
     return name if len(name) <= NAME_CHARACTERS else name[: NAME_CHARACTERS - 1] + "\u2026"
 
 
@@ -444,7 +443,7 @@ def _totals(ledger: Ledger) -> dict[str, Any]:
 
 
 async def _crowds(ledger: Ledger, pace: Pace) -> dict[Account, _Crowd]:
-    """Return who waits where. (At an account that is open, readers only stand to be woken.)"""
+    """Return the readers by where they wait. (At an open account, they are about to wake up.)"""
     crowds: dict[Account, _Crowd] = {}
     for number, waiter in enumerate(sorted(ledger.waiters, key=attrgetter("ticket"))):
         if not number % BREATH_EVERY:
@@ -467,7 +466,7 @@ async def _crowds(ledger: Ledger, pace: Pace) -> dict[Account, _Crowd]:
 async def _top(
     rows: list[T], most: int, key: Callable[[T], Any], pace: Pace
 ) -> tuple[list[T], int]:
-    """Return the `most` largest and how many others there are."""
+    """Return the `most` largest, and the number of others."""
     best: list[T] = []
     for start in range(0, len(rows), CHUNK):
         await pace.breathe()
@@ -478,9 +477,9 @@ async def _top(
 async def _top_accounts(
     ledger: Ledger, pace: Pace, most: Most
 ) -> tuple[list[Account], list[Account], int, int]:
-    """Return those that come first, those with the least headroom, and how many there are.
+    """Return the first accounts, those with the least headroom, and the number of all.
 
-    And how many levels above them owe for them.
+    And the number of levels above that owe for them.
     """
     now = ledger.clock()
     key = partial(_waited, now=now) if most.by == "waited" else _debt
@@ -492,7 +491,7 @@ async def _top_accounts(
     for start in range(0, len(accounts), CHUNK):
         await pace.breathe()
         here = [a for a in accounts[start : start + CHUNK] if a not in at_rest]
-        # Nobody may be below a tenant at the moment.
+        # A tenant may have no accounts below it at the moment.
         below = [a for a in here if not a.children and not a.shared]
         levels += sum([a.debt_items > 0 for a in here]) - sum([a.debt_items > 0 for a in below])
         count += len(below)
@@ -506,15 +505,15 @@ def _debt(account: Account) -> tuple[float, float]:
 
 
 def _waited(account: Account, now: float) -> tuple[float, float]:
-    """Return for how long the first of its readers has waited now, and all of them in all."""
+    """Return how long the first of its readers has waited now, and the total of all waits."""
     readers = account.readers or ()
     in_all = waited_by_reason(account, readers, now)
     return max([now - waiter.since for waiter in readers], default=0.0), sum(in_all.values())
 
 
 def pressure(account: Account) -> float:
-    """Return the debt as a share of the account's limit, of that unit which is nearer to it."""
-    # A limit of nothing at all is reached with the first item.
+    """Return the debt as a share of the account's limit, in the unit that is nearer to it."""
+    # A limit of 0 is reached with the first item.
     return max(
         account.debt_items / (account.mark_items or 1),
         account.debt_bytes / (account.mark_bytes or 1),
@@ -522,12 +521,12 @@ def pressure(account: Account) -> float:
 
 
 async def _walk(ledger: Ledger, holdings: _Holdings, pace: Pace) -> None:
-    """Go through everything that is physically held (rule 15)."""
+    """Walk through all loans that are physically held (rule 15)."""
     for number, holder in enumerate(list(ledger.holders)):
         if not number % BREATH_EVERY:
             await pace.breathe()
-        # Copied, because a holder's loans may not change while they are walked. What is not a loan
-        # is the audit's to tell of, and one that was settled meanwhile has nothing outstanding.
+        # Copied, because a holder's loans must not change during the walk. The audit reports
+        # entries that are not loans; a loan settled meanwhile has nothing outstanding.
         loans: list[Any] = list(holder.loans())
         if loans:
             await _walk_loans(holder, loans, holdings, pace)
@@ -574,7 +573,7 @@ async def _walk_loans(holder: Holder, loans: list[Any], holdings: _Holdings, pac
 async def _cells(
     ledger: Ledger, holdings: _Holdings, accounts: list[Account], names: list[str], pace: Pace
 ) -> list[tuple[int, int, int, int, float]]:
-    """Return who of `names` holds how much of the debt of `accounts`."""
+    """Return the parts of the debt of `accounts` that holders in `names` hold."""
     place = {account: number for number, account in enumerate(accounts)}
     rows: list[tuple[int, int, int, int, float]] = []
     for column, name in enumerate(names):
@@ -697,7 +696,7 @@ def _account_row(account: Account, opened: float | None, now: float) -> AccountR
 def _holder_row(name: str, holdings: _Holdings, now: float) -> HolderRow:
     here = holdings.here(name)
     since = holdings.since.get(name)
-    # The one of them that has stood still the longest is the one to be told of.
+    # Report the one that has stood still the longest.
     holder = min(here, key=lambda each: each.progressed_at, default=None)
     left: float | None = None
     for_ever = holder is None or math.isinf(holder.patience)

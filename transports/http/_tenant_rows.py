@@ -1,4 +1,4 @@
-"""Tenants, for the pages: what all of each one's connections are doing."""
+"""Tenants, for the pages: the sums of each tenant's connections."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class TenantSums:
-    """One tenant, and what is below it."""
+    """One tenant, and the sums of the accounts below it."""
 
     account: Account
     users: int = 0
     """Its users that have accounts now."""
     accounts: int = 0
-    """Accounts of connections, and of who else is below it: those that cause its debt."""
+    """Accounts of connections and other accounts below it that cause its debt."""
     waiting: int = 0
     """Readers of theirs that wait now."""
     waiting_seconds: float = 0.0
-    """For how long the first of them has."""
+    """How long the first of them has waited."""
     waited_seconds: float = 0.0
-    """For how long readers of those accounts that are there now have waited in all."""
+    """The total of all waits of readers of the present accounts."""
 
     @property
     def name(self) -> str:
-        """The tenant's."""
+        """The tenant's name."""
         return self.account.name.removeprefix(TENANT_PREFIX)
 
     def row(self) -> dict[str, Any]:
-        """Return it as `/ledger.json` has it."""
+        """Return its row of `/ledger.json`."""
         seen = self.account.statistics()
         return {
             "name": self.name,
@@ -56,13 +56,13 @@ class TenantSums:
 
 
 def is_tenant(account: Account) -> bool:
-    """Whether an account is a tenant's: it shares what it may owe, and so does the one above it."""
+    """Whether an account is a tenant's: it has a shared limit, and so has its parent."""
     parent = account.parent
     return account.shared and parent is not None and parent.parent is None and parent.shared
 
 
 async def tenants_of(ledger: Ledger, pace: Pace) -> list[TenantSums]:
-    """Return the tenants, in the order in which they were configured."""
+    """Return the tenants, in the order of the configuration."""
     accounts = list(ledger.accounts.values())
     found = {each: TenantSums(each) for each in accounts if each.shared and is_tenant(each)}
     if not found:

@@ -1,7 +1,7 @@
-"""`/ledger.json?top=N`: the first rows of everything, for those who look often and show little.
+"""`/ledger.json?top=N`: the first rows of everything, for frequent and small requests.
 
-The whole of `/ledger.json` takes a second of the relay's time with ten thousand accounts; this is
-bounded. What is left out is counted under `more`.
+The whole of `/ledger.json` takes a second of the relay's time with ten thousand accounts; this page
+is bounded. `more` counts rows left out.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ _BY: Final[dict[str, By]] = {"debt": "debt", "waited": "waited", "held": "held"}
 
 
 class TopPage(Survey):
-    """What is said."""
+    """The content of the page."""
 
     busy_ms: float
-    """CPU time that it took; who asks often should be told by it how often."""
+    """CPU time that it took; a frequent client should adapt its rate to it."""
 
 
 @attrs.frozen
 class TopQuery:
-    """What is asked for."""
+    """The parameters of a request."""
 
     top: int
-    """How many accounts and holders."""
+    """The number of accounts, and of holders."""
     by: By = "debt"
-    """Whose come first."""
+    """Their order."""
 
     @classmethod
     def parse(cls, query: Mapping[str, tuple[str, ...]]) -> Self | None:
-        """Read `top=N` and `by=debt`, `waited` or `held`; None if there is no `top`.
+        """Parse `top=N` and `by=debt`, `waited` or `held`; None if there is no `top`.
 
         Raises:
-            ValueError: With a sentence about what is wrong with it.
+            ValueError: A parameter is invalid; the message is a sentence about it.
         """
         tops = query.get("top")
         if tops is None:
             return None
         number = tops[0] if len(tops) == 1 else ""
         if not re.fullmatch("[0-9]{1,4}", number) or not 1 <= int(number) <= TOP_MAX:
-            msg = f"top is how many rows there may be: one number from 1 to {TOP_MAX}."
+            msg = f"top is the number of rows: one number from 1 to {TOP_MAX}."
             raise ValueError(msg)
         orders = query.get("by", ("debt",))
         by = _BY.get(orders[0]) if len(orders) == 1 else None
         if by is None:
-            msg = f"by is what comes first: one of {', '.join(_BY)}."
+            msg = f"by is the order of rows: one of {', '.join(_BY)}."
             raise ValueError(msg)
         return cls(int(number), by)
 

@@ -1,48 +1,48 @@
-"""What `/trace.json` says of one trace.
+"""The JSON of one trace in `/trace.json`.
 
 All times are in seconds since the trace began (`began` is that moment, in seconds since 1970).
 
     {
-      "account": "mqtt:1883/-/pub",   who pays
+      "account": "mqtt:1883/-/pub",   the account charged
       "began": 1790000000.123456,     when its input was charged
-      "seconds": 0.25,                for how long it was followed
+      "seconds": 0.25,                how long it was followed
       "complete": true,               whether everything has ended
-      "root": TURN,                   what became of the packet
+      "root": TURN,                   the packet's turn
       "waits": [                      when the account's readers had to wait meanwhile
         {"since": 0.1, "until": null, "at": "mqtt:1883/-/pub",
          "blame": {"mqtt:1883/-/slow": 0.15}}],
       "more_waits": 0,                waits beyond the first 32
       "followed": SUM,                all loans that were followed
-      "outcomes": {"delivered": 2},   how many of their events have ended how
-      "left_items": 0,                how many have not ended
+      "outcomes": {"delivered": 2},   the number of events with each outcome
+      "left_items": 0,                the number that have not ended
       "left_bytes": 0,
       "not_shown": SUM,               followed, but not among the loans shown: the quickest ones
-      "not_followed": SUM,            beyond the limit, or to holders that were not asked for
+      "not_followed": SUM,            beyond the limit, or to holders that were not selected
       "turns_not_followed": 0         turns beyond the limit, with all that they caused
     }
 
     TURN = {
       "opened": 0.0, "ended": 0.0002, null while it is open
-      "items": 1, "bytes": 12,        what came in; 0 where a loan covers it
-      "outcome": "delivered",         committed; rejected, cancelled: nothing of it was; null: open
-      "labels": ["t"],                what was published: topics, records' labels
+      "items": 1, "bytes": 12,        the input; 0 where a loan covers it
+      "outcome": "delivered",         committed; rejected, cancelled: nothing was; null: open
+      "labels": ["t"],                of published events: topics, records' labels
       "more_labels": 0,
-      "loans": [LOAN, ...]            what was given to whom
+      "loans": [LOAN, ...]            one for each holder
     }
 
     LOAN = {
       "holder": "mqtt:1883/-/sub", "kind": "outlet", "label": "t",
-      "items": 1, "bytes": 12,        what was borrowed for it, framing included
+      "items": 1, "bytes": 12,        borrowed for it, framing included
       "lent": 0.0001, "ended": 0.0004, null while something is outstanding
       "left_items": 0, "left_bytes": 0,
-      "held": [                       who holds what is outstanding
+      "held": [                       the holders of the outstanding part
         {"holder": "mqtt:1883/-/sub", "kind": "outlet", "items": 1, "idle_seconds": 3.2}],
-      "moves": [                      how it changed hands, the latest 8
+      "moves": [                      changes of the holder, the latest 8
         {"at": 0.1, "holder": "...", "kind": "mailbox"}],
-      "settlements": [                how it ended, part by part
+      "settlements": [                the ends, part by part
         {"at": 0.0004, "items": 1, "bytes": 12, "outcome": "delivered",
          "holder": "mqtt:1883/-/sub", "times": 1}],
-      "turns": [TURN, ...]            what handling it caused
+      "turns": [TURN, ...]            caused by handling it
     }
 
     SUM = {"loans": 2, "items": 2, "bytes": 24}
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from ...accounts import Trace, TracedLoan, TracedSum, TracedTurn
 
 DIGITS = 6
-"""Of a second: microseconds."""
+"""Digits of a second: microseconds."""
 
 
 class SumRow(TypedDict):
-    """Loans that are told of together."""
+    """A sum of loans."""
 
     loans: int
     items: int
@@ -70,7 +70,7 @@ class SumRow(TypedDict):
 
 
 class HeldRow(TypedDict):
-    """Who holds what is outstanding of a loan."""
+    """A holder of an outstanding part of a loan."""
 
     holder: str
     kind: str
@@ -79,7 +79,7 @@ class HeldRow(TypedDict):
 
 
 class MoveRow(TypedDict):
-    """Whose hands it came into."""
+    """A loan's move to another holder."""
 
     at: float
     holder: str
@@ -98,7 +98,7 @@ class SettlementRow(TypedDict):
 
 
 class LoanRow(TypedDict):
-    """What one turn gave to one holder."""
+    """A loan of one turn to one holder."""
 
     holder: str
     kind: str
@@ -116,7 +116,7 @@ class LoanRow(TypedDict):
 
 
 class TurnRow(TypedDict):
-    """What handling something caused."""
+    """A turn: the effects of handling one event."""
 
     opened: float
     ended: float | None
@@ -129,7 +129,7 @@ class TurnRow(TypedDict):
 
 
 class TracedWaitRow(TypedDict):
-    """A reader of the account's that had to wait meanwhile."""
+    """A wait of one of the account's readers during the trace."""
 
     since: float
     until: float | None
@@ -157,7 +157,7 @@ class TraceRow(TypedDict):
 
 
 def trace_row(trace: Trace) -> TraceRow:
-    """Return what is said of a trace."""
+    """Return the JSON row of a trace."""
     return {
         "account": clipped(trace.account),
         "began": round(trace.began, DIGITS),

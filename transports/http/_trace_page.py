@@ -1,30 +1,30 @@
-"""`/trace.json?account=PATTERN`: what the next events of some accounts cause, to their ends.
+"""`/trace.json?account=PATTERN`: everything that the next events of some accounts cause.
 
     /trace.json?account=PATTERN&wait=SECONDS&events=N&holder=PATTERN&loans=N
 
-- `account`: a name, or a pattern as shells have them (`*` is any text, `?` any character).
-  Accounts that are opened while it waits count, too, but one of that name has to be there already.
-- `wait`: for how many seconds at most (10; up to 60).
-- `events`: how many packets, or runs of packets that came together, are followed (1; up to 20).
+- `account`: a name, or a shell pattern (`*` is any text, `?` any character). Accounts that open
+  while the page waits count, too, but at least one must match from the beginning.
+- `wait`: most seconds to wait (10; up to 60).
+- `events`: how many packets, or runs of packets that arrived together, to follow (1; up to 20).
 - `holder`: only loans to these holders.
-- `loans`: how many loans of each are shown, those outstanding first, then the slowest (100; up to
-  1000).
+- `loans`: how many loans of each event to show, outstanding ones first, then the slowest (100; up
+  to 1000).
 
-The answer begins at once, goes on as the traces end, and is one JSON object in all:
+The answer begins at once, continues as the traces end, and is one JSON object in all:
 
     {
-      "account": "mqtt:1883/-/pub",  what was asked for
-      "armed": 1,                    how many accounts that was when it began
-      "traces": [TRACE, ...],        see `_trace_json.py`; those not complete come last
+      "account": "mqtt:1883/-/pub",  the request's parameter
+      "armed": 1,                    the number of matching accounts at the beginning
+      "traces": [TRACE, ...],        see `_trace_json.py`; incomplete ones come last
       "waits": [                     those of the accounts whose readers wait now
         {"account": "...", "at": "...", "seconds": 2.5, "debt_items": 10, "debt_bytes": 1000,
          "on": [{"holder": "...", "kind": "outlet", "items": 9, "bytes": 900,
                  "idle_seconds": 2.5}], "on_more": 0}],
-      "waits_more": 0                how many more there are
+      "waits_more": 0                the number of others
     }
 
-Fewer traces than were asked for are there when the time was over before so many events had come.
-Nothing is followed any more as soon as the answer has ended or the peer has gone.
+The answer has fewer traces than requested if the time ends before enough events have arrived.
+Following ends when the answer has ended or the peer has gone.
 """
 
 from __future__ import annotations
@@ -64,41 +64,41 @@ LOANS_MAX: Final = 1000
 # Half a megabyte of JSON.
 
 TRACERS_MAX: Final = 4
-# Who is traced pays some microseconds for each loan; others pay nothing.
+# A traced account pays some microseconds for each loan; others pay nothing.
 
 NEAR_MAX: Final = 5
 NAMES_COMPARED_MAX: Final = 500
-# For names that are like one that is not there: each comparison takes some ten microseconds.
+# For suggestions of similar names: each comparison takes some ten microseconds.
 
 
 @attrs.frozen
 class TraceQuery:
-    """What is asked for."""
+    """The parameters of a request."""
 
     account: str
-    """Whose events: as it was written."""
+    """The name or pattern of accounts, as in the request."""
     matches: Callable[[str], bool]
-    """Whether an account of that name is meant."""
+    """Whether an account's name matches."""
     wait: float = WAIT_SECONDS
-    """For how long it may take."""
+    """Most seconds to wait."""
     events: int = 1
-    """How many events are followed."""
+    """The number of events to follow."""
     loans: int = LOANS
-    """How many loans of each are shown."""
+    """The number of loans to show of each."""
     holders: Callable[[str], bool] = anybody
-    """Loans to whom."""
+    """Selects the holders of loans."""
 
     @classmethod
     def parse(cls, query: Mapping[str, tuple[str, ...]]) -> Self:
-        """Read a query string's fields.
+        """Parse a query string's fields.
 
         Raises:
-            ValueError: With a sentence about what is wrong with it.
+            ValueError: A field is invalid; the message is a sentence about it.
         """
         account = _one(query, "account")
         if not account:
             msg = (
-                "Say whose events to follow: account=NAME, or a pattern (`*` is any "
+                "Name the accounts to follow: account=NAME, or a pattern (`*` is any "
                 "text), as in /trace.json?account=mqtt:1883/-/pub."
             )
             raise ValueError(msg)
@@ -107,7 +107,7 @@ class TraceQuery:
         if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?", wait) or not (
             0 < float(wait) <= WAIT_SECONDS_MAX
         ):
-            msg = f"wait is for how many seconds at most: a number up to {WAIT_SECONDS_MAX:g}."
+            msg = f"wait is the most seconds to wait: a number up to {WAIT_SECONDS_MAX:g}."
             raise ValueError(msg)
         return cls(
             account,
@@ -136,17 +136,17 @@ def _count(query: Mapping[str, tuple[str, ...]], name: str, default: int, most: 
 
 
 def _names(text: str) -> Callable[[str], bool]:
-    """Return what matches a name, or all names of a pattern."""
+    """Return a test for a name, or for all names of a pattern."""
     patterns = of_peer([text])
-    # Peers choose their names: one may well look like a pattern.
+    # Peers choose their names: one may look like a pattern.
     return lambda name: name == text or patterns.matches(name)
 
 
 class TracePage:
-    """Follows events for who asks.
+    """Follows events on request.
 
     Attributes:
-        tracing: For how many it does so now.
+        tracing: The number of present requests.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -175,7 +175,7 @@ class TracePage:
         return Response(tracing, content_type=CONTENT_TYPE, endless=True)
 
     async def _nobody(self, account: str) -> str:
-        """Say that there is no such account, and which there are."""
+        """Return a sentence that no such account exists, with similar names."""
         names = list(self._ledger.accounts)
         sentence = f"No account is called {clipped(account)!r}, or matches that."
         pace = Pace()
@@ -195,7 +195,7 @@ class TracePage:
 
 
 class _Tracing:
-    """The pieces of one answer; closing it disarms the tracer, whoever ends it."""
+    """The pieces of one answer; closing it disarms the tracer."""
 
     def __init__(self, page: TracePage, ledger: Ledger, query: TraceQuery) -> None:
         self._page: TracePage | None = page
@@ -213,7 +213,7 @@ class _Tracing:
         page.tracing += 1
 
     async def arm(self) -> int:
-        """Return how many accounts it is armed for, after a walk through all of them in steps."""
+        """Return the number of accounts it is armed for, after walking through all in steps."""
         pace = Pace()
         for _ in self._tracer.arming():
             await pace.breathe()
@@ -226,7 +226,7 @@ class _Tracing:
         return await anext(self._pieces)
 
     def close(self) -> None:
-        """Follow nothing more."""
+        """End the following."""
         self._tracer.close()
         if self._page is not None:
             self._page.tracing -= 1

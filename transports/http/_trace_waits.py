@@ -1,4 +1,4 @@
-"""Whom some accounts' readers wait on at the moment: where a trace shows nothing, because of it."""
+"""Present waits of some accounts' readers, which may be the reason why a trace shows nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOLDERS_MAX: Final = 5
 
 
 class WaitedOnRow(TypedDict):
-    """Who holds some of what is owed where a reader waits."""
+    """A holder of some of the debt where a reader waits."""
 
     holder: str
     kind: str
@@ -34,22 +34,22 @@ class WaitingRow(TypedDict):
 
     account: str
     at: str
-    """The account that is throttled: this one, or one above it."""
+    """The throttled account: this one, or one above it."""
     seconds: float
-    """For how long the first of them has waited."""
+    """How long the first of them has waited."""
     debt_items: int
     debt_bytes: int
-    """What is owed there."""
+    """The debt there."""
     on: list[WaitedOnRow]
-    """Who holds it, the most first."""
+    """Its holders, the fullest first."""
     on_more: int
-    """How many holders there are beyond these."""
+    """The number of other holders."""
 
 
 async def waiting(
     ledger: Ledger, matches: Callable[[str], bool], pace: Pace
 ) -> tuple[list[WaitingRow], int]:
-    """Return the accounts that match and wait, the longest first, and how many more there are.
+    """Return matching accounts that wait, the longest first, and the number of others.
 
     Cancellation: at any step; nothing has changed.
     """
@@ -95,7 +95,7 @@ async def waiting(
 async def _holders(
     ledger: Ledger, places: set[Account], pace: Pace
 ) -> dict[Account, dict[Holder, tuple[int, int]]]:
-    """Return who has how much of what is owed at each place."""
+    """Return each holder's part of the debt at each place."""
     found: dict[Account, dict[Holder, tuple[int, int]]] = {at: {} for at in places}
     if not places:
         return found
@@ -104,7 +104,7 @@ async def _holders(
         for number, loan in enumerate(list(holder.loans())):
             if not number % BREATH_EVERY:
                 await pace.breathe()
-            # What is no loan is for the audit to find.
+            # The audit reports entries that are not loans.
             if not isinstance(loan, LoanedItem) or not loan.items:  # pyright: ignore[reportUnnecessaryIsInstance]
                 continue
             for at in loan.account.chain:

@@ -240,7 +240,7 @@ class TlsSocket(Layer):
         """Send TLS's own messages, after data that waits already."""
         self._rest += self._outgoing.read()
         if self._rest and not self._push() and len(self._rest) > ANSWERS_BYTES:
-            raise ConnectionAbortedError(errno.ECONNABORTED, "it reads none of TLS's own messages")
+            raise ConnectionAbortedError(errno.ECONNABORTED, "it reads nothing of TLS's messages")
 
     def _push(self) -> bool:
         """Send encrypted data; return whether the kernel has taken all of it."""

@@ -108,10 +108,10 @@ async def test_who_comes_first_is_who_is_asked_for() -> None:
 @pytest.mark.parametrize("top", ["0", "101", "-1", "x", "", "1.5", "9" * 4000, "1&top=2", "\u0663"])
 async def test_a_number_that_is_none_is_refused_in_a_sentence(top: str) -> None:
     status, text = await Scene().ask(f"?top={top}")
-    assert (status, text) == (400, "top is how many rows there may be: one number from 1 to 100.\n")
+    assert (status, text) == (400, "top is the number of rows: one number from 1 to 100.\n")
 
 
 @pytest.mark.parametrize("by", ["", "x", "debt&by=held"])
 async def test_an_order_that_is_none_is_refused_in_a_sentence(by: str) -> None:
     status, text = await Scene().ask(f"?top=5&by={by}")
-    assert (status, text) == (400, "by is what comes first: one of debt, waited, held.\n")
+    assert (status, text) == (400, "by is the order of rows: one of debt, waited, held.\n")

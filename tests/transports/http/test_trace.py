@@ -178,13 +178,13 @@ async def test_only_loans_to_holders_that_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("", "Say whose events to follow"),
-        ("account=", "Say whose events to follow"),
+        ("", "Name the accounts to follow"),
+        ("account=", "Name the accounts to follow"),
         ("account=a&account=b", "account is given 2 times"),
         ("account=" + "a" * 201, "201 characters"),
-        ("account=a&wait=0", "wait is for how many seconds"),
+        ("account=a&wait=0", "wait is the most seconds to wait"),
         ("account=a&wait=61", "up to 60"),
-        ("account=a&wait=soon", "wait is for how many seconds"),
+        ("account=a&wait=soon", "wait is the most seconds to wait"),
         ("account=a&events=0", "events is a whole number from 1 to 20"),
         ("account=a&events=21", "events is a whole number from 1 to 20"),
         ("account=a&loans=1001", "loans is a whole number from 1 to 1000"),
