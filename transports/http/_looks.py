@@ -28,7 +28,7 @@ KNOWN_MAX: Final = 512
 TEXT_MAX: Final = 200
 """Characters of a user's name, and of a reason."""
 
-NO_PAGE: Final = "an unknown page"
+NO_PAGE: Final = "a page that is not there"
 """Stands for all unknown paths: otherwise each would be new."""
 
 

@@ -361,7 +361,7 @@ async def test_the_log_says_who_looked_at_what(caplog: pytest.LogCaptureFixture)
         ("request_refused", "anna", "/trace.json", 400, 1),
         ("request_refused", "-", "/ledger.json", 401, 1),
         ("request_refused", "-", "/ledger.json", 421, 1),
-        ("request_refused", "anna", "an unknown page", 404, 1),
+        ("request_refused", "anna", "a page that is not there", 404, 1),
     ]
     (first, *_) = [record for record in caplog.records if hasattr(record, "times")]
     assert first.getMessage().startswith("HTTP: 127.0.0.1 port ")
