@@ -72,7 +72,7 @@ class Process(abc.ABC):
         # It and its flow refer to each other: otherwise only the garbage collector frees them.
         del self.flow
 
-    def _forgotten(self) -> None:  # noqa: B027 (some are known to nobody)
+    def _forgotten(self) -> None:  # noqa: B027 (some processes are known to no other)
         """Have all others forget it."""
 
 

@@ -299,7 +299,7 @@ class Shelves:
         while True:
             try:
                 messages = await trio.to_thread.run_sync(read)
-            except Exception as exc:  # noqa: BLE001 (the nursery is of all queues)
+            except Exception as exc:  # noqa: BLE001 (all queues share the nursery)
                 # The messages are not lost: the shelf asks for them again until it gets them.
                 if not isinstance(exc, StoreError):
                     self.faults.note(owner_of(shelf.queue), READING, exc)

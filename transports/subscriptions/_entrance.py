@@ -211,7 +211,7 @@ class Entrance:
             nursery.start_soon(until_it_leaves, nursery.cancel_scope)
             try:
                 checked = await check
-            except Exception as exc:  # noqa: BLE001  (somebody else's code: it may be anything)
+            except Exception as exc:  # noqa: BLE001  (foreign code: it may raise anything)
                 trouble = exc
             nursery.cancel_scope.cancel()
         if trouble is not None:

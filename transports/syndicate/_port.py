@@ -142,7 +142,7 @@ class Port(Recipient):
             sender.unsayable(account, items, nbytes, exc, state=state)
             self._drop(item)
             return
-        except Exception as exc:  # noqa: BLE001 (nothing may surface in the turn of who says it)
+        except Exception as exc:  # noqa: BLE001 (must not surface in the sender's turn)
             sender.failed(account, items, nbytes, exc)
             self._drop(item)
             return
@@ -225,5 +225,5 @@ class Gathering:
         self._items = self._nbytes = self._size = 0
         try:
             self._sender.put_turn(account, events, items, nbytes, self._now)
-        except Exception as exc:  # noqa: BLE001 (whatever it is: nobody holds it)
+        except Exception as exc:  # noqa: BLE001 (any error: no holder has the events)
             self._sender.failed(account, items, nbytes, exc)

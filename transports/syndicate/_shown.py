@@ -1,4 +1,4 @@
-"""The value that a peer gets to see of what an observer is shown."""
+"""The value that an observer is shown, in the form that a peer gets."""
 
 from __future__ import annotations
 
